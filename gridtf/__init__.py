@@ -1,0 +1,38 @@
+"""gridtf: run distributed TensorFlow on Grid Engine, Slurm or one machine.
+
+Nothing is imported before it is used: ``import gridtf`` costs next to nothing, and only ``gridtf.training``
+imports TensorFlow.
+"""
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "JobSpec": "gridtf.spec",
+    "TaskSpec": "gridtf.spec",
+    "GridtfError": "gridtf.errors",
+    "Job": "gridtf.submission",
+    "submit": "gridtf.submission",
+    "Task": "gridtf.contract",
+    "task": "gridtf.contract",
+}
+
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
+if TYPE_CHECKING:
+    from gridtf.contract import Task, task
+    from gridtf.errors import GridtfError
+    from gridtf.spec import JobSpec, TaskSpec
+    from gridtf.submission import Job, submit
+
+__all__ = ["GridtfError", "Job", "JobSpec", "Task", "TaskSpec", "__version__", "submit", "task"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gridtf' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,101 @@
+"""The argument parser: argparse, fed from the table of options, with errors that name the nearest."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from gridtf import options
+from gridtf.errors import UsageError, nearest
+
+# Values of these begin with a dash more often than not, which argparse would take for another flag.
+_DASHED = ("--native", "--setup")
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are UsageErrors."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(
+            prog=prog,
+            allow_abbrev=False,
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=34, width=118),
+            **more,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse everything. Raises UsageError, with the nearest flags, for what is left over."""
+        arguments, rest = self.parse_known_args(_glued(argv))
+        help_hint = f"see `{self.prog} --help`"
+        if rest and rest[0].startswith("-"):
+            flag = rest[0].partition("=")[0]
+            raise UsageError(f"unknown option {flag}", hint=self._near(flag) or help_hint)
+        if rest:
+            hint = f"a command goes after --: {self.prog} [options] -- command" if "jobfile" in arguments else help_hint
+            raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
+        return arguments
+
+    def _near(self, flag: str) -> str:
+        """As errors.nearest, without the dashes, which would make all flags alike."""
+        flags = [name for action in self._actions for name in action.option_strings]
+        hint = nearest(flag.lstrip("-"), [name[2:] for name in flags if name.startswith("--")])
+        return hint.replace("mean ", "mean --").replace(" or ", " or --")
+
+
+class _Give(argparse.Action):
+    """Collects (option, flag, value) in ``namespace.given``, in the order of the command line."""
+
+    def __init__(self, *, option: options.Option, **more: Any) -> None:
+        super().__init__(**more)
+        self.option = option
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, flag: str | None = None) -> None:
+        given = getattr(namespace, "given", None) or []
+        namespace.given = [*given, (self.option, flag, values if self.nargs is None else None)]
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    """Add JOBFILE and every option of the table to a parser."""
+    parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help="a gridtf.toml")
+    parser.set_defaults(given=[])
+    groups = {name: parser.add_argument_group(name) for name in options.GROUPS}
+    for option in options.OPTIONS:
+        action = groups[option.group].add_argument(
+            *option.flags,
+            action=_Give,
+            option=option,
+            dest=f"_{option.key}",
+            default=argparse.SUPPRESS,
+            nargs=None if option.metavar else 0,
+            metavar=option.metavar or None,
+            help=option.help,
+        )
+        if "|" in option.metavar:
+            action.completer = functools.partial(_complete, option.metavar)  # type: ignore[attr-defined]
+
+
+def _complete(words: str, **_: object) -> list[str]:
+    return words.split("|")
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Part the words before ``--`` from the command behind it; None without a ``--``."""
+    words = list(argv)
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _glued(argv: Sequence[str]) -> list[str]:
+    glued: list[str] = []
+    words = iter(argv)
+    for word in words:
+        value = next(words, None) if word in _DASHED else None
+        glued.append(word if value is None else f"{word}={value}")
+    return glued

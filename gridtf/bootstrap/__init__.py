@@ -1,0 +1,1 @@
+"""Inside the job: allocation, placement, agents, rendezvous, tasks, verdict. No TensorFlow here."""

@@ -1,0 +1,262 @@
+"""The agent, one a host: reserve ports, publish, wait for the rendezvous, start the tasks, watch, tell, tear down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gridtf import __version__, gpus, processes
+from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap.heartbeat import Heartbeat, Watch
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.plan import TaskPlan, read_plan
+from gridtf.bootstrap.ports import PortHolder
+from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError
+from gridtf.roles import TASK_TYPES
+from gridtf.rundir import Attempt, RunDir, cannot, names, read_record, write_record
+
+# Exit codes that tell the launcher what an agent could not write down.
+NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN = 70, 71, 72, 73, 74
+EXITS = {
+    NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
+    NO_WRITE: "could not write into the run directory (disk full, quota or permissions; see job.log)",
+    NO_LAUNCHER: "heard no more from the launcher",
+    LEFTOVERS: "could not end all of its processes",
+    BROKEN: "could not go on (see job.log)",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``agent HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT [LOCK_DESCRIPTORS]``; gives one of the exit codes above or 0."""
+    host, run, number, nonce, start_timeout, *keep = arguments
+    processes.block_signals()
+    processes.become_subreaper()
+    agent = Agent(host, RunDir(run), int(number), nonce, float(start_timeout))
+    try:
+        return agent.run([int(descriptor) for descriptor in keep])
+    except (NoRunDirError, NoLauncherError) as error:
+        return _say(host, error, error.code)
+    except RunDirError as error:
+        return _say(host, error, NO_WRITE)
+    except GridtfError as error:
+        _say(host, error, BROKEN)
+        return agent.report(error)
+
+
+class NoRunDirError(RendezvousError):
+    code = NO_RUN_DIR
+
+
+class NoLauncherError(RendezvousError):
+    code = NO_LAUNCHER
+
+
+class _ToldToStop(Exception):
+    pass
+
+
+def _say(host: str, error: GridtfError, code: int) -> int:
+    print(f"gridtf: agent on {host}: {error}", file=sys.stderr, flush=True)
+    return code
+
+
+class Agent:
+    """The life of one agent; every wait in it has a limit and ends at once when the job is to end."""
+
+    def __init__(self, host: str, run: RunDir, number: int, nonce: str, start_timeout: float) -> None:
+        self.host = host
+        self.attempt: Attempt = run.attempt(number)
+        self.nonce = nonce
+        self.start_timeout = start_timeout
+        self.supervisor = Supervisor([])
+        self.heartbeat: Heartbeat | None = None
+        self._watch: Watch | None = None
+
+    def run(self, keep: Sequence[int]) -> int:
+        plan = self._plan()
+        mine = plan.on(self.host)
+        self.supervisor = Supervisor([task.name for task in mine])
+        self.heartbeat = Heartbeat(
+            self.attempt.host_state(self.host), self._record, len(plan.hosts), plan.spec.heartbeat_timeout
+        )
+        self._watch = Watch(plan.spec.heartbeat_timeout)
+        grace = plan.spec.kill_grace
+        try:
+            with PortHolder() as holder:
+                try:
+                    self._take_part(plan, mine, holder, keep)
+                except _ToldToStop:
+                    pass
+                finally:
+                    # whatever happened, nobody of ours stays
+                    left = self.supervisor.tear_down(grace, self._beat_if_possible)
+        finally:
+            self._tell_if_possible()
+        if left:
+            print(f"gridtf: agent on {self.host}: processes that KILL did not end: {left}", file=sys.stderr, flush=True)
+            return LEFTOVERS
+        return 0
+
+    def _take_part(self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, keep: Sequence[int]) -> None:
+        shares = share_gpus(self.host, mine, gpus.granted(os.environ))
+        master_port = self._publish(plan, mine, holder, shares)
+        meeting = self._rendezvous()
+        holder.release(master_port)  # programs that are not TensorFlow do not share ports
+        self._start(plan, mine, meeting, shares, keep)
+        self._watch_over()
+
+    # --- before the start
+
+    def _plan(self) -> TaskPlan:
+        """The plan of our attempt, as soon as this host sees it."""
+        run = self.attempt.run
+        for waited in self._waiting(self.start_timeout):
+            plan = read_plan(run, self.attempt.number, self.nonce)
+            if plan is not None:
+                return plan
+            if waited > _UNSHARED and run.path.name not in names(run.path.parent):
+                break
+        raise NoRunDirError(f"{self.attempt.plan} is not to be seen on host {socket.gethostname()}")
+
+    def _publish(
+        self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, shares: dict[str, tuple[str, ...]]
+    ) -> int:
+        ports = {task.name: holder.reserve() for task in mine if TASK_TYPES[task.type].in_cluster}
+        master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
+        record = {
+            "nonce": self.nonce,
+            "host": self.host,
+            "hostname": socket.gethostname(),
+            "address": plan.hosts[self.host],
+            "pid": os.getpid(),
+            "ports": ports,
+            "master_port": master_port,
+            "gpus": shares,
+            "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
+        }
+        write_record(self.attempt.host_record(self.host), record)
+        return master_port
+
+    def _rendezvous(self) -> rendezvous.Rendezvous:
+        # The launcher names who is missing and ends the wait; this limit is for a launcher that is gone.
+        for _ in self._waiting(self.start_timeout + 60):
+            meeting = rendezvous.read(self.attempt, self.nonce)
+            if meeting is not None:
+                return meeting
+            self._beat()
+        raise NoLauncherError(f"no rendezvous file after {self.start_timeout + 60:.0f} s")
+
+    def _waiting(self, limit: float) -> Iterator[float]:
+        """Short pauses that grow, up to the limit; yields the seconds waited so far."""
+        begin, pause = time.monotonic(), 0.002
+        while (waited := time.monotonic() - begin) < limit:
+            yield waited
+            number = processes.wait_for_signal(pause)
+            if number not in (None, signal.SIGCHLD):
+                raise _ToldToStop
+            pause = min(pause * 1.3, 0.25)
+
+    # --- the tasks
+
+    def _start(
+        self,
+        plan: TaskPlan,
+        mine: list[PlacedTask],
+        meeting: rendezvous.Rendezvous,
+        shares: dict[str, tuple[str, ...]],
+        keep: Sequence[int],
+    ) -> None:
+        package = self._package_folder() if any(environment.runs_gridtf(plan, task) for task in mine) else Path()
+        for task in mine:
+            env = environment.task_environment(os.environ, plan, task, meeting, shares[task.name], package)
+            argv = environment.command(plan, task, meeting)
+            log = self.attempt.task_log(task.type, task.index)
+            self.supervisor.start(task.name, argv, env, plan.cwd, log, keep)
+        self._beat(now=True)
+
+    def _package_folder(self) -> Path:
+        """A folder that holds the gridtf package and nothing else: a task's Python need not be the one we run in."""
+        import gridtf
+
+        folder = self.attempt.path / "python" / self.host
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "gridtf").symlink_to(Path(gridtf.__file__).resolve().parent)
+        except OSError as error:
+            raise cannot("make", folder, error) from None
+        return folder
+
+    def _watch_over(self) -> None:
+        """Until the launcher says stop, or is heard of no more."""
+        assert self.heartbeat is not None
+        while True:
+            number = processes.wait_for_signal(self.heartbeat.interval)
+            changed = self.supervisor.collect()
+            if number not in (None, signal.SIGCHLD):
+                return
+            self._beat(now=changed)
+
+    # --- telling and listening
+
+    def _record(self) -> dict[str, object]:
+        tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
+        return {"nonce": self.nonce, "host": self.host, "pid": os.getpid(), "tasks": tasks}
+
+    def _beat(self, *, now: bool = False) -> None:
+        """Tell the launcher how we are, and look whether it still is; at most once an interval, unless now."""
+        assert self.heartbeat is not None and self._watch is not None
+        if not self.heartbeat.beat(now=now) or now:
+            return
+        stop = read_record(self.attempt.stop)
+        if stop is not None and stop.get("nonce") == self.nonce:
+            raise _ToldToStop
+        launcher = read_record(self.attempt.launcher)
+        if launcher is not None and launcher.get("nonce") == self.nonce:
+            self._watch.heard(launcher.get("beat"))
+        if self._watch.silence() > self._watch.limit:
+            raise NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
+
+    def _beat_if_possible(self) -> None:
+        """While tearing down, a file system that refuses to be written must not stop us."""
+        if self.heartbeat is not None:
+            with contextlib.suppress(GridtfError):
+                self.heartbeat.beat()
+
+    def _tell_if_possible(self) -> None:
+        if self.heartbeat is not None:
+            with contextlib.suppress(GridtfError):
+                self.heartbeat.beat(now=True)
+
+    def report(self, error: GridtfError) -> int:
+        """Write down why this agent gives up, so that the verdict can say it."""
+        record = {"nonce": self.nonce, "host": self.host, "what": error.what, "why": error.why, "hint": error.hint}
+        with contextlib.suppress(RunDirError):
+            write_record(self.attempt.host_error(self.host), record)
+        return BROKEN
+
+
+# How long a host may take to list the run directory in the folder above it: it was made before the job was started.
+_UNSHARED = 15.0
+
+
+def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Which of the granted GPUs each task gets: disjoint, in task order. Raises PlacementError for too few."""
+    needed = sum(task.gpus for task in tasks)
+    if needed > len(granted):
+        raise PlacementError(
+            f"host {host}: its tasks need {needed} GPUs, but the scheduler granted {len(granted)}",
+            why=f"CUDA_VISIBLE_DEVICES={','.join(granted)}",
+            hint="check the GPU request against gpus_per_node and gpus_per_task",
+        )
+    shares, next_gpu = {}, 0
+    for task in tasks:
+        shares[task.name] = tuple(granted[next_gpu : next_gpu + task.gpus])
+        next_gpu += task.gpus
+    return shares

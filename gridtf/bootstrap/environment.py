@@ -1,0 +1,105 @@
+"""What a task finds: its environment and its command line. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gridtf import contract
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.bootstrap.rendezvous import Rendezvous
+
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
+_THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
+
+
+def task_environment(
+    base: Mapping[str, str],
+    plan: TaskPlan,
+    task: PlacedTask,
+    rendezvous: Rendezvous,
+    gpus: Sequence[str],
+    package: Path,
+) -> dict[str, str]:
+    """The environment of one task: base, then the job's variables, then the contract.
+
+    gpus: the task's GPU ids, as CUDA_VISIBLE_DEVICES spells them. package: a folder that holds the gridtf package and
+    nothing else, for a task that gridtf itself runs.
+    """
+    env = dict(base)
+    env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # one from the submitting shell is not meant
+    env.update(plan.spec.env)
+    env.update(plan.spec.task(task.type).env)
+    if task.cpus is not None:  # threads to match the task's CPUs, unless the user has said otherwise
+        for name in _THREADS:
+            # With one inter-op thread a worker of ParameterServerStrategy waits for itself, for ever (TensorFlow 2.21).
+            least = 2 if name == "TF_NUM_INTEROP_THREADS" else 1
+            env.setdefault(name, str(max(task.cpus, least)))
+    env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is written in blocks of 8 KiB cannot be followed
+    env.update(
+        {
+            contract.GPUS: ",".join(gpus),
+            contract.REUSE_PORT: "1",
+            contract.RUN_DIR: str(plan.attempt.run.path),
+            contract.JOB_ID: plan.job_id,
+            contract.JOB_NAME: plan.spec.title,
+            contract.ATTEMPT: str(plan.attempt.number),
+            contract.TASK_TYPE: task.type,
+            contract.TASK_INDEX: str(task.index),
+            contract.RENDEZVOUS: str(plan.attempt.rendezvous),
+            contract.NONCE: plan.nonce,
+            "MASTER_ADDR": rendezvous.master_addr,
+            "MASTER_PORT": str(rendezvous.master_port),
+        }
+    )
+    config = rendezvous.config(task.type, task.index)
+    env.pop(contract.TF_CONFIG, None)
+    if config is not None:
+        env[contract.TF_CONFIG] = config
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    for name in ranks:
+        env.pop(name, None)
+    if task.rank is not None:
+        beside = sum(other.rank is not None for other in plan.on(task.host))
+        env.update(zip(ranks, map(str, (task.rank, plan.world_size, task.local_rank, beside)), strict=True))
+    if runs_gridtf(plan, task):
+        env["PYTHONPATH"] = ":".join(part for part in (str(package), env.get("PYTHONPATH", "")) if part)
+    return env
+
+
+def runs_gridtf(plan: TaskPlan, task: PlacedTask) -> bool:
+    """Whether the task's command is gridtf's own: a served task, or an entry function."""
+    return task.served or (plan.spec.entry is not None and plan.spec.task(task.type).command is None)
+
+
+def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> list[str]:
+    """The task's command line, with the placeholders filled in."""
+    if task.served:
+        return [plan.python, "-m", "gridtf.training.serve"]
+    own = plan.spec.task(task.type).command
+    if own is None and plan.spec.entry is not None:
+        return [plan.python, "-m", "gridtf.training.run", plan.spec.entry]
+    return fill(own or plan.spec.command, placeholders(plan, task, rendezvous))
+
+
+def placeholders(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
+    """What ``{name}`` in a command stands for. ``{TYPE_hosts}`` is empty for a type the cluster does not have."""
+    values = {
+        f"{kind}_hosts": ",".join(rendezvous.cluster.get(kind, ())) for kind in ("chief", "master", "worker", "ps")
+    }
+    values.update(
+        task_type=task.type,
+        task_index=str(task.index),
+        cluster=rendezvous.text,
+        run_dir=str(plan.attempt.run.path),
+        output_dir=str(plan.attempt.run.output),
+        job_id=plan.job_id,
+    )
+    return values
+
+
+def fill(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Replace ``{name}`` by its value; other braces stay as they are, since programs have their own."""
+    return [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), word) for word in words]

@@ -1,0 +1,58 @@
+"""Signs of life: a record that is written again and again, and a watch over somebody else's.
+
+Clocks of hosts differ, so a watch trusts no time stamp: it notes, by its own clock, when the counter last changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gridtf.rundir import Record, write_record
+
+_FASTEST = 1.0
+_SLOWEST = 10.0
+
+
+def interval(hosts: int, timeout: float) -> float:
+    """Seconds between two beats: slower with many hosts, to spare the file server, yet several within the timeout."""
+    return min(max(_FASTEST, min(hosts / 64, _SLOWEST)), timeout / 4)
+
+
+class Heartbeat:
+    """Writes record() to path with a counter, at most once an interval unless it is asked to write now."""
+
+    def __init__(self, path: Path, record: Callable[[], Record], hosts: int, timeout: float) -> None:
+        self.interval = interval(hosts, timeout)
+        self._path = path
+        self._record = record
+        self._count = 0
+        self._last = float("-inf")
+
+    def beat(self, *, now: bool = False) -> bool:
+        """Write if it is time, or now. True when it has written."""
+        if not now and time.monotonic() - self._last < self.interval * 0.9:
+            return False
+        self._last = time.monotonic()
+        self._count += 1
+        write_record(self._path, {**self._record(), "beat": self._count, "time": time.time()}, indent=None)
+        return True
+
+
+class Watch:
+    """How long somebody has not been heard of. limit: seconds of silence after which it counts as lost."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._count: object = None
+        self._since = time.monotonic()
+
+    def heard(self, count: object) -> None:
+        """Note the counter that the record now shows."""
+        if count != self._count:
+            self._count, self._since = count, time.monotonic()
+
+    def silence(self) -> float:
+        """Seconds since the counter last changed."""
+        return time.monotonic() - self._since

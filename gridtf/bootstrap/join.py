@@ -1,0 +1,223 @@
+"""gridtf_join: a process that srun or mpirun has started becomes one task, and gets the contract.
+
+All processes meet in one attempt's folder: rank 0 opens it under a name made from what the scheduler gave this step,
+every rank publishes its port and GPUs, rank 0 merges. A keeper, one a task, stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gridtf import gpus, schedulers
+from gridtf.bootstrap import environment, keeper, rendezvous
+from gridtf.bootstrap.members import Member, at_home, member_of, roster, split_gpus
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.plan import TaskPlan, read_plan
+from gridtf.bootstrap.ports import PortHolder
+from gridtf.bootstrap.verdict import some
+from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError
+from gridtf.processes import die_with_parent
+from gridtf.rundir import (
+    JOINED,
+    Attempt,
+    Record,
+    RunDir,
+    make_folder,
+    names,
+    new_folder,
+    read_record,
+    shown,
+    write_record,
+)
+from gridtf.spec import JobSpec
+
+_LEADER = "rank-0"
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Join, leave a keeper behind, and print the contract as shell code."""
+    from gridtf import config
+
+    if len(argv) < 2 or argv[0] != "--parent":
+        raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
+    die_with_parent(os.getppid(), signal.SIGTERM)  # nobody would read the contract
+    parent = int(argv[1])
+    # the "command" is the process that joins; a job needs one
+    spec = config.from_arguments([*argv[2:], "--", "gridtf_join"], environ, Path.cwd()).spec
+    member = member_of(environ)
+    tasks = roster(spec, member.size)
+    run = RunDir(Path(spec.run_dir or Path(spec.run_root or "gridtf-runs") / f"{spec.title}-{member.step}").absolute())
+    scheduler = spec.scheduler or schedulers.around_this_process(environ)
+    holder = PortHolder()
+    mine = _own_record(member, scheduler, environ, holder)
+    if member.rank == 0:
+        job_id = environ.get("GRIDTF_JOB_ID") or _job_id(scheduler, member, environ)
+        plan, shares, agreed = _lead(run, spec, member, tasks, scheduler, job_id, mine)
+        holder.release(mine["master_port"])  # programs that are not TensorFlow do not share ports
+    else:
+        plan, shares, agreed = _follow(run, spec, member, mine)
+    task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
+    keeper.leave(plan, task, f"rank-{member.rank}", parent, holder)
+    env = environment.task_environment(environ, plan, task, agreed, shares[task.name], Path())
+    print(exports(environ, env))
+    return 0
+
+
+def _job_id(scheduler: str, member: Member, environ: Mapping[str, str]) -> str:
+    try:
+        return str(schedulers.get(scheduler).identity(environ)["job_id"])
+    except SchedulerError:  # one that gridtf cannot talk to: what names the start is as good
+        return member.step
+
+
+def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Shell code that makes one environment into the other."""
+    lines = [f"unset {name}" for name in before if name not in after]
+    lines += [f"export {name}={shlex.quote(text)}" for name, text in after.items() if before.get(name) != text]
+    return "\n".join(lines)
+
+
+_Meeting = tuple[TaskPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
+
+
+def _own_record(member: Member, scheduler: str, environ: Mapping[str, str], holder: PortHolder) -> Record:
+    host = socket.gethostname()
+    # where no scheduler grants GPUs, all that the driver shows are there to be shared out
+    all_of_them = scheduler == "local" and gpus.VISIBLE not in environ
+    record: Record = {
+        "host": host,
+        "hostname": host,
+        "address": host,
+        "pid": os.getpid(),
+        "port": holder.reserve(),
+        "granted": gpus.present(environ) if all_of_them else gpus.granted(environ),
+        "cpus": sorted(os.sched_getaffinity(0)),
+    }
+    if member.rank == 0:
+        record["master_port"] = holder.reserve()
+    return record
+
+
+def _lead(
+    run: RunDir,
+    spec: JobSpec,
+    member: Member,
+    tasks: tuple[PlacedTask, ...],
+    scheduler: str,
+    job_id: str,
+    mine: Record,
+) -> _Meeting:
+    """What rank 0 does: open the attempt, gather what all ranks publish, and write plan and rendezvous file."""
+    make_folder(run.path, parents=True)
+    opened = _opened(run, member)
+    if not new_folder(opened.parent):
+        raise _used_before(member)
+    attempt, nonce = run.new_attempt(), secrets.token_hex(8)
+    write_record(opened, {"attempt": attempt.number, "nonce": nonce})
+    try:
+        return _gather(attempt, nonce, spec, member, tasks, scheduler, job_id, mine)
+    except GridtfError as error:  # the others need not wait any longer
+        told = {"nonce": nonce, "host": mine["host"], "what": error.what, "why": error.why, "hint": error.hint}
+        with contextlib.suppress(GridtfError):
+            write_record(attempt.host_error(_LEADER), told)
+        raise
+
+
+def _gather(
+    attempt: Attempt,
+    nonce: str,
+    spec: JobSpec,
+    member: Member,
+    tasks: tuple[PlacedTask, ...],
+    scheduler: str,
+    job_id: str,
+    mine: Record,
+) -> _Meeting:
+    write_record(attempt.host_record(_LEADER), {"nonce": nonce, **mine})
+    ranks = [f"rank-{rank}" for rank in range(member.size)]
+    collector = rendezvous.Collector(attempt, nonce, ranks)
+    for _ in _waiting(spec.start_timeout):
+        if collector.poll():
+            break
+    else:
+        missing = list(collector.missing.values())
+        raise RendezvousError(
+            f"after {spec.start_timeout:g} s {len(missing)} of {member.size} processes have not joined",
+            why=f"missing: {some([f'{rank} ({tasks[int(rank[5:])].name})' for rank in missing])}",
+            hint="did they all call gridtf_join, and do they see the same run directory?",
+        )
+    records = [collector.records[rank] for rank in ranks]
+    shares = split_gpus(tasks, records, spec)
+    placed = at_home(tasks, records, shares)
+    hosts = {task.host: task.host for task in placed}
+    plan = TaskPlan(attempt, nonce, job_id, scheduler, spec, hosts, placed, sys.executable, Path.cwd())
+    plan.write()
+    make_folder(attempt.run.output)
+    agreed = rendezvous.merge_ranks(placed, records)
+    rendezvous.publish(attempt, job_id, nonce, agreed, gpus=shares)
+    return plan, shares, agreed
+
+
+def _follow(run: RunDir, spec: JobSpec, member: Member, mine: Record) -> _Meeting:
+    """What every other rank does: find the attempt that rank 0 has opened, publish, wait for the rendezvous file."""
+    attempt, nonce = _find(run, spec, member)
+    own = attempt.host_record(f"rank-{member.rank}")
+    if own.name in names(attempt.hosts):
+        raise _used_before(member)
+    write_record(own, {"nonce": nonce, **mine})
+    for _ in _waiting(spec.start_timeout + 30):  # longer than rank 0 waits: it can say who is missing
+        told = read_record(attempt.host_error(_LEADER))
+        if told is not None and told.get("nonce") == nonce:
+            raise RendezvousError(told["what"], why=told["why"], hint=told["hint"])
+        agreed = rendezvous.read(attempt, nonce)
+        plan = read_plan(run, attempt.number, nonce) if agreed is not None else None
+        record = read_record(attempt.rendezvous)
+        if agreed is not None and plan is not None and record is not None:
+            return plan, record["gpus"], agreed
+    raise RendezvousError(
+        f"rank {member.rank} has waited {spec.start_timeout + 30:g} s for rank 0 in {attempt.path}",
+        hint="has rank 0 been ended?",
+    )
+
+
+def _find(run: RunDir, spec: JobSpec, member: Member) -> tuple[Attempt, str]:
+    opened = _opened(run, member)
+    here = Path.cwd()
+    root = here if run.path.is_relative_to(here) else run.path.parent
+    for _ in _waiting(spec.start_timeout):
+        record = read_record(opened, listed=True) if shown(opened, root) else None
+        if record is not None:
+            return run.attempt(record["attempt"]), record["nonce"]
+    raise RendezvousError(
+        f"rank {member.rank} has waited {spec.start_timeout:g} s for rank 0, which has not opened {run.path}",
+        hint="did rank 0 call gridtf_join, and does it see the same run directory?",
+    )
+
+
+def _opened(run: RunDir, member: Member) -> Path:
+    """The record with which rank 0 opens the attempt. Its folder is made once: no two runs meet in it."""
+    return run.path / f"{JOINED}{member.step}" / "opened.json"
+
+
+def _used_before(member: Member) -> RendezvousError:
+    return RendezvousError(
+        f"rank {member.rank} of {member.step} has joined before",
+        hint="give GRIDTF_JOB_ID a new word for every run, or choose another --run-dir",
+    )
+
+
+def _waiting(limit: float) -> Iterator[None]:
+    begin, pause = time.monotonic(), 0.005
+    while time.monotonic() - begin < limit:
+        yield
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.25)

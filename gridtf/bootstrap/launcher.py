@@ -1,0 +1,276 @@
+"""The launcher, on the first host: allocation, placement, agents, rendezvous, watch, tear-down, verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from gridtf import processes
+from gridtf.bootstrap import outcome, placement, rendezvous, verdict
+from gridtf.bootstrap.agent import EXITS
+from gridtf.bootstrap.agent import main as agent_main
+from gridtf.bootstrap.heartbeat import Heartbeat, Watch
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.bootstrap.verdict import Verdict
+from gridtf.errors import GridtfError, RendezvousError
+from gridtf.rundir import Record, RunDir, make_folder, names, read_record, write_record
+from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, TIMEOUT, AgentHandle, Allocation, Scheduler
+from gridtf.spec import JobSpec
+
+
+class _ToldToEnd(Exception):
+    """A signal says that the job is to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Launcher:
+    """One attempt. environ: this process's own environment, which the agents inherit."""
+
+    def __init__(
+        self, run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, environ: MutableMapping[str, str]
+    ) -> None:
+        self.run = run
+        self.spec = spec
+        self.job_id = job_id
+        self.scheduler = scheduler
+        self.environ = environ
+        self.attempt = run.new_attempt()
+        self.nonce = os.urandom(8).hex()
+        self.started = time.time()
+        self.handles: list[AgentHandle] = []
+        self.plan: TaskPlan | None = None
+        self._met = False
+        self._phase, self._detail = "allocating", "learning the allocation"
+        self._heartbeat = Heartbeat(self.attempt.launcher, self._record, 1, spec.heartbeat_timeout)
+        self._watches: dict[str, Watch] = {}
+        self._tasks: dict[str, Record] = {}
+
+    def launch(self) -> int:
+        """Run the attempt to its end; gives the exit code of the job script. The verdict is written last of all."""
+        try:
+            self.attempt.reserve_verdict()
+            end = self._attempt()
+        except _ToldToEnd as told:
+            end = self._ended_by(told.number)
+        except GridtfError as error:
+            end = Verdict(FAILED, error.what, why=error.why, hint=error.hint)
+        except Exception as error:  # whatever else goes wrong, the tasks end and status can tell
+            traceback.print_exc()
+            end = Verdict(FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
+        end = self._stop(end)
+        record = end.record(self.nonce, self.started, time.time())
+        print(end.text(), file=sys.stderr, flush=True)
+        try:
+            self.attempt.write_verdict(record)
+        except GridtfError as error:
+            print(f"gridtf: {error}", file=sys.stderr, flush=True)
+            return end.exit_code or 1
+        with contextlib.suppress(GridtfError):
+            self._say("ended", end.reason)
+        return end.exit_code
+
+    # --- the way to the end
+
+    def _attempt(self) -> Verdict:
+        self._heartbeat.beat(now=True)
+        allocation = self.scheduler.allocation(self.environ, self.spec, self._wait_for_allocation)
+        tasks = placement.place(allocation, self.spec)
+        self.plan = self._make_plan(allocation, tasks)
+        self.plan.write()
+        make_folder(self.run.output)
+        count = len(allocation.hosts)
+        self._heartbeat = Heartbeat(self.attempt.launcher, self._record, count, self.spec.heartbeat_timeout)
+        arguments = (str(self.run.path), str(self.attempt.number), self.nonce, str(self.spec.start_timeout))
+        self.handles = self.scheduler.start_agents(allocation, arguments, agent_main)
+        self._say("waiting", f"waiting for {_count(count, 'host')}")
+        self._gather(self.plan)
+        self._say("running", f"{_count(len(tasks), 'task')} on {_count(count, 'host')}")
+        return self._watch_over(self.plan)
+
+    def _make_plan(self, allocation: Allocation, tasks: tuple[placement.PlacedTask, ...]) -> TaskPlan:
+        spec = self.spec
+        return TaskPlan(
+            attempt=self.attempt,
+            nonce=self.nonce,
+            job_id=self.job_id,
+            scheduler=self.scheduler.name,
+            spec=spec,
+            hosts={host.name: host.address or host.name for host in allocation.hosts},
+            tasks=tasks,
+            python=spec.python or ("python" if spec.setup else sys.executable),
+            cwd=Path.cwd(),
+        )
+
+    def _gather(self, plan: TaskPlan) -> None:
+        """Wait for every host's record, then write the rendezvous file."""
+        collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
+        deadline = time.monotonic() + self.spec.start_timeout
+        pause = 0.002
+        while not collector.poll():
+            self._check_agents()
+            missing = list(collector.missing.values())
+            if time.monotonic() > deadline:
+                raise self._missing(plan, missing)
+            self._say("waiting", f"waiting for {_count(len(missing), 'host')}: {verdict.some(missing)}")
+            self._pause(pause)
+            pause = min(pause * 1.3, 0.25)
+        self._met = True
+        rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
+
+    def _missing(self, plan: TaskPlan, hosts: list[str]) -> RendezvousError:
+        tasks = [task.name for task in plan.tasks if task.host in hosts]
+        return RendezvousError(
+            f"after {self.spec.start_timeout:g} s still missing: {_count(len(hosts), 'host')}: {verdict.some(hosts)}",
+            why=f"their tasks: {verdict.some(tasks, most=32)}",
+            hint="can those hosts start processes and see the run directory? --start-timeout allows more time",
+        )
+
+    def _watch_over(self, plan: TaskPlan) -> Verdict:
+        """Until the job has succeeded or a critical task, an agent or a host has failed."""
+        lingering_until: float | None = None
+        pace = 0.05 if len(plan.hosts) == 1 else 0.2
+        self._watches = {host: Watch(self.spec.heartbeat_timeout) for host in plan.hosts}
+        while True:
+            self._read_states(plan)
+            now = outcome.decide(plan.tasks, self._tasks, self.spec.success_policy)
+            if now.cause is not None:
+                return Verdict(FAILED, "")  # who and why is told once all states are final
+            if now.ended:
+                if lingering_until is None:
+                    lingering_until = time.monotonic() + self.spec.evaluator_wait
+                if not now.lingering or time.monotonic() > lingering_until:
+                    return Verdict(COMPLETED, "all training tasks have exited with 0")
+                self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)}")
+            else:
+                self._check_agents()
+                self._check_silence()
+            self._heartbeat.beat()
+            self._pause(pace)
+
+    # --- watching
+
+    def _read_states(self, plan: TaskPlan) -> None:
+        there = set(names(self.attempt.state))
+        for host in plan.hosts:
+            path = self.attempt.host_state(host)
+            record = read_record(path, listed=True) if path.name in there else None
+            if record is None or record.get("nonce") != self.nonce:
+                continue
+            if host in self._watches:
+                self._watches[host].heard(record.get("beat"))
+            self._tasks.update(record["tasks"])
+
+    def _check_agents(self) -> None:
+        """Raise when an agent has ended although nobody told it to."""
+        for handle in self.handles:
+            code = handle.poll()
+            if code is not None:
+                raise self._agent_ended(handle.host, code)
+
+    def _agent_ended(self, host: str, code: int) -> GridtfError:
+        told = read_record(self.attempt.host_error(host))
+        if told is not None and told.get("nonce") == self.nonce:
+            return GridtfError(told["what"], why=told["why"], hint=told["hint"])
+        if code < 0:
+            why = f"was killed by {processes.signal_name(-code)}"
+        else:
+            why = EXITS.get(code, f"ended with exit code {code}")
+        return GridtfError(f"the agent on host {host} {why}", hint=f"see {self.run.log}")
+
+    def _check_silence(self) -> None:
+        for host, watch in self._watches.items():
+            if watch.silence() > watch.limit:
+                raise GridtfError(
+                    f"host {host} has not been heard of for {watch.limit:g} s",
+                    hint="has the host crashed, or lost its network or the shared file system?",
+                )
+
+    def _wait_for_allocation(self, why: str, seconds: float) -> None:
+        self._say("allocating", why)
+        self._heartbeat.beat()
+        self._pause(seconds)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait; a signal that ends the job raises."""
+        number = processes.wait_for_signal(seconds)
+        if number not in (None, signal.SIGCHLD):
+            raise _ToldToEnd(number or 0)
+
+    # --- the end
+
+    def _stop(self, end: Verdict) -> Verdict:
+        """Tear everything down, then say who failed first. Gives the final verdict."""
+        grace = self.spec.kill_grace
+        with contextlib.suppress(GridtfError):
+            self._say("stopping", "ending what still runs")
+            write_record(self.attempt.stop, {"nonce": self.nonce, "state": end.state})
+        for handle in self.handles:
+            handle.terminate()
+        # agents that never met have no tasks to tear down
+        if not self._agents_gone(grace + 12.0 if self._met else 2.0):
+            for handle in self.handles:
+                handle.kill()
+            self._agents_gone(5.0)
+        # What an agent that was killed has left behind on this host has become ours.
+        left = Supervisor([]).tear_down(grace, lambda: None)
+        if left:
+            print(f"gridtf: processes that KILL did not end: {left}", file=sys.stderr, flush=True)
+        if self.plan is None or end.state != FAILED:
+            return end
+        self._read_states(self.plan)
+        cause = outcome.first_failure(self.plan.tasks, self._tasks)
+        if cause is None:
+            return end
+        told = end.reason and Verdict(FAILED, end.reason, hint=end.hint)
+        return verdict.of_task(cause, self._tasks[cause.name], self.attempt, told or None)
+
+    def _agents_gone(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while any(handle.poll() is None for handle in self.handles):
+            if time.monotonic() > deadline:
+                return False
+            processes.wait_for_signal(0.05)
+            with contextlib.suppress(GridtfError):
+                self._heartbeat.beat()
+        return True
+
+    def _ended_by(self, number: int) -> Verdict:
+        cancelled = read_record(self.run.cancelled) if self.run.cancelled.name in names(self.run.path) else None
+        if cancelled:
+            return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+        if number == signal.SIGALRM:
+            return Verdict(TIMEOUT, "the walltime is over", hint="ask for more with --time")
+        return Verdict(CANCELLED, f"the launcher received {processes.signal_name(number)}")
+
+    # --- telling
+
+    def _record(self) -> Record:
+        host = os.uname().nodename
+        return {"nonce": self.nonce, "host": host, "pid": os.getpid(), "phase": self._phase, "detail": self._detail}
+
+    def _say(self, phase: str, detail: str) -> None:
+        if (phase, detail) == (self._phase, self._detail):
+            return
+        new_phase = phase != self._phase
+        self._phase, self._detail = phase, detail
+        self._heartbeat.beat(now=new_phase)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, environ: MutableMapping[str, str]) -> int:
+    """Run one attempt of a job in this process; gives the exit code of the job script."""
+    processes.block_signals()
+    processes.become_subreaper()
+    return Launcher(run, spec, scheduler, job_id, environ).launch()

@@ -1,0 +1,59 @@
+"""Whether an attempt goes on, has succeeded or has failed, and by whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.supervisor import COMPLETED, FAILED, RUNNING
+from gridtf.roles import LEADERS, TASK_TYPES
+from gridtf.rundir import Record
+
+TaskRecords = Mapping[str, Record]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """ended: whether it is over. cause: the task that failed first, None after success. lingering: tasks that may
+    still finish by themselves although the training has ended."""
+
+    ended: bool
+    cause: PlacedTask | None = None
+    lingering: tuple[str, ...] = ()
+
+
+GOING_ON = Outcome(False)
+
+
+def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
+    """The outcome from what the hosts say of their tasks. policy: as JobSpec.success_policy."""
+    awaited = _awaited(tasks, policy)
+    done = all(_state(records, task) == COMPLETED for task in awaited)
+    if done:
+        lingering = (task.name for task in tasks if TASK_TYPES[task.type].lingers and _state(records, task) == RUNNING)
+        return Outcome(True, lingering=tuple(lingering))
+    cause = first_failure(tasks, records)
+    return Outcome(True, cause) if cause else GOING_ON
+
+
+def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
+    """The critical task that failed first. Of two at the same moment the one that a signal killed: the other one's
+    exit is more likely a consequence."""
+    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _state(records, task) == FAILED]
+    if not failed:
+        return None
+    return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))
+
+
+def _awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:
+    """The tasks whose success is the job's."""
+    training = [task for task in tasks if task.trains]
+    if policy == "chief":
+        leaders = [task for task in training if task.type in LEADERS]
+        return leaders or training[:1]
+    return training
+
+
+def _state(records: TaskRecords, task: PlacedTask) -> str:
+    return str(records.get(task.name, {}).get("state", ""))

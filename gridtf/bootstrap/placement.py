@@ -1,0 +1,193 @@
+"""Which task runs on which host, with which GPUs and CPUs. Pure: allocation and spec in, tasks out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gridtf import layout
+from gridtf.errors import PlacementError
+from gridtf.roles import LEADERS, TASK_TYPES
+from gridtf.schedulers.base import Allocation, Host
+from gridtf.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class PlacedTask:
+    """One task. gpus: how many. cpus: how many it should use; None where nobody says. local_rank, rank: among the tasks
+    that train on its host and in the job; None for the others. served: gridtf runs a plain TensorFlow server in it."""
+
+    type: str
+    index: int
+    host: str
+    gpus: int
+    cpus: int | None
+    local_rank: int | None
+    rank: int | None
+    served: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.type}:{self.index}"
+
+    @property
+    def trains(self) -> bool:
+        """Whether the end of the training is a matter of this task."""
+        return TASK_TYPES[self.type].trains and not self.served
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PlacedTask:
+        return cls(**data)
+
+
+def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
+    """All tasks of the job, in rank order. Raises PlacementError, with the numbers, when they do not fit.
+
+    Training tasks are spread as evenly as the hosts' room allows and numbered host by host. A ps or an evaluator takes
+    no GPU: these are dealt out in turn, beginning with the hosts that have the fewest tasks.
+    """
+    hosts = allocation.hosts
+    gpus = layout.gpus_per_task(spec, default=1 if any(host.gpus for host in hosts) else 0)
+    leader = next((name for name in LEADERS if spec.count(name)), None)
+    start, room = _seats(hosts, leader, gpus, spec)
+    workers = spec.count("worker")
+    if workers is None:
+        workers = sum(room) or (0 if leader else 1)  # no room at all: the error that follows names what is wanted
+    if leader is not None and start is None:
+        raise _too_few(hosts, leader, workers, 0, gpus, spec)
+    if workers > sum(room):
+        raise _too_few(hosts, leader, workers, sum(room) + (leader is not None), gpus, spec)
+    load = [int(number == start) for number in range(len(hosts))]
+    members = [] if leader is None else [(leader, 0)]
+    homes = [] if start is None else [start]
+    for number, share in enumerate(_even_shares(workers, room, load)):
+        load[number] += share
+        homes += [number] * share
+    members += [("worker", index) for index in range(workers)]
+    riders = [
+        (row.name, index)
+        for row in TASK_TYPES.values()
+        if not row.takes_gpu
+        for index in range(spec.count(row.name) or 0)
+    ]
+    turn = sorted(range(len(hosts)), key=lambda number: load[number])
+    for position in range(len(riders)):
+        home = turn[position % len(turn)]
+        load[home] += 1
+        homes.append(home)
+    return tuple(_placed([*members, *riders], homes, hosts, load, gpus, spec))
+
+
+def _placed(
+    members: Sequence[tuple[str, int]],
+    homes: Sequence[int],
+    hosts: Sequence[Host],
+    load: Sequence[int],
+    gpus: int,
+    spec: JobSpec,
+) -> list[PlacedTask]:
+    placed = []
+    rank = 0
+    local = [0] * len(hosts)
+    for (task_type, index), home in zip(members, homes, strict=True):
+        served = is_served(task_type, spec)
+        ranked = TASK_TYPES[task_type].trains and not served
+        present = hosts[home].cpus
+        share = None if present is None else max(1, present // load[home])
+        placed.append(
+            PlacedTask(
+                type=task_type,
+                index=index,
+                host=hosts[home].name,
+                gpus=layout.gpus_of(task_type, spec, gpus),
+                cpus=spec.task(task_type).cpus or spec.cpus_per_task or share,
+                local_rank=local[home] if ranked else None,
+                rank=rank if ranked else None,
+                served=served,
+            )
+        )
+        if ranked:
+            rank += 1
+            local[home] += 1
+    return placed
+
+
+def is_served(task_type: str, spec: JobSpec) -> bool:
+    """Whether gridtf serves tasks of this type itself: as asked, and the ps of every entry job."""
+    return task_type in spec.serve or (task_type == "ps" and bool(spec.entry) and spec.task("ps").command is None)
+
+
+def _seats(hosts: Sequence[Host], leader: str | None, gpus: int, spec: JobSpec) -> tuple[int | None, list[int]]:
+    """The leader's host, None where it fits on none; and how many workers fit on each host beside it."""
+    room = [_room(host, 0, 0, gpus, spec) for host in hosts]
+    if leader is None:
+        return None, room
+    needs = layout.gpus_of(leader, spec, gpus)
+    # without a GPU of its own, beside workers that take GPUs, it takes nobody's place
+    place = int(bool(needs) or not layout.gpus_of("worker", spec, gpus))
+    fits = [number for number, host in enumerate(hosts) if needs <= (host.gpus or 0) and (needs or host.slots >= place)]
+    if not fits:
+        return None, room
+    beside = {number: _room(hosts[number], needs, place, gpus, spec) for number in fits}
+    home = min(fits, key=lambda number: room[number] - beside[number])
+    return home, [beside[home] if number == home else free for number, free in enumerate(room)]
+
+
+def _room(host: Host, taken: int, places: int, gpus: int, spec: JobSpec) -> int:
+    """How many workers fit on this host when so many of its GPUs and places are taken."""
+    needs = layout.gpus_of("worker", spec, gpus)
+    if not needs:
+        return max(0, host.slots - places)
+    room = ((host.gpus or 0) - taken) // needs
+    return max(0, min(room, spec.tasks_per_node - places) if spec.tasks_per_node else room)
+
+
+def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[int]:
+    """Fill the hosts level by level, as the room allows, the first hosts getting one more. load: who is there."""
+    shares = [0] * len(room)
+    level = 0
+    while wanted:
+        for number, free in enumerate(room):
+            if wanted and shares[number] < free and load[number] + shares[number] <= level:
+                shares[number] += 1
+                wanted -= 1
+        level += 1
+    return shares
+
+
+def _too_few(
+    hosts: Sequence[Host], leader: str | None, workers: int, room: int, gpus: int, spec: JobSpec
+) -> PlacementError:
+    """The error, with all the numbers that a user needs to see why."""
+    asked = {**({leader: 1} if leader else {}), **({"worker": workers} if workers else {})}
+    total = sum(asked.values())
+    needs = {name: layout.gpus_of(name, spec, gpus) for name in asked}
+    some_gpus = any(needs.values())
+    there = sorted({(host.gpus or 0) if some_gpus else host.slots for host in hosts} or {0})
+    count = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
+    each = " each" if len(hosts) > 1 else ""
+    unit = ("GPU" if some_gpus else "CPU slot") + ("" if count == "1" else "s")
+    most = f", at most {_count(spec.tasks_per_node, 'task')} a host" if some_gpus and spec.tasks_per_node else ""
+    if not some_gpus:
+        words = [_count(number, name) for name, number in asked.items()]
+        hint = "ask for more hosts or fewer workers, or let tasks share cores with --tasks-per-node"
+    else:
+        words = [
+            f"{_count(number, name)} with {_count(needs[name], 'GPU')}{' each' if number > 1 else ''}"
+            for name, number in asked.items()
+        ]
+        hint = "ask for more hosts, more GPUs or fewer workers"
+    return PlacementError(
+        f"{_count(total, 'training task')} {'does' if total == 1 else 'do'} not fit into "
+        f"{_count(len(hosts), 'host')} with {count} {unit}{each}{most} (room for {room})",
+        why=f"asked for: {' + '.join(words)}",
+        hint=hint,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

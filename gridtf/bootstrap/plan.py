@@ -1,0 +1,80 @@
+"""The plan of an attempt: what the launcher decided and every agent reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.rundir import Attempt, Record, RunDir, read_record, shown, write_record
+from gridtf.spec import JobSpec
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """hosts: name -> address that the other hosts reach it by. python: runs entry functions and served tasks.
+    cwd: the working folder of the tasks."""
+
+    attempt: Attempt
+    nonce: str
+    job_id: str
+    scheduler: str
+    spec: JobSpec
+    hosts: dict[str, str]
+    tasks: tuple[PlacedTask, ...]
+    python: str
+    cwd: Path
+
+    def on(self, host: str) -> list[PlacedTask]:
+        """The tasks of one host."""
+        return self._by_host.get(host, [])
+
+    @cached_property
+    def _by_host(self) -> dict[str, list[PlacedTask]]:
+        found: dict[str, list[PlacedTask]] = {}
+        for task in self.tasks:
+            found.setdefault(task.host, []).append(task)
+        return found
+
+    @cached_property
+    def world_size(self) -> int:
+        """How many tasks have a rank."""
+        return sum(task.rank is not None for task in self.tasks)
+
+    def write(self) -> None:
+        record: Record = {
+            "format": FORMAT,
+            "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.scheduler},
+            "attempt": self.attempt.number,
+            "nonce": self.nonce,
+            "hosts": self.hosts,
+            "tasks": [task.to_dict() for task in self.tasks],
+            "python": self.python,
+            "cwd": str(self.cwd),
+            "spec": self.spec.to_dict(),
+        }
+        write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None)
+
+
+def read_plan(run: RunDir, number: int, nonce: str) -> TaskPlan | None:
+    """The plan of this attempt; None while a listing does not show it or what is there is another attempt's."""
+    attempt = run.attempt(number)
+    if not shown(attempt.plan, run.path):
+        return None
+    record = read_record(attempt.plan, listed=True)
+    if record is None or record.get("nonce") != nonce or record.get("format") != FORMAT:
+        return None
+    return TaskPlan(
+        attempt=attempt,
+        nonce=nonce,
+        job_id=record["job"]["id"],
+        scheduler=record["job"]["scheduler"],
+        spec=JobSpec.from_dict(record["spec"]),
+        hosts=record["hosts"],
+        tasks=tuple(PlacedTask.from_dict(task) for task in record["tasks"]),
+        python=record["python"],
+        cwd=Path(record["cwd"]),
+    )

@@ -1,0 +1,180 @@
+"""The tasks of one host: start them, see them end, and tear them down until nobody is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from gridtf import processes, procfs
+from gridtf.rundir import Record, cannot
+
+PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
+
+
+@dataclass
+class TaskProcess:
+    """One task's process.
+
+    exit: its exit code. signal: the name of the signal that ended it. oom: whether the kernel killed for want of memory
+    on this host since the task before it ended. error: why it never ran.
+    """
+
+    name: str
+    state: str = PENDING
+    pid: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit: int | None = None
+    signal: str | None = None
+    oom: bool = False
+    error: str | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def record(self) -> Record:
+        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error")
+        return {name: getattr(self, name) for name in names}
+
+
+class Supervisor:
+    """Owns every process below this one. Single-threaded: parent-death signals are bound to the starting thread.
+
+    now: the clock for the records (seconds since the epoch).
+    """
+
+    def __init__(self, task_names: Sequence[str], now: Callable[[], float] = time.time) -> None:
+        self.tasks = {name: TaskProcess(name) for name in task_names}
+        self._now = now
+        self._stopping = False
+        self._oom_kills = procfs.out_of_memory_kills()
+
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, keep: Sequence[int] = ()
+    ) -> None:
+        """Start one task in a session of its own, with its own log; it dies with us. keep: descriptors it inherits.
+
+        A command that cannot be started makes the task FAILED with exit code 127 or 126, as a shell says it. Raises
+        RunDirError when the log cannot be written.
+        """
+        task, parent = self.tasks[name], os.getpid()
+
+        def child() -> None:
+            processes.die_with_parent(parent, signal.SIGKILL)
+            processes.unblock_signals()
+
+        task.started = self._now()
+        with _opened(log) as output:
+            try:
+                task.process = subprocess.Popen(
+                    list(argv),
+                    env=dict(env),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=tuple(keep),
+                    preexec_fn=child,  # safe: this process has one thread
+                )
+            except OSError as error:
+                task.error = _why_not(error, argv[0], cwd, env)
+                task.exit = 127 if isinstance(error, FileNotFoundError) else 126
+                task.state, task.ended = FAILED, self._now()
+                output.write(f"gridtf: {task.error}\n".encode())
+                return
+        task.pid, task.state = task.process.pid, RUNNING
+
+    def collect(self) -> bool:
+        """Note which tasks have ended; orphans that came to us are reaped too. True when a task's state changed."""
+        ended, now = processes.reap(), self._now()
+        changed = False
+        for task in self.tasks.values():
+            if task.state != RUNNING or task.pid not in ended:
+                continue
+            code = ended[task.pid]
+            if task.process is not None:
+                task.process.returncode = code  # reaped here, not by Popen
+            task.ended, changed = now, True  # who of them was first nobody knows
+            if code < 0:
+                task.signal = processes.signal_name(-code)
+                task.oom = code == -signal.SIGKILL and self._new_oom_kill()
+            else:
+                task.exit = code
+            task.state = STOPPED if self._stopping else COMPLETED if code == 0 else FAILED
+        return changed
+
+    def _new_oom_kill(self) -> bool:
+        before, self._oom_kills = self._oom_kills, procfs.out_of_memory_kills()
+        return self._oom_kills > before
+
+    def running(self) -> list[TaskProcess]:
+        return [task for task in self.tasks.values() if task.state == RUNNING]
+
+    def tear_down(self, grace: float, beat: Callable[[], None]) -> list[int]:
+        """TERM to everything below us, grace seconds, then KILL until nothing is left. Gives what could not be killed.
+
+        beat: called about every tenth of a second, to tell the world that we live.
+        """
+        self.collect()
+        self._stopping = True
+        self._signal_everything(signal.SIGTERM)
+        if not self._gone_within(grace, beat):
+            deadline = time.monotonic() + 10.0
+            while time.monotonic() < deadline:
+                self._signal_everything(signal.SIGKILL)
+                # a family that keeps forking is faster than that long look, but what it leaves comes to us
+                processes.signal_all(procfs.children(os.getpid()), signal.SIGKILL)
+                if self._gone_within(0.02, beat):
+                    break
+        self.collect()
+        return [] if processes.childless() else procfs.descendants(os.getpid())
+
+    def _signal_everything(self, number: signal.Signals) -> None:
+        # Descendants and not only groups: a grandchild that called setsid has left its group, but not our tree.
+        processes.signal_all(procfs.descendants(os.getpid()), number)
+
+    def _gone_within(self, seconds: float, beat: Callable[[], None]) -> bool:
+        deadline = time.monotonic() + seconds
+        pause = 0.005
+        while True:
+            self.collect()
+            if processes.childless():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(pause, left))
+            pause = min(pause * 1.5, 0.1)
+            beat()
+
+
+def _opened(log: Path) -> BinaryIO:
+    try:
+        return log.open("ab")
+    except OSError as error:
+        raise cannot("write", log, error) from None
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.readline(200).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _why_not(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
+    if not cwd.is_dir():
+        return f"the working folder {cwd} is not there on this host"
+    if isinstance(error, FileNotFoundError):
+        if (cwd / program).exists() and "/" in program:
+            return f"cannot run {program}: its interpreter is not there: {_first_line(cwd / program)}"
+        if "/" in program:
+            return f"command not found: {program}"
+        return f"command not found: {program} (PATH={env.get('PATH', '')})"
+    return f"cannot run {program}: {error.strerror}"

@@ -1,0 +1,99 @@
+"""How an attempt ended, and by whom: the verdict, and the words for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.rundir import Attempt, Record
+from gridtf.schedulers.base import COMPLETED, FAILED
+from gridtf.tail import last_lines
+
+# What the last lines of a log say of the cause: a piece of the line -> what to do.
+_HINTS = (
+    ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
+    ("No space left on device", "a disk is full: look at df on that host and at your quota"),
+    ("Disk quota exceeded", "your quota is used up"),
+    ("MemoryError", "the task ran out of memory: ask for more with --mem, or use less"),
+    ("std::bad_alloc", "the task ran out of memory: ask for more with --mem, or use less"),
+    ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
+    ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
+    ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
+)
+_SIGNAL_HINTS = {
+    "SIGKILL": "somebody killed it, or the kernel did because memory ran out: see the site's memory limit and dmesg",
+    "SIGSEGV": "it crashed in native code: a broken or mismatched library is the usual cause",
+    "SIGBUS": "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
+    "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
+}
+_OUT_OF_MEMORY = "the kernel's out-of-memory killer ended it: ask for more memory (--mem), or use less"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """state: as in schedulers.base. reason: one line. cause: the record of the task that failed first."""
+
+    state: str
+    reason: str
+    why: str = ""
+    hint: str = ""
+    cause: Record | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the job script."""
+        return 0 if self.state == COMPLETED else 1
+
+    def record(self, nonce: str, started: float, ended: float) -> Record:
+        reason = f"{self.reason} ({self.why})" if self.why else self.reason
+        return {
+            "nonce": nonce,
+            "state": self.state,
+            "reason": reason,
+            "hint": self.hint,
+            "cause": self.cause,
+            "started": started,
+            "ended": ended,
+            "exit_code": self.exit_code,
+        }
+
+    def text(self) -> str:
+        """For the job's own log."""
+        lines = [f"gridtf: {self.state}: {self.reason}"]
+        lines += [f"gridtf: {line}" for line in (self.why, self.hint) if line]
+        if self.cause and self.cause["tail"]:
+            lines += [f"gridtf: last lines of {self.cause['log']}:", *(f"  {line}" for line in self.cause["tail"])]
+        return "\n".join(lines)
+
+
+def of_task(task: PlacedTask, record: Record, attempt: Attempt, told: Verdict | None = None) -> Verdict:
+    """The verdict on the task that failed first. told: what was noticed before, such as a lost agent."""
+    log = attempt.task_log(task.type, task.index)
+    tail = last_lines(log)
+    error, number, code = record.get("error"), record.get("signal"), record.get("exit")
+    if error:
+        how, hint = str(error), "check the command, the set-up lines and the PATH of that host"
+    elif number:
+        how, hint = f"killed by {number}", _SIGNAL_HINTS.get(str(number), "")
+        if record.get("oom"):
+            how, hint = f"{how} (out of memory)", _OUT_OF_MEMORY
+    else:
+        how, hint = f"exit code {code}", ""
+    joined = "\n".join(tail)
+    hint = next((advice for piece, advice in _HINTS if piece in joined), hint) if not error else hint
+    cause = {
+        "task": task.name,
+        "host": task.host,
+        "exit": code,
+        "signal": number,
+        "log": str(log),
+        "tail": tail,
+    }
+    return Verdict(FAILED, f"{task.name} on {task.host}: {how}", told.reason if told else "", hint, cause)
+
+
+def some(names: Sequence[str], *, most: int = 16) -> str:
+    """Names for one line: all of them, or the first ones and how many more."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,105 @@
+"""The command ``gridtf``: finds the command, runs it, and turns errors into a few lines.
+
+This module is all that ``gridtf --help`` loads, so it imports nothing before it needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS = {
+    "submit": "submit a job",
+    "render": "show what submit would do: the script and where every value comes from",
+    "list": "list your jobs",
+    "status": "how a job and its tasks stand, and why it ended",
+    "logs": "what the tasks print",
+    "wait": "wait for the end of a job; its exit code is the job's",
+    "cancel": "end a job",
+    "completion": "print the code for tab completion in bash, zsh or fish",
+    "bootstrap-path": "print where gridtf-bootstrap.sh is, for hand-written job scripts",
+}
+
+HELP = f"""\
+usage: gridtf COMMAND [options]
+
+Runs distributed TensorFlow on Slurm, Grid Engine or this machine: one task per GPU.
+
+commands:
+{"".join(f"  {name:<16}{summary}{chr(10)}" for name, summary in COMMANDS.items())}
+JOB is a run directory, a job id or a job's name (the newest of that name).
+--version prints the version; --debug, anywhere, shows the traceback of an error.
+
+examples:
+  gridtf submit --ps 1 --workers 2 --wait -- python train.py
+  gridtf submit gridtf.toml
+  gridtf COMMAND --help
+"""
+
+_SIGINT, _SIGPIPE = 128 + 2, 128 + 13
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; gives the exit code: 0 fine, 1 the job or gridtf failed, 2 wrong usage, 130 Ctrl-C."""
+    words = [*(sys.argv[1:] if argv is None else argv)]  # here list is the command, once it has been imported
+    debug = _take_debug(words)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # what the terminal cannot show is no reason to fail
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _SIGPIPE
+    except KeyboardInterrupt:
+        return _SIGINT
+    except Exception as error:
+        if debug:
+            raise
+        return _tell(error)
+    return code
+
+
+def _run(words: list[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:
+        from gridtf.cli.completion import complete
+
+        return complete()
+    if not words:
+        sys.stderr.write(HELP)
+        return 2
+    if words[0] in ("-h", "--help", "help"):
+        sys.stdout.write(HELP)
+        return 0
+    if words[0] in ("-V", "--version"):
+        from gridtf import __version__
+
+        sys.stdout.write(f"gridtf {__version__}\n")
+        return 0
+    from gridtf.cli.common import run_command
+
+    return run_command(words[0], words[1:])
+
+
+def _take_debug(words: list[str]) -> bool:
+    """Remove --debug, unless it belongs to the user's command."""
+    end = words.index("--") if "--" in words else len(words)
+    debug = "--debug" in words[:end]
+    words[:end] = [word for word in words[:end] if word != "--debug"]
+    return debug
+
+
+def _tell(error: Exception) -> int:
+    from gridtf.errors import GridtfError
+
+    if isinstance(error, GridtfError):
+        lines, code = [error.what, error.why, error.hint], error.exit_code
+    else:
+        lines = [f"{type(error).__name__}: {error}", "this should not happen: --debug shows where it comes from"]
+        code = 1
+    sys.stderr.write("gridtf: " + "\n  ".join(line for line in lines if line) + "\n")
+    return code

@@ -1,0 +1,22 @@
+"""gridtf bootstrap-path."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from gridtf.arguments import Parser
+from gridtf.cli.common import new_parser
+
+
+def parser(**more: Any) -> Parser:
+    made = new_parser("bootstrap-path", "", (), **more)
+    made.epilog = 'in a job script:\n  source "$(gridtf bootstrap-path)"\n  gridtf_run --ps 1 -- python train.py'
+    return made
+
+
+def run(arguments: Namespace) -> int:
+    from gridtf import resources
+
+    print(resources.bootstrap_script())
+    return 0

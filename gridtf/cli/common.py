@@ -1,0 +1,88 @@
+"""What the commands share: their parsers, and JOB."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from gridtf.arguments import Parser, split_command
+from gridtf.cli import COMMANDS
+from gridtf.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from gridtf.config import Configured
+    from gridtf.submission import Job
+
+
+class Command(Protocol):
+    """A module of this package: one command."""
+
+    def parser(self, **more: Any) -> Parser:
+        """Its parser. more: for ArgumentParser."""
+
+    def run(self, arguments: Namespace) -> int:
+        """Do it; gives the exit code. arguments.command: the words after ``--``, None without."""
+
+
+def module(name: str) -> Command:
+    """The module of a command."""
+    return cast(Command, import_module(f"gridtf.cli.{name.replace('-', '_')}"))
+
+
+def run_command(name: str, words: Sequence[str]) -> int:
+    """Parse and run one command. Raises UsageError."""
+    if name not in COMMANDS:
+        raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
+    command = module(name)
+    parser = command.parser()
+    words, after = split_command(words)
+    try:
+        arguments = parser.parse(words)
+    except SystemExit as end:  # --help has been printed
+        return int(end.code or 0)
+    if after is not None and not hasattr(arguments, "given"):
+        raise UsageError(f"gridtf {name} takes no command", hint=f"see `gridtf {name} --help`")
+    arguments.command = after
+    return command.run(arguments)
+
+
+def new_parser(name: str, arguments: str, examples: Sequence[str], **more: Any) -> Parser:
+    """A parser whose help tells the usage first and examples last."""
+    text = "examples:\n" + "".join(f"  gridtf {name} {example}".rstrip() + "\n" for example in examples)
+    description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
+    return Parser(
+        f"gridtf {name}", usage=f"gridtf {name} {arguments}", description=description, epilog=text.rstrip(), **more
+    )
+
+
+def add_job(parser: Parser) -> None:
+    """Add JOB."""
+    action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
+    action.completer = complete_job  # type: ignore[attr-defined]
+
+
+def complete_job(prefix: str, **_: object) -> list[str]:
+    """Names and ids that begin so, for tab completion."""
+    from gridtf import registry
+
+    words = [word for entry in registry.entries(os.environ) for word in (entry.name, entry.job_id)]
+    return [word for word in dict.fromkeys(words) if word.startswith(prefix)]
+
+
+def find_job(arguments: Namespace) -> Job:
+    """The job that JOB means. Raises NotFoundError."""
+    from gridtf import registry
+    from gridtf.submission import Job
+
+    return Job(registry.find(arguments.job, os.environ, Path.cwd()))
+
+
+def configured(arguments: Namespace) -> Configured:
+    """The JobSpec of a command line of submit or render."""
+    from gridtf.config import configure
+
+    return configure(arguments.jobfile, arguments.given, arguments.command, os.environ, Path.cwd())

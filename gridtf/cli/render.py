@@ -1,0 +1,106 @@
+"""gridtf render: the script on stdout, everything about it on stderr."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
+
+from gridtf.arguments import Parser, add_job_options
+from gridtf.cli.common import configured, new_parser
+
+if TYPE_CHECKING:
+    from gridtf.schedulers.base import Plan
+    from gridtf.spec import JobSpec
+
+
+def parser(**more: Any) -> Parser:
+    examples = (
+        "--scheduler slurm --nodes 2 --gpus-per-node 4 -- python train.py",
+        "gridtf.toml > job.sh",
+        "gridtf.toml | sbatch",
+    )
+    made = new_parser("render", "[JOBFILE] [options] -- command …", examples, **more)
+    add_job_options(made)
+    return made
+
+
+def run(arguments: Namespace) -> int:
+    from gridtf import schedulers, submission
+
+    asked = configured(arguments)
+    plan = submission.prepare(asked.spec, asked.sources)
+    script = submission.script(plan)
+    command = schedulers.get(plan.scheduler).submit_command(plan)
+    print(_about(plan, command), file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(script.encode())  # the very bytes that submit writes, whatever the locale
+    return 0
+
+
+def _about(plan: Plan, command: tuple[str, ...]) -> str:
+    lines = [
+        f"name           {plan.spec.title}",
+        f"scheduler      {plan.scheduler}",
+        f"run directory  {plan.run_dir}",
+        f"submit with    {shlex.join(command)}",
+        f"resources      {_resources(plan.spec)}",
+        f"tasks          {', '.join(_tasks(plan.spec))}",
+        "values",
+    ]
+    rows = list(_values(plan))
+    width = min(50, max(len(text) for text, _ in rows))
+    return "\n".join([*lines, *(f"  {text:<{width}}  {source}" for text, source in rows)])
+
+
+def _resources(spec: JobSpec) -> str:
+    from gridtf import layout
+
+    asked = layout.request(spec)
+    low, high = asked.nodes
+    words = [
+        f"{low if low == high else f'{low}-{high}'} host{'' if high == 1 else 's'}",
+        f"{asked.tasks_per_node} training task{'' if asked.tasks_per_node == 1 else 's'} each",
+        f"{asked.gpus_per_node} GPUs each" if asked.gpus_per_node else "no GPUs",
+    ]
+    if asked.gpus_per_node:
+        words.append(f"{asked.gpus_per_task} a task")
+    if asked.cpus_per_task:
+        words.append(f"{asked.cpus_per_task} CPUs a task")
+    return ", ".join(words)
+
+
+def _tasks(spec: JobSpec) -> Iterator[str]:
+    """The tasks as far as they are known before the hosts are."""
+    from gridtf.roles import TASK_TYPES
+
+    served = {*spec.serve, "ps"} if spec.entry else set(spec.serve)
+    for name in TASK_TYPES:
+        count = spec.count(name)
+        by_us = " (served by gridtf)" if name in served else ""
+        if count is None:
+            yield f"{name}:0 and as many more as there is room for{by_us}"
+        elif count:
+            yield f"{name}:0{f' to {name}:{count - 1}' if count > 1 else ''}{by_us}"
+
+
+def _values(plan: Plan) -> Iterator[tuple[str, str]]:
+    """("key = value", where it came from), first what was given, then the defaults that say something."""
+    for key, source in sorted(plan.sources.items()):
+        if key != "scheduler":
+            yield f"{key} = {_look_up(plan.spec, key)}", source
+    yield f'scheduler = "{plan.scheduler}"', plan.sources["scheduler"]
+    for field in fields(plan.spec):
+        if field.name not in plan.sources and field.default is not MISSING and field.default not in (None, ()):
+            yield f"{field.name} = {json.dumps(field.default)}", "default"
+
+
+def _look_up(spec: JobSpec, key: str) -> str:
+    value: Any = spec
+    for part in key.split("."):
+        value = value.get(part) if hasattr(value, "get") else getattr(value, part)
+    return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # [tasks.TYPE] with nothing in it

@@ -1,0 +1,107 @@
+"""What is printed of jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gridtf.observe.state import JobView, TaskView
+
+
+def as_json(value: object) -> None:
+    """Print JSON; JobViews as objects."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest word, the last one as it is."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    padded = ([word.ljust(width) for word, width in zip(row, widths, strict=False)] for row in rows)
+    return "\n".join("  ".join([*words, row[-1]]).rstrip() for words, row in zip(padded, rows, strict=True))
+
+
+def job_table(views: Sequence[JobView]) -> str:
+    """One line a job."""
+    rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
+    for view in views:
+        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.started)) if view.started else "-"
+        count = str(len(view.tasks) or "-")
+        rows.append((view.name, view.job_id, view.scheduler, view.state, count, started, str(view.run_dir)))
+    return table(rows)
+
+
+def job(view: JobView, now: float) -> str:
+    """Everything about one job."""
+    lines = [
+        f"name           {view.name}",
+        f"job            {view.job_id} ({view.scheduler})",
+        f"state          {view.state}{_when(view, now)}",
+    ]
+    label = "detail" if view.ended is None else "why"
+    lines += [f"{'' if index else label:<15}{line}" for index, line in enumerate(_why(view))]
+    lines.append(f"run directory  {view.run_dir}")
+    if view.attempt and view.attempt > 1:
+        lines.append(f"attempt        {view.attempt}")
+    if view.tasks:
+        rows = [("TASK", "HOST", "STATE", "EXIT", "LOG"), *(_task_row(task, view.run_dir) for task in view.tasks)]
+        lines += ["", table(rows)]
+    return "\n".join([*lines, *_last_words(view)])
+
+
+def verdict(view: JobView, now: float) -> str:
+    """How a job has ended, with the last words of the task that failed first."""
+    first, *more = [f"{view.name} ({view.job_id}): {view.state}{_when(view, now)}", *_why(view)]
+    return "\n".join([first, *(f"  {line}" for line in more), *_last_words(view)])
+
+
+def progress(view: JobView) -> str:
+    """One line on a job that has not ended."""
+    states: dict[str, int] = {}
+    for task in view.tasks:
+        states[task.state] = states.get(task.state, 0) + 1
+    counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
+    words = [view.state.lower(), view.reason, f"tasks: {counts}" if counts else ""]
+    return "; ".join(word for word in words if word)
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    whole = int(max(0.0, seconds))
+    for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small} {smaller}"
+    return f"{whole} s"
+
+
+def _plain(value: Any) -> object:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)  # type: ignore[arg-type]
+
+
+def _when(view: JobView, now: float) -> str:
+    if view.started is None:
+        return ""
+    if view.ended is not None:
+        return f" after {duration(view.ended - view.started)}"
+    return f" for {duration(now - view.started)}"
+
+
+def _why(view: JobView) -> list[str]:
+    return [line for line in (view.reason, view.hint) if line]
+
+
+def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:
+    ended = task.signal or ("-" if task.exit is None else str(task.exit))
+    log = str(task.log.relative_to(run_dir)) if task.log else "-"
+    return task.name, task.host or "-", task.state, ended, log
+
+
+def _last_words(view: JobView) -> list[str]:
+    cause = view.cause
+    if not cause or not cause.get("tail"):
+        return []
+    return ["", f"last lines of {cause['log']}:", *(f"  {line}" for line in cause["tail"])]

@@ -1,0 +1,56 @@
+"""gridtf submit."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+
+from gridtf.arguments import Parser, add_job_options
+from gridtf.cli.common import configured, new_parser
+
+LAYERS = """\
+Each option can also stand in a file, under its long name with _ for -, or in the environment. In order of weight:
+--nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's /etc/gridtf/config.toml.
+./gridtf.toml is read by itself when nothing else says what to run."""
+
+
+def parser(**more: Any) -> Parser:
+    examples = (
+        "--ps 1 --workers 2 --wait -- python train.py --epochs 3",
+        "--nodes 2 --gpus-per-node 4 --time 2:00:00 --entry train:main",
+        "gridtf.toml --workers 8",
+    )
+    made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
+    made.epilog = f"{made.epilog}\n\n{LAYERS}"
+    made.add_argument("--wait", action="store_true", help="follow the job to its end; the exit code is the job's")
+    made.add_argument("--dry-run", action="store_true", help="submit nothing; the same as gridtf render")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    add_job_options(made)
+    return made
+
+
+def run(arguments: Namespace) -> int:
+    if arguments.dry_run:
+        from gridtf.cli import render
+
+        return render.run(arguments)
+    from gridtf import submission
+    from gridtf.cli import show
+
+    asked = configured(arguments)
+    job = submission.submit(asked.spec, asked.sources)
+    if job.note:
+        print(f"gridtf: {job.note}", file=sys.stderr)
+    if arguments.json and not arguments.wait:
+        show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)})
+    else:
+        file = sys.stderr if arguments.json else sys.stdout
+        print(
+            f"name           {job.name}\njob            {job.id}\nrun directory  {job.run_dir}", file=file, flush=True
+        )
+    if arguments.wait:
+        from gridtf.cli import wait
+
+        return wait.follow(job, as_json=arguments.json)
+    return 0

@@ -1,0 +1,79 @@
+"""gridtf wait, and what ``gridtf submit --wait`` does after submitting."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING, Any
+
+from gridtf.arguments import Parser
+from gridtf.cli.common import add_job, find_job, new_parser
+
+if TYPE_CHECKING:
+    from gridtf.submission import Job
+
+STILL_RUNNING = 124  # as timeout(1)
+_INTERRUPTED = 130
+_SILENCE = 60.0
+
+
+def parser(**more: Any) -> Parser:
+    made = new_parser("wait", "JOB [options]", ("digits", "4711 --timeout 600"), **more)
+    add_job(made)
+    help_text = f"seconds to wait; a job that still runs then gives exit code {STILL_RUNNING}"
+    made.add_argument("--timeout", metavar="S", type=_seconds, help=help_text)
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def run(arguments: Namespace) -> int:
+    return follow(find_job(arguments), arguments.timeout, as_json=arguments.json)
+
+
+def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> int:
+    """Say on stderr what changes until the job ends, then on stdout how; gives the job's exit code.
+
+    Ctrl-C leaves the job running.
+    """
+    try:
+        return _follow(job, timeout, as_json)
+    except KeyboardInterrupt:
+        lines = (
+            f"gridtf: job {job.id} goes on",
+            f"  to wait again: gridtf wait {job.id}",
+            f"  to end it:     gridtf cancel {job.id}",
+        )
+        print("\n" + "\n".join(lines), file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
+    from gridtf.cli import show
+    from gridtf.schedulers.base import COMPLETED, ENDED
+
+    said, said_at = "", 0.0
+    for view in job.watch(timeout):
+        line, now = show.progress(view), time.monotonic()
+        if view.state not in ENDED and (line != said or now - said_at > _SILENCE):
+            print(f"{time.strftime('%H:%M:%S')}  {line}", file=sys.stderr, flush=True)
+            said, said_at = line, now
+    if as_json:
+        show.as_json(view)
+    elif view.state in ENDED:
+        print(show.verdict(view, time.time()))
+    else:
+        print(f"gridtf: job {job.id} has not ended after {timeout:g} s", file=sys.stderr)
+    if view.state not in ENDED:
+        return STILL_RUNNING
+    return 0 if view.state == COMPLETED else view.exit_code or 1
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if seconds < 0:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds

@@ -1,0 +1,255 @@
+"""From defaults, files, environment and flags to a JobSpec that knows where each value came from.
+
+Layers, each over the one before: defaults < site file < user file < job file < environment < flags.
+
+- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, lists too, is
+  replaced as a whole. Within one command line a repeated flag adds to its list.
+- A command in a higher layer sets a lower layer's entry aside, and the other way round.
+- ``[tasks.ps]`` without ``count`` in the site or user file says what a ps is like, not that there is one.
+- ``./gridtf.toml`` is read by itself only when the command line says nothing of what to run.
+- Relative paths in a file are meant from that file's folder, elsewhere from the working folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gridtf import options
+from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
+from gridtf.options import ALIASES, Key, Option
+from gridtf.roles import TASK_TYPES
+from gridtf.spec import JobSpec, TaskSpec
+from gridtf.validation import need_program
+
+JOB_FILE = "gridtf.toml"
+SITE_FILE = "/etc/gridtf/config.toml"
+_PATHS = ("chdir", "template", "run_dir", "run_root")
+_COMMAND, _ENTRY = ("command",), ("entry",)
+_CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
+
+Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value and where it came from: ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
+
+    value: Any
+    source: str
+
+
+Layer = dict[Key, Value]
+
+
+@dataclass(frozen=True)
+class Configured:
+    """sources: dotted key -> where it came from, for everything that is no default."""
+
+    spec: JobSpec
+    sources: Mapping[str, str]
+
+
+def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Configured:
+    """Read ``[JOBFILE] [options] [-- command]``, with all layers below. Raises UsageError."""
+    from gridtf.arguments import Parser, add_job_options, split_command
+
+    words, command = split_command(argv)
+    parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
+    add_job_options(parser)
+    arguments = parser.parse(words)
+    return configure(arguments.jobfile, arguments.given, command, environ, cwd)
+
+
+def configure(
+    jobfile: str | None, given: Given, command: Sequence[str] | None, environ: Mapping[str, str], cwd: Path
+) -> Configured:
+    """Merge all layers into a JobSpec. Raises UsageError that says where the wrong value stands."""
+    flags = _flags(given, command, environ, cwd)
+    if command is not None and not command:
+        raise UsageError("there is no command after --")
+    if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and (cwd / JOB_FILE).is_file():
+        jobfile = JOB_FILE
+    general = [_read(path, str(path), required=required) for path, required in _files(environ)]
+    own = [_read(cwd / jobfile, jobfile, required=True)] if jobfile is not None else []
+    if jobfile is not None and ("chdir",) not in own[0]:
+        # below everything: whoever names a folder means another one than the job file's
+        general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
+    merged = _merge(general, [*own, _environment(environ, cwd), flags])
+    sources = {".".join(key): value.source for key, value in merged.items()}
+    try:
+        spec = JobSpec.from_dict(_nested(merged))
+    except SpecError as error:
+        raise located(error, sources) from None
+    need_program(spec)
+    return Configured(spec, sources)
+
+
+def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
+    """The same error, naming the place of the value instead of the key alone."""
+    parts = error.key.split(".")
+    upwards = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    below = (key for key in sources if key.startswith(f"{error.key}.") and len(parts) > 1)
+    key = next((key for key in (*upwards, *below) if key in sources), None)
+    if key is None:
+        what = f"{error.key}: {error.problem}"
+    elif sources[key].startswith(("-", options.PREFIX)):
+        what = f"{sources[key]}: {error.problem}"
+    else:
+        what = f"{sources[key]}: {error.key}: {error.problem}"
+    return UsageError(what, why=error.why, hint=error.hint)
+
+
+# --- layers ---------------------------------------------------------------------------------------------------
+
+
+def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, bool]]:
+    """The site's and the user's file, and whether they must be there."""
+    site = environ.get("GRIDTF_SITE_CONFIG")
+    if site != "":
+        yield Path(site or SITE_FILE), site is not None
+    home = Path(environ.get("HOME") or "~").expanduser()
+    yield Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "gridtf" / "config.toml", False
+
+
+def _read(path: Path, name: str, *, required: bool) -> Layer:
+    from gridtf import toml
+
+    try:
+        data, lines = toml.load(path, name)
+    except FileNotFoundError:
+        if not required:
+            return {}
+        hint = "a command goes after --: gridtf submit [options] -- command" if path.suffix != ".toml" else ""
+        raise NotFoundError(f"no such file: {name}", hint=hint) from None
+    layer: Layer = {}
+    for key, value in _flat(data):
+        place = f"{name}:{_line(lines, key)}"
+        try:
+            _check_key(key, value)
+        except SpecError as error:
+            raise UsageError(f"{place}: {error.what}", hint=error.hint) from None
+        if key == ("time",) and hasattr(value, "isoformat"):
+            value = value.isoformat()  # TOML reads a bare 02:00:00 as a time of day
+        canonical = (ALIASES.get(key[0], key[0]), *key[1:])
+        if canonical in layer:
+            twins = [word for word in data if ALIASES.get(word, word) == canonical[0]]
+            raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
+        layer[canonical] = Value(_absolute(canonical, value, path.parent), place)
+    return layer
+
+
+def _environment(environ: Mapping[str, str], cwd: Path) -> Layer:
+    known = options.by_variable()
+    layer: Layer = {}
+    for variable in sorted(environ):
+        text = environ[variable]
+        if not variable.startswith(options.PREFIX) or not text:
+            continue
+        option = known.get(variable)
+        if option is None:
+            raise UsageError(
+                f"{variable}: no option is called that", hint=nearest(variable, list(known)) or "unset it, please"
+            )
+        parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
+        _add(layer, option, parts, variable, environ, cwd)
+    return layer
+
+
+def _flags(given: Given, command: Sequence[str] | None, environ: Mapping[str, str], cwd: Path) -> Layer:
+    layer: Layer = {}
+    for option, flag, text in given:
+        if text is None:
+            layer.update({key: Value(value, flag) for key, value in options.switch(option, flag).items()})
+        else:
+            _add(layer, option, [text], flag, environ, cwd)
+    if command:
+        layer[_COMMAND] = Value(tuple(command), "the command line")
+    return layer
+
+
+def _add(
+    layer: Layer, option: Option, texts: Sequence[str], source: str, environ: Mapping[str, str], cwd: Path
+) -> None:
+    for text in texts:
+        try:
+            values = options.read(option, text, environ)
+        except UsageError as error:
+            raise UsageError(f"{source}: {error.what}", why=error.why, hint=error.hint) from None
+        for key, value in values.items():
+            if option.kind == "lines" and key in layer:
+                value = (*layer[key].value, *value)  # type: ignore[misc]
+            layer[key] = Value(_absolute(key, value, cwd), source)
+
+
+def _merge(general: Sequence[Layer], own: Sequence[Layer]) -> Layer:
+    """general: layers that say how jobs are; own: those that say what this job is. Lowest first."""
+    merged: Layer = {}
+    for layer in (*general, *own):
+        if _COMMAND in layer:
+            merged.pop(_ENTRY, None)
+        if _ENTRY in layer:
+            merged.pop(_COMMAND, None)
+        if _CHIEF in layer and any(key[:2] == _MASTER[:2] for key in merged):
+            layer = {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
+        merged.update(layer)
+    wanted = {key[1] for layer in own for key in layer if key[0] == "tasks"} | {"worker"}
+    counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
+    return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in wanted | counted}
+
+
+# --- keys -----------------------------------------------------------------------------------------------------
+
+
+def _flat(table: Mapping[str, Any], path: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Leaves of the tables that merge; an empty one counts as a leaf, for ``[tasks.evaluator]`` alone says one."""
+    for name, value in table.items():
+        key = (*path, name)
+        merges = key[0] == "tasks" if len(key) < 3 else key[0] == "tasks" and name == "env"
+        if isinstance(value, dict) and value and (merges or key == ("env",)):
+            yield from _flat(value, key)
+        else:
+            yield key, tuple(value) if isinstance(value, list) else value
+
+
+def _nested(layer: Layer) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for key, value in layer.items():
+        table = data
+        for part in key[:-1]:
+            table = table.setdefault(part, {})
+        if value.value == {}:
+            table.setdefault(key[-1], {})
+        else:
+            table[key[-1]] = value.value
+    return data
+
+
+def _line(lines: Mapping[Key, int], key: Key) -> int:
+    """Where a key stands, or else the table it is in, or the first thing in it."""
+    upwards = [lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines]
+    inside = [line for other, line in lines.items() if other[: len(key)] == key]
+    return [*upwards, *inside, 1][0]
+
+
+def _check_key(key: Key, value: object) -> None:
+    """Raises SpecError for a key that nobody knows, and for a table that is none."""
+    dotted = ".".join(key)
+    tables = [f.name for f in fields(TaskSpec)]
+    for depth, known in enumerate(([*(f.name for f in fields(JobSpec)), *ALIASES], list(TASK_TYPES), tables)):
+        if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
+            what = "unknown task type" if depth == 1 else "unknown key"
+            hint = nearest(key[depth], known) or f"known: {', '.join(known)}"
+            raise SpecError(".".join(key[: depth + 1]), what, hint=hint)
+    table_wanted = key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
+    if table_wanted and value != {}:
+        raise SpecError(dotted, f"{value!r} is not a table", hint=f"write [{dotted}] on a line of its own")
+
+
+def _absolute(key: Key, value: Any, base: Path) -> Any:
+    if key[0] in _PATHS and isinstance(value, str) and value:
+        path = Path(value).expanduser() if value.startswith("~/") else Path(value)
+        return str(Path(base, path).absolute())
+    return value

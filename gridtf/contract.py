@@ -1,0 +1,91 @@
+"""The contract between gridtf and a task: the environment variables a task finds, and what they say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridtf.errors import GridtfError
+from gridtf.roles import LEADERS
+from gridtf.rundir import read_record
+
+RUN_DIR = "GRIDTF_RUN_DIR"
+JOB_ID = "GRIDTF_JOB_ID"
+JOB_NAME = "GRIDTF_JOB_NAME"
+ATTEMPT = "GRIDTF_ATTEMPT"
+TASK_TYPE = "GRIDTF_TASK_TYPE"
+TASK_INDEX = "GRIDTF_TASK_INDEX"
+RENDEZVOUS = "GRIDTF_RENDEZVOUS"
+NONCE = "GRIDTF_NONCE"
+OUTPUT_DIR = "OUTPUT_DIR"
+TF_CONFIG = "TF_CONFIG"
+REUSE_PORT = "TF_GRPC_REUSE_PORT"
+GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Task:
+    """This process's place in the job.
+
+    type, index: as in TF_CONFIG. cluster: task type -> ``host:port`` strings, in index order (without the
+    evaluator). rank, world_size: among the tasks that train; None for the others. gpus: what CUDA_VISIBLE_DEVICES
+    holds, item by item. output_dir: a folder that all tasks share, for checkpoints and exports.
+    """
+
+    type: str
+    index: int
+    cluster: Mapping[str, tuple[str, ...]]
+    job_id: str
+    job_name: str
+    attempt: int
+    run_dir: Path
+    output_dir: Path
+    gpus: tuple[str, ...]
+    rank: int | None
+    world_size: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.type}:{self.index}"
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this task is the leader: the chief (master), or worker 0 where there is none."""
+        if self.type in LEADERS:
+            return True
+        has_leader = any(self.cluster.get(leader) for leader in LEADERS)
+        return self.type == "worker" and self.index == 0 and not has_leader
+
+
+def task(environ: Mapping[str, str] | None = None) -> Task:
+    """The task that this process is. Raises GridtfError outside a gridtf task or when its rendezvous is stale."""
+    env = os.environ if environ is None else environ
+    try:
+        task_type, index = env[TASK_TYPE], int(env[TASK_INDEX])
+        rendezvous, nonce = Path(env[RENDEZVOUS]), env[NONCE]
+        run_dir, attempt = Path(env[RUN_DIR]), int(env[ATTEMPT])
+    except KeyError as error:
+        raise GridtfError(
+            "this process is not a gridtf task",
+            why=f"{error.args[0]} is not set",
+            hint="start it with `gridtf submit … -- command`, or call gridtf_run or gridtf_join in a job script",
+        ) from None
+    record = read_record(rendezvous)
+    if record is None or record.get("nonce") != nonce:
+        raise GridtfError(f"{rendezvous} is not this attempt's rendezvous file", hint="was the run directory moved?")
+    rank, size = env.get("RANK"), env.get("WORLD_SIZE")
+    return Task(
+        type=task_type,
+        index=index,
+        cluster={name: tuple(members) for name, members in record["cluster"].items()},
+        job_id=env.get(JOB_ID, ""),
+        job_name=env.get(JOB_NAME, ""),
+        attempt=attempt,
+        run_dir=run_dir,
+        output_dir=Path(env.get(OUTPUT_DIR) or run_dir / "output"),
+        gpus=tuple(item for item in env.get(GPUS, "").split(",") if item),
+        rank=int(rank) if rank else None,
+        world_size=int(size) if size else None,
+    )

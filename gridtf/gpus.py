@@ -1,0 +1,166 @@
+"""Which GPUs are ours on this host: the scheduler's grant, else a claim under locks that die with their holders.
+
+Every GPU has one lock file in a folder that is local to the host and the same for all its users. The lock is on an
+open file description, so it lasts until the last process that inherited it is gone: launcher, agent and task.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from gridtf.errors import GridtfError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """GPUs that are ours while any process holds the descriptors."""
+
+    gpus: tuple[str, ...]
+    descriptors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Too few GPUs are free. free: how many are; holders: who has the others, one line each."""
+
+    free: int
+    holders: tuple[str, ...]
+
+
+def present(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs of this host, as indices in PCI order, that this process may use.
+
+    GRIDTF_LOCAL_GPUS (a comma-separated list) overrides what the NVIDIA driver says; CUDA_VISIBLE_DEVICES narrows it.
+    """
+    declared = environ.get("GRIDTF_LOCAL_GPUS")
+    found = dict.fromkeys(_listed(declared), "") if declared is not None else _from_driver()
+    visible = environ.get(VISIBLE)
+    if visible is None or not found:
+        return tuple(found)
+    named = (_index(item, found) for item in granted(environ))
+    return tuple(dict.fromkeys(index for index in named if index is not None))
+
+
+def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs that the scheduler gave this process. As CUDA reads them, -1 or NoDevFiles ends the list."""
+    items = _listed(environ.get(VISIBLE, ""))
+    return tuple(takewhile(lambda item: item.lower() != "nodevfiles" and not item.startswith("-"), items))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _index(item: str, found: Mapping[str, str]) -> str | None:
+    """The index of a GPU that is called by its index, or by its UUID or the beginning of that. found: index -> UUID."""
+    if item in found:
+        return item
+    return next((index for index, uuid in found.items() if item.startswith("GPU-") and uuid.startswith(item)), None)
+
+
+def _from_driver() -> dict[str, str]:
+    """Index -> UUID, as the NVIDIA driver counts, without GPUs that it has lost; nothing where there is no driver."""
+    if not Path("/dev/nvidiactl").exists():  # spares the import where there is no driver
+        return {}
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            found = {}
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                with suppress(pynvml.NVMLError):
+                    found[str(index)] = str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
+            return found
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return {}
+
+
+def lock_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of the lock files: /run/lock where every user may write there, else /tmp; GRIDTF_LOCK_DIR overrides.
+
+    Not TMPDIR: schedulers give every job its own.
+    """
+    override = environ.get("GRIDTF_LOCK_DIR")
+    if override:
+        return Path(override)
+    for folder in (Path("/run/lock"), Path("/tmp")):  # noqa: S108 - the one folder that all users of a host share
+        try:
+            mode = folder.stat().st_mode
+        except OSError:
+            continue
+        if stat.S_ISDIR(mode) and mode & stat.S_IWOTH:
+            return folder
+    raise GridtfError("no folder for the GPU lock files on this host", hint="name one with GRIDTF_LOCK_DIR")
+
+
+def claim(count: int, candidates: Sequence[str], owner: str, folder: Path) -> Claim | Refusal:
+    """Claim that many of the candidates, or none of them. owner: one line that tells others who has them."""
+    from filelock import lock_descriptor
+
+    with ExitStack() as ours:  # closes what was opened, unless the claim succeeds
+        gate = _open(folder / "gridtf-gpus.lock")
+        ours.callback(os.close, gate)
+        lock_descriptor(gate)  # one claim at a time: two jobs that each get a half would both go without
+        taken: dict[str, int] = {}
+        holders: list[str] = []
+        for gpu in candidates:
+            if len(taken) == count:
+                break
+            descriptor = _open(folder / f"gridtf-gpu-{gpu.replace('/', '_')}.lock")
+            ours.callback(os.close, descriptor)
+            if lock_descriptor(descriptor, blocking=False):
+                taken[gpu] = descriptor
+            else:
+                holders.append(f"GPU {gpu}: {_note(descriptor)}")
+        if len(taken) < count:
+            return Refusal(len(taken), tuple(holders))
+        kept = {gpu: os.dup(descriptor) for gpu, descriptor in taken.items()}  # the same lock
+        for descriptor in kept.values():
+            _sign(descriptor, owner)
+        return Claim(tuple(kept), tuple(kept.values()))
+
+
+_FOLDER_HINT = "name another folder, the same for all users of this host, with GRIDTF_LOCK_DIR"
+
+
+def _open(path: Path) -> int:
+    # Opened without O_CREAT first: in a sticky folder the kernel refuses O_CREAT on another user's file.
+    for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
+        umask = os.umask(0)  # every user of the host must be able to lock it, from the moment it is there
+        try:
+            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except (FileNotFoundError, FileExistsError):
+            continue
+        except OSError as error:
+            raise GridtfError(
+                f"cannot open the GPU lock file {path}: {error.strerror}",
+                hint=_FOLDER_HINT,
+            ) from None
+        finally:
+            os.umask(umask)
+    if not path.parent.is_dir():
+        raise GridtfError(f"the folder of the GPU lock files, {path.parent}, is not there", hint=_FOLDER_HINT)
+    raise GridtfError(f"cannot open the GPU lock file {path}: it comes and goes")
+
+
+def _sign(descriptor: int, owner: str) -> None:
+    with suppress(OSError):  # a courtesy to others: a full disk does not make the lock any weaker
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, owner.encode(errors="replace") + b"\n", 0)
+
+
+def _note(descriptor: int) -> str:
+    """What the holder says of itself. Everybody can write there, so it is made one line that no terminal obeys."""
+    text = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+    return "".join(char if char.isprintable() else "?" for char in text) or "held by another process"

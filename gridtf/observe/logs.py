@@ -1,0 +1,207 @@
+"""What a job's tasks have printed: once, or as it comes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from gridtf.errors import NotFoundError, RunDirError, nearest
+from gridtf.rundir import Attempt, RunDir, names, read_record
+
+JOB = "job"  # the name under which the log of the job script goes
+_BLOCK = 1 << 16
+_CHUNK = 1 << 20
+_LONGEST_LINE = 1 << 16
+_FASTEST, _SLOWEST = 0.1, 1.0
+_BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
+
+Chosen = list[tuple[str, Path]]
+
+
+def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = None) -> Iterator[str]:
+    """The lines, each with its newline, of the latest attempt's logs, one log after the other.
+
+    tasks: names such as ``worker:0``, a task type for all of its tasks, or ``job`` for the log of the job script; None:
+    all tasks, or the job script where no task has a log. Lines carry their task's name unless there is one log only.
+    tail: the last lines of each log. Raises NotFoundError for a task that is not there.
+    """
+    attempt = run.latest()
+    known = _planned(attempt) if attempt else []
+    for name, path in _choose(run, attempt, known, tasks):
+        yield from _Follower(name, path, _prefixed(name, known, tasks), tail).rest()
+
+
+def follow(
+    run: RunDir,
+    tasks: Sequence[str] | None,
+    ended: Callable[[], bool],
+    sleep: Callable[[float], None],
+    tail: int | None = None,
+) -> Iterator[str]:
+    """As read, then what is added, attempt after attempt, until the job has ended and all of it is read.
+
+    ended: whether the job has ended; asked before each look at the logs, up to ten times a second. sleep: as
+    time.sleep. tail: begin with the last lines of the logs that are there.
+    """
+    attempt: Attempt | None = None
+    known: list[str] = []
+    chosen: Chosen = []
+    following: dict[Path, _Follower] = {}
+    pause = _FASTEST
+    while True:
+        over = ended()
+        latest = run.latest()
+        if latest and (attempt is None or latest.number != attempt.number):
+            if attempt is not None:
+                yield from _last(following[path] for _, path in chosen)
+                yield f"--- attempt {latest.number} ---\n"
+            attempt, known = latest, []
+            following = {path: follower for path, follower in following.items() if path == run.log}
+        if attempt and not known:
+            known = _planned(attempt)
+        chosen = _choose(run, attempt, known, tasks) if known or not tasks or tuple(tasks) == (JOB,) else []
+        fresh = False
+        for name, path in chosen:
+            if path not in following:
+                following[path] = _Follower(name, path, _prefixed(name, known, tasks), tail)
+            for line in following[path].more():
+                fresh = True
+                yield line
+        tail = None  # a log that comes later is read from its beginning
+        if over and not fresh:
+            yield from _last(following[path] for _, path in chosen)
+            return
+        pause = _FASTEST if fresh else min(pause * 1.5, _SLOWEST)
+        if not over:
+            sleep(pause)
+
+
+class _Follower:
+    """Reads what is added to one log. It opens it anew each time: on a network file system that shows what is new."""
+
+    def __init__(self, name: str, path: Path, prefixed: bool, tail: int | None) -> None:
+        self._name = name
+        self._path = path
+        self._prefixed = prefixed
+        self._tail = tail
+        self._offset = 0
+        self._partial = b""
+
+    def more(self) -> Iterator[str]:
+        """The lines that are complete by now."""
+        caught_up = False
+        while not caught_up:
+            chunk = self._chunk()
+            caught_up = len(chunk) < _CHUNK
+            data = self._partial + chunk
+            # a \r at the very end may be half of a \r\n
+            end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
+            if not end and len(data) > _LONGEST_LINE:
+                end = len(data)
+            self._partial = data[end:]
+            yield from self._lines(data[:end])
+
+    def rest(self) -> Iterator[str]:
+        """What is left when nothing more will come, also a last line without an end."""
+        yield from self.more()
+        yield from self._lines(self._partial)
+        self._partial = b""
+
+    def _chunk(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                if self._tail is not None:
+                    self._offset, self._tail = _tail_start(file, self._tail), None
+                file.seek(self._offset)
+                chunk = file.read(_CHUNK)
+        except OSError as error:
+            if error.errno in (errno.ESTALE, errno.ENOENT):
+                return b""
+            raise _unreadable(self._path, error) from None
+        self._offset += len(chunk)
+        return chunk
+
+    def _lines(self, data: bytes) -> Iterator[str]:
+        for line in _split(data):
+            yield _labelled(self._name, line, self._prefixed)
+
+
+def _last(followers: Iterable[_Follower]) -> Iterator[str]:
+    for follower in followers:
+        yield from follower.rest()
+
+
+def _planned(attempt: Attempt) -> list[str]:
+    """The names of an attempt's tasks; none while there is no plan."""
+    plan = read_record(attempt.plan)
+    return [f"{task['type']}:{task['index']}" for task in plan["tasks"]] if plan else []
+
+
+def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:
+    """Name and path of the wanted logs that are there. Raises NotFoundError for a task that is not one of the known."""
+    there = set(names(attempt.logs)) if attempt else set()
+    logs = {name: attempt.task_log(*_parts(name)) for name in known} if attempt else {}
+    chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in there]
+    if (JOB in tasks if tasks else not chosen) and run.log.name in names(run.path):
+        chosen.append((JOB, run.log))
+    return chosen
+
+
+def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
+    if not tasks:
+        return list(known)
+    for task in tasks:
+        if task != JOB and task not in known and not any(name.startswith(f"{task}:") for name in known):
+            raise NotFoundError(
+                f"there is no task {task}",
+                why=f"there are: {_some([*known, JOB])}" if known else "the job has no tasks yet",
+                hint=nearest(task, [*known, JOB]),
+            )
+    return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
+
+
+def _prefixed(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> bool:
+    """Whether lines carry the name of their task: where others can stand beside them."""
+    return len(_wanted(known, tasks)) > 1 and (bool(tasks) or name != JOB)
+
+
+def _parts(name: str) -> tuple[str, int]:
+    task_type, _, index = name.partition(":")
+    return task_type, int(index)
+
+
+def _some(known: Sequence[str], *, most: int = 16) -> str:
+    return ", ".join(known) if len(known) <= most else f"{', '.join(known[: most - 1])} … {known[-1]}"
+
+
+def _labelled(name: str, line: str, prefixed: bool) -> str:
+    return f"{name} | {line}\n" if prefixed else f"{line}\n"
+
+
+def _split(data: bytes) -> list[str]:
+    lines = [line.decode(errors="replace") for line in _BREAK.split(data)]
+    return lines if lines[-1] else lines[:-1]
+
+
+def _tail_start(file: BinaryIO, count: int) -> int:
+    """Where the last count lines begin."""
+    end = file.seek(0, io.SEEK_END)
+    size = _BLOCK
+    while True:
+        start = max(0, end - size)
+        file.seek(start)
+        data = file.read(end - start)
+        starts = [match.end() for match in _BREAK.finditer(data) if match.end() < len(data)]
+        if len(starts) >= count > 0:
+            return start + starts[-count]
+        if start == 0 or count <= 0:
+            return 0 if count > 0 else end
+        size *= 4
+
+
+def _unreadable(path: Path, error: OSError) -> RunDirError:
+    return RunDirError(f"cannot read {path}: {error.strerror}")

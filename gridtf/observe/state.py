@@ -1,0 +1,273 @@
+"""How a job stands: its run directory says what happened, its scheduler's queue adds what files cannot know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gridtf.rundir import JOINED, Record, RunDir, names, read_record
+from gridtf.schedulers.base import (
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    PENDING,
+    RUNNING,
+    UNKNOWN,
+    JobStatus,
+)
+from gridtf.tail import last_lines
+
+STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
+_HEARTBEAT_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """One task. started, ended: seconds since the epoch, by its host's clock. exit: its exit code; signal: the name of
+    the one that ended it. log: None while there is none."""
+
+    name: str
+    host: str | None
+    state: str
+    exit: int | None = None
+    signal: str | None = None
+    started: float | None = None
+    ended: float | None = None
+    log: Path | None = None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """One job. reason, hint: one line each, or empty. attempt: the latest one's number; phase: its launcher's own word
+    for what it is doing. started, ended: seconds since the epoch. exit_code: of the job script. cause: the task that
+    failed first, as in verdict.json: task, host, exit, signal, log, tail (last lines); task is None where the log is
+    that of the job script."""
+
+    name: str
+    job_id: str
+    scheduler: str
+    state: str
+    reason: str
+    hint: str
+    run_dir: Path
+    attempt: int | None
+    phase: str
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    tasks: tuple[TaskView, ...]
+    cause: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the run directory holds of a job and of its latest attempt. None: not there.
+
+    hosts: state records of the hosts. logs: names of the tasks' logs. has_log: whether the job script has a log.
+    joined: whether its tasks joined by themselves (gridtf_join), so that there is no launcher.
+    """
+
+    submitted: Record | None = None
+    job: Record | None = None
+    cancelled: Record | None = None
+    attempt: int | None = None
+    plan: Record | None = None
+    verdict: Record | None = None
+    launcher: Record | None = None
+    hosts: tuple[Record, ...] = ()
+    logs: frozenset[str] = frozenset()
+    has_log: bool = False
+    joined: bool = False
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """The part of a view that is decided."""
+
+    state: str
+    reason: str = ""
+    hint: str = ""
+
+
+def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
+    """How this job stands.
+
+    submitted: its submitted.json. queue: what its scheduler has said, before this call; None: it was not asked. now:
+    seconds since the epoch.
+    """
+    records = read(run, submitted)
+    view = decide(run, records, queue, now)
+    if view.state in ENDED and records.verdict is None and records.has_log:
+        tail = last_lines(run.log)
+        host = (records.launcher or {}).get("host")
+        cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
+        return replace(view, cause=cause)
+    return view
+
+
+def read(run: RunDir, submitted: Record | None) -> Records:
+    """Read what there is. Records whose nonce is not the plan's are another attempt's and count as not there."""
+    top = names(run.path)
+    records = Records(
+        submitted=submitted,
+        job=read_record(run.job, listed=True) if run.job.name in top else None,
+        cancelled=read_record(run.cancelled, listed=True) if run.cancelled.name in top else None,
+        has_log=run.log.name in top,
+        joined=any(name.startswith(JOINED) for name in top),
+    )
+    attempt = run.latest()
+    if attempt is None:
+        return records
+    plan = read_record(attempt.plan)
+    nonce = plan.get("nonce") if plan else None
+
+    def ours(record: Record | None) -> Record | None:
+        return record if record and (nonce is None or record.get("nonce") == nonce) else None
+
+    states = names(attempt.state)
+    hosts = (read_record(attempt.state / name, listed=True) for name in sorted(states) if name.startswith("@"))
+    return replace(
+        records,
+        attempt=attempt.number,
+        plan=plan,
+        launcher=ours(read_record(attempt.launcher, listed=True)) if attempt.launcher.name in states else None,
+        hosts=tuple(record for record in map(ours, hosts) if record),
+        logs=frozenset(names(attempt.logs)),
+        verdict=ours(read_record(attempt.verdict)),  # last: what it sums up has been read before
+    )
+
+
+def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
+    """The view that follows from the records and the queue. Pure."""
+    submitted, verdict = records.submitted or {}, records.verdict or {}
+    planned: Record = (records.plan or {}).get("job", {})
+    standing = _standing(run, records, queue, now)
+    over = standing.state in ENDED
+    tasks = _tasks(run, records, over)
+    starts = [task.started for task in tasks if task.started is not None]
+    return JobView(
+        name=str(submitted.get("name") or planned.get("name") or run.path.name),
+        job_id=str(submitted.get("job_id") or planned.get("id") or ""),
+        scheduler=str(submitted.get("scheduler") or planned.get("scheduler") or ""),
+        state=standing.state,
+        reason=standing.reason,
+        hint=standing.hint,
+        run_dir=run.path,
+        attempt=records.attempt,
+        phase=str((records.launcher or {}).get("phase", "")),
+        started=None if standing.state == PENDING else verdict.get("started", min(starts, default=None)),
+        ended=verdict.get("ended") if over else None,
+        exit_code=verdict.get("exit_code", 1) if over else None,
+        tasks=tasks,
+        cause=verdict.get("cause") if over else None,
+    )
+
+
+def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> _Standing:
+    verdict = records.verdict
+    if verdict is not None:
+        if queue is not None and queue.state == PENDING:
+            return _Standing(PENDING, f"queued again after attempt {records.attempt} ended {verdict.get('state')}")
+        return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
+    if queue is None or (queue.state == UNKNOWN and not queue.gone):
+        return _by_signs_of_life(records, queue, now)
+    if queue.gone or queue.state in ENDED:
+        return _without_verdict(run, records, queue, now)
+    if queue.state == PENDING or records.launcher is None:
+        return _Standing(
+            queue.state, queue.reason or ("the job script is setting up" if queue.state == RUNNING else "")
+        )
+    if abs(_age(records.launcher, now)) > 2 * _patience(records):
+        return _Standing(queue.state, f"the launcher is silent: {_last_sign(records.launcher, now)}")
+    return _Standing(queue.state, str(records.launcher.get("detail", "")))
+
+
+def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:
+    """The job has ended, and its launcher has not said how."""
+    launcher, cancelled = records.launcher, records.cancelled
+    if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
+        # it writes that after the verdict, which this host's file system just does not show yet
+        return _Standing(RUNNING, "has ended; this host does not see the verdict yet")
+    if cancelled:
+        return _Standing(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+    if launcher:
+        what = f"the launcher on {launcher.get('host')} was killed"
+    else:
+        what = "the job script failed, or was killed, before the launcher began"
+    reason = f"ended without a verdict: {what}"
+    if queue.state in ENDED:
+        reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
+    state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
+    return _Standing(state, reason, f"see {run.log}")
+
+
+def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> _Standing:
+    """Nobody knows the queue's word: what the launcher wrote last has to do."""
+    launcher = records.launcher
+    unasked = (queue.reason if queue else "") or "its scheduler was not asked"
+    if launcher is not None:
+        if abs(_age(launcher, now)) <= _patience(records):
+            return _Standing(RUNNING, str(launcher.get("detail", "")))
+        return _Standing(UNKNOWN, f"{_last_sign(launcher, now)}; {unasked}")
+    if records.joined:
+        return _Standing(UNKNOWN, "its tasks were started by srun, mpirun or a script, which know how they end")
+    if records.attempt is not None or records.has_log:
+        return _Standing(UNKNOWN, f"the job script has begun, its launcher has not been seen; {unasked}")
+    if records.submitted is None:
+        return _Standing(UNKNOWN, "no sign that it was ever submitted")
+    return _Standing(PENDING, f"nothing of it has begun; {unasked}")
+
+
+def _age(launcher: Record, now: float) -> float:
+    """Seconds since its last sign of life; two hosts' clocks are in it, so it may be off, or negative."""
+    return now - float(launcher.get("time") or 0.0)
+
+
+def _patience(records: Records) -> float:
+    """Seconds after which silence means something: twice what the launcher itself allows its agents."""
+    spec = (records.plan or records.job or {}).get("spec", {})
+    return 2 * float(spec.get("heartbeat_timeout", _HEARTBEAT_TIMEOUT))
+
+
+def _last_sign(launcher: Record, now: float) -> str:
+    minutes = int(_age(launcher, now) // 60)
+    if minutes < 0:
+        return f"the clock of {launcher.get('host')} is ahead of this host's: no telling how old its last word is"
+    return f"last sign of life from {launcher.get('host')} about {minutes} min ago, if the clocks agree"
+
+
+def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
+    if records.plan is None or records.attempt is None:
+        return ()
+    attempt = run.attempt(records.attempt)
+    states: dict[str, Record] = {}
+    for host in records.hosts:
+        states.update(host.get("tasks", {}))
+    cause = (records.verdict or {}).get("cause") or {}
+    views = []
+    for planned in records.plan.get("tasks", []):
+        name = f"{planned['type']}:{planned['index']}"
+        known = states.get(name, {})
+        log = attempt.task_log(planned["type"], planned["index"])
+        state = str(known.get("state", PENDING))
+        if over and state == RUNNING:  # its agent did not live to write the end of it
+            state = STOPPED if records.verdict else UNKNOWN
+        end = known
+        if over and name == cause.get("task") and state == STOPPED:
+            state, end = FAILED, cause
+        views.append(
+            TaskView(
+                name=name,
+                host=planned.get("host"),
+                state=state,
+                exit=end.get("exit"),
+                signal=end.get("signal"),
+                started=known.get("started"),
+                ended=known.get("ended"),
+                log=log if log.name in records.logs else None,
+            )
+        )
+    return tuple(views)

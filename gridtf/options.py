@@ -1,0 +1,141 @@
+"""The one table of options. The command line, the job file and the environment all read it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gridtf.errors import UsageError
+
+Key = tuple[str, ...]  # a key as its parts: ("tasks", "ps", "count")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    key: the JobSpec key it sets, dotted as in the job file. flags: long one first; ``--no-…`` turns a switch off.
+    kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
+    (repeatable), words (comma between), variables (repeatable K=V), switch (count 1 or 0), served_ps.
+    metavar: what the help shows for the value; empty where there is none.
+    """
+
+    key: str
+    flags: tuple[str, ...]
+    kind: str
+    metavar: str
+    help: str
+    group: str
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that set it: GRIDTF_SUBMIT_ and a long flag's name."""
+        if self.kind == "served_ps":
+            return ()
+        longs = (flag[2:] for flag in self.flags if flag.startswith("--") and not flag.startswith("--no-"))
+        return tuple(PREFIX + flag.upper().replace("-", "_") for flag in longs)
+
+
+PREFIX = "GRIDTF_SUBMIT_"
+
+# fmt: off
+# columns: key, flags, kind, metavar, help
+_TABLE = {
+    "what runs": (
+        ("entry", "--entry", "text", "MODULE:FUNCTION", "the training loop as a function, instead of a command"),
+        ("chdir", "--chdir -D", "text", "DIR", "where it runs (default: here, or the job file's folder)"),
+        ("env", "--env", "variables", "K=V", "set a variable; K alone copies it from here; repeatable"),
+        ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
+        ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
+    ),
+    "tasks": (
+        ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as there is room for)"),
+        ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
+        ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief beside the workers"),
+        ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
+        ("serve", "--serve", "words", "TYPE[,TYPE]", "gridtf itself serves tasks of type ps, worker"),
+        ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
+        ("success_policy", "--success-policy", "text", "all|chief", "whose exit 0 makes the job COMPLETED"),
+    ),
+    "what to ask the scheduler for": (
+        ("scheduler", "--scheduler", "text", "local|slurm|sge", "default: the one found here, else local"),
+        ("name", "--name -J", "text", "NAME", "the job's name"),
+        ("nodes", "--nodes -N", "size", "N[-M]", "hosts"),
+        ("gpus_per_node", "--gpus-per-node", "whole", "N", "GPUs on each host"),
+        ("tasks_per_node", "--tasks-per-node", "whole", "N", "training tasks on each host, where GPUs do not say"),
+        ("gpus_per_task", "--gpus-per-task", "whole", "N", "GPUs of each training task"),
+        ("cpus_per_task", "--cpus-per-task -c", "whole", "N", "CPUs of each task"),
+        ("mem", "--mem", "size", "SIZE", "memory on each host, such as 16G"),
+        ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
+        ("partition", "--partition -p --queue -q", "text", "NAME", "Slurm's partition, Grid Engine's queue"),
+        ("account", "--account -A --project", "text", "NAME", "Slurm's account, Grid Engine's project"),
+        ("pe", "--pe", "text", "NAME", "Grid Engine's parallel environment"),
+        ("slots", "--slots", "size", "N[-M]", "Grid Engine's slots"),
+        ("gpu_resource", "--gpu-resource", "text", "NAME", "what the site calls its GPUs (default: gpu)"),
+        ("native", "--native", "lines", "OPTION", "an option handed on to the scheduler as it is; repeatable"),
+    ),
+    "places and patience": (
+        ("template", "--template", "text", "FILE", "your own template of the job script"),
+        ("run_dir", "--run-dir", "text", "DIR", "the run directory itself; must not exist yet"),
+        ("run_root", "--run-root", "text", "DIR", "where run directories are made (default: gridtf-runs)"),
+        ("kill_grace", "--kill-grace", "seconds", "S", "between TERM and KILL (default: 5)"),
+        ("start_timeout", "--start-timeout", "seconds", "S", "to wait for all hosts and tasks (default: 600)"),
+        ("heartbeat_timeout", "--heartbeat-timeout", "seconds", "S", "silence that makes a host lost (default: 30)"),
+        ("evaluator_wait", "--evaluator-wait", "seconds", "S", "for the evaluator after the training (default: 60)"),
+    ),
+}
+# fmt: on
+
+GROUPS = tuple(_TABLE)
+OPTIONS = tuple(
+    Option(key, tuple(flags.split()), kind, metavar, text, group)
+    for group, rows in _TABLE.items()
+    for key, flags, kind, metavar, text in rows
+)
+
+# The schedulers' other names for a key, understood in files as they are on the command line.
+ALIASES = {"queue": "partition", "project": "account"}
+
+
+def by_variable() -> dict[str, Option]:
+    """Environment variable -> option."""
+    return {variable: option for option in OPTIONS for variable in option.variables}
+
+
+def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, object]:
+    """What a flag's text sets. What is no number is left as it is: JobSpec says what is wrong with it.
+
+    Raises UsageError for ``--env K`` when K is not set.
+    """
+    key = tuple(option.key.split("."))
+    if option.kind == "variables":
+        name, equals, value = text.partition("=")
+        if not equals:
+            if name not in environ:
+                raise UsageError(
+                    f"{name} is not set here", hint=f"a name alone copies its value; else write {name}=VALUE"
+                )
+            value = environ[name]
+        return {(*key, name): value}
+    if option.kind == "lines":
+        return {key: (text,)}
+    if option.kind == "words":
+        return {key: tuple(word.strip() for word in text.split(",") if word.strip())}
+    if option.kind in ("whole", "size", "switch"):
+        return {key: _number(text, int)}
+    if option.kind == "seconds":
+        return {key: _number(text, float)}
+    return {key: text}
+
+
+def switch(option: Option, flag: str) -> dict[Key, object]:
+    """What a flag without a value sets."""
+    key = tuple(option.key.split("."))
+    return {key: ("ps",) if option.kind == "served_ps" else int(not flag.startswith("--no-"))}
+
+
+def _number(text: str, kind: type[int] | type[float]) -> object:
+    try:
+        return kind(text)
+    except ValueError:
+        return text

@@ -1,0 +1,81 @@
+"""What can be known to fail before anything is submitted, from the file system alone; imports nothing of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridtf.errors import SpecError, nearest
+from gridtf.spec import JobSpec
+
+if TYPE_CHECKING:
+    import ast
+
+
+def check(spec: JobSpec) -> None:
+    """Raises SpecError for a folder, a template or an entry function that is not there. spec.chdir must be absolute."""
+    if spec.chdir and not Path(spec.chdir).is_dir():
+        raise SpecError("chdir", f"there is no folder {spec.chdir}")
+    if spec.template and not Path(spec.template).is_file():
+        raise SpecError("template", f"there is no file {spec.template}")
+    if spec.entry:
+        _check_entry(spec, spec.entry, Path(spec.chdir or "."))
+
+
+def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
+    module, function = entry.split(":")
+    base = folder.joinpath(*module.split("."))
+    path = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    if path is None:
+        # another Python, set-up lines or PYTHONPATH may bring it: only the job can tell
+        if not (spec.python or spec.setup or "PYTHONPATH" in spec.env or _installed(module)):
+            known = sorted(file.stem for file in folder.glob("*.py"))
+            hint = nearest(module, known) or "the module must lie in the working folder (--chdir) or be installed"
+            raise SpecError("entry", f"there is no module {module} in {folder}", hint=hint)
+        return
+    defined = _names(path)
+    if defined is None or function in defined:
+        return
+    functions = [name for name, is_function in defined.items() if is_function]
+    hint = nearest(function, list(defined)) or f"functions there: {', '.join(functions) or 'none'}"
+    raise SpecError("entry", f"{path} has no function {function}", hint=hint)
+
+
+def _installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module.partition(".")[0]) is not None
+
+
+def _names(path: Path) -> dict[str, bool] | None:
+    """Top-level name -> whether it is a function; None when that cannot be known (``import *``).
+
+    Raises SpecError for a file that is no Python.
+    """
+    import ast
+
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise SpecError("entry", f"{path}:{line}: {getattr(error, 'msg', error)}") from None
+    except OSError as error:
+        raise SpecError("entry", f"cannot read {path}: {error.strerror}") from None
+    found: dict[str, bool] = {}
+    blocks: list[ast.stmt] = list(tree.body)
+    while blocks:
+        statement = blocks.pop(0)
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            found[statement.name] = True
+        elif isinstance(statement, ast.ClassDef):
+            found[statement.name] = False
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            for alias in statement.names:
+                if alias.name == "*":
+                    return None
+                found[alias.asname or alias.name.partition(".")[0]] = False
+        else:
+            blocks.extend(node for node in ast.walk(statement) if isinstance(node, ast.stmt) and node is not statement)
+            stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            found.update((node.id, False) for node in stored if isinstance(node.ctx, ast.Store))
+    return found

@@ -1,0 +1,90 @@
+"""Processes: started in sessions of their own, bound to their parent's life, found again wherever they hide."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM})
+
+
+def become_subreaper() -> None:
+    """From now on the orphans among our descendants become our children, also those that called setsid."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int, number: signal.Signals) -> None:
+    """In a new child: get this signal when the parent dies; end at once if it is dead already.
+
+    The kernel looks at the parent's thread, so the parent must fork from its main thread.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(128 + number)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def block_signals() -> None:
+    """Hold back the signals that wait_for_signal takes; children must unblock_signals before they exec."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, WAKING)
+
+
+def unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def wait_for_signal(seconds: float) -> int | None:
+    """The next signal, or None when the time is over. Needs block_signals."""
+    got = signal.sigtimedwait(WAKING, max(0.0, seconds))
+    return None if got is None else got.si_signo
+
+
+def reap() -> dict[int, int]:
+    """Collect every child that has ended: pid -> exit code, or minus the signal."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def childless() -> bool:
+    """Whether nothing lives below this process. A subreaper without children has no descendants either, and this the
+    kernel says in one step, where a walk through /proc can miss whoever forks meanwhile."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes; one that is gone is no error."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue

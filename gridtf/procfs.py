@@ -1,0 +1,71 @@
+"""What /proc says of processes (proc(5))."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def start_time(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot: with the pid it names one process for good."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def boot_id() -> str:
+    """Differs after every boot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def alive(pid: int, started: int | None = None) -> bool:
+    """Whether this very process still runs (a zombie does not)."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in "ZX" and (started is None or int(fields[19]) == started)
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process's main thread, at one glance; may miss some, and is empty on some kernels."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below root, children before grandchildren; zombies are left out."""
+    children: dict[int, list[int]] = {}
+    zombies: set[int] = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))):
+            children.setdefault(int(fields[1]), []).append(int(name))
+            if fields[0] in "ZX":
+                zombies.add(int(name))  # it may have died after we read that a child was its own
+    found: list[int] = []
+    queue = list(children.get(root, ()))
+    while queue:
+        pid = queue.pop(0)
+        if pid not in zombies:
+            found.append(pid)
+        queue.extend(children.get(pid, ()))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the command's name (proc(5)): state, ppid, …, starttime is number 19."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return []
+    return text[text.rindex(b")") + 2 :].decode().split()
+
+
+def out_of_memory_kills() -> int:
+    """How many processes of this host the kernel has killed for want of memory since boot; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,195 @@
+"""A plan as text: the job script, from the shipped templates or the user's own. The only place that uses Jinja2."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+import gridtf
+from gridtf import resources, schedulers
+from gridtf.errors import GridtfError, NotFoundError, SpecError
+from gridtf.schedulers.base import Plan
+
+# What the job itself never looks at: it is spent once the script is rendered and handed over.
+LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account"})
+
+# bash does not take these names as they are: read-only, kept by bash, or evaluated as arithmetic, which runs $(…).
+_BASH_OWN = re.compile(
+    r"_|BASHOPTS|BASHPID|BASH_(?:ALIASES|ARGC|ARGV|CMDS|COMMAND|LINENO|MONOSECONDS|SOURCE|SUBSHELL|TRAPSIG|VERSINFO)"
+    r"|DIRSTACK|EPOCHREALTIME|EPOCHSECONDS|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|OPTIND|PPID|RANDOM|SECONDS|SHELLOPTS"
+    r"|SHLVL|SRANDOM|UID"
+)
+_ESCAPES = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
+
+
+def script(plan: Plan) -> str:
+    """The job script. The same plan gives the same text: no clock, no environment.
+
+    Raises SpecError for values that a script or a directive cannot carry, NotFoundError when the user's template is
+    not there, GridtfError with file and line for whatever is wrong in it.
+    """
+    for name in plan.spec.env:
+        if _BASH_OWN.fullmatch(name):
+            raise SpecError(f"env.{name}", "bash itself sets this variable", hint="choose another name")
+    values = _values(plan)
+    loader = _Loader(Path(plan.spec.template).absolute() if plan.spec.template else None)
+    environment = jinja2.Environment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # noqa: S701 - that is for HTML; the filters below quote for the shell
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="{%#",  # {# stands in bash's ${#array[@]}
+        comment_end_string="#%}",
+    )
+    environment.filters.update(FILTERS)
+    try:
+        return environment.get_template(str(loader.own or values["template"])).render(values)
+    except GridtfError:
+        raise
+    except Exception as error:  # a template is a program: whatever it does wrong is told with its place
+        raise _template_error(error, values, loader) from error
+
+
+def _values(plan: Plan) -> dict[str, Any]:
+    """The names a template can use, as docs/templates.md lists them."""
+    spec = plan.spec
+    job = replace(spec, scheduler=plan.scheduler).to_dict()
+    return {
+        "version": gridtf.__version__,
+        "scheduler": plan.scheduler,
+        "template": spec.template or f"{plan.scheduler}.sh.j2",
+        "name": spec.title,
+        "directives": schedulers.get(plan.scheduler).directives(plan),
+        "chdir": spec.chdir,
+        "setup": spec.setup,
+        "env": dict(spec.env),
+        "run_dir": plan.run_dir,
+        "python": plan.python,
+        "bootstrap": plan.bootstrap,
+        "spec": spec,
+        "job": {key: value for key, value in job.items() if key not in LOGIN_SIDE},
+    }
+
+
+# --- filters ----------------------------------------------------------------------------------------------------
+
+
+def quote(value: object) -> str:
+    """One shell word that is value, byte for byte, on one line.
+
+    Anything unprintable is written as $'…': a newline in a value cannot start a line that Grid Engine, which reads
+    ``#$`` anywhere in the file, takes for an option, and nothing plays tricks on the terminal of a reviewer.
+    """
+    if not isinstance(value, str | int | float | Path) or isinstance(value, bool):
+        raise TypeError(f"{value!r} is not a string, a number or a path")
+    text = str(value)
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(_ESCAPES.get(char) or _printable(char, _octal) for char in text) + "'"
+
+
+def quote_json(value: object) -> str:
+    """value as JSON that a person can read, as one shell word over several lines."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return shlex.quote("".join(char if char == "\n" else _printable(char, _json_escape) for char in text))
+
+
+def directive(value: object) -> str:
+    """value as it stands, on a line that a scheduler reads and no shell: refused unless it is one printable line."""
+    text = str(value)
+    if not text.strip() or not text.isprintable():
+        raise GridtfError(f"{text!r} cannot stand in a directive line", why="it is empty or holds a control character")
+    return text
+
+
+def comment(value: object) -> str:
+    """value for a comment: on one line, whatever it holds."""
+    return "".join(_printable(char, _json_escape) for char in str(value))
+
+
+FILTERS: dict[str, Callable[[object], str]] = {
+    "quote": quote,
+    "quote_json": quote_json,
+    "directive": directive,
+    "comment": comment,
+}
+
+
+def _printable(char: str, escape: Callable[[str], str]) -> str:
+    return char if char.isprintable() else escape(char)
+
+
+def _octal(char: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in char.encode(errors="surrogateescape"))
+
+
+def _json_escape(char: str) -> str:
+    return json.dumps(char)[1:-1]
+
+
+# --- templates --------------------------------------------------------------------------------------------------
+
+
+class _Loader(jinja2.BaseLoader):
+    """The shipped templates by their names, then the files beside the user's own template, which goes by its path.
+
+    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped slurm.sh.j2.
+    """
+
+    def __init__(self, own: Path | None) -> None:
+        self.own = own
+        self.folders = [resources.templates()] + ([own.parent] if own else [])
+
+    def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        for path in self._candidates(template):
+            try:
+                return path.read_text(encoding="utf-8"), str(path), lambda: True
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise GridtfError(f"cannot read the template {path}", why=str(reason)) from None
+        if self.own and template == str(self.own):
+            raise NotFoundError(f"no such template: {self.own}", hint=f"shipped ones to extend: {_shipped()}")
+        raise jinja2.TemplateNotFound(template)
+
+    def _candidates(self, template: str) -> list[Path]:
+        if self.own and template == str(self.own):
+            return [self.own]
+        return [folder / template for folder in self.folders]
+
+    def owns(self, filename: str) -> bool:
+        """Whether this is the file of a template and not Python code."""
+        return not filename.endswith(".py") and Path(filename).parent in self.folders
+
+
+def _shipped() -> str:
+    return ", ".join(sorted(path.name for path in resources.templates().glob("*.sh.j2")))
+
+
+def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -> GridtfError:
+    """What went wrong in a template, with its file and line."""
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        place = f"{error.filename or error.name}:{error.lineno}"
+        return GridtfError(f"{place}: {error.message}", hint="see docs/templates.md")
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno}: " for frame in frames if loader.owns(frame.filename)]
+    place = places[-1] if places else f"{values['template']}: "
+    if isinstance(error, jinja2.TemplateNotFound):
+        return GridtfError(f"{place}no template is called {error.name!r}", hint=f"shipped: {_shipped()}")
+    if isinstance(error, jinja2.UndefinedError):
+        known = f"names: {', '.join(sorted(values))}; filters: {', '.join(FILTERS)}"
+        return GridtfError(f"{place}{error.message}", hint=known)
+    why = re.sub(r"\s+", " ", str(error))
+    return GridtfError(f"{place}{type(error).__name__}: {why}", hint="see docs/templates.md")

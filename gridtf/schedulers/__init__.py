@@ -1,0 +1,30 @@
+"""Schedulers by name; each is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import cast
+
+from gridtf.errors import UsageError, nearest
+from gridtf.schedulers.base import Scheduler
+
+_HOME = {"slurm": "gridtf.schedulers.slurm", "sge": "gridtf.schedulers.sge", "local": "gridtf.schedulers.local"}
+
+
+def get(name: str) -> Scheduler:
+    """The scheduler of this name. Raises UsageError."""
+    if name not in _HOME:
+        hint = nearest(name, list(_HOME)) or f"known: {', '.join(_HOME)}"
+        raise UsageError(f"no scheduler is called {name!r}", hint=hint)
+    return cast(Scheduler, import_module(_HOME[name]).scheduler)
+
+
+def on_this_machine(environ: Mapping[str, str]) -> str:
+    """The name of the scheduler to submit to from here: the first that is found, else local."""
+    return next(name for name in _HOME if get(name).here(environ))
+
+
+def around_this_process(environ: Mapping[str, str]) -> str:
+    """The name of the scheduler whose job this process is part of, else local."""
+    return next(name for name in _HOME if get(name).inside(environ))

@@ -1,0 +1,95 @@
+"""What the modules of batch schedulers share: what a host must offer, and which values a directive line can carry."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridtf.errors import SpecError
+from gridtf.layout import Request
+from gridtf.roles import TASK_TYPES
+from gridtf.spec import JobSpec, TaskSpec
+from gridtf.units import parse_memory
+
+# Quotes, backslashes and # mean something to the one scheduler or the other; whitespace ends a word.
+_WORD = re.compile(r"""[^\s'"`\\#-][^\s'"`\\#]*""")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the user said that tasks need. None: the user said nothing.
+
+    task_cpus: CPUs of a training task. rider_cpus, host_rider_cpus: CPUs of all tasks that ride along (ps, evaluator),
+    and of those on the fullest host. host_mem: MiB on the fullest host.
+    """
+
+    task_cpus: int | None
+    rider_cpus: int
+    host_rider_cpus: int
+    host_mem: int | None
+
+
+def needs(spec: JobSpec, asked: Request) -> Needs:
+    """Add up the CPUs and the memory of the tasks. Raises SpecError when only some of them say their memory."""
+    training = [name for name, row in TASK_TYPES.items() if row.takes_gpu and spec.count(name) != 0]
+    riders = [name for name, row in TASK_TYPES.items() if not row.takes_gpu for _ in range(spec.count(name) or 0)]
+    most_riders = -(-len(riders) // asked.nodes[0])
+    cpus = {name: _cpus(spec.task(name), spec) for name in (*training, *riders)}
+    rider_cpus = sorted((cpus[name] or 0 for name in riders), reverse=True)
+    return Needs(
+        task_cpus=max((cpus[name] or 1 for name in training), default=1) if any(cpus.values()) else None,
+        rider_cpus=sum(rider_cpus),
+        host_rider_cpus=sum(rider_cpus[:most_riders]),
+        host_mem=spec.mem_mib or _mem_from_tasks(spec, asked, training, riders, most_riders),
+    )
+
+
+def _cpus(table: TaskSpec, spec: JobSpec) -> int | None:
+    return table.cpus or spec.cpus_per_task
+
+
+def _mem_from_tasks(
+    spec: JobSpec, asked: Request, training: list[str], riders: list[str], most_riders: int
+) -> int | None:
+    said = {name: spec.task(name).mem for name in (*training, *riders)}
+    silent = [name for name, mem in said.items() if mem is None]
+    if len(silent) == len(said):
+        return None
+    if silent:
+        raise SpecError(
+            f"tasks.{silent[0]}.mem",
+            "other task types say how much memory they need, this one does not",
+            hint="say it for every type, or say what a host needs with mem",
+        )
+    sizes = {name: parse_memory(mem) for name, mem in said.items() if mem is not None}
+    rider_sizes = sorted((sizes[name] for name in riders), reverse=True)
+    return asked.tasks_per_node * max(sizes[name] for name in training) + sum(rider_sizes[:most_riders])
+
+
+def word(key: str, value: str) -> str:
+    """value for a directive line, which no shell reads and each scheduler parses in its own way. Raises SpecError."""
+    if not value.isprintable() or not _WORD.fullmatch(value):
+        raise SpecError(
+            key,
+            f"{value!r} cannot stand in a directive line",
+            why="whitespace, quotes, backslashes and # there end a value or change it, and a dash begins an option",
+            hint="if it has to be, give the whole option with native, written as the scheduler's manual says",
+        )
+    return value
+
+
+def native(spec: JobSpec) -> tuple[str, ...]:
+    """The user's raw options, one a line. Raises SpecError for what is not an option on a line of its own."""
+    for option in spec.native:
+        if not option.startswith("-") or not option.isprintable():
+            raise SpecError("native", f"{option!r} is not an option", hint="one option a string, such as '--qos=high'")
+    return spec.native
+
+
+def on_path(program: str, environ: Mapping[str, str]) -> bool:
+    """Whether PATH leads to this program (as shutil.which, at a fraction of its import)."""
+    folders = environ.get("PATH", "").split(os.pathsep)
+    return any(os.access(Path(folder, program), os.X_OK) for folder in folders if folder)

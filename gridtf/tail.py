@@ -1,0 +1,30 @@
+"""The last lines of a log, for a verdict: short, and plain whatever the task has printed."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_LINES = 20
+_BYTES = 16384
+_LONGEST_LINE = 500
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[@-~]")  # and the like (ECMA-48, control sequences)
+
+
+def last_lines(log: Path) -> list[str]:
+    """The last lines of a log that may be long, binary or not there, as a terminal would show them."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [_plain(line) for line in text.rstrip().split("\n")[-_LINES:]] if text.strip() else []
+
+
+def _plain(line: str) -> str:
+    last = line.rstrip().rsplit("\r", 1)[-1]  # each state of a progress bar begins with a carriage return
+    text = "".join(char for char in _COLOUR.sub("", last) if char.isprintable() or char == "\t")
+    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} …"

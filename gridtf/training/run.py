@@ -1,0 +1,93 @@
+"""``python -m gridtf.training.run module:function``: a task whose training loop is a function.
+
+The module is looked for in the working folder first. What the function returns is ignored: it fails by raising, or
+with sys.exit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gridtf import contract
+from gridtf.errors import GridtfError, UsageError, nearest
+from gridtf.training.context import Context
+
+Entry = Callable[..., object]
+
+
+def load(entry: str, folder: Path) -> Entry:
+    """The function that ``module:function`` names. Raises UsageError; what the module itself raises passes through."""
+    module_name, separator, name = entry.partition(":")
+    if not (separator and module_name and name):
+        raise UsageError(f"{entry!r} is not module:function", hint="for main() in train.py: train:main")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there; something that it imports is not
+        here = sorted(file.stem for file in folder.glob("*.py"))
+        raise UsageError(
+            f"entry {entry}: no module {error.name!r} in {folder}",
+            hint=nearest(error.name, here) or (f"modules there: {', '.join(here)}" if here else ""),
+        ) from None
+    function = getattr(module, name, None)
+    if not callable(function):
+        there = functions(module)
+        raise UsageError(
+            f"entry {entry}: no function {name!r} in {getattr(module, '__file__', module_name)}",
+            why=f"functions there: {', '.join(there)}" if there else "it defines no function",
+            hint=nearest(name, there),
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def functions(module: object) -> list[str]:
+    """The functions that a module defines itself, without those that begin with an underscore."""
+    own = getattr(module, "__name__", "")
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == own and not name.startswith("_")
+    ]
+
+
+def arguments(function: Entry, context: Context) -> tuple[Any, ...]:
+    """What to call it with: the context if its first parameter has no default or is called ctx or context."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # a function without a signature, written in C
+        return (context,)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if positional and (positional[0].default is inspect.Parameter.empty or positional[0].name in ("ctx", "context")):
+        return (context,)
+    return ()
+
+
+def prepare(argv: Sequence[str]) -> Callable[[], object]:
+    """The entry, loaded and bound to its arguments. Raises GridtfError, and what the entry's module raises."""
+    if len(argv) != 1:
+        raise UsageError("usage: python -m gridtf.training.run module:function")
+    context = Context(contract.task())
+    signal.signal(signal.SIGUSR1, context.request_checkpoint)
+    function = load(argv[0], Path.cwd())
+    if context.task.type == "worker" and context.cluster.get("ps"):
+        context.server  # noqa: B018 - started now: a chief may want to use this worker before its own code does
+    return partial(function, *arguments(function, context))
+
+
+if __name__ == "__main__":
+    try:
+        call = prepare(sys.argv[1:])
+    except GridtfError as problem:
+        print("gridtf:", str(problem).replace("\n", "\n  "), file=sys.stderr)
+        sys.exit(problem.exit_code)
+    call()

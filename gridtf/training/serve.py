@@ -1,0 +1,15 @@
+"""``python -m gridtf.training.serve``: a task that gridtf serves itself, without user code."""
+
+from __future__ import annotations
+
+import sys
+
+from gridtf.errors import GridtfError
+from gridtf.training.server import serve
+
+if __name__ == "__main__":
+    try:
+        serve()
+    except GridtfError as error:
+        print("gridtf:", str(error).replace("\n", "\n  "), file=sys.stderr)
+        sys.exit(error.exit_code)

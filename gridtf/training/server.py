@@ -1,0 +1,81 @@
+"""This task's TensorFlow server: started once, on the port that the agent holds for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gridtf import contract
+from gridtf.contract import Task
+from gridtf.errors import GridtfError
+
+_LISTEN = "0A"  # tcp_states.h, as /proc/net/tcp prints it
+_VISIBLE = (contract.GPUS, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def start_server(task: Task) -> Any:
+    """A ``tf.distribute.Server`` for this task, started.
+
+    Raises GridtfError for a task outside the cluster, and where this process has a server already: with
+    TF_GRPC_REUSE_PORT two of them would share the port without a word, and each get a part of the calls.
+    """
+    members = task.cluster.get(task.type, ())
+    if task.index >= len(members):
+        raise GridtfError(f"{task.name} has no server", why="it is not a member of the job's cluster")
+    port = int(members[task.index].rpartition(":")[2])
+    if listens_on(port):
+        raise GridtfError(
+            f"{task.name} has a TensorFlow server already, at {members[task.index]}",
+            why="a strategy or this program has started one in this process",
+            hint="use that one, or gridtf's; not both",
+        )
+    import tensorflow as tf
+
+    cluster = tf.train.ClusterSpec({name: list(addresses) for name, addresses in task.cluster.items()})
+    return tf.distribute.Server(cluster, job_name=task.type, task_index=task.index)
+
+
+def serve(task: Task | None = None) -> NoReturn:
+    """Be a task without user code: start its server and wait for the signal that ends it. A ps sees no GPU."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # may have been inherited as ignored
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a request for a checkpoint is not for us
+    task = task or contract.task()
+    if task.type == "ps":
+        os.environ.update(dict.fromkeys(_VISIBLE, ""))  # read once, when TensorFlow is imported
+    server = start_server(task)
+    print(f"gridtf serves {task.name} at {task.cluster[task.type][task.index]}", flush=True)
+    server.join()
+    raise GridtfError(f"the TensorFlow server of {task.name} has ended by itself")
+
+
+def listens_on(port: int) -> bool:
+    """Whether this very process listens on this TCP port. False where there is no /proc to tell."""
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            sockets |= listening_inodes(Path(f"/proc/self/net/{table}").read_text(), port)
+        except OSError:
+            continue
+    return any(_inode(link) in sockets for link in Path("/proc/self/fd").glob("*"))
+
+
+def listening_inodes(table: str, port: int) -> set[str]:
+    """The inodes of the sockets that listen on a port; table: the text of /proc/net/tcp or tcp6, see proc(5).
+
+    One line a socket, after a heading; addresses and ports in hexadecimal::
+
+        sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+         0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 48211 1 …
+    """
+    rows = (line.split() for line in table.splitlines()[1:])
+    return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
+
+
+def _inode(descriptor: Path) -> str:
+    try:
+        target = str(descriptor.readlink())  # socket:[48211]
+    except OSError:  # closed since it was listed
+        return ""
+    return target[len("socket:[") : -1] if target.startswith("socket:[") else ""

@@ -1,0 +1,147 @@
+# Makes the virtual environments that the scripts beside this folder use. To be sourced by bash.
+# shellcheck shell=bash
+
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P) # the checkout
+unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX # each would send packages to, or take them from, elsewhere
+export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+say() {
+    printf '==> %s\n' "$*"
+}
+
+# fail WHAT [LINE…]: what went wrong, then why and what to do, one line each.
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    (($# == 0)) || printf '       %s\n' "$@" >&2
+    exit 1
+}
+
+# python_version PYTHON: such as 3.11; nothing when it does not run.
+python_version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || :
+}
+
+# python_kind PYTHON: old, new (TensorFlow may have no wheel for it yet), bare (without ensurepip), good, or nothing.
+python_kind() {
+    "$1" -c '
+import sys
+if sys.version_info < (3, 10):
+    kind = "old"
+else:
+    try:
+        import ensurepip, venv
+        kind = "good" if sys.version_info < (3, 14) else "new"
+    except ImportError:
+        kind = "bare"
+print(kind)' 2>/dev/null || :
+}
+
+# find_python: sets python and kind to the best interpreter here, or to what PYTHON names.
+find_python() {
+    local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.14)
+    [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
+    local -A first=()
+    for candidate in "${candidates[@]}"; do
+        kind=$(python_kind "$candidate")
+        [[ -z $kind || -n ${first[$kind]:-} ]] || first[$kind]=$candidate
+        [[ $kind != good ]] || break
+    done
+    for kind in good bare new; do
+        python=${first[$kind]:-}
+        [[ -z $python ]] || return 0
+    done
+    [[ -z ${PYTHON:-} ]] ||
+        fail "PYTHON=$PYTHON is not Python 3.10 or newer" "name another one, or leave PYTHON unset to have one found"
+    fail "no Python 3.10 or newer was found" \
+        "looked for: ${candidates[*]}${first[old]:+; ${first[old]} is $(python_version "${first[old]}")}" \
+        "install one (Debian, Ubuntu: apt install python3 python3-venv), or name one: PYTHON=/path/to/python3.12 $0"
+}
+
+# find_pip_wheel FOLDER: sets pip_wheel to a pip that runs as it is. Debian keeps ensurepip and pip in packages of
+# their own, which only root can install, but anybody can fetch and unpack them.
+find_pip_wheel() {
+    local wheels=(/usr/share/python-wheels/pip-*.whl)
+    if [[ ! -f ${wheels[0]} ]]; then
+        mkdir -p "$1"
+        (cd "$1" && apt-get -qq download python3-pip-whl && dpkg-deb -x python3-pip-whl_*.deb .) >/dev/null 2>&1 || :
+        wheels=("$1"/usr/share/python-wheels/pip-*.whl)
+    fi
+    pip_wheel=${wheels[0]}
+    [[ -f $pip_wheel ]] ||
+        fail "$python ($(python_version "$python")) cannot make virtual environments: it has no ensurepip" \
+            "install it (Debian, Ubuntu: apt install python3-venv), or name another Python: PYTHON=/path/to/python3 $0"
+}
+
+# explain OUTPUT FOLDER: why an installation failed, from what it printed.
+explain() {
+    case $1 in
+        *'No space left'* | *'Errno 28'* | *'Disk quota exceeded'* | *'Errno 122'*)
+            fail "the disk is full: the packages did not fit into $2 or ${TMPDIR:-/tmp}" \
+                "free some space, or say TMPDIR=/a/larger/folder if it was ${TMPDIR:-/tmp}, then run this again" ;;
+        *'Max retries'* | *'connection broken'* | *'NewConnectionError'* | *'ReadTimeout'* | *'ProxyError'* | \
+            *'SSLError'* | *'name resolution'* | *'(from versions: none)'*)
+            fail "pip could not reach the package index" "$(sed -n -E '/^ *(WARNING: Retrying|ERROR)/ { s/^ *//; p; q }' <<<"$1")" \
+                "check the network (behind a proxy: set https_proxy; with a mirror: PIP_INDEX_URL), then run this again" ;;
+        *) fail "the packages could not be installed; pip's last lines:" "$(tail -n 8 <<<"$1")" ;;
+    esac
+}
+
+# install PYTHON ARGUMENT…: pip install, with the large downloads shown and failures explained.
+install() {
+    local line output="" result=1
+    while IFS= read -r line; do
+        case $line in
+            'pip ended: '*) result=${line#pip ended: } ;;
+            *Downloading*MB*) printf '    %s\n' "${line#"${line%%[! ]*}"}" ;;
+            'Installing collected'*) printf '    unpacking\n' ;;
+        esac
+        output+=${output:+$'\n'}$line
+    done < <("$1" -m pip install --progress-bar off "${@:2}" 2>&1; printf 'pip ended: %d\n' $?)
+    output=${output%$'\n'pip ended: *}
+    [[ $result == 0 ]] || explain "$output" "${1%/bin/python}"
+}
+
+# fingerprint FOLDER REQUIREMENT…: tells whether an environment is still what is wanted.
+fingerprint() {
+    {
+        printf '%s\n' "$root" "$(python_version "${PYTHON:-$1/bin/python}")" "${@:2}"
+        cat "$root/pyproject.toml"
+    } | sha256sum
+}
+
+# make_environment FOLDER MIB REQUIREMENT…: an environment in FOLDER with these installed, from an empty one unless
+# an earlier run left what is wanted. MIB: the room it takes.
+make_environment() {
+    local folder=$1 mib=$2 stamp=$1.made-from free
+    shift 2
+    [[ ! -e $folder || -e $stamp ]] ||
+        fail "$folder was not made by this script" "move it away, then run this again"
+    { exec 9>>"$stamp"; } 2>/dev/null ||
+        fail "$root cannot be written" "run this in a copy of your own"
+    flock -n 9 || { say "Waiting for another run that is making $folder"; flock -w 1800 9; } ||
+        fail "another run has been making $folder for half an hour" "end it, then run this again"
+    if [[ -s $stamp && $(<"$stamp") == "$(fingerprint "$folder" "$@")" ]]; then
+        say "Using the environment in $folder"
+    else
+        find_python
+        free=$(df -Pk "$root" | awk 'NR == 2 { print int($4 / 1024) }')
+        ((free >= mib)) ||
+            fail "too little room in $root: $free MiB free, about $mib MiB needed" "free some space, then run this again"
+        say "Making an environment in $folder with Python $(python_version "$python") ($(command -v "$python"))"
+        : >"$stamp"
+        if [[ $kind == bare ]]; then
+            find_pip_wheel "$folder.pip"
+            "$python" -m venv --clear --without-pip "$folder" || fail "the environment could not be made"
+            PYTHONPATH=$pip_wheel install "$folder/bin/python" pip
+            rm -rf "$folder.pip"
+        else
+            "$python" -m venv --clear "$folder" || fail "the environment could not be made"
+        fi
+        say "Installing gridtf from this checkout, with $* (some minutes the first time)"
+        (cd "$root" && install "$folder/bin/python" --editable "$@")
+        fingerprint "$folder" "$@" >"$stamp"
+    fi
+    flock -u 9 # not only closed: what is started from here must not hold it
+    exec 9>&-
+}

@@ -1,0 +1,44 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixtures import launch, program
+
+__all__ = ["launch", "program"]
+
+from gridtf import schedulers
+from tests.support.scheduler import FakeScheduler
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's configuration and index of runs, nor the job it may run in."""
+    home = tmp_path_factory.mktemp("home")
+    for variable in list(os.environ):
+        if variable.startswith(("GRIDTF_", "SLURM_", "SGE_", "TF_CONFIG")):
+            monkeypatch.delenv(variable)
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", "")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+
+
+@pytest.fixture
+def rough_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of the test, in a path that careless quoting does not survive."""
+    path = tmp_path / 'it\'s a "rough" $(place) & [more]'
+    path.mkdir()
+    monkeypatch.chdir(path)
+    return path
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
+    """A scheduler that takes the place of all others."""
+    scheduler = FakeScheduler()
+    monkeypatch.setattr(schedulers, "get", lambda name: scheduler)
+    return scheduler

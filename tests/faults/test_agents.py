@@ -1,0 +1,187 @@
+"""Agents, launchers and hosts that are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.fixtures import Launch
+from tests.support.jobs import ROOT, gone
+
+SHELL_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
+
+
+def test_an_agent_that_is_killed_takes_its_tasks_along_and_is_named(launch: Launch) -> None:
+    job = launch("bash", "-c", "setsid sleep 1000 & echo $! >grandchild.pid; wait")
+    pids = job.running("worker:0")
+    grandchild = job.written("grandchild.pid")
+    os.kill(job.agent_pid(os.uname().nodename), signal.SIGKILL)
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert f"the agent on host {os.uname().nodename} was killed by SIGKILL" in verdict["reason"]
+    gone(*pids.values(), grandchild)
+
+
+def test_a_launcher_that_is_killed_takes_everything_along(launch: Launch) -> None:
+    job = launch("bash", "-c", "setsid sleep 1000 & echo $! >grandchild.pid; wait", **SHELL_PS)
+    pids = job.running("worker:0", "worker:1", "ps:0")
+    grandchild = job.written("grandchild.pid")
+    agent = job.agent_pid(os.uname().nodename)
+    job.process.kill()
+    job.wait()
+    gone(*pids.values(), agent, grandchild)
+    assert read_record(job.attempt.verdict) is None  # so status cannot call it COMPLETED
+
+
+def test_launcher_and_agent_killed_together_leave_no_task(launch: Launch) -> None:
+    job = launch("sleep", "1000", **SHELL_PS)
+    pids = job.running("worker:0", "worker:1", "ps:0")
+    agent = job.agent_pid(os.uname().nodename)
+    os.kill(agent, signal.SIGSTOP)
+    job.process.kill()
+    os.kill(agent, signal.SIGKILL)
+    gone(*pids.values(), agent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_launcher_ends_the_job_as_cancelled(launch: Launch, number: signal.Signals) -> None:
+    job = launch("sleep", "1000", **SHELL_PS)
+    pids = job.running("worker:0", "worker:1", "ps:0")
+    job.process.send_signal(number)
+    verdict = job.verdict()
+    assert verdict["state"] == "CANCELLED"
+    assert number.name in verdict["reason"]
+    assert job.process.returncode == 1
+    gone(*pids.values())
+
+
+def test_an_agent_that_freezes_is_noticed_by_its_silence(launch: Launch) -> None:
+    hosts = [{"name": "h1"}, {"name": "h2"}]
+    job = launch("sleep", "1000", hosts=hosts, heartbeat_timeout=2)
+    pids = job.running("worker:0", "worker:1")
+    os.kill(job.agent_pid("h2"), signal.SIGSTOP)
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert "host h2 has not been heard of for 2 s" in verdict["reason"]
+    gone(*pids.values())
+
+
+def test_agents_end_their_tasks_when_the_launcher_falls_silent(launch: Launch) -> None:
+    job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}], heartbeat_timeout=2)
+    pids = job.running("worker:0", "worker:1")
+    agents = [job.agent_pid("h1"), job.agent_pid("h2")]
+    job.process.kill()
+    job.wait()
+    gone(*pids.values(), *agents)
+    assert "launcher has not been heard of for 2 s" in job.output
+
+
+def test_a_killed_agent_among_several_names_its_host(launch: Launch) -> None:
+    job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}, {"name": "h3"}])
+    pids = job.running("worker:0", "worker:1", "worker:2")
+    os.kill(job.agent_pid("h2"), signal.SIGKILL)
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert "the agent on host h2 was killed by SIGKILL" in verdict["reason"]
+    gone(*pids.values())
+
+
+def test_hosts_that_never_come_are_named_with_their_tasks(launch: Launch) -> None:
+    never = ["bash", "-c", "exec sleep 100", "host"]
+    hosts = [{"name": "h1"}, {"name": "h2", "prefix": never}, {"name": "h3", "prefix": never}]
+    job = launch("true", hosts=hosts, start_timeout=2, tasks={"ps": {"count": 1}})
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert "after 2 s still missing: 2 hosts: h2, h3" in verdict["reason"]
+    assert "their tasks: worker:1, worker:2" in verdict["reason"]
+    assert job.tasks() == {} or all(task["state"] == "PENDING" for task in job.tasks().values())
+
+
+def test_an_agent_that_cannot_start_is_named(launch: Launch) -> None:
+    job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": ["false"]}])
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert "the agent on host h2 ended with exit code 1" in verdict["reason"]
+
+
+def test_what_nobody_foresaw_in_the_launcher_still_ends_with_a_verdict(launch: Launch) -> None:
+    job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": ["/no/such/rsh"]}])
+    verdict = job.verdict()
+    assert verdict["state"] == "FAILED"
+    assert "the launcher could not go on" in verdict["reason"]
+    assert "/no/such/rsh" in verdict["reason"]
+
+
+@pytest.mark.parametrize("spec", ["{}", "[]", "not JSON", '{"command": 7}', '{"nodes": -1, "command": ["x"]}'])
+def test_a_rendered_spec_that_cannot_be_is_a_clear_error(tmp_path: Path, spec: str) -> None:
+    code = "import sys; from gridtf.bootstrap.main import main; sys.exit(main(['exec']))"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "GRIDTF_SPEC": spec, "GRIDTF_RUN_DIR": str(tmp_path / "run")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("gridtf: GRIDTF_SPEC cannot be read")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.root
+def test_a_host_that_does_not_share_the_run_directory_is_named(launch: Launch, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    elsewhere = ["unshare", "--mount", "bash", "-c", f'mount -t tmpfs none "{folder}" && exec "$@"', "host"]
+    job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": elsewhere}], folder=folder)
+    verdict = job.verdict(60)
+    assert verdict["state"] == "FAILED"
+    assert "the agent on host h2 does not see the run directory" in verdict["reason"]
+
+
+def _small_disk(folder: Path, size: str) -> None:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_ends_the_job_cleanly(launch: Launch, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    _small_disk(folder, "256k")
+    try:
+        fill = "until [ -e go ]; do sleep 0.05; done; dd if=/dev/zero of=big bs=1k 2>/dev/null; sleep 1000"
+        job = launch("bash", "-c", fill, folder=folder)
+        pids = job.running("worker:0")
+        (folder / "go").touch()
+        verdict = job.verdict()
+        assert verdict["state"] == "FAILED"
+        assert "could not write into the run directory" in verdict["reason"] or "No space left" in verdict["reason"]
+        gone(*pids.values())
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_a_disk_that_is_full_from_the_start_is_a_clear_error(launch: Launch, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    _small_disk(folder, "64k")
+    try:
+        (folder / "run").mkdir()
+        subprocess.run(["dd", "if=/dev/zero", f"of={folder / 'big'}", "bs=1k"], capture_output=True)
+        job = launch("true", folder=folder)
+        assert job.wait() == 1
+        assert "No space left on device" in job.output
+        assert "Traceback" not in job.output
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_run_directory_that_cannot_be_made_is_a_clear_error(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file in its place")
+    job = launch("true")
+    assert job.wait() == 1
+    assert f"gridtf: cannot make {tmp_path}/run" in job.output
+    assert "Traceback" not in job.output

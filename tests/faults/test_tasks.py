@@ -1,0 +1,156 @@
+"""Tasks that fail, in every way: the job ends, nobody is left, and the verdict says who was first and why."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.fixtures import Launch, Program
+from tests.support.jobs import gone
+
+TWO_AND_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_a_killed_task_ends_the_job_and_is_named(launch: Launch, number: signal.Signals) -> None:
+    job = launch("sleep", "100", **TWO_AND_PS)
+    pids = job.running("worker:0", "worker:1", "ps:0")
+    os.kill(pids["worker:1"], number)
+    verdict = job.verdict()
+    assert (verdict["state"], verdict["exit_code"], job.process.returncode) == ("FAILED", 1, 1)
+    assert verdict["cause"]["task"] == "worker:1"
+    assert verdict["cause"]["host"] == os.uname().nodename
+    assert verdict["cause"]["signal"] == number.name
+    assert f"worker:1 on {os.uname().nodename}: killed by {number.name}" in verdict["reason"]
+    gone(*pids.values())
+    states = {name: task["state"] for name, task in job.tasks().items()}
+    assert states == {"worker:0": "STOPPED", "worker:1": "FAILED", "ps:0": "STOPPED"}
+
+
+def test_an_exit_code_and_the_last_lines_of_the_log_are_told(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_INDEX" = 1 ] && { echo "cannot open /data/x" >&2; exit 3; }; sleep 100')
+    verdict = launch(train, tasks={"worker": {"count": 2}}, tasks_per_node=2).verdict()
+    cause = verdict["cause"]
+    assert (cause["task"], cause["exit"], cause["signal"]) == ("worker:1", 3, None)
+    assert cause["tail"] == ["cannot open /data/x"]
+    assert Path(cause["log"]).read_text() == "cannot open /data/x\n"
+
+
+def test_the_first_of_several_failures_is_the_cause(launch: Launch, program: Program) -> None:
+    train = program(
+        "train",
+        'if [ "$GRIDTF_TASK_INDEX" = 2 ]; then exit 9; fi\nsleep 0.3; exit 4',  # the consequence
+    )
+    verdict = launch(train, tasks={"worker": {"count": 3}}, tasks_per_node=3).verdict()
+    assert (verdict["cause"]["task"], verdict["cause"]["exit"]) == ("worker:2", 9)
+
+
+def test_children_that_ignore_term_or_called_setsid_are_gone(launch: Launch, program: Program) -> None:
+    train = program(
+        "train",
+        "trap '' TERM\n"
+        "setsid sleep 1000 & echo $! >setsid.pid\n"
+        "bash -c \"trap '' TERM; echo \\$\\$ >stubborn.pid; while :; do sleep 1; done\" &\n"
+        "( setsid bash -c 'echo $$ >daemon.pid; sleep 1000' & )\n"
+        "while [ ! -e fail ]; do sleep 0.05; done; exit 5",
+    )
+    job = launch(train)
+    pids = [job.written(f"{name}.pid") for name in ("setsid", "stubborn", "daemon")]
+    (job.folder / "fail").touch()
+    assert job.verdict()["cause"]["exit"] == 5
+    gone(*pids)
+
+
+def test_command_not_found_names_it_and_the_host(launch: Launch) -> None:
+    verdict = launch("no-such-program", "--x").verdict()
+    assert verdict["cause"]["exit"] == 127
+    assert f"on {os.uname().nodename}: command not found: no-such-program" in verdict["reason"]
+    assert verdict["hint"]
+
+
+def test_a_command_that_may_not_be_executed(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no program")
+    verdict = launch(str(tmp_path / "data")).verdict()
+    assert verdict["cause"]["exit"] == 126
+    assert "cannot run" in verdict["reason"]
+
+
+def test_a_ps_that_fails_while_the_training_goes_on_ends_the_job(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = ps ] && exit 7; sleep 100')
+    verdict = launch(train, **TWO_AND_PS).verdict()
+    assert (verdict["cause"]["task"], verdict["cause"]["exit"]) == ("ps:0", 7)
+
+
+def test_after_success_the_ps_is_stopped_whatever_its_exit(launch: Launch, program: Program) -> None:
+    train = program(
+        "train",
+        'if [ "$GRIDTF_TASK_TYPE" = ps ]; then trap "exit 9" TERM; touch trapped; while :; do sleep 0.05; done; fi\n'
+        "while [ ! -e trapped ]; do sleep 0.05; done",
+    )
+    job = launch(train, **TWO_AND_PS)
+    verdict = job.verdict()
+    assert (verdict["state"], verdict["exit_code"], job.process.returncode) == ("COMPLETED", 0, 0)
+    assert job.tasks()["ps:0"]["exit"] == 9
+    gone(job.tasks()["ps:0"]["pid"])
+
+
+def test_a_failed_evaluator_does_not_fail_the_job(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && exit 4; sleep 0.5')
+    job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}})
+    assert job.verdict()["state"] == "COMPLETED"
+    assert job.tasks()["evaluator:0"]["state"] == "FAILED"
+
+
+def test_an_evaluator_may_finish_after_the_training(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && { sleep 1; touch evaluated; }; exit 0')
+    job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}})
+    assert job.verdict()["state"] == "COMPLETED"
+    assert (job.folder / "evaluated").exists()
+
+
+def test_an_evaluator_that_never_finishes_is_stopped(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && sleep 1000; exit 0')
+    job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}}, evaluator_wait=0.2)
+    assert job.verdict()["state"] == "COMPLETED"
+    gone(job.tasks()["evaluator:0"]["pid"])
+
+
+def test_success_policy_chief_does_not_wait_for_the_workers(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = worker ] && sleep 1000; sleep 0.2')
+    tasks = {"chief": {"count": 1}, "worker": {"count": 1}}
+    job = launch(train, tasks=tasks, tasks_per_node=2, success_policy="chief")
+    assert job.verdict()["state"] == "COMPLETED"
+    gone(job.tasks()["worker:0"]["pid"])
+
+
+@pytest.mark.root
+def test_out_of_memory_is_told_as_such(launch: Launch, program: Program) -> None:
+    group = Path("/sys/fs/cgroup/memory") / f"gridtf-test-{os.getpid()}"
+    if not group.parent.is_dir():
+        group = Path("/sys/fs/cgroup") / group.name
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    try:
+        limit = group / "memory.limit_in_bytes"
+        (limit if limit.exists() else group / "memory.max").write_text(str(32 * 2**20))
+        train = program(
+            "train", f"echo $$ >{group}/cgroup.procs; exec python3 -c 'x = bytearray(2**28); print(len(x))'"
+        )
+        verdict = launch(train).verdict()
+    finally:
+        group.rmdir()
+    assert verdict["cause"]["signal"] == "SIGKILL"
+    assert "out of memory" in verdict["reason"]
+    assert "--mem" in verdict["hint"]
+
+
+def test_a_python_memory_error_gets_its_hint(launch: Launch, program: Program) -> None:
+    train = program("train", "ulimit -v 1000000; exec python3 -c 'x = bytearray(2**32)'")
+    verdict = launch(train).verdict()
+    assert verdict["cause"]["exit"] == 1
+    assert "ran out of memory" in verdict["hint"]

@@ -1,0 +1,68 @@
+#!/bin/bash
+#
+# Job digits, rendered by gridtf 1.2.3 for local from local.sh.j2
+# Run directory: /shared/runs/digits-1
+
+# shellcheck disable=SC1003,SC2016,SC1090,SC1091  # values are meant as they stand; what set-up lines source is not here
+
+_gridtf_stop() {
+    trap - EXIT
+    printf 'gridtf: %s: %s\n' "${HOSTNAME}" "$1" >&2
+    exit 1
+}
+
+cd -- /home/me/digits || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+
+# Set-up: the first line that fails ends the job; what goes on inside functions and sourced files is their business
+_gridtf_setup_failed() {
+    [ "${#BASH_SOURCE[@]}" -gt 2 ] || _gridtf_stop "this set-up line failed with exit code $1: $2"
+}
+trap '_gridtf_setup_failed "$?" "${BASH_COMMAND}"' ERR
+trap '_gridtf_stop "the job script ended during its set-up, exit code $?"' EXIT
+module load python/3.11
+source ~/venv/bin/activate
+trap - ERR EXIT
+
+# Environment of all tasks
+export DATA=/data/digits
+export TF_CPP_MIN_LOG_LEVEL=2
+
+export GRIDTF_RUN_DIR=/shared/runs/digits-1
+export GRIDTF_PYTHON=/opt/gridtf/bin/python
+export GRIDTF_SPEC='{
+  "command": [
+    "python",
+    "train.py"
+  ],
+  "name": "digits",
+  "scheduler": "local",
+  "tasks": {
+    "chief": {
+      "count": 1
+    },
+    "worker": {
+      "count": 2,
+      "env": {
+        "SEED": "1"
+      }
+    },
+    "ps": {
+      "count": 1
+    }
+  },
+  "cpus_per_task": 2,
+  "time": "90m",
+  "env": {
+    "DATA": "/data/digits",
+    "TF_CPP_MIN_LOG_LEVEL": "2"
+  },
+  "setup": [
+    "module load python/3.11",
+    "source ~/venv/bin/activate"
+  ],
+  "chdir": "/home/me/digits"
+}'
+
+# shellcheck source=/dev/null
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+gridtf_exec

@@ -1,0 +1,75 @@
+#!/bin/bash
+#$ -N train
+#$ -S /bin/bash
+#$ -j y
+#$ -r y
+#
+# Job train, rendered by gridtf 1.2.3 for sge from sge.sh.j2
+# Run directory: x\n#$ -l evil=1\n#SBATCH --nodes=99\n
+
+# shellcheck disable=SC1003,SC2016  # values are meant as they stand
+
+_gridtf_stop() {
+    trap - EXIT
+    printf 'gridtf: %s: %s\n' "${HOSTNAME}" "$1" >&2
+    exit 1
+}
+
+cd -- 'a; touch pwned & b | c > d < e # f' || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+
+# Environment of all tasks
+export SPACES='  two  spaces  '
+export QUOTES='it'"'"'s a "test" \'"'"' \'
+export SUBSTITUTION='$(touch pwned) `touch pwned` ${HOME} $((1+1)) !! ~ *'
+export SEPARATORS='a; touch pwned & b | c > d < e # f'
+export NEWLINES=$'one\ntwo\n\nfour\n'
+export DIRECTIVES=$'x\n#$ -l evil=1\n#SBATCH --nodes=99\n'
+export TRAILING='\'
+export CONTROLS=$'\t\r\033[31m\007\177\302\205\342\200\250'
+export TEXT='été 数据 🎉'
+export BYTES=$'\377\376 raw'
+export EMPTY=''
+export DASH=-n
+export TEMPLATE='{{ name }} {% raw %} {# x #}'
+
+export GRIDTF_RUN_DIR=$'x\n#$ -l evil=1\n#SBATCH --nodes=99\n'
+export GRIDTF_PYTHON=/opt/gridtf/bin/python
+export GRIDTF_SPEC='{
+  "command": [
+    "train",
+    "  two  spaces  ",
+    "it'"'"'s a \"test\" \\'"'"' \\",
+    "$(touch pwned) `touch pwned` ${HOME} $((1+1)) !! ~ *",
+    "a; touch pwned & b | c > d < e # f",
+    "one\ntwo\n\nfour\n",
+    "x\n#$ -l evil=1\n#SBATCH --nodes=99\n",
+    "\\",
+    "\t\r\u001b[31m\u0007\u007f\u0085\u2028",
+    "été 数据 🎉",
+    "\udcff\udcfe raw",
+    "",
+    "-n",
+    "{{ name }} {% raw %} {# x #}"
+  ],
+  "scheduler": "sge",
+  "env": {
+    "SPACES": "  two  spaces  ",
+    "QUOTES": "it'"'"'s a \"test\" \\'"'"' \\",
+    "SUBSTITUTION": "$(touch pwned) `touch pwned` ${HOME} $((1+1)) !! ~ *",
+    "SEPARATORS": "a; touch pwned & b | c > d < e # f",
+    "NEWLINES": "one\ntwo\n\nfour\n",
+    "DIRECTIVES": "x\n#$ -l evil=1\n#SBATCH --nodes=99\n",
+    "TRAILING": "\\",
+    "CONTROLS": "\t\r\u001b[31m\u0007\u007f\u0085\u2028",
+    "TEXT": "été 数据 🎉",
+    "BYTES": "\udcff\udcfe raw",
+    "EMPTY": "",
+    "DASH": "-n",
+    "TEMPLATE": "{{ name }} {% raw %} {# x #}"
+  },
+  "chdir": "a; touch pwned & b | c > d < e # f"
+}'
+
+# shellcheck source=/dev/null
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+gridtf_exec

@@ -1,0 +1,54 @@
+#!/bin/bash
+#$ -N digits
+#$ -S /bin/bash
+#$ -j y
+#$ -r y
+#$ -pe mpi 8
+#$ -l gpu=1
+#$ -l mem_free=16384M
+#$ -l h_rt=26:30:00
+#$ -q gpu.q
+#$ -P ml
+#$ -l arch=lx-amd64
+#
+# Job digits, rendered by gridtf 1.2.3 for sge from sge.sh.j2
+# Run directory: /shared/runs/digits-1
+
+# shellcheck disable=SC1003,SC2016  # values are meant as they stand
+
+_gridtf_stop() {
+    trap - EXIT
+    printf 'gridtf: %s: %s\n' "${HOSTNAME}" "$1" >&2
+    exit 1
+}
+
+cd -- /home/me/digits || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+
+export GRIDTF_RUN_DIR=/shared/runs/digits-1
+export GRIDTF_PYTHON=/opt/gridtf/bin/python
+export GRIDTF_SPEC='{
+  "command": [
+    "python",
+    "train.py"
+  ],
+  "name": "digits",
+  "scheduler": "sge",
+  "tasks": {
+    "ps": {
+      "count": 2
+    },
+    "worker": {
+      "count": 8
+    }
+  },
+  "tasks_per_node": 2,
+  "gpus_per_task": 1,
+  "mem": "32G",
+  "time": "26:30:00",
+  "pe": "mpi",
+  "chdir": "/home/me/digits"
+}'
+
+# shellcheck source=/dev/null
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+gridtf_exec

@@ -1,0 +1,345 @@
+"""scripts/gridtf-bootstrap.sh, as people source it into their own job scripts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.rundir import Attempt, RunDir, read_record
+from tests.support.jobs import gone, until
+from tests.support.python import ROOT, environment
+
+SCRIPT = ROOT / "scripts" / "gridtf-bootstrap.sh"
+STRICT = "set -euo pipefail"
+
+Bash = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Iterator[Bash]:
+    """bash(script): a shell that has sourced the bootstrap script; without GRIDTF_PYTHON where python is None."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        script: str,
+        *,
+        first: str = STRICT,
+        folder: Path = tmp_path,
+        python: str | None = sys.executable,
+        shell: tuple[str, ...] = ("bash",),
+        source: Path = SCRIPT,
+        **env: str,
+    ) -> subprocess.Popen[str]:
+        environ = environment(GRIDTF_LOCK_DIR=str(tmp_path), SOURCE=str(source), **env)
+        if python is not None:
+            environ["GRIDTF_PYTHON"] = python
+        started.append(
+            subprocess.Popen(
+                [*shell, "-c", f'{first}\n. "$SOURCE"\n{script}\n'],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate(timeout=10)
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str, str]:
+    out, errors = process.communicate(timeout=seconds)
+    return process.returncode, out, errors
+
+
+def attempt_in(folder: Path) -> Attempt:
+    """The attempt of the one run in this folder."""
+
+    def latest() -> Any:
+        runs = list((folder / "gridtf-runs").glob("*")) if (folder / "gridtf-runs").is_dir() else []
+        return RunDir(runs[0]).latest() if runs else None
+
+    found = until(latest, f"a run in {folder}")
+    assert isinstance(found, Attempt)
+    return found
+
+
+def verdict_in(folder: Path) -> dict[str, Any]:
+    record = read_record(attempt_in(folder).verdict)
+    assert record is not None
+    return record
+
+
+def task_pid(folder: Path, host: str = os.uname().nodename) -> int:
+    def running() -> int | None:
+        record = read_record(attempt_in(folder).host_state(host)) or {}
+        pid = record.get("tasks", {}).get("worker:0", {}).get("pid")
+        return int(pid) if pid else None
+
+    return int(until(running, "worker:0 to run"))
+
+
+# --- sourcing
+
+
+@pytest.mark.parametrize(
+    "first", ["", STRICT, "set -o posix; set -eu", "shopt -s failglob nullglob; set -f", "set -o noclobber"]
+)
+def test_sourcing_says_nothing_and_changes_no_option_trap_or_variable(bash: Bash, tmp_path: Path, first: str) -> None:
+    script = (
+        "set -o >after; shopt >>after; trap >>after; compgen -v >after-variables\n"
+        "declare -F gridtf_run gridtf_join gridtf_exec"
+    )
+    before = "set -o >before; shopt >>before; trap >>before; compgen -v >before-variables"
+    process = bash(script, first=f"{first}\n{before}")
+    assert ended(process) == (0, "gridtf_run\ngridtf_join\ngridtf_exec\n", "")
+    assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
+    names = [set((tmp_path / f"{when}-variables").read_text().split()) for when in ("before", "after")]
+    assert {name for name in names[1] - names[0] if not name.startswith("_")} <= {"BASH_ARGV0", "PIPESTATUS"}
+
+
+@pytest.mark.skipif(not shutil.which("dash"), reason="needs dash, Debian's sh")
+@pytest.mark.parametrize("first", ["", "set -eu"])
+def test_another_shell_is_refused_with_the_reason(bash: Bash, first: str) -> None:
+    code, out, errors = ended(bash("echo went on", shell=("dash",), first=first))
+    assert "gridtf: gridtf-bootstrap.sh needs bash" in errors
+    assert "-S /bin/bash" in errors
+    assert "Syntax error" not in errors
+    assert (code, out) == ((1, "") if first else (0, "went on\n"))
+
+
+def test_a_path_that_careless_quoting_does_not_survive(bash: Bash, rough_path: Path) -> None:
+    """The script, the working folder, the run directory and the command, all in one."""
+    shutil.copy(SCRIPT, rough_path / "boot strap.sh")
+    command = (
+        'gridtf_run --tasks-per-node 1 --workers 1 -- bash -c \'printf "%s|" "$PWD" "$@"\' - "a b" \'$(x)\' "it\'s" "*"'
+    )
+    code, _, errors = ended(bash(command, folder=rough_path, source=rough_path / "boot strap.sh"))
+    assert code == 0, errors
+    log = attempt_in(rough_path).logs / "worker-0.log"
+    assert log.read_text() == f"{rough_path}|a b|$(x)|it's|*|"
+
+
+# --- which Python
+
+
+def _command(folder: Path, text: str) -> Path:
+    """A gridtf command."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "gridtf"
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+FOUND = '_gridtf_find; echo "$GRIDTF_PYTHON"; "$GRIDTF_PYTHON" -c "import gridtf.bootstrap.main"'
+TOOLS = os.pathsep.join(sorted({str(Path(shutil.which(tool) or "/bin/x").parent) for tool in ("bash", "readlink")}))
+
+
+@pytest.mark.parametrize("options", ["", " -s", " -E"])
+def test_the_python_of_the_gridtf_command_on_the_path(bash: Bash, tmp_path: Path, options: str) -> None:
+    _command(tmp_path / "bin", f"#!{sys.executable}{options}\nimport gridtf.cli\n")
+    path = f"{tmp_path / 'bin'}:{TOOLS}"
+    assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{sys.executable}\n", "")
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_gridtf_command_in_a_path_with_spaces(bash: Bash, tmp_path: Path, linked: bool) -> None:
+    """pip writes such a command in two languages; people link it into ~/bin."""
+    home = tmp_path / "my venv" / "bin"
+    home.mkdir(parents=True)
+    (home / "python").symlink_to(sys.executable)
+    _command(home, f"#!/bin/sh\n'''exec' \"{home}/python\" \"$0\" \"$@\"\n' '''\nimport gridtf.cli\n")
+    if linked:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "gridtf").symlink_to(home / "gridtf")
+    path = f"{tmp_path / 'bin' if linked else home}:{TOOLS}"
+    assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{home}/python\n", "")
+
+
+def test_a_gridtf_command_that_finds_its_python_by_env(bash: Bash, tmp_path: Path) -> None:
+    _command(tmp_path / "bin", "#!/usr/bin/env python3\nimport gridtf.cli\n")
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    path = f"{tmp_path / 'bin'}:{TOOLS}"
+    assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{tmp_path}/bin/python3\n", "")
+
+
+def test_python3_where_there_is_no_gridtf_command(bash: Bash, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys.executable)
+    path = f"{tmp_path / 'bin'}:{TOOLS}"
+    assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{tmp_path}/bin/python3\n", "")
+
+
+def test_a_folder_called_gridtf_is_not_gridtf(bash: Bash, tmp_path: Path) -> None:
+    (tmp_path / "gridtf").mkdir()  # which Python would import as an empty package
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    code, _, errors = ended(bash(FOUND, python=None, PATH=f"{tmp_path / 'bin'}:{TOOLS}", PYTHONPATH=""))
+    assert code == 1
+    assert "no Python with gridtf on host" in errors
+
+
+@pytest.mark.parametrize("call", ["gridtf_run -- true", "gridtf_join", "gridtf_exec"])
+def test_no_python_at_all(bash: Bash, tmp_path: Path, call: str) -> None:
+    (tmp_path / "empty").mkdir()
+    process = bash(
+        f"{call} || echo code $?", python=None, shell=(shutil.which("bash") or "",), PATH=str(tmp_path / "empty")
+    )
+    assert ended(process) == (
+        0,
+        "code 1\n",
+        f"gridtf: no Python with gridtf on host {os.uname().nodename}\n"
+        "gridtf: put the gridtf command on the PATH, or set GRIDTF_PYTHON to the Python it is installed in\n",
+    )
+
+
+def test_modules_of_the_users_in_the_working_folder_do_no_harm(bash: Bash, tmp_path: Path) -> None:
+    for name in ("random", "logging", "json", "signal", "ctypes", "argparse", "tomllib", "socket", "filelock"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
+    (tmp_path / "gridtf").mkdir()
+    (tmp_path / "gridtf" / "__init__.py").write_text("raise SystemExit('the wrong package')\n")
+    (tmp_path / "gridtf.toml").write_text('command = ["true"]\ntasks_per_node = 1\n')
+    code, _, errors = ended(bash("gridtf_run --gpus-per-node 1", RANK="0", GRIDTF_LOCAL_GPUS="0"))
+    assert code == 0, errors
+    join = 'RANK=0 WORLD_SIZE=1 GRIDTF_JOB_ID=x gridtf_join; echo "$GRIDTF_TASK_TYPE"'
+    assert ended(bash(join)) == (0, "worker\n", "")
+
+
+# --- gridtf_run
+
+
+def test_a_job_that_succeeds_and_the_lines_after_it(bash: Bash, tmp_path: Path) -> None:
+    process = bash(
+        "for lr in 0.1 0.2; do gridtf_run --workers 2 --tasks-per-node 2 --run-dir run-$lr -- echo $lr; done\n"
+        "gridtf_run --workers 1 --run-dir last -- true && echo and then"
+    )
+    code, out, errors = ended(process)
+    assert (code, out) == (0, "and then\n"), errors
+    for name in ("run-0.1", "run-0.2", "last"):
+        record = read_record(RunDir(tmp_path / name).attempt(1).verdict)
+        assert record is not None
+        assert record["state"] == "COMPLETED"
+    assert (tmp_path / "run-0.2" / "attempt-1" / "logs" / "worker-1.log").read_text() == "0.2\n"
+
+
+def test_a_job_that_fails_ends_a_strict_script_with_its_code(bash: Bash, tmp_path: Path) -> None:
+    code, out, errors = ended(bash("gridtf_run -- bash -c 'echo no data; exit 7'; echo not reached"))
+    assert (code, out) == (1, "")
+    assert "worker:0" in errors
+    assert "exit code 7" in errors
+    assert "no data" in errors
+    assert verdict_in(tmp_path)["state"] == "FAILED"
+
+
+def test_the_code_can_be_asked_for(bash: Bash) -> None:
+    script = "gridtf_run -- false || echo code $?\nif gridtf_run --run-dir b -- false; then echo yes; else echo no; fi"
+    assert ended(bash(script))[:2] == (0, "code 1\nno\n")
+    assert ended(bash("gridtf_run -- false\necho code $?", first=""))[:2] == (0, "code 1\n")
+    code, _, errors = ended(bash("gridtf_run --workres 2 -- true"))
+    assert code == 2
+    assert "--workers" in errors
+
+
+def test_the_scripts_input_is_not_the_jobs(bash: Bash) -> None:
+    process = bash("printf 'one\\ntwo\\n' | while read -r word; do gridtf_run --run-dir $word -- cat; echo $word; done")
+    assert ended(process)[:2] == (0, "one\ntwo\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_script_cancels_the_job(bash: Bash, tmp_path: Path, number: signal.Signals) -> None:
+    process = bash("gridtf_run -- sleep 1000 || code=$?; echo code ${code-0}")
+    pid = task_pid(tmp_path)
+    process.send_signal(number)  # to bash alone, as a scheduler may
+    assert ended(process)[:2] == (0, "code 1\n")
+    assert verdict_in(tmp_path)["state"] == "CANCELLED"
+    gone(pid)
+
+
+def test_two_signals_cancel_it_as_well(bash: Bash, tmp_path: Path) -> None:
+    process = bash(
+        "gridtf_run -- bash -c \"trap '' TERM; while :; do sleep 0.1; done\" || code=$?; echo code ${code-0}"
+    )
+    pid = task_pid(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    until(lambda: (read_record(attempt_in(tmp_path).launcher) or {}).get("phase") == "stopping", "the launcher to stop")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[:2] == (0, "code 1\n")
+    assert verdict_in(tmp_path)["state"] == "CANCELLED"
+    gone(pid)
+
+
+def test_a_job_that_ends_well_although_the_script_got_a_signal_is_not_called_a_failure(
+    bash: Bash, tmp_path: Path
+) -> None:
+    """Whatever interrupts bash's wait, the code is the launcher's own."""
+    launcher = tmp_path / "python"
+    launcher.write_text("#!/bin/bash\ntrap 'exit 0' TERM\ntouch started\nwhile :; do sleep 0.05; done\n")
+    launcher.chmod(0o755)
+    # the launcher is gone before bash looks again
+    slow = (
+        'kill() { builtin kill "$@" && [ "$1" = -TERM ] || return; while builtin kill -0 "$2"; do sleep 0.01; done; }'
+    )
+    process = bash(f"{slow} 2>/dev/null\ngridtf_run -- true; echo well", python=str(launcher))
+    until((tmp_path / "started").exists, "the launcher to start")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (0, "well\n", "")
+
+
+def test_the_scripts_own_traps_stay(bash: Bash, tmp_path: Path) -> None:
+    script = (
+        "trap 'echo mine TERM' TERM; trap 'echo mine EXIT' EXIT; trap '' HUP\n"
+        "trap -p >before; gridtf_run -- true; trap -p >after; kill -TERM $$; kill -HUP $$; echo on"
+    )
+    code, out, errors = ended(bash(script))
+    assert (code, out) == (0, "mine TERM\non\nmine EXIT\n"), errors
+    assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
+    code, out, _ = ended(bash("gridtf_run -- true; kill -TERM $$; echo still here", folder=tmp_path))
+    assert (code, out) == (-signal.SIGTERM, "")  # where there was none, there is none
+
+
+# --- gridtf_exec
+
+
+def test_a_rendered_script_becomes_its_launcher_and_its_tasks_do_not_see_the_specification(
+    bash: Bash, tmp_path: Path
+) -> None:
+    spec = '{"command": ["bash", "-c", "echo ${GRIDTF_SPEC-none}; sleep 1000"], "scheduler": "local"}'
+    process = bash("gridtf_exec", GRIDTF_SPEC=spec, GRIDTF_RUN_DIR=str(tmp_path / "gridtf-runs" / "one"))
+    pid = task_pid(tmp_path)
+    launcher = read_record(attempt_in(tmp_path).launcher) or {}
+    assert launcher["pid"] == process.pid
+    log = attempt_in(tmp_path).logs / "worker-0.log"
+    until(lambda: log.read_text() == "none\n", "the task's word")
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == 1
+    gone(pid)
+
+
+@pytest.mark.parametrize("spec", [None, "", "{", '{"command": 7}', '{"nonsense": 1}'])
+def test_gridtf_exec_outside_a_rendered_script_says_so(bash: Bash, spec: str | None) -> None:
+    env = {} if spec is None else {"GRIDTF_SPEC": spec}
+    code, _, errors = ended(bash("gridtf_exec", **env))
+    assert code == 2
+    assert errors.startswith("gridtf: GRIDTF_SPEC ")
+    assert "Traceback" not in errors

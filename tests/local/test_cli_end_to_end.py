@@ -1,0 +1,318 @@
+"""The commands, each in a process of its own, on real jobs of the local scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gridtf
+from gridtf import registry
+from gridtf.resources import bootstrap_script
+from gridtf.rundir import RunDir
+from gridtf.submission import Job
+from tests.support.jobs import until
+
+MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
+TWO = ("--workers", "2", "--kill-grace", "1")
+Done = subprocess.CompletedProcess[str]
+
+
+def python(code: str) -> list[str]:
+    return ["--", sys.executable, "-c", code]
+
+
+PRINTS = python("import os; print('I am', os.environ['GRIDTF_TASK_TYPE'], os.environ['GRIDTF_TASK_INDEX'])")
+FAILS = python(
+    "import os, sys, time; print('last words', flush=True)\n"
+    "sys.exit(3) if os.environ['GRIDTF_TASK_INDEX'] == '1' else time.sleep(600)"
+)
+SLEEPS = python("import time; print('up', flush=True); time.sleep(600)")
+
+
+@pytest.fixture
+def here(rough_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A working folder; jobs that still run at the end are cancelled."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(gridtf.__file__).parents[1]))
+    monkeypatch.setenv("GRIDTF_LOCK_DIR", str(tmp_path))
+    monkeypatch.setenv("GRIDTF_SUBMIT_SCHEDULER", "local")
+    yield rough_path
+    for entry in registry.entries(os.environ):
+        if entry.run_dir:
+            Job(entry.run_dir).cancel(wait=10)
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", MAIN, *words]
+
+
+def call(*words: str, code: int = 0) -> Done:
+    """A command line; it must end with this exit code."""
+    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@contextlib.contextmanager
+def started(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on in the background, in a session of its own as in a terminal."""
+    with subprocess.Popen(
+        command(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def as_json(*words: str, code: int = 0) -> Any:
+    return json.loads(call(*words, "--json", code=code).stdout)
+
+
+def submit(*words: str) -> dict[str, str]:
+    """Submit a job: its name, job_id and run_dir."""
+    return dict(json.loads(call("submit", "--json", *words).stdout))
+
+
+def status(job: str) -> dict[str, Any]:
+    return dict(json.loads(call("status", "--json", job).stdout))
+
+
+def running(job: str) -> dict[str, Any]:
+    """Wait until all tasks of a job run."""
+
+    def look() -> dict[str, Any] | None:
+        view = status(job)
+        states = {task["state"] for task in view["tasks"]}
+        return view if view["state"] == "RUNNING" and states == {"RUNNING"} else None
+
+    return dict(until(look, f"{job} to run"))
+
+
+def test_a_job_from_submission_to_its_end(here: Path) -> None:
+    done = call("submit", "--name", "digits", *TWO, *PRINTS)
+    words = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if not line.startswith("run "))
+    run_dir = done.stdout.splitlines()[2].removeprefix("run directory  ")
+    assert words["name"] == "digits"
+    assert Path(run_dir).parent == here / "gridtf-runs"
+    for job in ("digits", words["job"], run_dir, str(Path(run_dir).relative_to(here))):
+        waited = call("wait", job)
+        assert waited.stdout.startswith(f"digits ({words['job']}): COMPLETED after ")
+        assert status(job)["state"] == "COMPLETED"
+    assert [(view["name"], view["job_id"], view["state"]) for view in as_json("list")] == [
+        ("digits", words["job"], "COMPLETED")
+    ]
+    assert "COMPLETED" in call("list").stdout
+    assert "worker:1" in call("status", "digits").stdout
+    assert sorted(call("logs", "digits").stdout.splitlines()) == [
+        "worker:0 | I am worker 0",
+        "worker:1 | I am worker 1",
+    ]
+    assert "I am worker 1" in call("logs", "digits", "--task", "worker:1").stdout
+    assert "I am worker 0" not in call("logs", "digits", "--task", "worker:1").stdout
+
+
+def test_waiting_for_a_job_that_fails(here: Path) -> None:
+    done = call("submit", "--wait", "--name", "bad", *TWO, *FAILS, code=1)
+    view = status("bad")
+    assert view["state"] == "FAILED"
+    assert "worker:1" in view["reason"]
+    assert "exit code 3" in view["reason"]
+    log = RunDir(view["run_dir"]).attempt(1).task_log("worker", 1)
+    first = f"bad ({view['job_id']}): FAILED after "
+    verdict = done.stdout.splitlines()[3:]
+    assert verdict[0].startswith(first)
+    assert verdict[-2:] == [f"last lines of {log}:", "  last words"]
+    assert view["reason"] in done.stdout
+    assert "running" in done.stderr  # never silent
+    assert call("wait", "bad", code=1).stdout.startswith(first)
+    assert as_json("wait", "bad", code=1)["cause"]["task"] == "worker:1"
+
+
+def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
+    with started("submit", "--wait", *TWO, *SLEEPS) as process:
+        assert process.stdout is not None
+        job = [process.stdout.readline() for _ in range(3)][1].split()[1]
+        running(job)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
+        _, told = process.communicate(timeout=30)
+        assert process.returncode == 130
+    assert told.splitlines()[-3:] == [
+        f"gridtf: job {job} goes on",
+        f"  to wait again: gridtf wait {job}",
+        f"  to end it:     gridtf cancel {job}",
+    ]
+    assert running(job)["state"] == "RUNNING"
+    assert "has not ended after 0.1 s" in call("wait", job, "--timeout", "0.1", code=124).stderr
+    assert f"({job}): CANCELLED after " in call("cancel", job).stdout
+    assert status(job)["state"] == "CANCELLED"
+    call("wait", job, code=1)
+
+
+def test_cancelling_a_job_that_has_ended(here: Path) -> None:
+    job = submit(*TWO, *PRINTS)["job_id"]
+    call("wait", job)
+    done = call("cancel", job)
+    assert done.stderr == f"gridtf: job {job} had ended already\n"
+    assert "COMPLETED" in done.stdout
+    assert status(job)["state"] == "COMPLETED"
+
+
+def test_cancelling_during_the_set_up(here: Path) -> None:
+    job = submit("--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
+    assert status(job)["state"] == "RUNNING"
+    call("cancel", job)
+    assert status(job)["state"] == "CANCELLED"
+
+
+def test_following_the_logs(here: Path) -> None:
+    job = submit(*TWO, *SLEEPS)["job_id"]
+    running(job)
+    with started("logs", "-f", job) as process:
+        assert process.stdout is not None
+        lines = {process.stdout.readline(), process.stdout.readline()}
+        assert lines == {"worker:0 | up\n", "worker:1 | up\n"}
+        call("cancel", job)
+        rest, error = process.communicate(timeout=30)
+        assert (process.returncode, rest, error) == (0, "", "")
+
+
+def test_two_submissions_of_one_name_at_the_same_moment(here: Path) -> None:
+    found: list[dict[str, str]] = []
+    words = ("--name", "twin", "--workers", "1", *PRINTS)
+    threads = [threading.Thread(target=lambda: found.append(submit(*words))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({job["run_dir"] for job in found}) == len({job["job_id"] for job in found}) == 4
+    for job in found:
+        call("wait", job["job_id"])
+        assert "I am worker 0" in call("logs", job["run_dir"]).stdout
+    assert len(as_json("list")) == 4
+    assert status("twin")["job_id"] in {job["job_id"] for job in found}
+
+
+def test_a_rendered_script_runs_without_submit(here: Path) -> None:
+    script = call("render", "--run-dir", "run", *TWO, *PRINTS).stdout
+    assert not Path("run").exists()
+    subprocess.run(["bash"], input=script, text=True, capture_output=True, timeout=60, check=True)
+    view = status("run")
+    assert (view["state"], len(view["tasks"])) == ("COMPLETED", 2)
+    assert [job["job_id"] for job in as_json("list")] == [view["job_id"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (("--run-root", "/sys"), 1, "gridtf: cannot make /sys/"),
+        (("--run-dir", "no/such/place"), 1, "make the folder above it first"),
+        (("--time", "soon"), 2, "gridtf: --time: 'soon' is not a walltime"),
+        (("--nodes", "1", "--tasks-per-node", "1", "--workers", "3"), 2, "3 training tasks do not fit into 1 x 1 = 1"),
+        (("--nodes", "2"), 2, "gridtf: --nodes: "),
+        (("--wrokers", "2"), 2, "did you mean --workers?"),
+        (("nothing.toml",), 2, "gridtf: no such file: nothing.toml"),
+        (("wrong.toml",), 2, "gridtf: wrong.toml:2: wrokers: unknown key"),
+        (("--chdir", "nowhere"), 2, "gridtf: --chdir: there is no folder "),
+    ],
+)
+def test_what_cannot_be_leaves_nothing_behind(words: tuple[str, ...], code: int, error: str, here: Path) -> None:
+    Path("wrong.toml").write_text("# a job\nwrokers = 2\n")
+    done = call("submit", *words, *PRINTS, code=code)
+    assert error in done.stderr
+    assert done.stdout == ""
+    assert os.listdir() == ["wrong.toml"]
+    assert as_json("list") == []
+
+
+def test_a_job_that_outlives_its_run_directory_is_told_so(here: Path) -> None:
+    job = submit(*TWO, *PRINTS)
+    call("wait", job["job_id"])
+    Path(job["run_dir"]).rename(here / "moved")
+    done = call("status", job["job_id"], code=2)
+    assert f"the run directory of {job['job_id']} is no longer there" in done.stderr
+    assert as_json("list") == []
+    assert status("moved")["state"] == "COMPLETED"
+
+
+def test_the_python_api(here: Path) -> None:
+    code = (
+        "import json, sys, gridtf\n"
+        "two = {'worker': gridtf.TaskSpec(count=2)}\n"
+        "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), tasks=two))\n"
+        "ended = job.wait(timeout=30)\n"
+        "told = [job.id, job.name, str(job.run_dir), ended.state, job.status().state, job.cancel().state]\n"
+        "print(json.dumps([*told, job.logs(), job.logs('worker:1')]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    job_id, name, run_dir, *told = json.loads(done.stdout)
+    assert told == ["COMPLETED", "COMPLETED", "COMPLETED", "worker:0 | 42\nworker:1 | 42\n", "42\n"]
+    assert [(view["job_id"], view["name"], view["run_dir"]) for view in as_json("list")] == [(job_id, name, run_dir)]
+
+
+def test_cancelling_a_set_up_that_ignores_it(here: Path) -> None:
+    told = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
+    ended = Job(Path(told["run_dir"])).cancel(wait=1)
+    assert ended.state == "CANCELLED"
+
+
+def test_the_walltime_ends_a_job(here: Path) -> None:
+    job = submit("--time", "0:02", *TWO, *SLEEPS)["job_id"]
+    call("wait", job, code=1)
+    view = status(job)
+    assert view["state"] == "TIMEOUT"
+    assert view["reason"] == "the walltime is over"
+    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
+
+
+def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
+    job = submit("--time", "0:01", "--setup", "while :; do sleep 0.1; done", *TWO, *SLEEPS)["job_id"]
+    call("wait", job, code=1)
+    assert status(job)["state"] == "FAILED"
+
+
+def test_a_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
+    shell = subprocess.run(
+        [
+            "setsid",
+            "bash",
+            "-c",
+            '"$@" && kill -HUP 0',
+            "shell",
+            *command("submit", "--name", "outlives", *TWO, *SLEEPS),
+        ],
+        capture_output=True,
+        timeout=30,
+    )
+    assert shell.returncode == -signal.SIGHUP
+    running("outlives")
+    call("cancel", "outlives")
+
+
+def test_cancelling_a_hand_written_script(here: Path) -> None:
+    """Its launcher leads no process group: the script's shell does."""
+    script = 'set -euo pipefail; source "$1"; gridtf_run --name by-hand --workers 1 -- sleep 600'
+    env = {**os.environ, "GRIDTF_PYTHON": sys.executable}
+    with subprocess.Popen(
+        ["bash", "-c", script, "script", str(bootstrap_script())], env=env, start_new_session=True
+    ) as job:
+        until(lambda: list(registry.entries(os.environ)), "the job to be known by its name")
+        running("by-hand")
+        assert "CANCELLED" in call("cancel", "by-hand").stdout
+        assert job.wait(30) == 1

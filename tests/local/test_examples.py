@@ -1,0 +1,55 @@
+"""Every example, submitted as its README says, reaches the accuracy that its README states."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(folder.parent.name for folder in (ROOT / "examples").glob("*/gridtf.toml"))
+
+
+def stated_accuracy(example: str) -> float:
+    text = (ROOT / "examples" / example / "README.md").read_text()
+    match = re.search(r"Accuracy on 360 held-out digits: at least (0\.\d+)", text)
+    assert match, "the README states no accuracy"
+    return float(match[1])
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example(example: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GRIDTF_")} | {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+
+    def gridtf(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "import sys; from gridtf.cli import main; sys.exit(main())", *words]
+        return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=220)
+
+    # One CPU a task: so many threads of a kind, too, and a strategy that waits for itself would show.
+    options = ["--scheduler", "local", "--gpus-per-task", "0", "--cpus-per-task", "1", "--run-dir", str(run_dir)]
+    try:
+        done = gridtf("submit", f"examples/{example}/gridtf.toml", *options, "--wait")
+    finally:
+        gridtf("cancel", str(run_dir))  # a job that has not ended would outlive us
+    said = done.stdout + done.stderr + "".join(log.read_text() for log in run_dir.glob("attempt-*/logs/*"))
+    assert done.returncode == 0, said
+    reached = json.loads((run_dir / "output" / "result.json").read_text())["accuracy"]
+    assert stated_accuracy(example) <= reached <= 1, said
+    assert f"accuracy on 360 held-out digits: {reached:.3f}" in said

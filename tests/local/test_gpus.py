@@ -1,0 +1,107 @@
+"""GPUs on the local scheduler: one task per GPU, and never two jobs on the same one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.fixtures import Launch
+from tests.support.jobs import LaunchedJob, gone, until
+
+HOLD = ("bash", "-c", 'echo "$CUDA_VISIBLE_DEVICES" >&2; sleep 1000')
+
+
+@pytest.fixture
+def on_gpus(launch: Launch, tmp_path: Path) -> Any:
+    """Start a job on this machine's (declared) GPUs, all jobs under the same locks."""
+
+    def start(name: str, *command: str, gpus: str = "0,1", **spec: Any) -> LaunchedJob:
+        folder = tmp_path / name
+        folder.mkdir()
+        env = {"GRIDTF_LOCAL_GPUS": gpus, "GRIDTF_LOCK_DIR": str(tmp_path)}
+        return launch(*command, folder=folder, env=env, name=name, **spec)
+
+    return start
+
+
+def _gpus(job: LaunchedJob, task: str = "worker-0") -> str:
+    log = job.attempt.logs / f"{task}.log"
+    return str(until(lambda: log.exists() and log.read_text(), f"a word in {log}")).strip()
+
+
+def test_one_task_per_gpu_and_none_for_the_ps(on_gpus: Any) -> None:
+    job = on_gpus("all", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"; exit 0', tasks={"ps": {"count": 1}})
+    assert job.verdict()["state"] == "COMPLETED"
+    assert [_gpus(job, task) for task in ("worker-0", "worker-1", "ps-0")] == ["gpus=0", "gpus=1", "gpus="]
+
+
+def test_two_jobs_get_different_gpus_and_a_third_waits_for_a_killed_one(on_gpus: Any) -> None:
+    first, second = on_gpus("first", *HOLD, gpus_per_node=1), on_gpus("second", *HOLD, gpus_per_node=1)
+    assert {_gpus(first), _gpus(second)} == {"0", "1"}
+    third = on_gpus("third", *HOLD, gpus_per_node=1)
+    detail = until(
+        lambda: "free" in str(_launcher(third).get("detail")) and _launcher(third), "the third to say it waits"
+    )
+    assert detail["phase"] == "allocating"
+    assert "waiting for 1 GPUs, 0 free" in detail["detail"]
+    assert "first, job" in detail["detail"]
+    assert "second, job" in detail["detail"]
+
+    pids = first.running("worker:0")
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    gone(*pids.values())
+    assert _gpus(third) == _gpus(first)
+
+
+def _launcher(job: LaunchedJob) -> dict[str, Any]:
+    return read_record(job.attempt.launcher) or {}
+
+
+def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_path: Path) -> None:
+    from gridtf.gpus import Claim, Refusal, claim
+
+    job = on_gpus("holds", *HOLD, gpus="0")
+    pid = job.running("worker:0")["worker:0"]
+    assert isinstance(claim(1, ["0"], "test", tmp_path), Refusal)
+    descriptors = Path(f"/proc/{pid}/fd")
+    held = [str(descriptor.readlink()) for descriptor in descriptors.iterdir()]
+    assert any(name.endswith("gridtf-gpu-0.lock") for name in held)
+    job.process.kill()
+    gone(pid)
+    mine = until(lambda: isinstance(got := claim(1, ["0"], "test", tmp_path), Claim) and got, "the GPU to be free")
+    for descriptor in mine.descriptors:
+        os.close(descriptor)
+
+
+def test_more_gpus_than_there_are_is_an_error_with_the_numbers(on_gpus: Any) -> None:
+    verdict = on_gpus("greedy", "true", gpus_per_node=3).verdict()
+    assert verdict["state"] == "FAILED"
+    assert f"3 GPUs are asked for, but {os.uname().nodename} has 2" in verdict["reason"]
+
+
+def test_a_chief_without_a_gpu_asks_for_none(on_gpus: Any) -> None:
+    tasks = {"chief": {"count": 1, "gpus": 0}, "worker": {"count": 1}}
+    job = on_gpus("one", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus="5", tasks=tasks)
+    assert job.verdict()["state"] == "COMPLETED"
+    assert [_gpus(job, task) for task in ("chief-0", "worker-0")] == ["gpus=", "gpus=5"]
+
+
+def test_a_cancelled_wait_for_gpus_ends_at_once(on_gpus: Any) -> None:
+    first = on_gpus("first", *HOLD)
+    first.running("worker:0", "worker:1")
+    second = on_gpus("second", *HOLD)
+    until(lambda: "free" in str(_launcher(second).get("detail")), "the second to wait")
+    second.process.terminate()
+    assert second.verdict()["state"] == "CANCELLED"
+
+
+def test_gpus_are_declared_where_no_driver_tells(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = launch("bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus_per_node=2)
+    assert job.verdict()["state"] == "COMPLETED"
+    assert [_gpus(job, task) for task in ("worker-0", "worker-1")] == ["gpus=0", "gpus=1"]

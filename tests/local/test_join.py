@@ -1,0 +1,306 @@
+"""gridtf_join: processes that somebody else has started become the tasks of one job."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gridtf import contract
+from gridtf.procfs import alive
+from gridtf.rundir import RunDir, read_record
+from tests.support.jobs import gone, until
+from tests.support.joining import Rank
+
+Join = Callable[..., Rank]
+
+
+@pytest.fixture
+def join(tmp_path: Path) -> Iterator[Join]:
+    """join(rank, size, options): start one process of a run; what is left of it at the end is killed."""
+    ranks: list[Rank] = []
+
+    def start(
+        rank: int,
+        size: int,
+        options: str = "",
+        *,
+        word: str = "run-1",
+        script: str | None = None,
+        folder: Path = tmp_path,
+        descriptors: tuple[int, ...] = (),
+        **env: str,
+    ) -> Rank:
+        who = {"RANK": str(rank), "WORLD_SIZE": str(size), "GRIDTF_JOB_ID": word, **env}
+        ranks.append(Rank(folder, options, who, script, descriptors))
+        return ranks[-1]
+
+    yield start
+    for rank in ranks:
+        rank.kill()
+
+
+def run_of(rank: Rank) -> RunDir:
+    return RunDir(rank.environment["GRIDTF_RUN_DIR"])
+
+
+def keeper_of(rank: Rank, number: int) -> int:
+    attempt = run_of(rank).attempt(1)
+    record = until(lambda: read_record(attempt.host_state(f"rank-{number}")), "the keeper's sign of life")
+    return int(record["pid"])
+
+
+def bound(port: int) -> bool:
+    """Whether somebody holds this port."""
+    with socket.socket() as rival:
+        try:
+            rival.bind(("", port))
+        except OSError:
+            return True
+        return False
+
+
+# --- the contract
+
+
+def test_every_process_becomes_one_task_with_the_contract(join: Join, tmp_path: Path) -> None:
+    options = "--chief --ps 1 --evaluator --name digits --env 'A=it'\\''s $(x)'"
+    ranks = [join(rank, 5, options) for rank in range(5)]
+    found = [rank.environment for rank in ranks]
+    names = [f"{env['GRIDTF_TASK_TYPE']}:{env['GRIDTF_TASK_INDEX']}" for env in found]
+    assert names == ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
+
+    run = tmp_path / "gridtf-runs" / "digits-run-1"
+    cluster = (read_record(run / "attempt-1" / "rendezvous.json") or {})["cluster"]
+    assert {kind: len(members) for kind, members in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
+    for env, name in zip(found, names, strict=True):
+        kind, index = name.split(":")
+        assert json.loads(env["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
+        assert env["TF_GRPC_REUSE_PORT"] == "1"
+        assert env["GRIDTF_RUN_DIR"] == str(run)
+        assert env["OUTPUT_DIR"] == str(run / "output")
+        assert env["GRIDTF_JOB_ID"] == "run-1"
+        assert env["GRIDTF_JOB_NAME"] == "digits"
+        assert env["A"] == "it's $(x)"
+        assert env["MASTER_ADDR"] == socket.gethostname()
+        place = contract.task(env)
+        assert place.name == name
+        assert place.cluster == {kind: tuple(members) for kind, members in cluster.items()}
+    assert Path(found[0]["OUTPUT_DIR"]).is_dir()
+    ranked = [tuple(env.get(key) for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")) for env in found]
+    assert ranked == [("0", "3", "0", "3"), ("1", "3", "1", "3"), ("2", "3", "2", "3"), (None,) * 4, (None,) * 4]
+    assert len({env["MASTER_PORT"] for env in found}) == 1
+    for rank in ranks:
+        assert rank.end() == (0, "")
+
+
+def test_ports_are_held_until_the_task_ends_and_the_keeper_goes_with_it(join: Join) -> None:
+    ranks = [join(rank, 2) for rank in range(2)]
+    workers = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]
+    assert [rank.environment["GRIDTF_TASK_INDEX"] for rank in ranks] == ["0", "1"]
+    keepers = [keeper_of(rank, number) for number, rank in enumerate(ranks)]
+    ports = [int(worker.rsplit(":", 1)[1]) for worker in workers]
+    assert all(map(bound, ports))
+    # programs that do not share ports bind this one themselves
+    assert not bound(int(ranks[0].environment["MASTER_PORT"]))
+    assert ranks[0].end() == (0, "")
+    gone(keepers[0])
+    assert [bound(port) for port in ports] == [False, True]
+    ranks[1].process.kill()  # no goodbye
+    gone(keepers[1])
+    assert not bound(ports[1])
+
+
+def test_what_is_left_in_the_run_directory(join: Join) -> None:
+    ranks = [join(rank, 2) for rank in range(2)]
+    attempt = run_of(ranks[1]).attempt(1)
+    plan = read_record(attempt.plan) or {}
+    assert [(task["type"], task["index"], task["host"]) for task in plan["tasks"]] == [
+        ("worker", 0, socket.gethostname()),
+        ("worker", 1, socket.gethostname()),
+    ]
+    keeper = keeper_of(ranks[1], 1)
+    running = (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]
+    assert (running["state"], running["pid"]) == ("RUNNING", ranks[1].pid)
+    ranks[1].end()
+    gone(keeper)
+    assert (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]["state"] != "RUNNING"
+
+
+def test_the_keeper_survives_signals_that_are_meant_for_the_task(join: Join) -> None:
+    rank = join(0, 1)
+    keeper = keeper_of(rank, 0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(keeper, number)
+    port = int(json.loads(rank.environment["TF_CONFIG"])["cluster"]["worker"][0].rsplit(":", 1)[1])
+    assert bound(port)
+    assert alive(keeper)
+    assert Path(f"/proc/{keeper}/status").read_text().count("ShdPnd:\t0000000000000000") == 1  # none is to come
+    rank.end()
+    gone(keeper)
+
+
+def test_the_keeper_keeps_nothing_of_the_shell_open(join: Join) -> None:
+    """Else whoever waits for the end of a pipe, or for a lock that the shell has, waits for the keeper."""
+    reader, writer = os.pipe()
+    try:
+        rank = join(0, 1, descriptors=(writer,), WRITER=str(writer))
+        keeper = keeper_of(rank, 0)
+        links = [link.readlink() for link in Path(f"/proc/{keeper}/fd").iterdir()]
+        kinds = sorted({re.sub(r"\W.*", "", str(link)) or str(link) for link in links})
+        assert kinds in (["/dev/null", "anon_inode", "socket"], ["/dev/null", "socket"])
+    finally:
+        os.close(writer)
+        os.close(reader)
+
+
+def test_a_task_of_a_longer_shell_script(join: Join, tmp_path: Path) -> None:
+    """Several processes of one script, each in a subshell of its own: a keeper goes with its own subshell."""
+    script = (
+        'set -euo pipefail\nsource "$GRIDTF_BOOTSTRAP"\n'
+        'task() { export RANK=$1; gridtf_join; echo "$GRIDTF_TASK_INDEX $TF_CONFIG" >task-$1; }\n'
+        "task 0 & task 1 & wait\n"
+        "echo both; read -r _\n"
+    )
+    whole = join(0, 2, script=script)
+    assert whole.process.stdout is not None
+    assert whole.process.stdout.readline() == "both\n"
+    assert [(tmp_path / f"task-{rank}").read_text()[0] for rank in (0, 1)] == ["0", "1"]
+    attempt = RunDir(tmp_path / "gridtf-runs" / "gridtf_join-run-1").attempt(1)
+    keepers = [int((read_record(attempt.host_state(f"rank-{rank}")) or {})["pid"]) for rank in (0, 1)]
+    gone(*keepers, seconds=10)
+    whole.end()
+
+
+# --- GPUs and CPUs
+
+
+def visible(ranks: list[Rank]) -> list[str]:
+    return [rank.environment["CUDA_VISIBLE_DEVICES"] for rank in ranks]
+
+
+def test_processes_that_see_the_same_gpus_share_them_out(join: Join) -> None:
+    ranks = [join(rank, 3, "--ps 1", CUDA_VISIBLE_DEVICES="4,6") for rank in range(3)]
+    assert visible(ranks) == ["4", "6", ""]
+
+
+def test_a_process_that_sees_just_its_own_gpu_keeps_it(join: Join) -> None:
+    """Under cgroups every task's own GPU is called 0."""
+    assert visible([join(rank, 2, CUDA_VISIBLE_DEVICES="0") for rank in range(2)]) == ["0", "0"]
+
+
+def test_all_gpus_of_the_host_are_there_where_no_scheduler_grants_any(join: Join) -> None:
+    assert visible([join(rank, 2, GRIDTF_LOCAL_GPUS="0,1") for rank in range(2)]) == ["0", "1"]
+
+
+def test_more_processes_than_gpus_is_an_error_in_all_of_them(join: Join) -> None:
+    ranks = [join(rank, 3, CUDA_VISIBLE_DEVICES="0,1") for rank in range(3)]
+    ended = [rank.end() for rank in ranks]
+    assert [code for code, _ in ended] == [1, 1, 1]
+    for _, errors in ended:
+        assert f"{socket.gethostname()}: its processes all see the GPUs 0,1, too few for one task per GPU" in errors
+
+
+def test_threads_match_the_cpus_that_the_processes_share(join: Join) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    alone = join(0, 1, word="alone")
+    both = [join(rank, 2, word="both") for rank in range(2)]
+    told = join(0, 1, "--cpus-per-task 7", word="told")
+    mine = join(0, 1, word="mine", OMP_NUM_THREADS="5")
+    assert alone.environment["OMP_NUM_THREADS"] == str(cpus)
+    assert [rank.environment["OMP_NUM_THREADS"] for rank in both] == [str(max(1, cpus // 2))] * 2
+    assert told.environment["OMP_NUM_THREADS"] == "7"
+    assert mine.environment["OMP_NUM_THREADS"] == "5"
+
+
+# --- what goes wrong
+
+
+def test_a_rank_that_does_not_come_is_named_within_the_start_timeout(join: Join) -> None:
+    ranks = [join(rank, 4, "--ps 1 --start-timeout 2") for rank in (0, 1, 3)]
+    for rank in ranks:  # the others are told, and do not wait any longer
+        code, errors = rank.end(20)
+        assert code == 1
+        assert "after 2 s 1 of 4 processes have not joined" in errors
+        assert "missing: rank-2 (worker:2)" in errors
+
+
+def test_rank_0_that_does_not_come_is_named(join: Join) -> None:
+    code, errors = join(1, 2, "--start-timeout 1").end(20)
+    assert code == 1
+    assert "rank 1 has waited 1 s for rank 0, which has not opened" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "said"),
+    [
+        ("--workers 3", 2, "tasks asked for is 3 (3 worker), the number of processes that join is 2"),
+        ("--chief --workers 1 --ps 1", 4, "is 3 (1 chief + 1 worker + 1 ps), the number of processes that join is 4"),
+        ("--ps 2", 2, "is 3 (1 worker + 2 ps), the number of processes that join is 2"),
+        ("--ps 1 --ps-builtin", 2, "gridtf_join serves no ps: the process that joins is the task"),
+        ("--workres 2", 2, "--workers"),
+    ],
+)
+def test_wrong_counts_end_every_process_at_once(join: Join, options: str, size: int, said: str) -> None:
+    for rank in [join(rank, size, options) for rank in range(size)]:
+        code, errors = rank.end(20)
+        assert code in (1, 2)
+        assert said in errors
+
+
+def test_one_word_for_two_runs_is_refused_by_every_process(join: Join) -> None:
+    first = [join(rank, 2) for rank in range(2)]
+    assert all(rank.environment for rank in first)
+    for number, rank in enumerate([join(rank, 2) for rank in range(2)]):
+        code, errors = rank.end(20)
+        assert code == 1
+        assert f"rank {number} of run-1 has joined before" in errors
+        assert "give GRIDTF_JOB_ID a new word for every run" in errors
+    second = [join(rank, 2, word="run-2") for rank in range(2)]
+    assert second[0].environment["TF_CONFIG"] != first[0].environment["TF_CONFIG"]
+
+
+def test_two_first_ranks_at_the_same_moment_never_both_lead(join: Join) -> None:
+    rivals = [join(0, 1) for _ in range(6)]
+    ended = [rival.end() for rival in rivals]
+    assert sorted(code for code, _ in ended) == [0, 1, 1, 1, 1, 1]
+
+
+def test_a_failed_join_ends_a_strict_script_and_leaves_the_environment_alone(join: Join) -> None:
+    code, errors = join(0, 1, "--workers 2").end()
+    assert code == 1
+    assert "Traceback" not in errors
+    script = (
+        'source "$GRIDTF_BOOTSTRAP"\n'
+        'gridtf_join --workers 2 2>/dev/null || echo "code $? ${TF_CONFIG-none} ${GRIDTF_TASK_TYPE-none}"\n'
+    )
+    rank = join(0, 1, script=script)
+    assert rank.process.communicate(timeout=60)[0] == "code 1 none none\n"
+
+
+def test_a_process_that_nobody_has_numbered_is_told_so(join: Join) -> None:
+    script = 'unset RANK; source "$GRIDTF_BOOTSTRAP"; gridtf_join'
+    code, errors = join(0, 1, script=script).end()
+    assert code == 2
+    assert "gridtf_join does not know this process's rank" in errors
+    code, errors = join(0, 1, script='unset GRIDTF_JOB_ID; source "$GRIDTF_BOOTSTRAP"; gridtf_join').end()
+    assert code == 2
+    assert "set GRIDTF_JOB_ID to the same word in all of them" in errors
+
+
+def test_whoever_waits_for_others_goes_when_its_shell_is_killed(join: Join, tmp_path: Path) -> None:
+    rank = join(0, 2, "--start-timeout 600")
+    attempts = RunDir(tmp_path / "gridtf-runs" / "gridtf_join-run-1")
+    record = until(
+        lambda: (latest := attempts.latest()) and read_record(latest.host_record("rank-0")), "rank 0 to publish"
+    )
+    waiting = int(record["pid"])
+    assert alive(waiting)
+    rank.process.kill()
+    gone(waiting)

@@ -1,0 +1,74 @@
+"""A launcher whose scheduler plays several hosts on this machine, each agent a process of its own.
+
+Called with a JSON list of hosts, each {"name", "slots", "gpus", "prefix"}: the prefix is put before the agent's
+command, so that a test can give a host another view of the file system, or make it never come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+from gridtf.bootstrap import launcher
+from gridtf.rundir import RunDir
+from gridtf.schedulers.base import AgentHandle, AgentMain, Allocation, Host, Wait
+from gridtf.schedulers.local import LocalScheduler
+from gridtf.spec import JobSpec
+
+_AGENT = "import sys; from gridtf.bootstrap.agent import main; sys.exit(main(sys.argv[1:]))"
+
+
+@dataclasses.dataclass
+class ProcessAgent:
+    host: str
+    process: subprocess.Popen[bytes]
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def terminate(self) -> None:
+        """Nothing: as on a real cluster, the agent learns it from the shared file system."""
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class ManyHosts(LocalScheduler):
+    def __init__(self, hosts: Sequence[Mapping[str, object]]) -> None:
+        super().__init__()
+        self.hosts = hosts
+
+    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+        environ["CUDA_VISIBLE_DEVICES"] = ""
+        return Allocation(
+            tuple(
+                Host(str(host["name"]), int(str(host.get("slots", 1))), cpus=1, address="127.0.0.1")
+                for host in self.hosts
+            )
+        )
+
+    def start_agents(self, allocation: Allocation, arguments: Sequence[str], agent: AgentMain) -> list[AgentHandle]:
+        agents: list[AgentHandle] = []
+        for host in self.hosts:
+            command = [*map(str, host.get("prefix", ())), sys.executable, "-c", _AGENT, str(host["name"]), *arguments]
+            process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
+            agents.append(ProcessAgent(str(host["name"]), process))
+        return agents
+
+
+def main() -> int:
+    spec = JobSpec.from_dict(json.loads(os.environ.pop("GRIDTF_SPEC")))
+    run = RunDir(Path(os.environ["GRIDTF_RUN_DIR"]))
+    run.path.mkdir(exist_ok=True)
+    return launcher.launch(run, spec, ManyHosts(json.loads(sys.argv[1])), "4711", os.environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

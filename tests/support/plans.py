@@ -1,0 +1,65 @@
+"""Plans and tasks for tests that need no job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gridtf.bootstrap.placement import PlacedTask, place
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.rundir import RunDir
+from gridtf.schedulers.base import Allocation, Host
+from gridtf.spec import JobSpec
+
+NONCE = "0123456789abcdef"
+
+
+def job(**values: Any) -> JobSpec:
+    """A specification; the command and the rest as in a job file."""
+    program = {} if "entry" in values else {"command": ["train"]}
+    return JobSpec.from_dict({**program, **values})
+
+
+def hosts(*gpus: int | None, slots: int = 8, cpus: int | None = None) -> Allocation:
+    """Hosts h0, h1, … with so many GPUs each."""
+    return Allocation(tuple(Host(f"h{number}", slots, has, cpus) for number, has in enumerate(gpus)))
+
+
+def task(name: str, host: str = "h0", *, rank: int | None = 0, gpus: int = 0, served: bool = False) -> PlacedTask:
+    """One task, such as worker:3. A ps or an evaluator has no rank."""
+    kind, index = name.split(":")
+    if served or kind in ("ps", "evaluator"):
+        rank = None
+    return PlacedTask(kind, int(index), host, gpus, 1, rank, rank, served)
+
+
+def task_plan(run: Path, allocation: Allocation, **values: Any) -> TaskPlan:
+    """The plan of attempt 1 in a new run directory, not written yet."""
+    directory = RunDir(run)
+    directory.path.mkdir(exist_ok=True)
+    attempt = directory.new_attempt()
+    spec = job(**values)
+    names = {host.name: host.address or host.name for host in allocation.hosts}
+    return TaskPlan(
+        attempt, NONCE, "4711", "local", spec, names, place(allocation, spec), "/usr/bin/python3", Path("/home/user")
+    )
+
+
+def records(plan: TaskPlan, *, nonce: str = NONCE, address: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What each host of the plan would publish: ports from 20000 on, one after the other."""
+    port = 20000
+    found: dict[str, Any] = {}
+    for host in plan.hosts:
+        ports = {}
+        for one in plan.on(host):
+            port += 1
+            ports[one.name] = port
+        found[host] = {
+            "nonce": nonce,
+            "host": host,
+            "address": (address or {}).get(host, host),
+            "ports": ports,
+            "master_port": 30000,
+        }
+    return found

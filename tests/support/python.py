@@ -1,0 +1,19 @@
+"""Another Python process that has gridtf, from this checkout."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    """The command that runs this code."""
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, in which gridtf can be imported."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **more}

@@ -1,0 +1,38 @@
+"""Plans of submissions for tests that render."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gridtf.schedulers.base import Plan
+from gridtf.spec import JobSpec
+
+# What a shell, sbatch or qsub would stumble over when it is not quoted.
+NASTY = {
+    "spaces": "  two  spaces  ",
+    "quotes": """it's a "test" \\' \\""",
+    "substitution": "$(touch pwned) `touch pwned` ${HOME} $((1+1)) !! ~ *",
+    "separators": "a; touch pwned & b | c > d < e # f",
+    "newlines": "one\ntwo\n\nfour\n",
+    "directives": "x\n#$ -l evil=1\n#SBATCH --nodes=99\n",
+    "trailing": "\\",
+    "controls": "\t\r\x1b[31m\x07\x7f\x85\u2028",
+    "text": "été 数据 \N{PARTY POPPER}",
+    "bytes": b"\xff\xfe raw".decode(errors="surrogateescape"),
+    "empty": "",
+    "dash": "-n",
+    "template": "{{ name }} {% raw %} {# x #}",
+}
+
+
+def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits-1", **values: Any) -> Plan:
+    """A plan whose specification is given as in a job file."""
+    return Plan(
+        spec=JobSpec.from_dict({"command": ["python", "train.py"], **values}),
+        scheduler=scheduler,
+        run_dir=Path(run_dir),
+        python="/opt/gridtf/bin/python",
+        bootstrap=Path("/opt/gridtf/lib/gridtf-bootstrap.sh"),
+        sources={},
+    )

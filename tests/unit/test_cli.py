@@ -1,0 +1,182 @@
+"""The command line itself: help, errors, completion."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gridtf
+from gridtf import cli, registry, resources
+from gridtf.cli import COMMANDS, main
+from gridtf.cli.common import module
+
+MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
+ROOT = str(Path(gridtf.__file__).parents[1])
+
+Captured = pytest.CaptureFixture[str]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-c", MAIN, *words]
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_names_every_command(word: str, capsys: Captured) -> None:
+    assert main([word]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out and summary in out for name, summary in COMMANDS.items())
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_nothing_asked_for_is_an_error(capsys: Captured) -> None:
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", cli.HELP)
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version(word: str, capsys: Captured) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out == f"gridtf {gridtf.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> None:
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: gridtf {name}")
+    assert COMMANDS[name][1:] in out.replace("\n", " ")
+    assert "gridtf" in out.partition(COMMANDS[name][1:40])[2]  # an example
+    assert max(map(len, out.splitlines())) <= 118
+
+
+def test_the_examples_in_the_help_parse(capsys: Captured) -> None:
+    from gridtf.arguments import split_command
+
+    for name in COMMANDS:
+        parser = module(name).parser()
+        for line in (parser.epilog or "").splitlines():
+            words = line.split("|")[0].split(">")[0].split()
+            if words[:2] == ["gridtf", name] and "…" not in line:
+                parser.parse(split_command(words[2:])[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["sumbit"], "gridtf: unknown command sumbit\n  did you mean submit?\n"),
+        (["xyz"], "gridtf: unknown command xyz\n  see `gridtf --help`\n"),
+        (["list", "--josn"], "gridtf: unknown option --josn\n  did you mean --json?\n"),
+        (["list", "x"], "gridtf: unexpected argument 'x'\n  see `gridtf list --help`\n"),
+        (["list", "--", "x"], "gridtf: gridtf list takes no command\n  see `gridtf list --help`\n"),
+        (["status"], "gridtf: the following arguments are required: JOB\n  see `gridtf status --help`\n"),
+        (["wait", "x", "--timeout", "soon"], "gridtf: argument --timeout: 'soon' is not a number of seconds\n"),
+        (["completion", "csh"], "gridtf: argument shell: invalid choice: 'csh' "),
+        (["submit", "--wiat", "--", "x"], "gridtf: unknown option --wiat\n  did you mean --wait?\n"),
+        (["submit", "nothing.toml"], "gridtf: no such file: nothing.toml\n"),
+        (["submit", "--nodes", "x", "--", "y"], "gridtf: --nodes: 'x' is not a node count\n  write a number, or a"),
+        (["status", "nothing"], "gridtf: no job is called nothing\n  `gridtf list` shows the jobs"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_few_lines(words: list[str], error: str, rough_path: Path, capsys: Captured) -> None:
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(error)
+    assert "Traceback" not in captured.err
+
+
+def test_debug_raises_wherever_it_stands_but_in_the_users_command(rough_path: Path, capsys: Captured) -> None:
+    from gridtf.errors import NotFoundError
+
+    for words in (["--debug", "status", "x"], ["status", "--debug", "x"], ["status", "x", "--debug"]):
+        with pytest.raises(NotFoundError):
+            main(words)
+    assert main(["render", "--scheduler", "slurm", "--", "x", "--debug"]) == 0
+    assert '"--debug"' in capsys.readouterr().out
+
+
+def test_what_should_not_happen_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    def broken() -> Path:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(resources, "bootstrap_script", broken)
+    assert main(["bootstrap-path"]) == 1
+    error = "gridtf: ValueError: broken\n  this should not happen: --debug shows where it comes from\n"
+    assert capsys.readouterr().err == error
+
+
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(resources, "bootstrap_script", interrupted)
+    assert main(["bootstrap-path"]) == 130
+
+
+def test_bootstrap_path(capsys: Captured) -> None:
+    assert main(["bootstrap-path"]) == 0
+    path = Path(capsys.readouterr().out.rstrip("\n"))
+    assert path.name == "gridtf-bootstrap.sh"
+    assert path.is_file()
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            command("--help"), stdout=writer, stderr=subprocess.PIPE, env={"PYTHONPATH": ROOT}, timeout=60, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+# --- completion
+
+
+def completions(line: str, folder: Path) -> set[str]:
+    """What the shell would offer after this line."""
+    answer = folder / "answer"
+    environ = {
+        **os.environ,
+        "PYTHONPATH": ROOT,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    subprocess.run(command(), env=environ, cwd=folder, timeout=60, check=True)
+    return {word.strip() for word in answer.read_text().splitlines()}
+
+
+def test_commands_options_and_jobs_are_completed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "job.json").write_text("{}")
+    registry.add(run, scheduler="slurm", job_id="4711", name="digits", now=1.0, environ=os.environ)
+    assert completions("gridtf ", tmp_path) >= set(COMMANDS)
+    assert completions("gridtf sub", tmp_path) == {"submit"}
+    assert {"--nodes", "--wait", "--gpus-per-node"} <= completions("gridtf submit --", tmp_path)
+    assert completions("gridtf status d", tmp_path) == {"digits"}
+    assert completions("gridtf cancel ", tmp_path) >= {"digits", "4711"}
+    assert completions("gridtf completion z", tmp_path) == {"zsh"}
+    assert completions("gridtf submit --scheduler s", tmp_path) == {"slurm", "sge"}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_code_for_a_shell(shell: str, capsys: Captured, tmp_path: Path) -> None:
+    assert main(["completion", shell]) == 0
+    code = capsys.readouterr().out
+    assert "gridtf" in code
+    if program := shutil.which(shell):
+        script = tmp_path / "code"
+        script.write_text(code)
+        subprocess.run([program, "-n", str(script)], timeout=60, check=True)

@@ -1,0 +1,119 @@
+"""gridtf render, and gridtf submit --dry-run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gridtf.cli import main
+from gridtf.cli.render import _resources, _tasks
+from gridtf.spec import JobSpec, TaskSpec
+from tests.support.scheduler import FakeScheduler
+
+Captured = pytest.CaptureFixture[str]
+
+JOB = """\
+command = ["python", "train.py"]
+run_dir = "run"
+gpus_per_node = 2
+[tasks.ps]
+count = 2
+cpus = 4
+[tasks.evaluator]
+"""
+
+
+def test_all_about_a_job_stands_on_stderr_and_the_script_alone_on_stdout(
+    fake: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gridtf.toml").write_text(JOB)
+    assert main(["render", "--scheduler", "slurm", "--nodes", "2", "--env", "A=it's", "--serve", "ps"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("#!/bin/bash\n")
+    assert captured.out.endswith("gridtf_exec\n")
+    assert captured.err.replace(str(tmp_path), "HERE").splitlines() == [
+        "name           train",
+        "scheduler      slurm",
+        "run directory  HERE/run",
+        "submit with    sbatch HERE/run/job.sh",
+        "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 a task",
+        "tasks          worker:0 and as many more as there is room for, ps:0 to ps:1 (served by gridtf), evaluator:0",
+        "values",
+        _value(tmp_path, 'chdir = "HERE"', "the folder of gridtf.toml"),
+        _value(tmp_path, 'command = ["python", "train.py"]', "gridtf.toml:1"),
+        _value(tmp_path, 'env.A = "it\'s"', "--env"),
+        _value(tmp_path, "gpus_per_node = 2", "gridtf.toml:3"),
+        _value(tmp_path, "nodes = 2", "--nodes"),
+        _value(tmp_path, 'run_dir = "HERE/run"', "gridtf.toml:2"),
+        _value(tmp_path, 'serve = ["ps"]', "--serve"),
+        _value(tmp_path, "tasks.evaluator = {}", "gridtf.toml:7"),
+        _value(tmp_path, "tasks.ps.count = 2", "gridtf.toml:5"),
+        _value(tmp_path, "tasks.ps.cpus = 4", "gridtf.toml:6"),
+        _value(tmp_path, 'scheduler = "slurm"', "--scheduler"),
+        _value(tmp_path, 'success_policy = "all"', "default"),
+        _value(tmp_path, 'gpu_resource = "gpu"', "default"),
+        _value(tmp_path, "kill_grace = 5.0", "default"),
+        _value(tmp_path, "start_timeout = 600.0", "default"),
+        _value(tmp_path, "heartbeat_timeout = 30.0", "default"),
+        _value(tmp_path, "evaluator_wait = 60.0", "default"),
+    ]
+
+
+def _value(tmp_path: Path, text: str, source: str) -> str:
+    longest = max(len(f'run_dir = "{tmp_path}/run"'), len('command = ["python", "train.py"]'))
+    padding = " " * (min(50, longest) - len(text.replace("HERE", str(tmp_path))))
+    return f"  {text}{padding}  {source}"
+
+
+@pytest.mark.parametrize("scheduler", ["local", "slurm", "sge"])
+def test_rendering_changes_nothing_and_needs_no_scheduler(
+    scheduler: str, rough_path: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    run_dir = str(tmp_path / "run")
+    words = ["--scheduler", scheduler, "--workers", "2", "--pe", "mpi", "--run-dir", run_dir, "--", "python", "a b.py"]
+    assert main(["render", *words]) == 0
+    rendered = capsys.readouterr()
+    assert main(["submit", "--dry-run", *words]) == 0
+    assert capsys.readouterr() == rendered
+    assert list(rough_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [rough_path]
+    subprocess.run(["bash", "-n"], input=rendered.out.encode(), timeout=60, check=True)
+
+
+def test_what_the_scheduler_cannot_do_is_told_with_its_place(rough_path: Path, capsys: Captured) -> None:
+    assert main(["render", "--scheduler", "local", "--nodes", "2", "--", "x"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err[:17]) == ("", "gridtf: --nodes: ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "tasks"),
+    [
+        (JobSpec(command=("x",)), ["worker:0 and as many more as there is room for"]),
+        (
+            JobSpec(entry="a:b", tasks={"worker": TaskSpec(count=3), "ps": TaskSpec(), "chief": TaskSpec(count=1)}),
+            ["chief:0", "worker:0 to worker:2", "ps:0 (served by gridtf)"],
+        ),
+        (JobSpec(command=("x",), tasks={"chief": TaskSpec(), "worker": TaskSpec(count=0)}), ["chief:0"]),
+    ],
+)
+def test_tasks_as_far_as_they_are_known(spec: JobSpec, tasks: list[str]) -> None:
+    assert list(_tasks(spec)) == tasks
+
+
+@pytest.mark.parametrize(
+    ("spec", "resources"),
+    [
+        (JobSpec(command=("x",)), "1 host, 1 training task each, no GPUs"),
+        (JobSpec(command=("x",), nodes="2-4", tasks_per_node=3), "2-4 hosts, 3 training tasks each, no GPUs"),
+        (
+            JobSpec(command=("x",), nodes=2, gpus_per_node=8, gpus_per_task=2, cpus_per_task=6),
+            "2 hosts, 4 training tasks each, 8 GPUs each, 2 a task, 6 CPUs a task",
+        ),
+    ],
+)
+def test_resources_in_words(spec: JobSpec, resources: str) -> None:
+    assert _resources(spec) == resources

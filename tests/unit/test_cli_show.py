@@ -1,0 +1,224 @@
+"""What the commands print of jobs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gridtf import submission
+from gridtf.cli import main, show, wait
+from gridtf.observe.state import JobView, TaskView
+from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, JobStatus
+from gridtf.submission import Job
+from tests.support.scheduler import FakeScheduler
+
+Captured = pytest.CaptureFixture[str]
+RUN = Path("/runs/digits-1")
+LOG = RUN / "attempt-1" / "logs" / "worker-1.log"
+GOING = JobView(
+    name="digits",
+    job_id="4711",
+    scheduler="slurm",
+    state=RUNNING,
+    reason="3 tasks on 2 hosts",
+    hint="",
+    run_dir=RUN,
+    attempt=1,
+    phase="running",
+    started=1000.0,
+    ended=None,
+    exit_code=None,
+    tasks=(
+        TaskView("worker:0", "n1", RUNNING, log=LOG.with_name("worker-0.log")),
+        TaskView("worker:1", "node2", RUNNING, log=LOG),
+        TaskView("ps:0", "n1", PENDING),
+    ),
+    cause=None,
+)
+FAILURE = replace(
+    GOING,
+    state=FAILED,
+    reason="worker:1 on node2: exit code 3",
+    hint="look at it",
+    ended=1200.0,
+    exit_code=1,
+    tasks=(
+        replace(GOING.tasks[0], state="STOPPED", signal="SIGTERM"),
+        replace(GOING.tasks[1], state=FAILED, exit=3),
+        GOING.tasks[2],
+    ),
+    cause={"task": "worker:1", "host": "node2", "exit": 3, "signal": None, "log": str(LOG), "tail": ["a", "b"]},
+)
+
+
+def test_a_job_that_runs() -> None:
+    assert show.job(GOING, 1075.0) == (
+        "name           digits\n"
+        "job            4711 (slurm)\n"
+        "state          RUNNING for 1 min 15 s\n"
+        "detail         3 tasks on 2 hosts\n"
+        "run directory  /runs/digits-1\n"
+        "\n"
+        "TASK      HOST   STATE    EXIT  LOG\n"
+        "worker:0  n1     RUNNING  -     attempt-1/logs/worker-0.log\n"
+        "worker:1  node2  RUNNING  -     attempt-1/logs/worker-1.log\n"
+        "ps:0      n1     PENDING  -     -"
+    )
+
+
+def test_a_job_that_failed() -> None:
+    assert show.job(replace(FAILURE, attempt=2), 5000.0) == (
+        "name           digits\n"
+        "job            4711 (slurm)\n"
+        "state          FAILED after 3 min 20 s\n"
+        "why            worker:1 on node2: exit code 3\n"
+        "               look at it\n"
+        "run directory  /runs/digits-1\n"
+        "attempt        2\n"
+        "\n"
+        "TASK      HOST   STATE    EXIT     LOG\n"
+        "worker:0  n1     STOPPED  SIGTERM  attempt-1/logs/worker-0.log\n"
+        "worker:1  node2  FAILED   3        attempt-1/logs/worker-1.log\n"
+        "ps:0      n1     PENDING  -        -\n"
+        "\n"
+        "last lines of /runs/digits-1/attempt-1/logs/worker-1.log:\n"
+        "  a\n"
+        "  b"
+    )
+
+
+def test_a_verdict() -> None:
+    assert show.verdict(FAILURE, 5000.0) == (
+        "digits (4711): FAILED after 3 min 20 s\n"
+        "  worker:1 on node2: exit code 3\n"
+        "  look at it\n"
+        "\n"
+        "last lines of /runs/digits-1/attempt-1/logs/worker-1.log:\n"
+        "  a\n"
+        "  b"
+    )
+    assert show.verdict(replace(GOING, state=COMPLETED, reason="", started=None), 0.0) == "digits (4711): COMPLETED"
+
+
+def test_progress() -> None:
+    assert show.progress(GOING) == "running; 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
+    assert show.progress(replace(GOING, state=PENDING, reason="Resources", tasks=())) == "pending; Resources"
+    assert show.progress(replace(GOING, state=PENDING, reason="", tasks=())) == "pending"
+
+
+def test_a_table_of_jobs() -> None:
+    waiting = replace(GOING, name="n", state=PENDING, started=None, tasks=())
+    lines = show.job_table([GOING, waiting]).splitlines()
+    assert [line.split() for line in lines[::2]] == [
+        ["NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN", "DIRECTORY"],
+        ["n", "4711", "slurm", "PENDING", "-", "-", "/runs/digits-1"],
+    ]
+    assert lines[1].split()[:5] == ["digits", "4711", "slurm", "RUNNING", "3"]
+    assert len({line.index("/runs") for line in lines[1:]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0 s"), (0.9, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert show.duration(seconds) == text
+    assert show.duration(3 * 86400 + 4 * 3600 + 59) == "3 d 4 h"
+
+
+# --- following a job
+
+
+class Watched(Job):
+    """A job whose views are given."""
+
+    id = "4711"
+
+    def __init__(self, *views: JobView) -> None:
+        super().__init__(RUN)
+        self.views = views
+
+    def watch(self, timeout: float | None = None, poll: float = 2.0):  # type: ignore[no-untyped-def]
+        yield from self.views
+
+
+@pytest.mark.parametrize(
+    ("last", "code"),
+    [
+        (replace(GOING, state=COMPLETED, exit_code=0), 0),
+        (replace(GOING, state=CANCELLED, exit_code=None), 1),
+        (replace(GOING, state=CANCELLED, exit_code=0), 1),
+        (replace(FAILURE, exit_code=7), 7),
+    ],
+)
+def test_the_exit_code_is_the_jobs(last: JobView, code: int, capsys: Captured) -> None:
+    assert wait.follow(Watched(GOING, GOING, last)) == code
+    captured = capsys.readouterr()
+    assert captured.out.startswith(f"digits (4711): {last.state}")
+    assert [line.split("  ", 1)[1] for line in captured.err.splitlines()] == [show.progress(GOING)]
+
+
+def test_a_job_that_says_nothing_new_is_heard_of_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    clock = iter(range(0, 1000, 25))
+    monkeypatch.setattr(wait.time, "monotonic", lambda: float(next(clock)))
+    wait.follow(Watched(*[GOING] * 8, FAILURE))
+    assert len(capsys.readouterr().err.splitlines()) == 3
+
+
+def test_a_limit_that_passes_is_told(capsys: Captured) -> None:
+    assert wait.follow(Watched(GOING), 5.0) == 124
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.splitlines()[-1]) == ("", "gridtf: job 4711 has not ended after 5 s")
+
+
+def test_json_alone_stands_on_stdout(capsys: Captured) -> None:
+    assert wait.follow(Watched(GOING, FAILURE), as_json=True) == 1
+    view = json.loads(capsys.readouterr().out)
+    assert (view["state"], view["tasks"][1]["exit"], view["run_dir"]) == (FAILED, 3, str(RUN))
+
+
+# --- commands on a scheduler that only pretends
+
+
+def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out == "no jobs yet\n"
+    for number in range(22):
+        assert main(["submit", "--name", f"n{number}", "--json", "--", "x"]) == 0
+        assert json.loads(capsys.readouterr().out).keys() == {"name", "job_id", "run_dir"}
+    fake.states = [JobStatus(PENDING, "Resources")]
+    fake.asked.clear()
+    assert main(["list"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == ["NAME", *(f"n{number}" for number in range(21, 1, -1))]
+    assert [len(ids) for ids in fake.asked] == [20]
+    assert main(["list", "--all", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 22
+
+
+def test_a_job_that_does_not_end_when_told_to(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    assert main(["submit", "--name", "stubborn", "--kill-grace", "0", "--", "x"]) == 0
+    monkeypatch.setattr(fake, "cancel", lambda submitted, force=False: None)
+    monkeypatch.setattr(submission, "_CANCEL_MARGIN", 0.0)
+    capsys.readouterr()
+    assert main(["cancel", "stubborn"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["gridtf: job 101 was told to end, but is still RUNNING", "  look again with: gridtf status 101"]
+
+
+def test_a_job_that_cannot_be_cancelled_is_not_called_so(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    assert main(["submit", "--name", "far", "--", "x"]) == 0
+    run = Job(capsys.readouterr().out.splitlines()[2].removeprefix("run directory  ")).run
+    fake.refuses = "it runs elsewhere"
+    assert main(["cancel", "far"]) == 1
+    assert "it runs elsewhere" in capsys.readouterr().err
+    assert not run.cancelled.exists()

@@ -1,0 +1,138 @@
+"""Flags, and the table of options that they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridtf import config
+from gridtf.options import ALIASES, OPTIONS, by_variable
+from gridtf.spec import JobSpec, TaskSpec
+from tests.support.configuration import read, refused
+
+
+def test_every_option_sets_a_key_that_a_job_file_knows_too() -> None:
+    for option in OPTIONS:
+        key = tuple(option.key.split("."))
+        config._check_key((*key, "NAME") if option.kind == "variables" else key, 1)
+
+
+def test_every_key_of_a_job_has_an_option_but_the_tables_and_the_command() -> None:
+    keys = {option.key.partition(".")[0] for option in OPTIONS} | {"command"}
+    assert keys == set(JobSpec.__dataclass_fields__)
+
+
+def test_no_two_options_share_a_flag() -> None:
+    flags = [flag for option in OPTIONS for flag in option.flags]
+    assert len(flags) == len(set(flags))
+    assert {"GRIDTF_SUBMIT_WORKERS", "GRIDTF_SUBMIT_QUEUE", "GRIDTF_SUBMIT_GPUS_PER_NODE"} <= by_variable().keys()
+
+
+def test_every_alias_stands_for_a_key() -> None:
+    assert set(ALIASES.values()) <= JobSpec.__dataclass_fields__.keys()
+
+
+# --- flags
+
+
+def test_every_flag_reaches_its_key(tmp_path: Path) -> None:
+    words = (
+        "--scheduler slurm --name n --nodes 2-4 --gpus-per-node 4 --tasks-per-node 2 --gpus-per-task 2 "
+        "--cpus-per-task 8 --mem 16G --time 1:30:00 --partition p --pe mpi --slots 8 --gpu-resource g --account a "
+        "--workers 3 --ps 2 --chief --evaluator --serve ps --success-policy chief --env A=1=2 --env B= "
+        "--setup a --setup b --python py --chdir c --template t --native --exclusive --native -l "
+        "--run-dir d --run-root r --kill-grace 1 --start-timeout 2 --heartbeat-timeout 3.5 --evaluator-wait 4 "
+        "-- cmd --wait -- --nodes 9"
+    )
+    assert read(words, tmp_path).spec == JobSpec(
+        command=("cmd", "--wait", "--", "--nodes", "9"),
+        scheduler="slurm",
+        name="n",
+        nodes="2-4",
+        gpus_per_node=4,
+        tasks_per_node=2,
+        gpus_per_task=2,
+        cpus_per_task=8,
+        mem="16G",
+        time="1:30:00",
+        partition="p",
+        pe="mpi",
+        slots=8,
+        gpu_resource="g",
+        account="a",
+        tasks={
+            "worker": TaskSpec(count=3),
+            "ps": TaskSpec(count=2),
+            "chief": TaskSpec(count=1),
+            "evaluator": TaskSpec(count=1),
+        },
+        serve=("ps",),
+        success_policy="chief",
+        env={"A": "1=2", "B": ""},
+        setup=("a", "b"),
+        python="py",
+        chdir=str(tmp_path / "c"),
+        template=str(tmp_path / "t"),
+        native=("--exclusive", "-l"),
+        run_dir=str(tmp_path / "d"),
+        run_root=str(tmp_path / "r"),
+        kill_grace=1.0,
+        start_timeout=2.0,
+        heartbeat_timeout=3.5,
+        evaluator_wait=4.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value", "source"),
+    [
+        ("-N 2", "nodes", 2, "-N"),
+        ("-N2", "nodes", 2, "-N"),
+        ("--nodes=2", "nodes", 2, "--nodes"),
+        ("--nodes 1 --nodes 2", "nodes", 2, "--nodes"),
+        ("-J x", "name", "x", "-J"),
+        ("-t 90m", "time", "90m", "-t"),
+        ("-c 4", "cpus_per_task", 4, "-c"),
+        ("-q all.q", "partition", "all.q", "-q"),
+        ("--queue all.q", "partition", "all.q", "--queue"),
+        ("--project p", "account", "p", "--project"),
+        ("--ps-builtin --ps 1", "serve", ("ps",), "--ps-builtin"),
+        ("--serve ps,worker --chief", "serve", ("ps", "worker"), "--serve"),
+    ],
+)
+def test_spellings(words: str, key: str, value: object, source: str, tmp_path: Path) -> None:
+    made = read(f"{words} -- x", tmp_path)
+    assert (getattr(made.spec, key), made.sources[key]) == (value, source)
+
+
+def test_a_name_alone_copies_a_variable(tmp_path: Path) -> None:
+    assert read("--env TOKEN -- x", tmp_path, {"TOKEN": "t=1"}).spec.env == {"TOKEN": "t=1"}
+    assert str(refused("--env TOKEN -- x", tmp_path)).startswith("--env: TOKEN is not set here")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        ("--nods 2 -- x", "unknown option --nods", "did you mean --nodes?"),
+        ("--gpus-per-nod=2 -- x", "unknown option --gpus-per-nod", "did you mean --gpus-per-node"),
+        ("--part p -- x", "unknown option --part", "did you mean --partition"),
+        ("--nodes -- x", "argument --nodes/-N: expected one argument", "--help"),
+        ("--nodes 0 -- x", "--nodes: '0' is not a node count", "write a number, or a range such as 2-4"),
+        ("--workers two -- x", "--workers: 'two' is not a whole number of 0 or more", ""),
+        ("--kill-grace soon -- x", "--kill-grace: 'soon' is not a number of seconds", ""),
+        ("-t soon -- x", "-t: 'soon' is not a walltime", "90m"),
+        ("--env A-B=1 -- x", "--env: 'A-B' is not a name that a shell can export", ""),
+        ("--workers 0 -- x", "--workers: no worker and no chief: nothing would train", ""),
+        ("--entry a:b -- x", "--entry: a command and an entry function were given", "give one of them"),
+        ("--workers 2", "nothing to run", "give a command after --"),
+        ("--workers 2 --", "there is no command after --", ""),
+        ("python train.py --nodes 2", "unexpected argument 'train.py'", "a command goes after --"),
+        ("python train.py --epochs 2", "unexpected argument 'train.py'", "a command goes after --"),
+    ],
+)
+def test_a_wrong_flag_is_named(words: str, what: str, hint: str, tmp_path: Path) -> None:
+    error = refused(words, tmp_path)
+    assert error.what == what
+    assert hint in error.hint
+    assert error.exit_code == 2

@@ -1,0 +1,132 @@
+"""gridtf.task(): what a task learns of itself from its environment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import gridtf
+from gridtf import contract
+from gridtf.contract import Task, task
+from gridtf.errors import GridtfError
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The environment of worker 1 of two, with a ps."""
+    cluster = {"ps": ["a:1"], "worker": ["a:2", "b:1"]}
+    rendezvous = tmp_path / "attempt-1" / "rendezvous.json"
+    rendezvous.parent.mkdir()
+    rendezvous.write_text(json.dumps({"job": "42", "attempt": 1, "nonce": "f00d", "cluster": cluster}))
+    return {
+        "GRIDTF_RUN_DIR": str(tmp_path),
+        "GRIDTF_JOB_ID": "42",
+        "GRIDTF_JOB_NAME": "digits",
+        "GRIDTF_ATTEMPT": "1",
+        "GRIDTF_TASK_TYPE": "worker",
+        "GRIDTF_TASK_INDEX": "1",
+        "GRIDTF_RENDEZVOUS": str(rendezvous),
+        "GRIDTF_NONCE": "f00d",
+        "OUTPUT_DIR": str(tmp_path / "output"),
+        "CUDA_VISIBLE_DEVICES": "2,GPU-3f",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+    }
+
+
+def make_task(task_type: str, index: int, **cluster: tuple[str, ...]) -> Task:
+    here = Path("/run")
+    return Task(task_type, index, cluster, "42", "digits", 1, here, here / "output", (), None, None)
+
+
+def test_whole_contract(environ: dict[str, str], tmp_path: Path) -> None:
+    assert task(environ) == Task(
+        type="worker",
+        index=1,
+        cluster={"ps": ("a:1",), "worker": ("a:2", "b:1")},
+        job_id="42",
+        job_name="digits",
+        attempt=1,
+        run_dir=tmp_path,
+        output_dir=tmp_path / "output",
+        gpus=("2", "GPU-3f"),
+        rank=1,
+        world_size=2,
+    )
+    assert task(environ).name == "worker:1"
+
+
+def test_what_may_be_absent(environ: dict[str, str], tmp_path: Path) -> None:
+    for name in ("GRIDTF_JOB_ID", "GRIDTF_JOB_NAME", "OUTPUT_DIR", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
+        del environ[name]
+    found = task(environ)
+    assert (found.job_id, found.job_name, found.gpus, found.rank, found.world_size) == ("", "", (), None, None)
+    assert found.output_dir == tmp_path / "output"
+
+
+def test_empty_means_no_gpu(environ: dict[str, str]) -> None:
+    assert task({**environ, "CUDA_VISIBLE_DEVICES": ""}).gpus == ()
+
+
+def test_reads_the_process_environment(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert gridtf.task() == task(environ)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        contract.RUN_DIR,
+        contract.ATTEMPT,
+        contract.TASK_TYPE,
+        contract.TASK_INDEX,
+        contract.RENDEZVOUS,
+        contract.NONCE,
+    ],
+)
+def test_outside_a_task(environ: dict[str, str], name: str) -> None:
+    del environ[name]
+    with pytest.raises(GridtfError) as caught:
+        task(environ)
+    assert caught.value.what == "this process is not a gridtf task"
+    assert caught.value.why == f"{name} is not set"
+    assert "gridtf submit" in caught.value.hint
+
+
+def test_stale_rendezvous(environ: dict[str, str]) -> None:
+    with pytest.raises(GridtfError, match=r"is not this attempt's rendezvous file"):
+        task({**environ, "GRIDTF_NONCE": "beef"})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_broken_rendezvous(environ: dict[str, str], text: str) -> None:
+    Path(environ["GRIDTF_RENDEZVOUS"]).write_text(text)
+    with pytest.raises(GridtfError, match=r"is not this attempt's rendezvous file"):
+        task(environ)
+
+
+def test_missing_rendezvous(environ: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(GridtfError, match=r"gone\.json is not this attempt's rendezvous file"):
+        task({**environ, "GRIDTF_RENDEZVOUS": str(tmp_path / "gone.json")})
+
+
+@pytest.mark.parametrize(
+    ("found", "leads"),
+    [
+        (make_task("chief", 0, chief=("a:1",), worker=("a:2",)), True),
+        (make_task("master", 0, master=("a:1",), worker=("a:2",)), True),
+        (make_task("worker", 0, chief=("a:1",), worker=("a:2",)), False),
+        (make_task("worker", 0, master=("a:1",), worker=("a:2",)), False),
+        (make_task("worker", 0, worker=("a:1", "a:2")), True),
+        (make_task("worker", 1, worker=("a:1", "a:2")), False),
+        (make_task("worker", 0, chief=(), worker=("a:1", "a:2")), True),
+        (make_task("ps", 0, ps=("a:1",), worker=("a:2",)), False),
+        (make_task("evaluator", 0, worker=("a:2",)), False),
+    ],
+    ids=lambda value: value.name if isinstance(value, Task) else "",
+)
+def test_who_leads(found: Task, leads: bool) -> None:
+    assert found.is_chief is leads

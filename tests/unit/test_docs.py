@@ -1,0 +1,173 @@
+"""The documents speak of what is there: links and files, commands and options, keys of the job file, the house."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gridtf.cli import COMMANDS
+from gridtf.config import SITE_FILE, configure
+from gridtf.options import OPTIONS
+from gridtf.roles import TASK_TYPES
+from gridtf.spec import JobSpec, TaskSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")], key=lambda path: str(path)
+)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def prose(text: str) -> str:
+    """Without code blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings, as code forges make them."""
+    headings = re.findall(r"^#+ +(.+)$", prose(path.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(document: Path) -> None:
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(document.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = document.parent / file if file else document
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            wrong.append(target)
+    assert not wrong
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_files_that_are_named_exist(document: Path) -> None:
+    text = prose(document.read_text(encoding="utf-8"))
+    named = re.findall(rf"`((?:{'|'.join(map(re.escape, TOP))})/[\w./-]*)`", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@cache
+def flags(command: str) -> frozenset[str]:
+    """All options that ``gridtf COMMAND --help`` shows."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from gridtf.cli import main; sys.exit(main())", *command.split(), "--help"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", done.stdout))
+
+
+def gridtf_commands(text: str) -> list[list[str]]:
+    """The words of every gridtf command line in code blocks and in backticks."""
+    lines = [line for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S) for line in block.splitlines()]
+    lines += re.findall(r"`(gridtf [^`]+)`", prose(text)) + re.findall(r"^ {4}(gridtf .+)$", prose(text), re.M)
+    found = []
+    for line in lines:
+        match = re.match(r"\s*(?:\$ |.*\"\$\()?gridtf (?=[a-z-])(.*?)(?:\)\")?$", line)
+        if match:
+            found.append(shlex.split(match[1].replace("…", ""), comments=True))
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_commands_and_options_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    wrong = []
+    for command, *words in gridtf_commands(text):
+        if command.startswith("-"):
+            continue
+        if command not in COMMANDS:
+            wrong.append(command)
+            continue
+        own = words[: words.index("--")] if "--" in words else words
+        used = {word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)}
+        wrong += [f"{command} {flag}" for flag in sorted(used - flags(command) - {"--debug"})]
+    assert not wrong
+
+
+def test_options_in_the_text_of_the_readme_exist() -> None:
+    known = frozenset().union(*(flags(command) for command in COMMANDS), flags(""), {"--quick"})
+    named = set(re.findall(r"`(--[a-z][a-z-]*)", prose(README)))
+    assert named - known == set()
+
+
+def test_readme_shows_every_command() -> None:
+    shown = {words[0] for words in gridtf_commands(README)}
+    assert set(COMMANDS) <= shown
+
+
+def test_readme_explains_every_key_of_the_job_file() -> None:
+    (table,) = re.findall(r"^\| key \| .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
+    explained = {key for row in table.strip().splitlines()[2:] for key in re.findall(r"`([\w.]+)`", row.split("|")[1])}
+    job = {field.name for field in fields(JobSpec)} - {"tasks"}
+    task = {f"tasks.TYPE.{field.name}" for field in fields(TaskSpec)}
+    assert explained == job | task
+    options = {option.key: option.flags[0] for option in reversed(OPTIONS)}
+    for row in table.strip().splitlines()[2:]:
+        key = row.split("|")[1].strip(" `")
+        if key in options:
+            assert f"`{options[key]}`" in row
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
+def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
+    (tmp_path / "gridtf.toml").write_text(text, encoding="utf-8")
+    configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path)
+
+
+def test_readme_names_every_task_type_and_the_site_file() -> None:
+    assert [kind for kind in TASK_TYPES if f"`{kind}`" not in README] == []
+    assert SITE_FILE in README
+
+
+def test_readme_has_a_table_of_contents() -> None:
+    sections = re.findall(r"^## (.+)$", prose(README), flags=re.MULTILINE)
+    contents = re.findall(r"^ *[-*] \[(.+?)\]\(#", README, flags=re.MULTILINE)
+    assert contents == sections
+
+
+def test_architecture_has_a_line_for_every_file() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    (house,) = [block for block in blocks(text, "") if block.startswith("gridtf/")]
+    folder = ""
+    described = set()
+    for line in house.splitlines():
+        indent, word = re.match(r"( *)(\S+)", line).groups()  # type: ignore[union-attr]
+        if word.endswith("/"):
+            folder = (f"{folder.split('/')[0]}/" if indent else "") + word
+        elif indent:
+            folder = folder if len(indent) > 2 else f"{folder.split('/')[0]}/"
+            described.add(folder + word)
+    files = [*ROOT.glob("gridtf/**/*.py"), *ROOT.glob("templates/*"), *ROOT.glob("scripts/**/*")]
+    there = {name(path) for path in files if path.is_file() and path.suffix != ".pyc" and path.name != "__init__.py"}
+    assert described == there
+
+
+def test_changelog_names_this_version() -> None:
+    from gridtf import __version__
+
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert __version__ in headings

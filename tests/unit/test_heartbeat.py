@@ -1,0 +1,99 @@
+"""Signs of life: often enough to be believed, seldom enough for the file server, and no clock but one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridtf.bootstrap import heartbeat
+from gridtf.bootstrap.heartbeat import Heartbeat, Watch, interval
+from gridtf.errors import RunDirError
+from gridtf.rundir import read_record
+
+
+class Clock:
+    """Stands in for the time module."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.wall = 5000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.wall
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(heartbeat, "time", clock)
+    return clock
+
+
+def test_beats_are_slower_with_many_hosts_and_several_fit_into_the_timeout() -> None:
+    assert interval(1, 30.0) == 1.0
+    assert interval(1024, 60.0) == 10.0
+    assert interval(1024, 30.0) == 7.5
+    for hosts in (1, 2, 16, 64, 200, 1024, 100_000):
+        for timeout in (0.1, 1.0, 4.0, 30.0, 600.0):
+            assert 0 < interval(hosts, timeout) <= min(10.0, timeout / 4)
+            assert interval(hosts, timeout) <= interval(hosts + 1, timeout)
+
+
+def test_a_beat_counts_and_says_the_time(tmp_path: Path, clock: Clock) -> None:
+    beats = Heartbeat(tmp_path / "b.json", lambda: {"nonce": "n", "tasks": {}}, 1, 30.0)
+    assert beats.beat()
+    assert read_record(tmp_path / "b.json") == {"nonce": "n", "tasks": {}, "beat": 1, "time": 5000.0}
+    clock.now, clock.wall = 1000.5, 4000.0  # the host's clock was set back: no matter
+    assert not beats.beat()
+    assert (read_record(tmp_path / "b.json") or {})["beat"] == 1
+    assert beats.beat(now=True)
+    assert (read_record(tmp_path / "b.json") or {})["beat"] == 2
+    clock.now = 1001.2
+    assert not beats.beat()  # the interval begins anew with every beat
+    clock.now = 1001.6
+    assert beats.beat()
+    assert (read_record(tmp_path / "b.json") or {})["beat"] == 3
+
+
+def test_a_record_is_made_only_when_it_is_written(tmp_path: Path, clock: Clock) -> None:
+    made: list[int] = []
+
+    def record() -> dict[str, object]:
+        made.append(1)
+        return {}
+
+    beats = Heartbeat(tmp_path / "b.json", record, 1, 30.0)
+    for _ in range(5):
+        beats.beat()
+    assert len(made) == 1
+
+
+def test_a_beat_that_cannot_be_written_is_an_error_and_the_next_one_may_come(tmp_path: Path, clock: Clock) -> None:
+    beats = Heartbeat(tmp_path / "later" / "b.json", dict, 1, 30.0)
+    with pytest.raises(RunDirError):
+        beats.beat()
+    (tmp_path / "later").mkdir()
+    clock.now += 1.0
+    assert beats.beat()
+
+
+def test_silence_is_measured_by_the_watchers_clock_alone(clock: Clock) -> None:
+    watch = Watch(30.0)
+    clock.now += 5
+    assert watch.silence() == 5  # also before anything was heard
+    watch.heard(None)
+    assert watch.silence() == 5
+    watch.heard(1)
+    assert watch.silence() == 0
+    clock.now += 31
+    watch.heard(1)  # the same beat again is no sign of life
+    assert watch.silence() == 31 > watch.limit
+    watch.heard(2)
+    assert watch.silence() == 0
+    clock.now += 1
+    watch.heard(1)  # a counter that is another one is heard, also when it began anew
+    assert watch.silence() == 0

@@ -1,0 +1,126 @@
+"""Who joins: rank, size and step as each starter says them; which task each rank is; whose the GPUs are."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.members import Member, member_of, roster, split_gpus
+from gridtf.errors import PlacementError, UsageError
+from tests.support.plans import job
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "4", "GRIDTF_JOB_ID": "x"}, Member(1, 4, "x")),
+        (
+            {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2"},
+            Member(3, 4, "77.2.0"),
+        ),
+        (
+            {
+                "SLURM_PROCID": "3",
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_JOB_ID": "77",
+                "SLURM_STEP_ID": "2",
+                "SLURM_RESTART_COUNT": "1",
+                "RANK": "9",  # of an outer job
+                "WORLD_SIZE": "10",
+            },
+            Member(3, 4, "77.2.1"),
+        ),
+        (  # mpirun in a Slurm job: on the first node its processes are no step of their own
+            {
+                "OMPI_COMM_WORLD_RANK": "0",
+                "OMPI_COMM_WORLD_SIZE": "2",
+                "PMIX_NAMESPACE": "prterun-n1-123@1",
+                "SLURM_PROCID": "0",
+                "SLURM_NTASKS": "8",
+                "SLURM_JOB_ID": "77",
+            },
+            Member(0, 2, "prterun-n1-123-1"),
+        ),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "77.4"}, Member(1, 2, "77.4.0")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "GRIDTF_JOB_ID": "a/b c"}, Member(1, 2, "a-b-c")),
+        (  # the batch script itself is no step: what it has numbered by hand counts
+            {
+                "SLURM_PROCID": "0",
+                "SLURM_NTASKS": "8",
+                "SLURM_JOB_ID": "77",
+                "RANK": "1",
+                "WORLD_SIZE": "2",
+                "GRIDTF_JOB_ID": "x",
+            },
+            Member(1, 2, "x"),
+        ),
+    ],
+)
+def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], expected: Member) -> None:
+    assert member_of(environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "size"), [("2", "2"), ("-1", "2"), ("one", "2"), ("0", "two"), ("", ""), ("0", "0"), ("1.0", "2")]
+)
+def test_ranks_that_cannot_be_are_refused(rank: str, size: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} cannot be")):
+        member_of({"RANK": rank, "WORLD_SIZE": size, "GRIDTF_JOB_ID": "x"})
+
+
+def test_the_roster_is_in_rank_order() -> None:
+    tasks = roster(job(tasks={"master": {}, "ps": {"count": 2}, "evaluator": {}}, gpus_per_task=2), 6)
+    assert [(task.name, task.rank) for task in tasks] == [
+        ("master:0", 0),
+        ("worker:0", 1),
+        ("worker:1", 2),
+        ("ps:0", None),
+        ("ps:1", None),
+        ("evaluator:0", None),
+    ]
+    assert [task.name for task in roster(job(tasks={"chief": {}}), 1)] == ["chief:0"]
+    with pytest.raises(PlacementError, match=r"is 1 \(1 chief\), the number of processes that join is 3"):
+        roster(job(tasks={"chief": {}, "worker": {"count": 0}}), 3)
+
+
+def _seen(*processes: tuple[str, str]) -> list[dict[str, Any]]:
+    """What each process would publish: (host, CUDA_VISIBLE_DEVICES)."""
+    return [{"hostname": host, "granted": [gpu for gpu in gpus.split(",") if gpu]} for host, gpus in processes]
+
+
+@pytest.mark.parametrize(
+    ("values", "processes", "expected"),
+    [
+        ({}, [("a", "0,1"), ("a", "0,1"), ("b", "0,1"), ("b", "0,1")], ["0", "1", "0", "1"]),
+        ({}, [("a", "0"), ("a", "1"), ("b", ""), ("b", "")], ["0", "1", "", ""]),
+        (
+            {"gpus_per_task": 2},
+            [("a", "0,1,2,3"), ("a", "0,1,2,3"), ("b", "4,5"), ("c", "0,1")],
+            ["0,1", "2,3", "4,5", "0,1"],
+        ),
+        ({"gpus_per_task": 0}, [("a", "0,1")] * 4, ["", "", "", ""]),
+        ({"gpus_per_node": 0}, [("a", "0,1")] * 4, ["", "", "", ""]),
+        (
+            {"tasks": {"chief": {"gpus": 2}, "worker": {"gpus": 1}}},
+            [("a", "0,1,2,3")] * 3 + [("b", "7")],
+            ["0,1", "2", "3", "7"],
+        ),
+        ({"tasks": {"ps": {"count": 3}}}, [("a", "0,1")] * 4, ["0", "", "", ""]),
+    ],
+)
+def test_how_gpus_are_split(values: dict[str, Any], processes: list[tuple[str, str]], expected: list[str]) -> None:
+    spec = job(**values)
+    shares = split_gpus(roster(spec, 4), _seen(*processes), spec)
+    assert [",".join(gpus) for gpus in shares.values()] == expected
+
+
+def test_fewer_gpus_than_were_asked_for_is_an_error_with_the_numbers() -> None:
+    spec = job(gpus_per_task=2)
+    with pytest.raises(PlacementError, match="worker:1 on b needs 2 GPUs, but sees 1"):
+        split_gpus(roster(spec, 2), _seen(("a", "0,1"), ("b", "3")), spec)
+    with pytest.raises(PlacementError, match="worker:0 on a needs 1 GPU, but sees 0"):
+        split_gpus(roster(job(gpus_per_node=4), 1), _seen(("a", "")), job(gpus_per_node=4))
+    with pytest.raises(PlacementError, match="a: its processes all see the GPUs 0,1,2, too few"):
+        split_gpus(roster(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), spec)

@@ -1,0 +1,258 @@
+"""Logs, once and as they come."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from gridtf.errors import NotFoundError, RunDirError
+from gridtf.observe import logs
+from gridtf.rundir import Attempt, RunDir, write_record
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    return run
+
+
+def planned(run: RunDir, *tasks: str) -> Attempt:
+    """A new attempt with these tasks."""
+    attempt = run.new_attempt()
+    parts = [task.split(":") for task in tasks]
+    write_record(attempt.plan, {"tasks": [{"type": kind, "index": int(index)} for kind, index in parts]})
+    return attempt
+
+
+def add(attempt: Attempt, task: str, text: str | bytes) -> None:
+    kind, index = task.split(":")
+    data = text.encode() if isinstance(text, str) else text
+    with attempt.task_log(kind, int(index)).open("ab") as file:
+        file.write(data)
+
+
+def read(run: RunDir, *tasks: str, tail: int | None = None) -> str:
+    return "".join(logs.read(run, tasks or None, tail))
+
+
+# --- once
+
+
+def test_lines_of_several_tasks_carry_their_names_in_the_plan_s_order(run: RunDir) -> None:
+    attempt = planned(run, "chief:0", "worker:2", "worker:10", "ps:0")
+    add(attempt, "worker:10", "c\n")
+    add(attempt, "worker:2", "b1\nb2")
+    add(attempt, "chief:0", "a\n")
+    assert read(run) == "chief:0 | a\nworker:2 | b1\nworker:2 | b2\nworker:10 | c\n"
+    assert read(run, "worker") == "worker:2 | b1\nworker:2 | b2\nworker:10 | c\n"
+    assert read(run, "worker:10", "chief:0") == "chief:0 | a\nworker:10 | c\n"
+    assert read(run, "worker:2") == "b1\nb2\n"
+    assert read(run, "ps:0") == ""
+
+
+def test_one_task_alone_is_plain(run: RunDir) -> None:
+    add(planned(run, "worker:0"), "worker:0", "a\n")
+    assert read(run) == "a\n"
+
+
+def test_the_script_s_log_is_shown_until_a_task_has_one(run: RunDir) -> None:
+    assert read(run) == ""
+    run.log.write_text("setting up\n")
+    assert read(run) == "setting up\n"
+    attempt = planned(run, "worker:0", "worker:1")
+    assert read(run) == "setting up\n"
+    add(attempt, "worker:1", "a\n")
+    assert read(run) == "worker:1 | a\n"
+    assert read(run, "job") == "setting up\n"
+    assert read(run, "job", "worker:1") == "worker:1 | a\njob | setting up\n"
+
+
+def test_the_latest_attempt_counts(run: RunDir) -> None:
+    add(planned(run, "worker:0"), "worker:0", "old\n")
+    add(planned(run, "worker:0"), "worker:0", "new\n")
+    assert read(run) == "new\n"
+
+
+def test_a_task_that_is_not_there_is_named_with_those_that_are(run: RunDir) -> None:
+    with pytest.raises(NotFoundError, match="the job has no tasks yet"):
+        read(run, "worker:0")
+    planned(run, "chief:0", *(f"worker:{index}" for index in range(40)))
+    with pytest.raises(NotFoundError) as caught:
+        read(run, "wroker:0")
+    assert "wroker:0" in caught.value.what
+    assert "chief:0, worker:0" in caught.value.why
+    assert len(caught.value.why) < 300
+    assert "worker:0" in caught.value.hint
+    for missing in ("worker:40", "work", "worker:", "evaluator"):
+        with pytest.raises(NotFoundError):
+            read(run, missing)
+
+
+def test_a_log_that_cannot_be_read_is_named(run: RunDir) -> None:
+    planned(run, "worker:0").task_log("worker", 0).mkdir()
+    with pytest.raises(RunDirError, match=r"worker-0\.log"):
+        read(run)
+
+
+@pytest.mark.parametrize(
+    ("raw", "lines"),
+    [
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"10%\r50%\r100%\ndone\n", ["10%", "50%", "100%", "done"]),
+        (b"\n\n", ["", ""]),
+        (b"caf\xc3\xa9 \xff\xfe\nx", ["caf\u00e9 \ufffd\ufffd", "x"]),
+        (b"a\x0cb\x1cc\xe2\x80\xa8d\n", ["a\x0cb\x1cc\u2028d"]),
+        (b"", []),
+    ],
+)
+def test_raw_bytes_become_lines(raw: bytes, lines: list[str], run: RunDir) -> None:
+    add(planned(run, "worker:0"), "worker:0", raw)
+    expected = [f"{line}\n" for line in lines]
+    assert list(logs.read(run)) == expected
+    assert list(logs.read(run, tail=100)) == expected
+    assert list(logs.follow(run, None, lambda: True, no_sleep)) == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 999, 1000, 1001])
+@pytest.mark.parametrize("width", [1, 300])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["", "partial"])
+def test_tail_gives_the_last_lines(count: int, width: int, end: str, last: str, run: RunDir) -> None:
+    lines = [f"{number:0{width}}" for number in range(1000 - bool(last))]
+    add(planned(run, "worker:0"), "worker:0", "".join(line + end for line in lines) + last)
+    lines += [last] if last else []
+    expected = lines[len(lines) - min(count, len(lines)) :]
+    assert read(run, tail=count).splitlines() == expected
+
+
+# --- as they come
+
+
+def no_sleep(seconds: float) -> None:
+    raise AssertionError("slept although the job has ended")
+
+
+class Script:
+    """Plays a job: one step at every sleep, then it has ended."""
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        self.steps = list(steps)
+        self.slept: list[float] = []
+
+    def ended(self) -> bool:
+        return not self.steps
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.steps.pop(0)()
+
+
+def follow(run: RunDir, script: Script, tasks: Sequence[str] | None = None, tail: int | None = None) -> list[str]:
+    return [line.rstrip("\n") for line in logs.follow(run, tasks, script.ended, script.sleep, tail)]
+
+
+def test_what_is_added_is_shown_once_and_all_of_it(run: RunDir) -> None:
+    attempt = planned(run, "worker:0", "worker:1")
+    add(attempt, "worker:0", "a1\n")
+    script = Script(
+        lambda: add(attempt, "worker:1", "b1\nb2\n"),
+        lambda: None,
+        lambda: add(attempt, "worker:0", "a2\na3\n"),
+        lambda: add(attempt, "worker:1", "b3"),
+    )
+    expected = ["worker:0 | a1", "worker:1 | b1", "worker:1 | b2", "worker:0 | a2", "worker:0 | a3", "worker:1 | b3"]
+    assert follow(run, script) == expected
+    assert len(script.slept) == 4
+    assert max(script.slept) <= 1.0
+
+
+def test_a_line_that_comes_in_pieces_is_one_line(run: RunDir) -> None:
+    attempt = planned(run, "worker:0")
+    pieces = [b"caf\xc3", b"\xa9 1", b" 2\r", b"\nnext\r", b"50%\r100%", b"\n"]
+    script = Script(*(lambda piece=piece: add(attempt, "worker:0", piece) for piece in pieces))
+    assert follow(run, script) == ["caf\u00e9 1 2", "next", "50%", "100%"]
+
+
+def test_a_line_without_an_end_is_not_kept_for_ever(run: RunDir) -> None:
+    attempt = planned(run, "worker:0")
+    add(attempt, "worker:0", "x" * 70_000)
+    seen: list[int] = []
+    lines = logs.follow(run, None, lambda: bool(seen), lambda seconds: None)
+    seen.append(len(next(lines)))
+    assert seen == [70_001]
+    assert list(lines) == []
+
+
+def test_more_than_one_block_is_read_at_once(run: RunDir) -> None:
+    attempt = planned(run, "worker:0")
+    add(attempt, "worker:0", "".join(f"{number:099}\n" for number in range(30_000)))
+    script = Script()
+    assert [int(line) for line in follow(run, script)] == list(range(30_000))
+
+
+def test_the_script_s_log_first_then_the_tasks_(run: RunDir) -> None:
+    attempts: list[Attempt] = []
+    script = Script(
+        lambda: run.log.write_text("setting up\n") and None,
+        lambda: attempts.append(planned(run, "worker:0", "worker:1")),
+        lambda: run.log.write_text("setting up\nwaiting\n") and None,
+        lambda: add(attempts[0], "worker:1", "b\n"),
+        lambda: run.log.write_text("setting up\nwaiting\nverdict\n") and None,
+    )
+    assert follow(run, script) == ["setting up", "waiting", "worker:1 | b"]
+
+
+def test_a_job_that_fails_before_any_task_shows_its_script_s_log(run: RunDir) -> None:
+    script = Script(lambda: run.log.write_text("module: command not found\nlast") and None)
+    assert follow(run, script) == ["module: command not found", "last"]
+
+
+def test_a_new_attempt_is_announced_after_the_rest_of_the_old_one(run: RunDir) -> None:
+    first = planned(run, "worker:0", "worker:1")
+    add(first, "worker:0", "a")
+
+    def again() -> None:
+        add(first, "worker:0", "b")
+        add(planned(run, "worker:0", "worker:1"), "worker:0", "c\n")
+
+    assert follow(run, Script(again)) == ["worker:0 | ab", "--- attempt 2 ---", "worker:0 | c"]
+
+
+def test_follow_begins_with_the_tail_and_misses_nothing_after_it(run: RunDir) -> None:
+    attempt = planned(run, "worker:0", "worker:1")
+    add(attempt, "worker:0", "1\n2\n3\n")
+    script = Script(lambda: add(attempt, "worker:0", "4\n"), lambda: add(attempt, "worker:1", "5\n6\n7\n"))
+    expected = ["worker:0 | 2", "worker:0 | 3", "worker:0 | 4", "worker:1 | 5", "worker:1 | 6", "worker:1 | 7"]
+    assert follow(run, script, tail=2) == expected
+
+
+def test_a_chosen_task_is_waited_for_and_then_checked(run: RunDir) -> None:
+    attempts: list[Attempt] = []
+    steps = (
+        lambda: attempts.append(planned(run, "worker:0", "worker:1")),
+        lambda: add(attempts[0], "worker:0", "a\n"),
+        lambda: add(attempts[0], "worker:1", "b\n"),
+    )
+    assert follow(run, Script(*steps), ["worker:1"]) == ["b"]
+    with pytest.raises(NotFoundError):
+        follow(run, Script(), ["worker:2"])
+
+
+def test_many_logs_need_no_more_descriptors_than_one(run: RunDir) -> None:
+    names = [f"worker:{index}" for index in range(200)]
+    attempt = planned(run, *names)
+    for name in names:
+        add(attempt, name, "x\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    try:
+        assert len(follow(run, Script())) == 200
+        assert len(list(logs.read(run))) == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,288 @@
+"""How a job stands, from what its run directory and its queue say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.observe.state import JobView, Records, decide, job_view
+from gridtf.rundir import Attempt, Record, RunDir, write_record
+from gridtf.schedulers.base import (
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    NODE_FAIL,
+    PENDING,
+    RUNNING,
+    TIMEOUT,
+    UNKNOWN,
+    JobStatus,
+)
+
+NOW = 1_800_000_000.0
+NONCE = "0123456789abcdef"
+RUN = RunDir("/runs/digits-1")
+GONE = JobStatus(UNKNOWN, "its process is gone", gone=True)
+CAUSE = {"task": "worker:1", "host": "h1", "exit": None, "signal": "SIGKILL", "log": "/l", "tail": ["Killed"]}
+SUBMITTED = {"job_id": "4711", "name": "digits", "scheduler": "slurm"}
+CANCEL = {"user": "me", "host": "login1", "time": NOW}
+
+
+def plan(nonce: str = NONCE) -> Record:
+    tasks = [("worker", 0, "h0"), ("worker", 1, "h1"), ("ps", 0, "h0")]
+    return {
+        "nonce": nonce,
+        "job": {"id": "4711", "name": "digits", "scheduler": "slurm"},
+        "tasks": [{"type": kind, "index": index, "host": host} for kind, index, host in tasks],
+        "spec": {"command": ["x"]},
+    }
+
+
+def launcher(age: float = 1.0, phase: str = "running", nonce: str = NONCE) -> Record:
+    return {"nonce": nonce, "host": "h0", "pid": 7, "beat": 3, "time": NOW - age, "phase": phase, "detail": "3 tasks"}
+
+
+def verdict(state: str = COMPLETED, cause: Record | None = None, nonce: str = NONCE) -> Record:
+    code = 0 if state == COMPLETED else 1
+    words = {"reason": f"so it {state}", "hint": "do this"}
+    return {"nonce": nonce, "state": state, **words, "cause": cause, "started": 10.0, "ended": 30.0, "exit_code": code}
+
+
+def records(**values: Any) -> Records:
+    """Of a job that runs its first attempt, unless values say otherwise."""
+    return Records(**{"submitted": SUBMITTED, "attempt": 1, "plan": plan(), "launcher": launcher(), **values})
+
+
+def view(queue: JobStatus | None, **values: Any) -> JobView:
+    return decide(RUN, records(**values), queue, NOW)
+
+
+NOTHING_YET: dict[str, Any] = {"attempt": None, "plan": None, "launcher": None}
+
+
+# --- a verdict decides
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+@pytest.mark.parametrize("queue", [None, GONE, JobStatus(RUNNING), JobStatus(COMPLETED), JobStatus(FAILED)])
+def test_the_verdict_decides_whatever_the_queue_says(state: str, queue: JobStatus | None) -> None:
+    seen = view(queue, verdict=verdict(state, CAUSE))
+    assert (seen.state, seen.reason, seen.hint) == (state, f"so it {state}", "do this")
+    assert (seen.started, seen.ended, seen.exit_code) == (10.0, 30.0, 0 if state == COMPLETED else 1)
+    assert seen.cause == CAUSE
+
+
+def test_a_job_that_is_queued_again_has_not_ended() -> None:
+    seen = view(JobStatus(PENDING), verdict=verdict(NODE_FAIL))
+    assert seen.state == PENDING
+    assert "attempt 1 ended NODE_FAIL" in seen.reason
+    assert (seen.started, seen.ended, seen.exit_code, seen.cause) == (None, None, None, None)
+
+
+# --- no verdict: the queue's word, but never that all is well
+
+
+def test_pending_before_any_attempt() -> None:
+    seen = view(JobStatus(PENDING, "Resources"), **NOTHING_YET)
+    assert (seen.state, seen.reason, seen.attempt, seen.tasks, seen.exit_code) == (PENDING, "Resources", None, (), None)
+    assert (seen.name, seen.job_id, seen.scheduler, seen.run_dir) == ("digits", "4711", "slurm", RUN.path)
+
+
+def test_running_says_what_the_launcher_does() -> None:
+    seen = view(JobStatus(RUNNING))
+    assert (seen.state, seen.phase, seen.reason) == (RUNNING, "running", "3 tasks")
+    assert view(JobStatus(RUNNING), **NOTHING_YET).reason == "the job script is setting up"
+
+
+def test_a_launcher_that_is_silent_although_the_job_runs_is_told() -> None:
+    seen = view(JobStatus(RUNNING), launcher=launcher(age=600))
+    assert seen.state == RUNNING
+    assert "silent" in seen.reason
+    assert "h0 about 10 min ago, if the clocks agree" in seen.reason
+
+
+@pytest.mark.parametrize("queue", [GONE, JobStatus(COMPLETED), JobStatus(COMPLETED, gone=True)])
+@pytest.mark.parametrize("values", [{}, {"launcher": launcher(600)}, {"launcher": None}, NOTHING_YET])
+def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dict[str, Any]) -> None:
+    seen = view(queue, **values)
+    assert seen.state == FAILED
+    assert seen.reason.startswith("ended without a verdict: ")
+    has_launcher = bool(values.get("launcher", True))
+    assert ("the launcher on h0 was killed" in seen.reason) == has_launcher
+    assert ("before the launcher began" in seen.reason) == (not has_launcher)
+    assert seen.hint == "see /runs/digits-1/job.log"
+    assert (seen.ended, seen.exit_code) == (None, 1)
+
+
+@pytest.mark.parametrize("state", [FAILED, TIMEOUT, NODE_FAIL, CANCELLED])
+def test_a_bad_end_is_believed_of_the_queue(state: str) -> None:
+    seen = view(JobStatus(state, "NonZeroExitCode"))
+    assert seen.state == state
+    assert f"the scheduler says {state}, NonZeroExitCode" in seen.reason
+
+
+@pytest.mark.parametrize("queue", [GONE, JobStatus(COMPLETED), JobStatus(FAILED), JobStatus(CANCELLED)])
+@pytest.mark.parametrize("values", [{}, NOTHING_YET])
+def test_cancelled_without_a_verdict(queue: JobStatus, values: dict[str, Any]) -> None:
+    seen = view(queue, cancelled=CANCEL, **values)
+    assert (seen.state, seen.reason) == (CANCELLED, "cancelled by me on login1")
+
+
+def test_cancelling_is_not_the_end() -> None:
+    assert view(JobStatus(RUNNING), cancelled=CANCEL).state == RUNNING
+
+
+def test_a_verdict_that_is_written_but_not_seen_yet_is_waited_for() -> None:
+    assert view(GONE, launcher=launcher(phase="ended")).state == RUNNING
+    assert view(GONE, launcher=launcher(600, phase="ended")).state == FAILED
+
+
+# --- nobody asked the queue
+
+
+@pytest.mark.parametrize("queue", [None, JobStatus(UNKNOWN, "it runs on h0; ask there")])
+def test_without_the_queue_signs_of_life_decide(queue: JobStatus | None) -> None:
+    assert view(queue).state == RUNNING
+    assert view(queue, launcher=launcher(age=-30)).state == RUNNING  # clocks differ
+    silent = view(queue, launcher=launcher(age=3600))
+    assert silent.state == UNKNOWN
+    assert "h0 about 60 min ago, if the clocks agree" in silent.reason
+    ahead = view(queue, launcher=launcher(age=-3600))
+    assert ahead.state == UNKNOWN
+    assert "clock of h0 is ahead" in ahead.reason
+    assert (queue.reason if queue else "not asked") in silent.reason
+
+
+def test_patience_follows_the_job_s_own_heartbeat_timeout() -> None:
+    slow = {**plan(), "spec": {"heartbeat_timeout": 600.0}}
+    assert view(None, plan=slow, launcher=launcher(age=900)).state == RUNNING
+    assert view(None, launcher=launcher(age=900)).state == UNKNOWN
+
+
+def test_without_the_queue_and_without_a_launcher() -> None:
+    assert view(None, **NOTHING_YET).state == PENDING
+    begun = view(None, **{**NOTHING_YET, "has_log": True})
+    assert begun.state == UNKNOWN
+    assert "job script has begun" in begun.reason
+    assert view(None, **{**NOTHING_YET, "submitted": None}).state == UNKNOWN
+
+
+# --- tasks
+
+
+def states(**tasks: str) -> tuple[Record, ...]:
+    """Host records; worker_1="RUNNING" is worker:1's state."""
+    ends = {"COMPLETED": {"exit": 0, "ended": 20.0}, "FAILED": {"exit": 3, "ended": 20.0}}
+    known = {
+        name.replace("_", ":"): {"state": state, "started": 12.0, **ends.get(state, {})}
+        for name, state in tasks.items()
+    }
+    return ({"nonce": NONCE, "host": "h0", "tasks": known},)
+
+
+def task_states(seen: JobView) -> dict[str, str]:
+    return {task.name: task.state for task in seen.tasks}
+
+
+def test_tasks_come_in_the_plan_s_order_and_pend_until_their_host_speaks() -> None:
+    seen = view(JobStatus(RUNNING), hosts=states(worker_1="RUNNING"), logs=frozenset({"worker-1.log"}))
+    assert list(task_states(seen).items()) == [("worker:0", PENDING), ("worker:1", RUNNING), ("ps:0", PENDING)]
+    assert [task.host for task in seen.tasks] == ["h0", "h1", "h0"]
+    assert [task.log for task in seen.tasks] == [None, RUN.attempt(1).task_log("worker", 1), None]
+    assert seen.started == 12.0
+
+
+def test_no_task_runs_once_the_job_has_ended() -> None:
+    running = states(worker_0="RUNNING", worker_1="RUNNING")
+    assert task_states(view(None, verdict=verdict(FAILED, CAUSE), hosts=running)) == {
+        "worker:0": "STOPPED",
+        "worker:1": FAILED,
+        "ps:0": PENDING,
+    }
+    assert task_states(view(GONE, hosts=running))["worker:0"] == UNKNOWN  # nobody saw it end
+
+
+def test_the_cause_s_own_end_is_shown_where_its_host_could_not_say_it() -> None:
+    failed = view(None, verdict=verdict(FAILED, CAUSE), hosts=states(worker_1="RUNNING")).tasks[1]
+    assert (failed.state, failed.signal, failed.exit) == (FAILED, "SIGKILL", None)
+    told = view(None, verdict=verdict(FAILED, CAUSE), hosts=states(worker_1="FAILED")).tasks[1]
+    assert (told.state, told.signal, told.exit) == (FAILED, None, 3)
+
+
+# --- the reader
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "it's a run")
+
+
+def attempt(run: RunDir, **written: Record) -> Attempt:
+    """A new attempt in which these records are written."""
+    run.path.mkdir(exist_ok=True)
+    new = run.new_attempt()
+    for name, record in written.items():
+        write_record(getattr(new, name), record)
+    return new
+
+
+def seen_in(run: RunDir, queue: JobStatus | None = None) -> JobView:
+    return job_view(run, SUBMITTED, queue, NOW)
+
+
+def test_records_of_another_nonce_count_as_not_there(run: RunDir) -> None:
+    new = attempt(run, plan=plan(), verdict=verdict(nonce="stale"), launcher=launcher(nonce="stale"))
+    write_record(new.host_state("h0"), {**states(worker_0="COMPLETED")[0], "nonce": "stale"})
+    seen = seen_in(run, JobStatus(RUNNING))
+    assert (seen.state, seen.phase) == (RUNNING, "")
+    assert set(task_states(seen).values()) == {PENDING}
+    write_record(new.verdict, verdict())
+    write_record(new.host_state("h0"), states(worker_0="COMPLETED")[0])
+    seen = seen_in(run, JobStatus(RUNNING))
+    assert (seen.state, task_states(seen)["worker:0"]) == (COMPLETED, COMPLETED)
+
+
+def test_a_verdict_without_a_plan_counts(run: RunDir) -> None:
+    attempt(run, verdict=verdict(FAILED))
+    seen = seen_in(run)
+    assert (seen.state, seen.tasks) == (FAILED, ())
+
+
+def test_the_latest_attempt_counts(run: RunDir) -> None:
+    attempt(run, plan=plan("first"), verdict=verdict(FAILED, nonce="first"))
+    attempt(run, plan=plan("second"), launcher=launcher(nonce="second"))
+    seen = seen_in(run, JobStatus(RUNNING))
+    assert (seen.state, seen.attempt) == (RUNNING, 2)
+    assert seen_in(run, GONE).state == FAILED
+    assert "without a verdict" in seen_in(run, GONE).reason
+
+
+def test_the_end_of_the_script_s_log_is_shown_where_there_is_no_verdict(run: RunDir) -> None:
+    run.path.mkdir()
+    run.log.write_text("".join(f"line {number}\n" for number in range(100)) + "module: command not found\n")
+    seen = seen_in(run, GONE)
+    assert seen.cause is not None
+    assert seen.cause["task"] is None
+    assert seen.cause["log"] == str(run.log)
+    assert (len(seen.cause["tail"]), seen.cause["tail"][-1]) == (20, "module: command not found")
+    write_record(run.cancelled, CANCEL)
+    assert seen_in(run, GONE).state == CANCELLED
+
+
+def test_an_empty_or_missing_run_directory_is_no_error(run: RunDir) -> None:
+    assert seen_in(run, JobStatus(PENDING)).state == PENDING
+    seen = job_view(run, None, None, NOW)
+    assert (seen.state, seen.name, seen.job_id) == (UNKNOWN, run.path.name, "")
+
+
+def test_a_view_can_be_printed_as_json(run: RunDir) -> None:
+    attempt(run, plan=plan(), verdict=verdict(FAILED, CAUSE))
+    plain = json.loads(json.dumps(dataclasses.asdict(seen_in(run)), default=str))
+    assert plain["cause"] == CAUSE
+    assert plain["tasks"][0]["name"] == "worker:0"
+    assert plain["run_dir"] == str(run.path)

@@ -1,0 +1,398 @@
+"""Which task runs where: one task per GPU, evenly, in the hosts' order; and errors that say the numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gridtf import layout
+from gridtf.bootstrap.placement import PlacedTask, place
+from gridtf.errors import PlacementError, SpecError
+from gridtf.schedulers.base import Allocation, Host
+from tests.support.plans import hosts, job
+
+
+def placed(allocation: Allocation, **values: Any) -> tuple[PlacedTask, ...]:
+    return place(allocation, job(**values))
+
+
+def by_host(tasks: tuple[PlacedTask, ...]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for task in tasks:
+        found.setdefault(task.host, []).append(task.name)
+    return found
+
+
+def refused(allocation: Allocation, **values: Any) -> PlacementError:
+    with pytest.raises(PlacementError) as caught:
+        placed(allocation, **values)
+    return caught.value
+
+
+# --- who goes where
+
+
+def test_a_chief_six_workers_and_two_ps_on_four_hosts_of_two_gpus() -> None:
+    tasks = placed(hosts(2, 2, 2, 2), tasks={"chief": {}, "worker": {"count": 6}, "ps": {"count": 2}})
+    assert by_host(tasks) == {
+        "h0": ["chief:0", "worker:0", "ps:1"],
+        "h1": ["worker:1", "worker:2"],
+        "h2": ["worker:3", "worker:4"],
+        "h3": ["worker:5", "ps:0"],  # a ps goes first where there are fewest tasks
+    }
+    assert [task.rank for task in tasks] == [0, 1, 2, 3, 4, 5, 6, None, None]
+    assert [task.local_rank for task in tasks] == [0, 1, 0, 1, 0, 1, 0, None, None]
+    assert [task.gpus for task in tasks] == [1] * 7 + [0, 0]
+
+
+def test_workers_left_open_are_as_many_as_fit() -> None:
+    assert by_host(placed(hosts(2, 3))) == {"h0": ["worker:0", "worker:1"], "h1": ["worker:2", "worker:3", "worker:4"]}
+    assert len(placed(hosts(4), gpus_per_task=2)) == 2
+    assert [task.name for task in placed(hosts(4), tasks={"chief": {}})] == [
+        "chief:0",
+        "worker:0",
+        "worker:1",
+        "worker:2",
+    ]
+    assert len(placed(hosts(None, None, slots=3))) == 6
+    assert len(placed(hosts(4, 4), tasks_per_node=3)) == 6
+
+
+def test_a_chief_may_be_all_there_is_room_for() -> None:
+    assert [task.name for task in placed(hosts(1), tasks={"chief": {}})] == ["chief:0"]
+
+
+def test_master_is_another_word_for_chief() -> None:
+    tasks = placed(hosts(2), tasks={"master": {}, "worker": {"count": 1}})
+    assert [(task.name, task.rank) for task in tasks] == [("master:0", 0), ("worker:0", 1)]
+
+
+def test_uneven_hosts_are_filled_evenly_as_far_as_they_go() -> None:
+    tasks = placed(hosts(1, 4, 2), tasks={"worker": {"count": 6}})
+    assert [len(names) for names in by_host(tasks).values()] == [1, 3, 2]
+    assert [task.name for task in tasks] == [f"worker:{index}" for index in range(6)]
+
+
+def test_a_host_without_gpus_takes_riders_only() -> None:
+    tasks = placed(hosts(2, 0), tasks={"ps": {"count": 1}, "evaluator": {"count": 1}})
+    assert by_host(tasks) == {"h0": ["worker:0", "worker:1", "evaluator:0"], "h1": ["ps:0"]}
+
+
+def test_parameter_servers_are_spread_although_one_host_has_many_more_gpus() -> None:
+    tasks = placed(hosts(8, 1), tasks={"ps": {"count": 4}})
+    assert Counter(task.host for task in tasks if task.type == "ps") == {"h0": 2, "h1": 2}
+
+
+def test_more_parameter_servers_than_hosts_are_dealt_out_in_turn() -> None:
+    tasks = placed(hosts(1, 1), tasks={"worker": {"count": 2}, "ps": {"count": 5}})
+    assert Counter(task.host for task in tasks if task.type == "ps") == {"h0": 3, "h1": 2}
+
+
+# --- GPUs
+
+
+def test_where_nobody_speaks_of_gpus_every_task_takes_one_if_there_are_any() -> None:
+    assert [task.gpus for task in placed(hosts(2))] == [1, 1]
+    assert [task.gpus for task in placed(hosts(None, slots=2))] == [0, 0]
+    assert [task.gpus for task in placed(hosts(2, slots=3), gpus_per_node=0)] == [0, 0, 0]
+
+
+def test_two_gpus_a_task() -> None:
+    tasks = placed(hosts(4, 5), gpus_per_task=2)
+    assert [(task.host, task.gpus) for task in tasks] == [("h0", 2), ("h0", 2), ("h1", 2), ("h1", 2)]
+
+
+def test_a_chief_with_more_gpus_than_a_worker_takes_their_room() -> None:
+    tables = {"chief": {"gpus": 2}, "worker": {"gpus": 1}}
+    tasks = placed(hosts(4, 4), tasks=tables)
+    assert by_host(tasks) == {
+        "h0": ["chief:0", "worker:0", "worker:1"],
+        "h1": ["worker:2", "worker:3", "worker:4", "worker:5"],
+    }
+    assert [task.gpus for task in tasks] == [2] + [1] * 6
+    error = refused(hosts(4, 4), tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 7}})
+    assert error.what == "8 training tasks do not fit into 2 hosts with 4 GPUs each (room for 7)"
+    assert error.why == "asked for: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
+
+
+def test_a_chief_without_a_gpu_takes_no_workers_place() -> None:
+    tasks = placed(hosts(2, 2, slots=1), tasks={"chief": {"gpus": 0}, "worker": {"count": 4}})
+    assert [(task.name, task.host, task.gpus) for task in tasks] == [
+        ("chief:0", "h0", 0),
+        ("worker:0", "h0", 1),
+        ("worker:1", "h0", 1),
+        ("worker:2", "h1", 1),
+        ("worker:3", "h1", 1),
+    ]
+    assert len(placed(hosts(2, 2), tasks={"chief": {"gpus": 0}})) == 5
+
+
+def test_a_chief_goes_where_it_costs_the_workers_least() -> None:
+    tasks = placed(hosts(2, 3), tasks={"chief": {"gpus": 1}, "worker": {"gpus": 2}})
+    assert by_host(tasks) == {"h1": ["chief:0", "worker:1"], "h0": ["worker:0"]}
+
+
+def test_workers_without_gpus_beside_a_chief_with_one_take_slots() -> None:
+    tasks = placed(hosts(1, 0, slots=3), tasks={"chief": {"gpus": 1}, "worker": {"gpus": 0}})
+    assert [(task.host, task.gpus) for task in tasks] == [("h0", 1), ("h0", 0), ("h0", 0), *[("h1", 0)] * 3]
+
+
+# --- CPUs
+
+
+def test_cpus_are_shared_by_all_tasks_of_a_host_unless_somebody_says_how_many() -> None:
+    tasks = placed(hosts(2, cpus=8), tasks={"ps": {"count": 1, "cpus": 3}})
+    assert [task.cpus for task in tasks] == [2, 2, 3]
+    assert [task.cpus for task in placed(hosts(1, cpus=8), cpus_per_task=5)] == [5]
+    assert [task.cpus for task in placed(hosts(None, slots=4, cpus=2))] == [1, 1, 1, 1]
+
+
+def test_unknown_cpus_stay_unknown() -> None:
+    assert [task.cpus for task in placed(hosts(1, cpus=None))] == [None]
+
+
+# --- ranks
+
+
+def test_served_tasks_have_no_rank() -> None:
+    tasks = placed(hosts(None, slots=3), tasks={"chief": {}, "worker": {"count": 2}}, serve=["worker"])
+    assert [(task.name, task.rank, task.local_rank, task.served) for task in tasks] == [
+        ("chief:0", 0, 0, False),
+        ("worker:0", None, None, True),
+        ("worker:1", None, None, True),
+    ]
+    assert [task.trains for task in tasks] == [True, False, False]
+
+
+def test_the_ps_of_an_entry_job_is_served_unless_it_has_a_command_of_its_own() -> None:
+    served = placed(hosts(None), entry="train:main", tasks={"worker": {"count": 1}, "ps": {"count": 1}})
+    assert [task.served for task in served] == [False, True]
+    own = {"worker": {"count": 1}, "ps": {"count": 1, "command": ["./ps"]}}
+    assert [task.served for task in placed(hosts(None), entry="train:main", tasks=own)] == [False, False]
+
+
+# --- too few
+
+
+@pytest.mark.parametrize(
+    ("allocation", "values", "what", "why"),
+    [
+        (
+            hosts(2),
+            {"tasks": {"worker": {"count": 3}}},
+            "3 training tasks do not fit into 1 host with 2 GPUs (room for 2)",
+            "asked for: 3 workers with 1 GPU each",
+        ),
+        (
+            hosts(1),
+            {"tasks": {"chief": {}, "worker": {"count": 1}}},
+            "2 training tasks do not fit into 1 host with 1 GPU (room for 1)",
+            "asked for: 1 chief with 1 GPU + 1 worker with 1 GPU",
+        ),
+        (
+            hosts(2, 4, 3),
+            {"tasks": {"worker": {"count": 10}}},
+            "10 training tasks do not fit into 3 hosts with 2 to 4 GPUs each (room for 9)",
+            "asked for: 10 workers with 1 GPU each",
+        ),
+        (
+            hosts(3, 3),
+            {"gpus_per_task": 2, "tasks": {"worker": {"count": 3}}},
+            "3 training tasks do not fit into 2 hosts with 3 GPUs each (room for 2)",
+            "asked for: 3 workers with 2 GPUs each",
+        ),
+        (
+            hosts(4),
+            {"tasks_per_node": 2, "tasks": {"worker": {"count": 3}}},
+            "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks a host (room for 2)",
+            "asked for: 3 workers with 1 GPU each",
+        ),
+        (
+            hosts(None, None, slots=1),
+            {"tasks": {"chief": {}, "worker": {"count": 2}}},
+            "3 training tasks do not fit into 2 hosts with 1 CPU slot each (room for 2)",
+            "asked for: 1 chief + 2 workers",
+        ),
+        (
+            hosts(None, slots=2),
+            {"tasks": {"worker": {"count": 3}}},
+            "3 training tasks do not fit into 1 host with 2 CPU slots (room for 2)",
+            "asked for: 3 workers",
+        ),
+        (
+            hosts(2, 2),
+            {"tasks": {"chief": {"gpus": 4}, "worker": {"gpus": 1, "count": 1}}},
+            "2 training tasks do not fit into 2 hosts with 2 GPUs each (room for 0)",
+            "asked for: 1 chief with 4 GPUs + 1 worker with 1 GPU",
+        ),
+        (
+            hosts(None, slots=4),
+            {"gpus_per_task": 1},
+            "1 training task does not fit into 1 host with 0 GPUs (room for 0)",
+            "asked for: 1 worker with 1 GPU",
+        ),
+        (
+            hosts(None, slots=0),
+            {"tasks": {"master": {}}},
+            "1 training task does not fit into 1 host with 0 CPU slots (room for 0)",
+            "asked for: 1 master",
+        ),
+        (
+            Allocation(()),
+            {},
+            "1 training task does not fit into 0 hosts with 0 CPU slots (room for 0)",
+            "asked for: 1 worker",
+        ),
+    ],
+)
+def test_too_few_slots_are_an_error_with_the_numbers(
+    allocation: Allocation, values: dict[str, Any], what: str, why: str
+) -> None:
+    error = refused(allocation, **values)
+    assert (error.what, error.why) == (what, why)
+    assert error.hint.startswith("ask for more hosts")
+
+
+def test_cpu_tasks_are_told_how_to_share_cores() -> None:
+    assert "--tasks-per-node" in refused(hosts(None, slots=1), tasks={"worker": {"count": 2}}).hint
+    assert "--tasks-per-node" not in refused(hosts(1), tasks={"worker": {"count": 2}}).hint
+
+
+# --- what holds for every combination
+
+
+def _combinations() -> list[tuple[Allocation, dict[str, Any]]]:
+    allocations = [hosts(*gpus) for count in (1, 2, 3) for gpus in itertools.product((0, 1, 3, 4), repeat=count)]
+    allocations += [hosts(*[None] * count, slots=slots) for count in (1, 3) for slots in (1, 2, 5)]
+    asked = [
+        {
+            "gpus_per_task": per_task,
+            "serve": ["ps"] if servers else [],
+            "tasks": {
+                "chief": {"count": int(chief is not None), "gpus": chief},
+                "worker": {"count": workers},
+                "ps": {"count": servers},
+                "evaluator": {"count": evaluator},
+            },
+        }
+        for per_task, chief, workers, servers, evaluator in itertools.product(
+            (None, 1, 2), (None, 0, 1, 2), (None, 1, 2, 5), (0, 1, 4), (0, 1)
+        )
+    ]
+    return list(itertools.product(allocations, asked))
+
+
+def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs: int) -> bool:
+    """Whether these workers and a chief with so many GPUs (-1: no chief) fit, trying every home of the chief."""
+    room = [host.gpus or 0 for host in allocation.hosts]
+    if chief <= 0:
+        return sum(free // needs for free in room) >= workers
+    return any(
+        free >= chief
+        and sum((other - (chief if at == home else 0)) // needs for at, other in enumerate(room)) >= workers
+        for home, free in enumerate(room)
+    )
+
+
+def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
+    seen: Counter[str] = Counter()
+    for allocation, values in _combinations():
+        spec = job(**values)
+        present = {host.name: host for host in allocation.hosts}
+        where = f"{allocation} {values}"
+        with_gpus = bool(spec.gpus_per_task) or any(host.gpus for host in allocation.hosts)
+        chief = spec.task("chief").gpus if spec.count("chief") else None
+        try:
+            tasks = place(allocation, spec)
+        except PlacementError:
+            seen["refused"] += 1
+            workers = spec.count("worker")
+            needs = spec.gpus_per_task or max(chief or 0, 1)
+            if with_gpus and workers is not None:
+                assert not _fits_by_brute_force(allocation, -1 if chief is None else chief, workers, needs), where
+            continue
+        seen["placed"] += 1
+        load, riders = Counter(task.host for task in tasks), Counter(task.host for task in tasks if task.rank is None)
+        # every task is there, once
+        counts = Counter(task.type for task in tasks)
+        for kind in ("chief", "worker", "ps", "evaluator"):
+            assert spec.count(kind) in (None, counts[kind]), where
+        assert all(
+            task.index == index for kind in counts for index, task in enumerate(t for t in tasks if t.type == kind)
+        )
+        # no GPU twice, none for those that ride along
+        for name, host in present.items():
+            assert sum(task.gpus for task in tasks if task.host == name) <= (host.gpus or 0), where
+        assert all(task.gpus == 0 for task in tasks if task.type in ("ps", "evaluator")), where
+        if not with_gpus and not chief:
+            for name, host in present.items():
+                assert sum(task.rank is not None for task in tasks if task.host == name) <= host.slots, where
+        # ranks: without gaps, workers in the hosts' order
+        assert [task.rank for task in tasks if task.rank is not None] == list(range(counts["chief"] + counts["worker"]))
+        order = [list(present).index(task.host) for task in tasks if task.type == "worker"]
+        assert order == sorted(order), where
+        for name in present:
+            local = [task.local_rank for task in tasks if task.host == name and task.rank is not None]
+            assert local == list(range(len(local))), where
+        # riders on as many hosts as there can be
+        spread = [riders[name] for name in present]
+        assert max(spread) - min(spread) <= 1, where
+        # even: a host that could take one more training task has at most one less than the fullest
+        if with_gpus and chief is None:
+            needs = spec.gpus_per_task or 1
+            trained = {name: load[name] - riders[name] for name in present}
+            for name, host in present.items():
+                if (host.gpus or 0) // needs > trained[name]:
+                    assert max(trained.values()) - trained[name] <= 1, where
+    assert min(seen["refused"], seen["placed"]) > 1000, seen
+
+
+def test_the_same_question_gets_the_same_answer_and_survives_a_file() -> None:
+    allocation, spec = hosts(2, 2, cpus=8), job(tasks={"ps": {"count": 1}})
+    tasks = place(allocation, spec)
+    assert tasks == place(allocation, spec)
+    assert tuple(PlacedTask.from_dict(task.to_dict()) for task in tasks) == tasks
+
+
+def test_a_thousand_hosts() -> None:
+    allocation = Allocation(tuple(Host(f"h{number:04}", 8, 8, 64) for number in range(1024)))
+    tasks = placed(allocation, tasks={"ps": {"count": 1024}})
+    assert Counter(Counter(task.host for task in tasks).values()) == {9: 1024}
+    assert [task.cpus for task in tasks[:1]] == [7]
+
+
+# --- what is asked of the scheduler is enough
+
+
+def test_a_chief_without_a_gpu_needs_no_host_of_its_own() -> None:
+    spec = job(gpus_per_node=4, tasks={"chief": {"gpus": 0}, "worker": {"count": 8}})
+    assert layout.request(spec).nodes == (2, 2)
+    assert layout.gpus_in_all(spec, layout.gpus_per_task(spec)) == 8
+    assert layout.gpus_in_all(job(tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 3}}), 1) == 5
+    assert layout.gpus_in_all(job(), 1) is None
+
+
+def test_what_is_asked_for_has_room_for_the_tasks() -> None:
+    count = 0
+    for chief, workers, own, per_task, per_node, tasks_per_node, nodes in itertools.product(
+        (None, 0, 1, 2), (1, 4, 7), (None, 0, 1), (None, 0, 2), (None, 0, 4), (None, 2), (None, 2, 4)
+    ):
+        tables = {
+            "chief": {"count": int(chief is not None), "gpus": chief},
+            "worker": {"count": workers, "gpus": own},
+            "ps": {"count": 1},
+        }
+        sizes = {"gpus_per_task": per_task, "gpus_per_node": per_node, "tasks_per_node": tasks_per_node, "nodes": nodes}
+        spec = job(tasks=tables, **sizes)
+        try:
+            asked = layout.request(spec)
+        except SpecError:
+            continue
+        room = hosts(*[asked.gpus_per_node] * asked.nodes[0], slots=asked.tasks_per_node)
+        tasks = place(room, spec)
+        assert len(tasks) == workers + (chief is not None) + 1
+        count += 1
+    assert count > 500

@@ -1,0 +1,76 @@
+"""The plan of an attempt: what the launcher writes is what every agent reads, and no other attempt's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.plan import TaskPlan, read_plan
+from gridtf.rundir import RunDir, read_record
+from gridtf.schedulers.base import Allocation, Host
+from tests.support.plans import NONCE, hosts, task_plan
+
+TABLES: dict[str, Any] = {"chief": {}, "ps": {"count": 2, "command": ["./ps"], "env": {"A": 'x"\n'}}}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> TaskPlan:
+    return task_plan(tmp_path / "run", hosts(2, 2, cpus=4), tasks=TABLES, env={"B": "Ü"}, kill_grace=0.5)
+
+
+def test_a_plan_comes_back_as_it_was(plan: TaskPlan) -> None:
+    plan.write()
+    found = read_plan(plan.attempt.run, 1, NONCE)
+    assert found is not None
+    names = ("nonce", "job_id", "scheduler", "spec", "hosts", "tasks", "python", "cwd")
+    assert [getattr(found, name) for name in names] == [getattr(plan, name) for name in names]
+    assert found.attempt.path == plan.attempt.path
+    assert [task.name for task in found.on("h0")] == ["chief:0", "worker:0", "ps:0"]
+    assert found.on("elsewhere") == []
+
+
+def test_it_is_a_file_that_a_person_can_read(plan: TaskPlan) -> None:
+    plan.write()
+    record = read_record(plan.attempt.plan) or {}
+    assert record["job"] == {"id": "4711", "name": "train", "scheduler": "local"}
+    assert (record["format"], record["attempt"], record["nonce"]) == (1, 1, NONCE)
+    assert record["hosts"] == {"h0": "h0", "h1": "h1"}
+    assert record["tasks"][1] == {
+        "type": "worker",
+        "index": 0,
+        "host": "h0",
+        "gpus": 1,
+        "cpus": 1,
+        "local_rank": 1,
+        "rank": 1,
+        "served": False,
+    }
+    assert plan.attempt.plan.read_text().count("\n") > 50
+
+
+@pytest.mark.parametrize("change", [{"nonce": "stale"}, {"nonce": None}, {"format": 2}, {"format": None}])
+def test_another_attempts_plan_or_another_versions_is_as_good_as_absent(plan: TaskPlan, change: dict[str, Any]) -> None:
+    plan.write()
+    record = {**(read_record(plan.attempt.plan) or {}), **change}
+    plan.attempt.plan.write_text(json.dumps(record))
+    assert read_plan(plan.attempt.run, 1, NONCE) is None
+
+
+def test_a_plan_that_is_not_there_or_half_written_is_waited_for(plan: TaskPlan, tmp_path: Path) -> None:
+    assert read_plan(plan.attempt.run, 1, NONCE) is None
+    assert read_plan(plan.attempt.run, 2, NONCE) is None
+    assert read_plan(RunDir(tmp_path / "nowhere"), 1, NONCE) is None
+    plan.write()
+    plan.attempt.plan.write_text(plan.attempt.plan.read_text()[:-20])
+    assert read_plan(plan.attempt.run, 1, NONCE) is None
+
+
+def test_addresses_are_what_the_scheduler_says(tmp_path: Path) -> None:
+    room = Allocation((Host("n1", 1, address="10.0.0.1"), Host("n2", 1)))
+    task_plan(tmp_path / "run", room).write()
+    found = read_plan(RunDir(tmp_path / "run"), 1, NONCE)
+    assert found is not None
+    assert found.hosts == {"n1": "10.0.0.1", "n2": "n2"}

@@ -1,0 +1,70 @@
+"""What is known to fail before anything is submitted: entry functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf import submission
+from gridtf.errors import UsageError
+from gridtf.spec import JobSpec
+
+RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
+
+
+MODULE = '''\
+"""Trains."""
+from helpers import loop as borrowed
+import numpy.linalg
+if True:
+    def inner(): ...
+class Model: ...
+def main(context):
+    hidden = 1
+async def later(): ...
+made = lambda: None
+first, *others = (1, 2)
+'''
+
+
+def entry(text: str, folder: Path, **values: Any) -> None:
+    submission.prepare(JobSpec(entry=text, scheduler="local", chdir=str(folder), **values), {"entry": "--entry"})
+
+
+@pytest.mark.parametrize("name", ["main", "later", "inner", "made", "borrowed", "Model", "first", "others", "numpy"])
+def test_an_entry_function_that_is_there(name: str, rough_path: Path) -> None:
+    (rough_path / "train.py").write_text(MODULE)
+    entry(f"train:{name}", rough_path)
+
+
+def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
+    path = rough_path / "train.py"
+    path.write_text(MODULE)
+    with pytest.raises(UsageError) as caught:
+        entry("train:mian", rough_path)
+    assert (caught.value.what, caught.value.hint) == (f"--entry: {path} has no function mian", "did you mean main?")
+    with pytest.raises(UsageError) as caught:
+        entry("train:hidden", rough_path)
+    assert caught.value.hint == "functions there: main, later, inner"
+    with pytest.raises(UsageError) as caught:
+        entry("trian:main", rough_path)
+    assert caught.value.what == f"--entry: there is no module trian in {rough_path}"
+    assert caught.value.hint == "did you mean train?"
+    path.write_text("def main(:\n")
+    with pytest.raises(UsageError, match=r"train\.py:1: invalid syntax"):
+        entry("train:main", rough_path)
+
+
+def test_entry_functions_that_only_the_job_can_tell_about(rough_path: Path) -> None:
+    entry("json:loads", rough_path)
+    entry("elsewhere:main", rough_path, setup=("source venv/bin/activate",))
+    entry("elsewhere:main", rough_path, env={"PYTHONPATH": "/lib"})
+    (rough_path / "train.py").write_text("from helpers import *\n")
+    entry("train:main", rough_path)
+    (rough_path / "package").mkdir()
+    (rough_path / "package" / "__init__.py").write_text("def main(): ...\n")
+    (rough_path / "package" / "sub.py").write_text("def main(): ...\n")
+    entry("package:main", rough_path)
+    entry("package.sub:main", rough_path)

@@ -1,0 +1,123 @@
+"""What /proc says of processes: which one a pid means, whether it lives, and who is below it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gridtf import processes, procfs
+from tests.support.jobs import until
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a program in a session of its own; whatever of its group is left at the end is killed."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*command: str, **more: object) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command, start_new_session=True, **more))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        if process.stdout:
+            process.stdout.close()
+
+
+def test_a_process_is_known_by_its_pid_and_its_start(start: Start) -> None:
+    sleeper = start("sleep", "100")
+    started = procfs.start_time(sleeper.pid)
+    assert started is not None
+    assert procfs.alive(sleeper.pid)
+    assert procfs.alive(sleeper.pid, started)
+    assert not procfs.alive(sleeper.pid, started - 1)  # somebody else's pid, used again
+    sleeper.kill()
+    sleeper.wait(10)
+    assert not procfs.alive(sleeper.pid)
+    assert not procfs.alive(sleeper.pid, started)
+    assert procfs.start_time(sleeper.pid) is None
+
+
+def test_exec_does_not_change_who_it_is(start: Start) -> None:
+    shell = start("bash", "-c", "read -r; exec sleep 100", stdin=subprocess.PIPE)
+    started = procfs.start_time(shell.pid)
+    assert shell.stdin is not None
+    shell.stdin.write(b"\n")
+    shell.stdin.close()
+    until(lambda: Path(f"/proc/{shell.pid}/comm").read_text() == "sleep\n", "exec")
+    assert procfs.alive(shell.pid, started)
+
+
+def test_a_zombie_is_not_alive(start: Start) -> None:
+    zombie = start("sleep", "100")
+    started = procfs.start_time(zombie.pid)
+    os.kill(zombie.pid, signal.SIGKILL)
+    until(lambda: Path(f"/proc/{zombie.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z", "a zombie")
+    assert not procfs.alive(zombie.pid, started)
+    assert zombie.pid not in procfs.descendants(os.getpid())
+
+
+@pytest.mark.parametrize("name", ["a b", "x) R 1 (y", "))) Z (((", "new\nline"])
+def test_a_name_with_brackets_does_not_confuse(start: Start, tmp_path: Path, name: str) -> None:
+    program = tmp_path / "program"
+    program.symlink_to("/bin/sleep")
+    code = f"import time; open('/proc/self/comm', 'w').write({name!r}); print(1, flush=True); time.sleep(100)"
+    process = start(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"1\n"
+    assert Path(f"/proc/{process.pid}/comm").read_text() == f"{name}\n"
+    assert procfs.alive(process.pid, procfs.start_time(process.pid))
+    assert process.pid in procfs.descendants(os.getpid())
+
+
+def test_descendants_are_found_in_other_sessions_and_parents_come_first(start: Start, tmp_path: Path) -> None:
+    script = (
+        "sleep 100 & echo $! >a\n"  # in the group
+        "setsid bash -c 'echo $$ >b; sleep 100 & echo $! >c; wait' &\n"  # in a session of its own, with a child
+        "wait\n"
+    )
+    shell = start("bash", "-c", script, cwd=tmp_path)
+    expected = {shell.pid, *(_pid(tmp_path / name) for name in "abc")}
+    until(lambda: set(procfs.descendants(os.getpid())) >= expected, "all four")
+    found = procfs.descendants(os.getpid())
+    assert found.index(shell.pid) < found.index(_pid(tmp_path / "b")) < found.index(_pid(tmp_path / "c"))
+    assert set(procfs.descendants(shell.pid)) == expected - {shell.pid}
+    assert procfs.descendants(_pid(tmp_path / "c")) == []
+    os.kill(_pid(tmp_path / "b"), signal.SIGKILL)
+    os.kill(_pid(tmp_path / "c"), signal.SIGKILL)
+
+
+def _pid(path: Path) -> int:
+    return int(until(lambda: path.exists() and path.read_text().strip(), f"{path.name} to be written"))
+
+
+def test_descendants_below_a_zombie_that_is_not_reaped_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks at /proc a parent may die: its child still names it, and must not be overlooked."""
+    stats = {10: ["S", "1"], 11: ["Z", "10"], 12: ["S", "11"]}
+    monkeypatch.setattr(procfs.os, "listdir", lambda folder: ["self", *map(str, stats)])
+    monkeypatch.setattr(procfs, "_stat", lambda pid: stats.get(pid, []))
+    assert procfs.descendants(10) == [12]
+
+
+def test_boot_and_out_of_memory_kills() -> None:
+    assert len(procfs.boot_id()) == 36
+    assert procfs.boot_id() == procfs.boot_id()
+    assert procfs.out_of_memory_kills() >= 0
+    assert procfs.start_time(0) is None
+    assert not procfs.alive(2**30)
+
+
+def test_signals_have_names_but_for_the_real_time_ones() -> None:
+    assert processes.signal_name(9) == "SIGKILL"
+    assert processes.signal_name(40) == "signal 40"

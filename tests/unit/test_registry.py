@@ -1,0 +1,115 @@
+"""The index of runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gridtf import registry
+from gridtf.errors import NotFoundError, RunDirError
+from gridtf.registry import Entry
+
+
+def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
+    run_dir.mkdir(parents=True)
+    (run_dir / "job.json").write_text("{}")
+    registry.add(run_dir, scheduler="slurm", job_id=job_id, name=name, now=now, environ=os.environ)
+    return run_dir
+
+
+def find(job: str, cwd: Path) -> Path:
+    return registry.find(job, os.environ, cwd)
+
+
+def test_a_run_is_found_by_directory_id_and_name(rough_path: Path) -> None:
+    run = add(rough_path / "runs" / "a,b", job_id="4711_3", name="digits+1")
+    assert find(str(run), rough_path) == run
+    assert find("runs/a,b", rough_path) == run
+    assert find(".", run) == run
+    assert find("4711_3", rough_path) == run
+    assert find("digits+1", rough_path) == run
+
+
+def test_a_name_means_the_newest_and_an_id_goes_before_a_name(tmp_path: Path) -> None:
+    add(tmp_path / "a", job_id="1", now=100.0)
+    newest = add(tmp_path / "b", job_id="2", now=100.2)
+    add(tmp_path / "c", job_id="3", now=99.0)
+    named = add(tmp_path / "d", job_id="4", name="1", now=500.0)
+    assert find("digits", tmp_path) == newest
+    assert find("1", tmp_path) == tmp_path / "a"
+    assert find("4", tmp_path) == named
+
+
+def test_newest_first(tmp_path: Path) -> None:
+    for number, now in enumerate((3.0, 1.0, 2.000001, 2.0)):
+        add(tmp_path / str(number), job_id=str(number), now=now)
+    assert [entry.job_id for entry in registry.entries(os.environ)] == ["0", "2", "3", "1"]
+
+
+def test_an_id_may_hold_what_a_file_name_cannot(tmp_path: Path) -> None:
+    run = add(tmp_path / "a", job_id="12/x,y 1")
+    assert find("12/x,y 1".replace("/", "-"), tmp_path) == run
+    assert [entry.job_id for entry in registry.entries(os.environ)] == ["12-x-y-1"]
+
+
+def test_a_run_that_is_gone_is_passed_over_while_there_is_another(tmp_path: Path) -> None:
+    older = add(tmp_path / "older", job_id="1", now=1.0)
+    gone = add(tmp_path / "gone", job_id="2", now=2.0)
+    (gone / "job.json").unlink()
+    gone.rmdir()
+    assert find("digits", tmp_path) == older
+    assert [entry.run_dir for entry in registry.entries(os.environ)] == [None, older]
+    with pytest.raises(NotFoundError, match="the run directory of 2 is no longer there") as caught:
+        find("2", tmp_path)
+    assert str(gone) in caught.value.why
+
+
+def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    add(tmp_path / "a")
+    (registry.folder(os.environ) / "notes.txt").write_text("mine")
+    assert len(list(registry.entries(os.environ))) == 1
+
+
+def test_an_unknown_job_is_told_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no job is called digits") as caught:
+        find("digits", tmp_path)
+    assert "gridtf list" in caught.value.hint
+    add(tmp_path / "a", job_id="4711")
+    with pytest.raises(NotFoundError) as caught:
+        find("digit", tmp_path)
+    assert caught.value.hint == "did you mean digits?"
+    with pytest.raises(NotFoundError) as caught:
+        find("4712", tmp_path)
+    assert caught.value.hint == "did you mean 4711?"
+    with pytest.raises(NotFoundError, match="tmp/nothing is not a run directory"):
+        find("/tmp/nothing", tmp_path)
+
+
+def test_a_folder_that_happens_to_have_the_name_is_not_taken_for_the_run(tmp_path: Path) -> None:
+    run = add(tmp_path / "runs" / "x")
+    (tmp_path / "digits").mkdir()
+    assert find("digits", tmp_path) == run
+
+
+def test_an_index_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    folder = registry.folder(os.environ)
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    with pytest.raises(RunDirError, match=r"cannot write .*slurm,7,digits"):
+        add(tmp_path / "a")
+    assert list(registry.entries(os.environ)) == []
+
+
+def test_the_folder_follows_xdg() -> None:
+    assert registry.folder({"XDG_STATE_HOME": "/x"}) == Path("/x/gridtf/runs")
+    assert registry.folder({"HOME": "/h"}) == Path("/h/.local/state/gridtf/runs")
+
+
+def test_entries_are_values(tmp_path: Path) -> None:
+    run = add(tmp_path / "a")
+    (entry,) = registry.entries(os.environ)
+    name = "20231114-221320.500000,slurm,7,digits"
+    assert entry == Entry("slurm", "7", "digits", registry.folder(os.environ) / name)
+    assert entry.run_dir == run

@@ -1,0 +1,283 @@
+"""From a plan to a script: quoting that holds in a real bash, set-up lines, users' templates and their errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gridtf import render, resources
+from gridtf.errors import GridtfError, NotFoundError, SpecError
+from gridtf.schedulers.base import Plan
+from gridtf.spec import JobSpec
+from tests.support.rendering import NASTY, plan
+
+SCHEDULERS = ("local", "slurm", "sge")
+FAKE_BOOTSTRAP = "gridtf_exec() { exec /usr/bin/env -0; }\n"
+
+
+def bash(script: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    path = cwd / "job.sh"
+    path.write_bytes(script.encode())
+    return subprocess.run(
+        ["bash", str(path)],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+    )
+
+
+def environment(result: subprocess.CompletedProcess[bytes]) -> dict[bytes, bytes]:
+    assert result.returncode == 0, result.stderr.decode()
+    return dict(item.partition(b"=")[::2] for item in result.stdout.split(b"\0") if item)
+
+
+def runnable(folder: Path, scheduler: str = "local", **values: object) -> Plan:
+    """A plan whose bootstrap prints the environment instead of starting a job."""
+    bootstrap = folder / "it's the $(boot)\nstrap.sh"
+    bootstrap.write_text(FAKE_BOOTSTRAP)
+    made = plan(scheduler, **{"chdir": str(folder), "run_dir": folder / NASTY["directives"], **values})
+    return Plan(made.spec, scheduler, made.run_dir, NASTY["quotes"], bootstrap, {})
+
+
+# --- values arrive, and nothing else happens
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_every_value_arrives_byte_for_byte(scheduler: str, tmp_path: Path) -> None:
+    folder = tmp_path / NASTY["separators"] / NASTY["quotes"]
+    folder.mkdir(parents=True)
+    env = {name.upper(): value for name, value in NASTY.items()}
+    made = runnable(
+        folder, scheduler, env=env, command=["train", *NASTY.values()], tasks={"ps": {"env": env, "count": 1}}
+    )
+    result = bash(render.script(made), tmp_path)
+    arrived = environment(result)
+    for name, value in env.items():
+        assert arrived[name.encode()] == value.encode(errors="surrogateescape")
+    assert arrived[b"PWD"] == os.fsencode(folder)
+    assert arrived[b"GRIDTF_RUN_DIR"] == os.fsencode(made.run_dir)
+    assert arrived[b"GRIDTF_PYTHON"].decode() == NASTY["quotes"]
+    spec = JobSpec.from_dict(json.loads(arrived[b"GRIDTF_SPEC"]))
+    assert spec == JobSpec.from_dict({**made.spec.to_dict(), "scheduler": scheduler})
+    assert result.stderr == b""
+    assert not list(tmp_path.rglob("pwned"))
+
+
+def test_any_text_is_one_word_of_bash(tmp_path: Path) -> None:
+    random_ = random.Random(11)
+    alphabet = [chr(code) for code in range(1, 256)] + list("'\"\\$`\n\u2028\udc80é数")
+    texts = ["".join(random_.choices(alphabet, k=random_.randrange(12))) for _ in range(500)]
+    words = " ".join(render.quote(text) for text in texts)
+    assert words.isprintable()
+    result = bash(f"printf '%s\\0' {words}", tmp_path)
+    assert result.stdout == b"".join(text.encode(errors="surrogateescape") + b"\0" for text in texts)
+
+
+def test_no_value_becomes_a_directive() -> None:
+    env = {"A": "x\n#$ -l evil=1", "B": "\n#$ -pe mpi 99", "C": "\r\n#$ -V"}
+    made = plan("sge", run_dir="/r\n#$ -V", command=["\n#$ -V"], name="x", chdir=None, env=env)
+    head = [line for line in render.script(made).splitlines() if line.startswith("#$")]
+    assert head == ["#$ -N x", "#$ -S /bin/bash", "#$ -j y", "#$ -r y"]
+
+
+def test_quote_refuses_what_is_no_value() -> None:
+    for value in (None, True, ["a"], {}):
+        with pytest.raises(TypeError):
+            render.quote(value)
+    assert (render.quote(3), render.quote(Path("/a b")), render.quote("")) == ("3", "'/a b'", "''")
+
+
+def test_directive_refuses_a_second_line() -> None:
+    for value in ("--a\n--b", "--a\x1b", "", "  "):
+        with pytest.raises(GridtfError):
+            render.directive(value)
+
+
+def test_every_expression_of_the_shipped_templates_has_a_filter() -> None:
+    verbatim = []
+    for template in resources.templates().glob("*.sh.j2"):
+        for expression in re.findall(r"{{(.*?)}}", template.read_text(encoding="utf-8")):
+            if not re.search(rf"\| (?:{'|'.join(render.FILTERS)}) ?$", expression):
+                verbatim.append((template.name, expression.strip()))
+    assert verbatim == [("job.sh.j2", "line")]  # a set-up line
+
+
+# --- the environment
+
+
+def test_variables_that_bash_does_not_take_are_refused_and_all_others_arrive(tmp_path: Path) -> None:
+    listed = subprocess.run(["bash", "-c", "compgen -v"], capture_output=True, text=True, timeout=30).stdout.split()
+    assert "RANDOM" in listed
+    value = "a b$(touch pwned)\n"
+    taken = {}
+    for name in sorted({*listed, "ENV", "BASH_ENV", "POSIXLY_CORRECT", "PS4", "CDPATH", "LC_ALL", "HOME"}):
+        try:
+            render.script(plan("local", env={name: value}))
+        except SpecError as error:
+            assert error.key == f"env.{name}"
+        else:
+            taken[name] = value
+    assert {"IFS", "PATH", "HOME"} <= set(taken)
+    assert not {"RANDOM", "UID", "SHELLOPTS", "HISTCMD"} & set(taken)
+    arrived = environment(bash(render.script(runnable(tmp_path, env=taken)), tmp_path))
+    assert {name: arrived[name.encode()].decode() for name in taken} == taken
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_the_spec_in_the_script_is_without_the_login_side() -> None:
+    values = {"partition": "p", "account": "a", "native": ["--x"], "run_root": "r", "mem": "1G"}
+    text = render.script(plan("slurm", **values))
+    spec = json.loads(text.split("GRIDTF_SPEC='")[1].split("'\n")[0])
+    assert spec == {"command": ["python", "train.py"], "scheduler": "slurm", "mem": "1G"}
+
+
+# --- set-up lines
+
+
+def with_setup(folder: Path, *lines: str) -> subprocess.CompletedProcess[bytes]:
+    return bash(render.script(runnable(folder, setup=list(lines))), folder)
+
+
+def test_setup_is_verbatim_and_reaches_the_tasks(tmp_path: Path) -> None:
+    (tmp_path / "activate").write_text('export VENV=on\nfalse\n[ -n "$UNSET" ] && echo unset\ntrue\n')
+    arrived = environment(
+        with_setup(
+            tmp_path,
+            "module() { false; export LOADED=$1; }",
+            "module cuda",
+            "source ./activate",
+            "if [ -d /nowhere ]; then",
+            "  exit 7",
+            "fi",
+            "export TEXT=$(cat <<EOF\nit's ${LOADED}\nEOF\n)",
+            "false || true",
+            "echo $UNSET >/dev/null",
+        )
+    )
+    assert (arrived[b"VENV"], arrived[b"LOADED"], arrived[b"TEXT"]) == (b"on", b"cuda", b"it's cuda")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["true", "module load cuda"], "this set-up line failed with exit code 127: module load cuda"),
+        (["source ./missing"], "this set-up line failed with exit code 1: source ./missing"),
+        (["source ./bad"], "this set-up line failed with exit code 3: source ./bad"),
+        (["fails() { return 4; }", "fails"], "this set-up line failed with exit code 4"),
+        (["set -e", "fails() { (exit 5); true; }", "fails"], "the job script ended during its set-up, exit code 5"),
+        (["source ./exits"], "the job script ended during its set-up, exit code 6"),
+        (["exit 0"], "the job script ended during its set-up, exit code 0"),
+        (["if true"], "the job script ended during its set-up, exit code 2"),
+    ],
+)
+def test_setup_that_fails_ends_the_job_and_says_so(lines: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("return 3\n")
+    (tmp_path / "exits").write_text("exit 6\n")
+    result = with_setup(tmp_path, *lines, "touch later")
+    assert result.returncode not in (0, None)
+    assert said in result.stderr.decode()
+    assert result.stdout == b""
+    assert not (tmp_path / "later").exists()
+
+
+def test_failures_after_the_setup_are_not_its(tmp_path: Path) -> None:
+    made = runnable(tmp_path, setup=["true"])
+    made.bootstrap.write_text("gridtf_exec() { false; exit 9; }\n")
+    result = bash(render.script(made), tmp_path)
+    assert (result.returncode, result.stderr) == (9, b"")
+
+
+def test_missing_folder_and_missing_gridtf_are_named(tmp_path: Path) -> None:
+    made = runnable(tmp_path, chdir=str(tmp_path / "gone"))
+    result = bash(render.script(made), tmp_path)
+    assert result.returncode == 1
+    assert b"gone" in result.stderr
+    assert b"the working folder is not there on this host" in result.stderr
+    made = runnable(tmp_path)
+    made.bootstrap.unlink()
+    result = bash(render.script(made), tmp_path)
+    assert result.returncode == 1
+    assert b"gridtf is not there on this host" in result.stderr
+
+
+# --- the user's own templates
+
+
+def with_template(path: Path, text: str, scheduler: str = "slurm") -> str:
+    path.write_text(text, encoding="utf-8")
+    return render.script(plan(scheduler, template=str(path)))
+
+
+def test_a_template_can_extend_a_shipped_one_even_of_its_own_name(tmp_path: Path) -> None:
+    text = with_template(
+        tmp_path / "slurm.sh.j2",
+        '{% extends "slurm.sh.j2" %}{% block banner %}# By: {{ spec.command[0] | comment }}\n{% endblock %}',
+    )
+    assert "#SBATCH --job-name=train\n" in text
+    assert "\n# By: python\n" in text
+    assert text.endswith("gridtf_exec\n")
+
+
+def test_a_template_can_use_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "site.j2").write_text('{% extends "job.sh.j2" %}{% block chdir %}{% include "part.j2" %}{% endblock %}')
+    (tmp_path / "part.j2").write_text("echo {{ name | quote }}\n")
+    text = with_template(tmp_path / "own.j2", '{% extends "site.j2" %}', "local")
+    assert "\necho train\n" in text
+
+
+def test_a_relative_template_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.sh.j2").write_text('{% extends "local.sh.j2" %}')
+    assert render.script(plan("local", template="./job.sh.j2")).endswith("gridtf_exec\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("ok\n{% if %}\n", 2, "Expected an expression"),
+        ("ok\n\n{{ nodez }}\n", 3, "'nodez' is undefined"),
+        ("{{ spec.nodez }}\n", 1, "no attribute 'nodez'"),
+        ('{% extends "slrum.sh.j2" %}\n', 1, "no template is called 'slrum.sh.j2'"),
+        ('ok\n{% include "gone.j2" %}\n', 2, "no template is called 'gone.j2'"),
+        ("ok\n{{ 1 + name }}\n", 2, "TypeError"),
+        ("ok\n{{ chdir | quote }}\n", 2, "TypeError: None is not a string"),
+        ("ok\n{{ name | qoute }}\n", 2, "No filter named 'qoute'"),
+        ('{% extends "slurm.sh.j2" %}\n{% block launch %}\n{{ nodez }}\n{% endblock %}\n', 3, "'nodez' is undefined"),
+    ],
+)
+def test_what_is_wrong_in_a_template_is_told_with_its_place(text: str, line: int, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "own dir" / "own.sh.j2"
+    path.parent.mkdir()
+    with pytest.raises(GridtfError) as caught:
+        with_template(path, text)
+    assert caught.value.what.startswith(f"{path}:{line}: ")
+    assert said in caught.value.what
+    assert caught.value.hint
+
+
+def test_an_undefined_name_lists_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(GridtfError) as caught:
+        with_template(tmp_path / "own.sh.j2", "{{ nodez }}")
+    for name in ("run_dir", "directives", "setup", "env", "spec", "quote"):
+        assert name in caught.value.hint
+
+
+def test_a_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone.sh.j2"
+    with pytest.raises(NotFoundError) as caught:
+        render.script(plan(template=str(gone)))
+    assert str(gone) in caught.value.what
+    assert "slurm.sh.j2" in caught.value.hint
+    with pytest.raises(GridtfError, match="cannot read the template"):
+        render.script(plan(template=str(tmp_path)))
+    gone.write_bytes(b"\xff\xfe")
+    with pytest.raises(GridtfError, match="UTF-8"):
+        render.script(plan(template=str(gone)))

@@ -1,0 +1,225 @@
+"""The rendezvous: complete, fenced by the attempt's nonce, and readable however large the cluster is."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf import contract
+from gridtf.bootstrap import rendezvous
+from gridtf.bootstrap.environment import task_environment
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.bootstrap.rendezvous import LONGEST_VARIABLE, Collector, Rendezvous, host_port, merge, merge_ranks
+from gridtf.errors import GridtfError, RendezvousError
+from gridtf.rundir import write_record
+from gridtf.schedulers.base import Allocation, Host
+from tests.support.plans import NONCE, hosts, records, task, task_plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> TaskPlan:
+    """A chief, three workers, a ps and an evaluator on two hosts."""
+    tables = {"chief": {}, "worker": {"count": 3}, "ps": {"count": 1}, "evaluator": {}}
+    return task_plan(tmp_path / "run", hosts(2, 2), tasks=tables)
+
+
+CLUSTER = {
+    "chief": ("h0:20001",),
+    "worker": ("h0:20002", "h1:20004", "h1:20005"),
+    "ps": ("h0:20003",),
+}
+
+
+# --- gathering
+
+
+def test_the_records_of_all_hosts_make_one_cluster_in_index_order(plan: TaskPlan) -> None:
+    meeting = merge(plan.tasks, records(plan))
+    assert meeting.cluster == CLUSTER
+    assert "evaluator" not in meeting.cluster
+    assert (meeting.master_addr, meeting.master_port) == ("h0", 30000)
+
+
+def test_missing_hosts_are_named_until_they_have_come(plan: TaskPlan) -> None:
+    collector = Collector(plan.attempt, NONCE, plan.hosts)
+    found = records(plan)
+    assert not collector.poll()
+    assert list(collector.missing.values()) == ["h0", "h1"]
+    write_record(plan.attempt.host_record("h1"), found["h1"])
+    assert not collector.poll()
+    assert list(collector.missing.values()) == ["h0"]
+    write_record(plan.attempt.host_record("h0"), found["h0"])
+    assert collector.poll()
+    assert not collector.missing
+    assert collector.records == found
+
+
+@pytest.mark.parametrize("stale", [{"nonce": "of an earlier attempt"}, {"nonce": None}, {}])
+def test_a_stale_host_record_is_as_good_as_absent(plan: TaskPlan, stale: dict[str, Any]) -> None:
+    found = records(plan)
+    write_record(plan.attempt.host_record("h0"), found["h0"])
+    write_record(plan.attempt.host_record("h1"), {"ports": {"worker:2": 1}, "address": "elsewhere", **stale})
+    collector = Collector(plan.attempt, NONCE, plan.hosts)
+    assert not collector.poll()
+    assert list(collector.missing.values()) == ["h1"]
+    write_record(plan.attempt.host_record("h1"), found["h1"])  # the right one replaces it
+    assert collector.poll()
+
+
+@pytest.mark.parametrize("keep", [0, 1, 10, -2])
+def test_a_half_written_host_record_is_waited_for(plan: TaskPlan, keep: int) -> None:
+    found = records(plan)
+    write_record(plan.attempt.host_record("h0"), found["h0"])
+    path = plan.attempt.host_record("h1")
+    whole = json.dumps(found["h1"])
+    path.write_text(whole[:keep])
+    collector = Collector(plan.attempt, NONCE, plan.hosts)
+    assert not collector.poll()
+    path.write_text(whole)
+    assert collector.poll()
+
+
+def test_other_files_in_the_folder_are_nobodys_records(plan: TaskPlan) -> None:
+    for name in ("h1.error.json", ".h1.json.77.tmp", "h1", "h10.json"):
+        write_record(plan.attempt.hosts / name, {**records(plan)["h1"]})
+    collector = Collector(plan.attempt, NONCE, plan.hosts)
+    assert not collector.poll()
+    assert list(collector.missing.values()) == ["h0", "h1"]
+
+
+# --- host:port
+
+
+def test_ipv6_addresses_get_brackets(plan: TaskPlan) -> None:
+    assert host_port("fe80::1", 5) == "[fe80::1]:5"
+    assert host_port("10.0.0.1", 5) == "10.0.0.1:5"
+    meeting = merge(plan.tasks, records(plan, address={"h1": "2001:db8::7"}))
+    assert meeting.cluster["worker"] == ("h0:20002", "[2001:db8::7]:20004", "[2001:db8::7]:20005")
+    plain = merge(plan.tasks, records(plan, address={"h0": "2001:db8::8"}))
+    assert plain.master_addr == "2001:db8::8"  # MASTER_ADDR stands alone and takes none
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536, 99999, None, "20004", 2.5])
+def test_an_impossible_port_is_refused_with_the_names(plan: TaskPlan, port: object) -> None:
+    """TensorFlow would take 99999 and serve on 34463."""
+    found = records(plan)
+    found["h1"]["ports"]["worker:1"] = port
+    with pytest.raises(RendezvousError, match=f"host h1 published no port for worker:1: {port!r}"):
+        merge(plan.tasks, found)
+    del found["h1"]["ports"]["worker:1"]
+    with pytest.raises(RendezvousError, match="host h1 published no port for worker:1: None"):
+        merge(plan.tasks, found)
+
+
+def test_an_evaluator_needs_no_port(plan: TaskPlan) -> None:
+    found = records(plan)
+    for record in found.values():
+        record["ports"].pop("evaluator:0", None)
+    assert merge(plan.tasks, found).cluster == CLUSTER
+
+
+def test_the_master_port_is_the_leaders(tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", hosts(2, 3), tasks={"chief": {"gpus": 1}, "worker": {"gpus": 2}})
+    assert plan.tasks[0].host == "h1"
+    found = records(plan)
+    found["h0"]["master_port"], found["h1"]["master_port"] = 0, 31000
+    meeting = merge(plan.tasks, found)
+    assert (meeting.master_addr, meeting.master_port) == ("h1", 31000)
+
+
+def test_ranks_that_publish_for_themselves() -> None:
+    tasks = [task("chief:0"), task("worker:0", rank=1), task("ps:0"), task("evaluator:0")]
+    published = [{"address": f"n{number}", "port": 20000 + number, "master_port": 31000} for number in range(4)]
+    meeting = merge_ranks(tasks, published)
+    assert meeting.cluster == {"chief": ("n0:20000",), "worker": ("n1:20001",), "ps": ("n2:20002",)}
+    assert (meeting.master_addr, meeting.master_port) == ("n0", 31000)
+
+
+# --- the file
+
+
+def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: TaskPlan) -> None:
+    assert rendezvous.read(plan.attempt, NONCE) is None
+    meeting = merge(plan.tasks, records(plan))
+    rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting, gpus={"worker:0": ["1"]})
+    assert rendezvous.read(plan.attempt, NONCE) == meeting
+    assert json.loads(plan.attempt.rendezvous.read_text()) == {
+        "job": "4711",
+        "attempt": 1,
+        "nonce": NONCE,
+        "master_addr": "h0",
+        "master_port": 30000,
+        "cluster": {kind: list(members) for kind, members in CLUSTER.items()},
+        "gpus": {"worker:0": ["1"]},
+    }
+
+
+def test_a_stale_or_half_written_file_is_as_good_as_absent(plan: TaskPlan) -> None:
+    meeting = merge(plan.tasks, records(plan))
+    rendezvous.publish(plan.attempt, plan.job_id, "of an earlier attempt", meeting)
+    assert rendezvous.read(plan.attempt, NONCE) is None
+    rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting)
+    text = plan.attempt.rendezvous.read_text()
+    for end in range(0, len(text) - 2, 7):
+        plan.attempt.rendezvous.write_text(text[:end])
+        assert rendezvous.read(plan.attempt, NONCE) is None
+    plan.attempt.rendezvous.write_text(text)
+    assert rendezvous.read(plan.attempt, NONCE) == meeting
+
+
+def test_tf_config_is_what_tensorflow_reads() -> None:
+    meeting = Rendezvous.of({"worker": ("a:1", "[::1]:2")}, "a", 3)
+    assert json.loads(meeting.config("worker", 1)) == {
+        "cluster": {"worker": ["a:1", "[::1]:2"]},
+        "task": {"type": "worker", "index": 1},
+    }
+
+
+# --- large clusters
+
+
+def _large(folder: Path, count: int) -> tuple[TaskPlan, Rendezvous]:
+    name = "node-with-a-rather-long-name.compute.example.org"
+    room = Allocation(tuple(Host(f"{number:04}.{name}", 8) for number in range(count)))
+    plan = task_plan(folder / "run", room)
+    return plan, merge(plan.tasks, records(plan))
+
+
+def _environment(plan: TaskPlan, meeting: Rendezvous) -> dict[str, str]:
+    return task_environment({"TF_CONFIG": "stale"}, plan, plan.tasks[-1], meeting, (), Path())
+
+
+def test_a_cluster_too_large_for_a_variable_is_found_in_the_file(tmp_path: Path) -> None:
+    plan, meeting = _large(tmp_path, 512)
+    rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting)
+    env = _environment(plan, meeting)
+    assert "TF_CONFIG" not in env
+    assert json.loads(plan.attempt.rendezvous.read_text())["cluster"].keys() == {"worker"}
+    found = contract.task(env)
+    assert (found.name, found.rank, found.world_size) == ("worker:4095", 4095, 4096)
+    assert found.cluster == meeting.cluster
+    assert not found.is_chief
+    with pytest.raises(GridtfError, match="is not this attempt's rendezvous file"):
+        contract.task({**env, "GRIDTF_NONCE": "another"})
+
+
+def test_the_limit_of_a_variable_is_the_kernels(tmp_path: Path) -> None:
+    """One byte more, and execve(2) refuses to start anything."""
+    plan, _ = _large(tmp_path, 1)
+    for longer, there in ((0, True), (1, False)):
+        fixed = len("TF_CONFIG=") + len(Rendezvous.of({"worker": (":1",)}, "a", 3).config("worker", 7) or "")
+        meeting = Rendezvous.of({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}, "a", 3)
+        env = _environment(plan, meeting)
+        assert ("TF_CONFIG" in env) == there
+        config = "x" * (LONGEST_VARIABLE - len("TF_CONFIG=") + longer)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.execve("/bin/true", ["true"], {"TF_CONFIG": config})
+            except OSError:
+                os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (0 if there else 7)

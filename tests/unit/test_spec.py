@@ -1,0 +1,149 @@
+"""JobSpec: what it refuses, what it makes of what it accepts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SpecError
+from gridtf.spec import JobSpec, TaskSpec
+
+RUNS = ("python", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("command", {"command": "python train.py"}),
+        ("command", {"command": ["python", 3]}),
+        ("command", {"command": ["a\0b"]}),
+        ("entry", {"entry": "train"}),
+        ("entry", {"entry": "train:main", "command": RUNS}),
+        ("name", {"name": "two words"}),
+        ("name", {"name": "-dash"}),
+        ("name", {"name": "x" * 64}),
+        ("scheduler", {"scheduler": "pbs"}),
+        ("success_policy", {"success_policy": "any"}),
+        ("nodes", {"nodes": 0}),
+        ("nodes", {"nodes": "4-2"}),
+        ("nodes", {"nodes": 1.5}),
+        ("nodes", {"nodes": True}),
+        ("gpus_per_node", {"gpus_per_node": -1}),
+        ("tasks_per_node", {"tasks_per_node": 0}),
+        ("gpus_per_task", {"gpus_per_task": "1"}),
+        ("gpus_per_task", {"gpus_per_task": 4, "gpus_per_node": 2}),
+        ("cpus_per_task", {"cpus_per_task": 0}),
+        ("mem", {"mem": "lots"}),
+        ("time", {"time": "soon"}),
+        ("time", {"time": 0}),
+        ("partition", {"partition": ""}),
+        ("partition", {"partition": "a\nb"}),
+        ("account", {"account": 7}),
+        ("slots", {"slots": 0, "pe": "mpi"}),
+        ("slots", {"slots": 4, "scheduler": "sge"}),
+        ("native", {"native": "--exclusive"}),
+        ("native", {"native": ["a\nb"]}),
+        ("setup", {"setup": "module load cuda"}),
+        ("env", {"env": ["A=1"]}),
+        ("env.A B", {"env": {"A B": "1"}}),
+        ("env.A", {"env": {"A": 1}}),
+        ("kill_grace", {"kill_grace": -1}),
+        ("kill_grace", {"kill_grace": "5"}),
+        ("start_timeout", {"start_timeout": 0}),
+        ("heartbeat_timeout", {"heartbeat_timeout": 0}),
+        ("kill_grace", {"kill_grace": float("nan")}),
+        ("start_timeout", {"start_timeout": float("inf")}),
+        ("serve", {"serve": ["chief"]}),
+        ("serve", {"serve": ["worker"]}),
+        ("serve", {"serve": ["ps"], "tasks": {"ps": TaskSpec(command=("x",))}}),
+        ("tasks.pss", {"tasks": {"pss": TaskSpec(count=1)}}),
+        ("tasks.ps.count", {"tasks": {"ps": TaskSpec(count=-1)}}),
+        ("tasks.ps.gpus", {"tasks": {"ps": TaskSpec(gpus=1)}}),
+        ("tasks.ps.mem", {"tasks": {"ps": TaskSpec(mem="x")}}),
+        ("tasks.ps.env.A", {"tasks": {"ps": TaskSpec(env={"A": 1})}}),  # type: ignore[dict-item]
+        ("tasks.worker.command", {"tasks": {"worker": TaskSpec(command="x")}}),  # type: ignore[arg-type]
+        ("tasks.chief.count", {"tasks": {"chief": TaskSpec(count=2)}}),
+        ("tasks.evaluator.count", {"tasks": {"evaluator": TaskSpec(count=2)}}),
+        ("tasks.master", {"tasks": {"chief": TaskSpec(), "master": TaskSpec()}}),
+        ("tasks.worker.count", {"tasks": {"worker": TaskSpec(count=0)}}),
+    ],
+)
+def test_what_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec(**values)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        ({"scheduler": "slrum"}, "did you mean slurm?"),
+        ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
+        ({"success_policy": "chef"}, "did you mean chief?"),
+    ],
+)
+def test_a_near_miss_is_told_the_right_word(values: dict[str, Any], hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec(**values)
+    assert caught.value.hint == hint
+
+
+def test_unknown_keys_are_told_the_nearest() -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.from_dict({"gpus_pre_node": 2})
+    assert (caught.value.key, caught.value.hint[:28]) == ("gpus_pre_node", "did you mean gpus_per_node o")
+    with pytest.raises(SpecError) as caught:
+        JobSpec.from_dict({"tasks": {"ps": {"cuont": 2}}})
+    assert (caught.value.key, caught.value.hint) == ("tasks.ps.cuont", "did you mean count?")
+
+
+def test_a_spec_survives_json() -> None:
+    spec = JobSpec(
+        command=RUNS,
+        nodes="2-4",
+        time="1:30:00",
+        env={"A": 'it\'s "x"\n'},
+        setup=("module load cuda",),
+        serve=("ps",),
+        tasks={
+            "ps": TaskSpec(count=2, env={"B": "c"}),
+            "worker": TaskSpec(command=("w", "1")),
+            "evaluator": TaskSpec(),
+        },
+    )
+    assert JobSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_only_what_differs_from_the_defaults_is_kept() -> None:
+    assert JobSpec(command=RUNS, kill_grace=5.0, gpu_resource="gpu").to_dict() == {"command": ["python", "train.py"]}
+
+
+def test_values_in_plain_units() -> None:
+    spec = JobSpec(command=RUNS, nodes="2-4", time="1:30:00", mem="2G")
+    assert (spec.node_range, spec.walltime, spec.mem_mib) == ((2, 4), 5400, 2048)
+    bare = JobSpec(command=RUNS)
+    assert (bare.node_range, bare.walltime, bare.mem_mib) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "title"),
+    [
+        ({"command": RUNS, "name": "mine"}, "mine"),
+        ({"command": ("python", "/a/b/train digits.py", "x.py")}, "train-digits"),
+        ({"command": ("bash", "run.sh")}, "run"),
+        ({"command": ("./.hidden",)}, "hidden"),
+        ({"entry": "package.train:main"}, "package.train"),
+        ({"command": ("…",)}, "gridtf"),
+        ({}, "gridtf"),
+    ],
+)
+def test_the_title_is_made_from_what_runs(values: dict[str, Any], title: str) -> None:
+    assert JobSpec(**values).title == title
+
+
+def test_counts_of_task_types() -> None:
+    spec = JobSpec(command=RUNS, tasks={"ps": TaskSpec(count=2), "evaluator": TaskSpec(), "chief": TaskSpec(count=0)})
+    counts = {name: spec.count(name) for name in ("worker", "ps", "evaluator", "chief", "master")}
+    assert counts == {"worker": None, "ps": 2, "evaluator": 1, "chief": 0, "master": 0}

@@ -1,0 +1,201 @@
+"""From a JobSpec to a submitted job."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import stat
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gridtf
+from gridtf import registry, resources, submission
+from gridtf.errors import GridtfError, RunDirError, SchedulerError, UsageError
+from gridtf.rundir import Record
+from gridtf.schedulers.base import Plan
+from gridtf.spec import JobSpec, TaskSpec
+from gridtf.submission import Job
+from tests.support.scheduler import FakeScheduler
+
+RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+# --- plans
+
+
+def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
+    plan = submission.prepare(dataclasses.replace(RUNS, name="n"), {"name": "--name"})
+    assert plan == Plan(
+        spec=dataclasses.replace(RUNS, name="n", chdir=str(rough_path)),
+        scheduler="slurm",
+        run_dir=plan.run_dir,
+        python=sys.executable,
+        bootstrap=resources.bootstrap_script(),
+        sources={"name": "--name", "chdir": "the present folder"},
+    )
+    assert plan.run_dir.parent == rough_path / "gridtf-runs"
+    assert plan.run_dir.name.startswith("n-20")
+    assert list(rough_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "run_dir"),
+    [
+        ({"run_dir": "mine"}, "mine"),
+        ({"run_dir": "/mine"}, "/mine"),
+        ({"run_root": "runs"}, "runs/NAME"),
+        ({"chdir": "sub"}, "sub/gridtf-runs/NAME"),
+        ({"chdir": "sub", "run_root": "runs"}, "runs/NAME"),
+    ],
+)
+def test_where_the_run_directory_will_be(values: dict[str, str], run_dir: str, rough_path: Path) -> None:
+    (rough_path / "sub").mkdir()
+    plan = submission.prepare(dataclasses.replace(RUNS, **values))
+    name = plan.run_dir.name if "NAME" in run_dir else "NAME"
+    assert plan.run_dir == rough_path / run_dir.replace("NAME", name)
+    assert plan.spec.chdir == str(rough_path / values.get("chdir", "."))
+
+
+def test_the_scheduler_is_found_where_none_is_named(fake: FakeScheduler, rough_path: Path) -> None:
+    plan = submission.prepare(JobSpec(command=("x",)))
+    assert (plan.scheduler, plan.sources["scheduler"]) == ("slurm", "found on this machine")
+    assert plan.spec.scheduler is None
+
+
+@pytest.mark.parametrize(
+    ("values", "sources", "what"),
+    [
+        ({"chdir": "nowhere"}, {"chdir": "job.toml:3"}, "job.toml:3: chdir: there is no folder "),
+        ({"template": "nowhere"}, {"template": "--template"}, "--template: there is no file "),
+        (
+            {"tasks": {"worker": TaskSpec(count=3)}, "nodes": 1, "tasks_per_node": 2},
+            {},
+            "tasks: 3 training tasks do not",
+        ),
+        (
+            {"tasks_per_node": 4, "gpus_per_node": 2},
+            {"tasks_per_node": "job.toml:7"},
+            "job.toml:7: tasks_per_node: 4 tasks x 1 GPUs need more than gpus_per_node = 2",
+        ),
+        ({"command": ()}, {}, "nothing to run"),
+    ],
+)
+def test_what_can_be_known_to_fail_is_told_with_its_place(
+    values: dict[str, Any], sources: dict[str, str], what: str, rough_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        submission.prepare(dataclasses.replace(RUNS, **values), sources)
+    assert caught.value.what.startswith(what)
+    assert list(rough_path.iterdir()) == []
+
+
+# --- submission
+
+
+def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Path) -> None:
+    job = submission.submit(RUNS, {"command": "the command line"})
+    assert tree(job.run_dir) == {"job.json", "job.sh", "submitted.json", "output"}
+    assert (job.id, job.name, job.note) == ("101", "train", "")
+    assert stat.S_IMODE(job.run.script.stat().st_mode) & 0o100
+    assert "exec" in job.run.script.read_text()
+    described = json.loads(job.run.job.read_text())
+    assert described["gridtf"] == gridtf.__version__
+    assert JobSpec.from_dict(described["spec"]) == dataclasses.replace(RUNS, chdir=str(rough_path))
+    assert described["sources"] == {"command": "the command line", "chdir": "the present folder"}
+    submitted = json.loads(job.run.submitted.read_text())
+    assert submitted["host"] == os.uname().nodename
+    assert submitted.keys() == {"job_id", "scheduler", "name", "user", "host", "time", "command", "cluster"}
+    assert submitted["command"] == ["sbatch", str(job.run.script)]
+    assert registry.find("train", os.environ, rough_path) == job.run_dir
+
+
+def test_two_submissions_at_the_same_moment_get_a_directory_each(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission.time, "strftime", lambda *_: "20250101-000000")
+    jobs: list[Job] = []
+    threads = [threading.Thread(target=lambda: jobs.append(submission.submit(RUNS))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    base = "train-20250101-000000"
+    assert {job.run_dir.name for job in jobs} == {base, f"{base}-2", f"{base}-3", f"{base}-4"}
+    assert len({job.id for job in jobs}) == 4
+    for job in jobs:
+        assert f"GRIDTF_RUN_DIR={shlex.quote(str(job.run_dir))}\n" in job.run.script.read_text()
+
+
+def test_a_run_directory_is_never_used_twice(fake: FakeScheduler, rough_path: Path) -> None:
+    spec = dataclasses.replace(RUNS, run_dir="mine")
+    first = submission.submit(spec)
+    before = tree(rough_path)
+    with pytest.raises(RunDirError, match="mine is there already"):
+        submission.submit(spec)
+    assert tree(rough_path) == before
+    assert first.run.submitted.exists()
+
+
+@pytest.mark.parametrize("run_root", [None, "runs"])
+def test_a_refusal_leaves_nothing_behind(run_root: str | None, fake: FakeScheduler, rough_path: Path) -> None:
+    fake.refuses = "sbatch: error: invalid partition"
+    if run_root:
+        (rough_path / run_root).mkdir()
+    before = tree(rough_path)
+    with pytest.raises(SchedulerError, match="invalid partition"):
+        submission.submit(dataclasses.replace(RUNS, run_root=run_root))
+    assert tree(rough_path) == before
+    assert list(registry.entries(os.environ)) == []
+
+
+def test_a_template_that_fails_leaves_nothing_behind(fake: FakeScheduler, rough_path: Path) -> None:
+    (rough_path / "own.j2").write_text("{{ nothing_of_the_kind }}")
+    with pytest.raises(GridtfError, match=r"own\.j2:1"):
+        submission.submit(dataclasses.replace(RUNS, template="own.j2"))
+    assert tree(rough_path) == {"own.j2"}
+    assert fake.count == 0
+
+
+def test_a_job_whose_record_cannot_be_written_is_cancelled(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = submission.write_record
+
+    def full(path: Path, record: Record) -> None:
+        if path.name == "submitted.json":
+            raise RunDirError("no space left")
+        real(path, record)
+
+    monkeypatch.setattr(submission, "write_record", full)
+    with pytest.raises(RunDirError, match="no space left"):
+        submission.submit(RUNS)
+    assert fake.cancelled == ["101"]
+    assert tree(rough_path) == set()
+
+
+def test_a_run_directory_that_cannot_be_made(fake: FakeScheduler, rough_path: Path) -> None:
+    with pytest.raises(RunDirError, match=r"cannot make .*No such file") as caught:
+        submission.submit(dataclasses.replace(RUNS, run_dir="no/such/folder"))
+    assert "make the folder above it first" in caught.value.hint
+    (rough_path / "file").write_text("")
+    with pytest.raises(RunDirError, match="Not a directory"):
+        submission.submit(dataclasses.replace(RUNS, run_root="file/runs"))
+
+
+def test_an_index_that_cannot_be_written_does_not_stop_the_job(fake: FakeScheduler, rough_path: Path) -> None:
+    folder = registry.folder(os.environ)
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    job = submission.submit(RUNS)
+    assert job.id == "101"
+    assert job.note.startswith("cannot write ")

@@ -1,0 +1,331 @@
+"""The tasks of one host: started in their own sessions, watched, and torn down until nobody is left.
+
+Each test runs a supervisor in a process of its own, which adopts all orphans below it, as an agent does.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf import processes, procfs
+from gridtf.bootstrap.supervisor import Supervisor, TaskProcess
+from tests.support.jobs import gone
+from tests.support.python import environment, python
+
+PREAMBLE = """
+import atexit, json, os, signal, sys, time
+from pathlib import Path
+from gridtf import processes, procfs
+from gridtf.bootstrap.supervisor import Supervisor
+processes.block_signals()
+processes.become_subreaper()
+here = Path.cwd()
+atexit.register(lambda: processes.signal_all(procfs.descendants(os.getpid()), signal.SIGKILL))  # where a test fails
+
+def until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+def start(s, name, *argv, cwd=here, **env):
+    s.start(name, argv, {"PATH": os.environ["PATH"], **env}, cwd, here / f"{name}.log")
+
+def ended(s):
+    until(lambda: s.collect() or not s.running())
+    while s.running():
+        s.collect(); time.sleep(0.01)
+
+def pid_in(name):
+    until(lambda: (here / name).exists() and (here / name).read_text().endswith("\\n"))
+    return int((here / name).read_text())
+
+def tell(s, **more):
+    print(json.dumps({"tasks": {name: task.record() for name, task in s.tasks.items()}, **more}), flush=True)
+"""
+
+
+def supervised(folder: Path, code: str, *, seconds: float = 60.0) -> dict[str, Any]:
+    """Run code with the helpers above; gives what it told."""
+    command = python(PREAMBLE + code)
+    done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, timeout=seconds)
+    assert done.returncode == 0
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+# --- starting
+
+
+def test_a_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['worker:0'])\n"
+        "script = 'echo \"$A $PWD\"; echo two >&2; cat; exit 0'\n"
+        "start(s, 'worker:0', 'bash', '-c', script, cwd=here / 'sub', A='x')\n"
+        "ended(s); tell(s)\n",
+    )
+    task = told["tasks"]["worker:0"]
+    assert (task["state"], task["exit"], task["signal"], task["error"], task["oom"]) == (
+        "COMPLETED",
+        0,
+        None,
+        None,
+        False,
+    )
+    assert task["started"] <= task["ended"]
+    assert (tmp_path / "worker:0.log").read_text() == f"x {tmp_path}/sub\ntwo\n"
+
+
+def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) -> None:
+    """A task that inherited blocked signals could not be ended by TERM, nor hear of its children's end."""
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['a', 'b'])\n"
+        "code = 'import os, signal, sys; print(os.getpid() == os.getsid(0), os.getpgid(0) == os.getpid(),'\\\n"
+        "    ' sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))'\n"
+        "for name in s.tasks: start(s, name, sys.executable, '-c', code)\n"
+        "ended(s); tell(s)\n",
+    )
+    assert {task["state"] for task in told["tasks"].values()} == {"COMPLETED"}
+    assert (tmp_path / "a.log").read_text() == (tmp_path / "b.log").read_text() == "True True []\n"
+
+
+def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['a'])\n"
+        "lock, other = os.open('/dev/null', os.O_RDONLY), os.open('/dev/zero', os.O_RDONLY)\n"
+        "s.start('a', ['ls', '-l', '/proc/self/fd'], {'PATH': os.environ['PATH']}, here, here / 'a.log', [lock])\n"
+        "ended(s); tell(s, lock=lock)\n",
+    )
+    listing = (tmp_path / "a.log").read_text()
+    assert f"{told['lock']} -> /dev/null" in listing
+    assert "/dev/zero" not in listing
+    assert "0 -> /dev/null" in listing  # nobody types into a task
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "error"),
+    [
+        ("no-such-command", 127, "command not found: no-such-command (PATH="),
+        ("./no-such-file", 127, "command not found: ./no-such-file"),
+        ("./plain.txt", 126, "cannot run ./plain.txt: Permission denied"),
+        (".", 126, "cannot run .: Permission denied"),
+    ],
+)
+def test_a_command_that_cannot_run(tmp_path: Path, program: str, code: int, error: str) -> None:
+    (tmp_path / "plain.txt").write_text("x")
+    told = supervised(tmp_path, f"s = Supervisor(['a', 'b']); start(s, 'a', {program!r}); tell(s)\n")
+    task = told["tasks"]["a"]
+    assert (task["state"], task["exit"], task["pid"], task["signal"]) == ("FAILED", code, None, None)
+    assert task["error"].startswith(error)
+    assert task["ended"] is not None
+    assert (tmp_path / "a.log").read_text() == f"gridtf: {task['error']}\n"
+    assert told["tasks"]["b"]["state"] == "PENDING"
+
+
+def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("#!/no/such/python\n")
+    (tmp_path / "train").chmod(0o755)
+    told = supervised(tmp_path, "s = Supervisor(['a']); start(s, 'a', './train'); tell(s)\n")
+    task = told["tasks"]["a"]
+    assert task["exit"] in (126, 127)
+    assert "command not found" not in task["error"]
+    assert "/no/such/python" in task["error"]
+
+
+def test_a_working_folder_that_is_not_there(tmp_path: Path) -> None:
+    told = supervised(tmp_path, "s = Supervisor(['a']); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n")
+    assert told["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone is not there on this host"
+    assert told["tasks"]["a"]["exit"] == 127
+
+
+def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+    """A full disk when the tasks start: the job must fail cleanly, not with a traceback."""
+    told = supervised(
+        tmp_path,
+        "from gridtf.errors import GridtfError\n"
+        "s, said = Supervisor(['a']), ''\n"
+        "try: s.start('a', ['true'], dict(os.environ), here, here / 'gone' / 'a.log')\n"
+        "except GridtfError as error: said = error.what\n"
+        "tell(s, said=said)\n",
+    )
+    assert f"{tmp_path}/gone/a.log" in (told["said"] or str(told["tasks"]["a"]["error"]))
+
+
+# --- ends
+
+
+def test_how_tasks_end(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path,
+        "ends = {'ok': 'exit 0', 'three': 'exit 3', 'kill': 'kill -KILL $$', 'segv': 'kill -SEGV $$',\n"
+        "        'real-time': 'kill -40 $$', 'term': 'kill -TERM $$'}\n"
+        "s = Supervisor([*ends, 'never'])\n"
+        "for name, end in ends.items(): start(s, name, 'bash', '-c', end)\n"
+        "ended(s); tell(s, again=s.collect(), running=len(s.running()))\n",
+    )
+    found = {name: (task["state"], task["exit"], task["signal"]) for name, task in told["tasks"].items()}
+    assert found == {
+        "ok": ("COMPLETED", 0, None),
+        "three": ("FAILED", 3, None),
+        "kill": ("FAILED", None, "SIGKILL"),
+        "segv": ("FAILED", None, "SIGSEGV"),
+        "real-time": ("FAILED", None, "signal 40"),
+        "term": ("FAILED", None, "SIGTERM"),
+        "never": ("PENDING", None, None),
+    }
+    assert (told["again"], told["running"]) == (False, 0)
+
+
+def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_path: Path) -> None:
+    """Which of them was first nobody knows; the order of the table must not decide who is to blame."""
+    told = supervised(
+        tmp_path,
+        "import itertools\n"
+        "ticks = itertools.count(1)\n"
+        "s = Supervisor(['a', 'b'], now=lambda: float(next(ticks)))\n"
+        "start(s, 'a', 'false'); start(s, 'b', 'false')\n"
+        "until(lambda: not procfs.descendants(os.getpid()))\n"
+        "s.collect(); tell(s)\n",
+    )
+    assert told["tasks"]["a"]["ended"] == told["tasks"]["b"]["ended"]
+
+
+def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    kills = iter([5, 5, 6])
+    monkeypatch.setattr(procfs, "out_of_memory_kills", lambda: next(kills))
+    supervisor = Supervisor(["a", "b"])
+    for pid, task in enumerate(supervisor.tasks.values(), 100):
+        task.state, task.pid = "RUNNING", pid
+    ended = iter([{100: -signal.SIGKILL}, {101: -signal.SIGKILL}])
+    monkeypatch.setattr("gridtf.processes.reap", lambda: next(ended))
+    assert supervisor.collect()
+    assert supervisor.collect()
+    assert [task.oom for task in supervisor.tasks.values()] == [False, True]
+
+
+def test_a_record_has_no_process_in_it() -> None:
+    record = TaskProcess("a").record()
+    assert json.loads(json.dumps(record)) == record
+    assert record == {
+        "state": "PENDING",
+        "pid": None,
+        "started": None,
+        "ended": None,
+        "exit": None,
+        "signal": None,
+        "oom": False,
+        "error": None,
+    }
+
+
+# --- tear-down
+
+
+def test_a_task_that_goes_at_term_is_stopped_without_kill(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['a', 'b', 'c'])\n"
+        "polite = \"trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done\"\n"
+        "start(s, 'a', 'bash', '-c', polite); start(s, 'b', 'bash', '-c', 'exit 4'); start(s, 'c', 'sleep', '100')\n"
+        "until(lambda: (here / 'a.log').read_text() == 'up\\n')\n"
+        "until(lambda: s.collect() or s.tasks['b'].state == 'FAILED')\n"
+        "beats = []\n"
+        "left = s.tear_down(20.0, lambda: beats.append(1)); tell(s, left=left, beats=len(beats))\n",
+    )
+    assert told["left"] == []
+    assert (tmp_path / "a.log").read_text().endswith("bye\n")
+    found = {name: (task["state"], task["exit"], task["signal"]) for name, task in told["tasks"].items()}
+    assert found == {"a": ("STOPPED", 0, None), "b": ("FAILED", 4, None), "c": ("STOPPED", None, "SIGTERM")}
+
+
+def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
+    """A child that ignores TERM, one that called setsid, a daemon that forked twice, one that is stopped."""
+    for name, script in {
+        "stubborn.sh": "trap '' TERM INT HUP; echo $$ >stubborn; while :; do sleep 1; done",
+        "session.sh": "trap 'echo bye >goodbye; exit' TERM; echo $$ >session; while :; do sleep 0.05; done",
+        "daemon.sh": "trap '' TERM; echo $$ >daemon; sleep 1000; :",
+        "stopped.sh": "echo $$ >stopped; kill -STOP $$",
+        "task.sh": "bash stubborn.sh & setsid bash session.sh & (setsid bash -c '(setsid bash daemon.sh &)' &)\n"
+        "bash stopped.sh & sleep 1000",
+    }.items():
+        (tmp_path / name).write_text(script)
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['a']); start(s, 'a', 'bash', 'task.sh')\n"
+        "pids = {name: pid_in(name) for name in ('stubborn', 'session', 'daemon', 'stopped')}\n"
+        "sessions = {name: os.getsid(pid) for name, pid in pids.items()}\n"
+        "left = s.tear_down(3.0, lambda: None)\n"
+        "tell(s, pids=pids, sessions=sessions, left=left, top=s.tasks['a'].pid)\n",
+    )
+    assert told["left"] == []
+    assert told["sessions"]["session"] == told["pids"]["session"]
+    assert told["sessions"]["daemon"] == told["pids"]["daemon"]
+    assert told["sessions"]["stubborn"] == told["top"]
+    assert gone(*told["pids"].values())
+    assert told["tasks"]["a"]["state"] == "STOPPED"
+    assert (tmp_path / "goodbye").read_text() == "bye\n"  # whoever can go in peace is asked to, wherever it is
+
+
+def test_an_orphan_of_a_task_that_has_ended_is_ended_too(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['a'])\n"
+        "start(s, 'a', 'bash', '-c', \"setsid bash -c 'echo $$ >daemon; exec sleep 1000' & exit 0\")\n"
+        "ended(s); pid = pid_in('daemon'); before = procfs.alive(pid)\n"
+        "left = s.tear_down(5.0, lambda: None); tell(s, left=left, pid=pid, before=before)\n",
+    )
+    assert told["before"]
+    assert told["left"] == []
+    assert gone(told["pid"])
+    assert told["tasks"]["a"]["state"] == "COMPLETED"
+
+
+def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "end = time.monotonic() + 30\n"
+        "while time.monotonic() < end:\n"
+        "    time.sleep(0.02)\n"
+        "    if os.fork(): os._exit(0)\n"  # a new pid every time: whom one look has found is gone at the next
+        "    os.setsid()\n"
+    )
+    told = supervised(
+        tmp_path,
+        f"s = Supervisor(['a']); start(s, 'a', sys.executable, '-c', {code!r}); time.sleep(0.3)\n"
+        "left = s.tear_down(0.1, lambda: None); time.sleep(0.2)\n"
+        "tell(s, left=left, later=procfs.descendants(os.getpid()))\n",
+    )
+    assert (told["left"], told["later"]) == ([], [])
+
+
+def test_with_nothing_to_end_it_ends_at_once(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path, "s = Supervisor(['a']); left = s.tear_down(1000.0, lambda: 1 / 0); tell(s, left=left)\n"
+    )
+    assert told["left"] == []
+    assert told["tasks"]["a"]["state"] == "PENDING"
+
+
+def test_the_tasks_of_a_supervisor_that_is_killed_die_with_it(tmp_path: Path) -> None:
+    code = PREAMBLE + "s = Supervisor(['a']); start(s, 'a', 'sleep', '1000'); tell(s); time.sleep(1000)\n"
+    command = python(code)
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        pid = json.loads(supervisor.stdout.readline())["tasks"]["a"]["pid"]
+        try:
+            assert procfs.alive(pid)
+            supervisor.kill()
+            assert gone(pid)
+        finally:
+            processes.signal_all([pid], signal.SIGKILL)

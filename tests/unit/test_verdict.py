@@ -1,0 +1,185 @@
+"""The verdict: one line that says who failed and how, what to do, and the last lines of the log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.verdict import Verdict, of_task, some
+from gridtf.rundir import Attempt, RunDir, read_record
+from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
+from gridtf.tail import last_lines
+from tests.support.plans import task
+
+WORKER = task("worker:1", "n3", rank=1)
+LOST = Verdict(FAILED, "the agent on host n3 was killed by SIGKILL", hint="see job.log")
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return RunDir(tmp_path).new_attempt()
+
+
+def verdict(attempt: Attempt, log: str | bytes | None = None, *, told: Verdict | None = None, **record: Any) -> Verdict:
+    if log is not None:
+        attempt.task_log("worker", 1).write_bytes(log.encode() if isinstance(log, str) else log)
+    usual = {"state": "FAILED", "exit": None, "signal": None, "oom": False, "error": None}
+    return of_task(WORKER, {**usual, **record}, attempt, told)
+
+
+# --- who and how
+
+
+def test_an_exit_code(attempt: Attempt) -> None:
+    found = verdict(attempt, "one\ntwo\n", exit=3)
+    assert (found.state, found.reason, found.exit_code) == (FAILED, "worker:1 on n3: exit code 3", 1)
+    assert found.cause == {
+        "task": "worker:1",
+        "host": "n3",
+        "exit": 3,
+        "signal": None,
+        "log": str(attempt.task_log("worker", 1)),
+        "tail": ["one", "two"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "hint"),
+    [
+        ({"signal": "SIGKILL"}, "killed by SIGKILL", "somebody killed it, or the kernel did"),
+        ({"signal": "SIGKILL", "oom": True}, "killed by SIGKILL (out of memory)", "the kernel's out-of-memory killer"),
+        ({"signal": "SIGSEGV"}, "killed by SIGSEGV", "it crashed in native code"),
+        ({"signal": "SIGTERM"}, "killed by SIGTERM", ""),
+        ({"signal": "signal 40"}, "killed by signal 40", ""),
+        ({"error": "command not found: ./x", "exit": 127}, "command not found: ./x", "check the command"),
+    ],
+)
+def test_how_it_ended_and_what_to_do(attempt: Attempt, record: dict[str, Any], reason: str, hint: str) -> None:
+    found = verdict(attempt, "", **record)
+    assert found.reason == f"worker:1 on n3: {reason}"
+    assert found.hint.startswith(hint)
+    assert bool(found.hint) == bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("ModuleNotFoundError: No module named 'tensorflow'", "TensorFlow is not in the task's Python"),
+        ("OSError: [Errno 28] No space left on device: '/data/x'", "a disk is full"),
+        ("MemoryError", "the task ran out of memory"),
+        ("tensorflow…ResourceExhaustedError: … RESOURCE_EXHAUSTED: OOM when allocating", "the GPU or the host ran out"),
+        ("UnknownError: Could not start gRPC server", "the port was taken"),
+    ],
+)
+def test_the_log_may_say_what_to_do(attempt: Attempt, line: str, hint: str) -> None:
+    assert verdict(attempt, f"Traceback\n{line}\n", exit=1).hint.startswith(hint)
+    assert not verdict(attempt, f"{line}\n" + "later\n" * 30, exit=1).hint.startswith(hint)  # long ago is not why
+
+
+def test_what_was_noticed_first_is_told_too(attempt: Attempt) -> None:
+    found = verdict(attempt, "", signal="SIGKILL", told=LOST)
+    assert found.reason == "worker:1 on n3: killed by SIGKILL"
+    assert found.why == "the agent on host n3 was killed by SIGKILL"
+    assert found.record("n", 1.0, 2.0)["reason"] == f"{found.reason} ({found.why})"
+
+
+# --- the record, and the words for the log
+
+
+def test_the_record(attempt: Attempt) -> None:
+    found = verdict(attempt, "x\n", exit=3)
+    record = found.record("abc", 1.5, 2.5)
+    assert record == {
+        "nonce": "abc",
+        "state": "FAILED",
+        "reason": "worker:1 on n3: exit code 3",
+        "hint": "",
+        "cause": found.cause,
+        "started": 1.5,
+        "ended": 2.5,
+        "exit_code": 1,
+    }
+    attempt.write_verdict(record)
+    assert read_record(attempt.verdict) == record
+
+
+def test_only_completed_is_exit_code_0() -> None:
+    assert Verdict(COMPLETED, "").exit_code == 0
+    assert {Verdict(state, "").exit_code for state in (FAILED, CANCELLED, TIMEOUT, NODE_FAIL)} == {1}
+
+
+def test_the_text_for_the_log(attempt: Attempt) -> None:
+    assert verdict(attempt, "a\n\tb\n", signal="SIGBUS", told=LOST).text().splitlines() == [
+        "gridtf: FAILED: worker:1 on n3: killed by SIGBUS",
+        "gridtf: the agent on host n3 was killed by SIGKILL",
+        "gridtf: it crashed in native code, often because /dev/shm or a mapped file's disk is full",
+        f"gridtf: last lines of {attempt.task_log('worker', 1)}:",
+        "  a",
+        "  \tb",
+    ]
+    assert verdict(attempt, "", exit=1).text() == "gridtf: FAILED: worker:1 on n3: exit code 1"
+    assert Verdict(COMPLETED, "all is well").text() == "gridtf: COMPLETED: all is well"
+
+
+# --- the last lines
+
+
+def test_the_last_twenty_lines(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    assert last_lines(log) == []  # not there
+    for text, lines in (
+        ("", []),
+        ("\n\n  \n", []),
+        ("one", ["one"]),
+        ("one\n\ntwo  \n\n\n", ["one", "", "two"]),
+        ("".join(f"line {number}\n" for number in range(100)), [f"line {number}" for number in range(80, 100)]),
+    ):
+        log.write_text(text)
+        assert last_lines(log) == lines
+
+
+def test_only_the_end_of_a_long_log_is_read(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    with log.open("wb") as file:
+        file.truncate(4 << 30)  # sparse
+        file.seek(0, 2)
+        file.write(b"\nthe end\n")
+    assert last_lines(log)[-1] == "the end"
+
+
+def test_a_line_without_end_is_cut(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    log.write_text("short\n" + "graph " * 10_000 + "\nValueError\n")
+    *_, long, last = last_lines(log)
+    assert last == "ValueError"
+    assert (len(long), long[-1]) == (502, "…")
+
+
+def test_a_progress_bar_is_shown_as_it_came_to_rest_and_does_not_push_out_the_error(attempt: Attempt) -> None:
+    bar = "".join(f"\r{step}/100 [=====>....]" for step in range(100))
+    log = attempt.task_log("worker", 1)
+    log.write_bytes(f"Epoch 1\n{bar}\nTraceback (most recent call last):\r\nValueError: x\n".encode())
+    assert last_lines(log) == ["Epoch 1", "99/100 [=====>....]", "Traceback (most recent call last):", "ValueError: x"]
+
+
+def test_nothing_that_a_terminal_would_obey_is_passed_on(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    log.write_bytes(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\x08\x08\x00 a\x0bb\tc \xff\xfe \xc2\x9b2J\n")
+    assert last_lines(log) == ["red ]0;title ab\tc �� 2J"]
+
+
+def test_the_verdict_on_the_worst_log_fits_into_its_room(attempt: Attempt) -> None:
+    attempt.reserve_verdict()
+    room = next(path for path in attempt.path.iterdir() if path.is_file())
+    found = verdict(attempt, (b"\xff" * 700 + b"\n") * 40, exit=1)
+    assert len(json.dumps(found.record("n", 1.0, 2.0), indent=1)) < room.stat().st_size
+
+
+def test_names_for_one_line() -> None:
+    names = [f"n{number}" for number in range(20)]
+    assert some(names[:2]) == "n0, n1"
+    assert some(names[:3], most=3) == "n0, n1, n2"
+    assert some(names, most=3) == "n0, n1, n2 and 17 more"
