@@ -18,7 +18,7 @@ class TaskSpec:
 
     count: how many tasks; None for workers: as many as the allocation has room for.
     gpus: GPUs a task; None: the job's gpus_per_task where the type takes GPUs at all.
-    cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, such as "8G".
+    cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, such as "8G"; None: the job's mem_per_task.
     command: its own command instead of the job's. env: more environment variables, for this type alone.
     """
 
@@ -55,6 +55,7 @@ class JobSpec:
     tasks_per_node: int | None = None
     gpus_per_task: int | None = None
     cpus_per_task: int | None = None
+    mem_per_task: str | int | None = None
     mem: str | int | None = None
     time: str | int | None = None
     partition: str | None = None

@@ -111,6 +111,9 @@ def _check_choices(spec: JobSpec) -> None:
 def _check_sizes(spec: JobSpec) -> None:
     _parsed("time", spec.time, parse_walltime, WALLTIME_FORMS)
     _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
+    _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
+    if spec.mem is not None and spec.mem_per_task is not None:
+        raise SpecError("mem_per_task", "memory was asked for by the task and by the host", hint="give one of them")
     _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
     for key, least in (("gpus_per_node", 0), ("tasks_per_node", 1), ("gpus_per_task", 0), ("cpus_per_task", 1)):
         _whole(key, getattr(spec, key), least)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gridtf import schedulers
 from tests.support.fixtures import launch, program
+from tests.support.scheduler import FakeScheduler
 
 __all__ = ["launch", "program"]
-
-from gridtf import schedulers
-from tests.support.scheduler import FakeScheduler
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +24,13 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    (home / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(home / "tmp"))  # TensorFlow that is killed leaves files there
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs root, to mount file systems or to make control groups")
 
 
 @pytest.fixture

@@ -54,7 +54,8 @@ def _cpus(table: TaskSpec, spec: JobSpec) -> int | None:
 def _mem_from_tasks(
     spec: JobSpec, asked: Request, training: list[str], riders: list[str], most_riders: int
 ) -> int | None:
-    said = {name: spec.task(name).mem for name in (*training, *riders)}
+    own = {name: spec.task(name).mem for name in (*training, *riders)}
+    said = {name: spec.mem_per_task if mem is None else mem for name, mem in own.items()}
     silent = [name for name, mem in said.items() if mem is None]
     if len(silent) == len(said):
         return None
@@ -62,7 +63,7 @@ def _mem_from_tasks(
         raise SpecError(
             f"tasks.{silent[0]}.mem",
             "other task types say how much memory they need, this one does not",
-            hint="say it for every type, or say what a host needs with mem",
+            hint="say it for all with mem_per_task, or say what a host needs with mem",
         )
     sizes = {name: parse_memory(mem) for name, mem in said.items() if mem is not None}
     rider_sizes = sorted((sizes[name] for name in riders), reverse=True)

@@ -272,6 +272,18 @@ def test_cancelling_a_set_up_that_ignores_it(here: Path) -> None:
     assert ended.state == "CANCELLED"
 
 
+def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
+    job = submit(*TWO, *SLEEPS)["job_id"]
+    running(job)
+    os.kill(int(job.partition(".")[0]), signal.SIGKILL)
+    call("wait", job, code=1)
+    view = status(job)
+    assert view["state"] == "FAILED"
+    assert "the launcher on" in view["reason"]
+    assert "was killed" in view["reason"]
+    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
+
+
 def test_the_walltime_ends_a_job(here: Path) -> None:
     job = submit("--time", "0:02", *TWO, *SLEEPS)["job_id"]
     call("wait", job, code=1)

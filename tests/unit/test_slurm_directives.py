@@ -71,6 +71,7 @@ def test_memory_is_added_up_from_the_tasks_where_all_of_them_say_it() -> None:
     assert "--mem=17408M" in directives(nodes=2, tasks=tasks)  # 4 x 4G + 1G
     assert "--mem=20480M" in directives(nodes=2, tasks=tasks, mem="20G")
     del tasks["ps"]["mem"]
+    assert "--mem=18432M" in directives(nodes=2, tasks=tasks, mem_per_task="2G")  # 4 x 4G + 2G
     with pytest.raises(SpecError) as caught:
         directives(nodes=2, tasks=tasks)
     assert caught.value.key == "tasks.ps.mem"

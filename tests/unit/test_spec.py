@@ -54,6 +54,8 @@ RUNS = ("python", "train.py")
         ("start_timeout", {"start_timeout": 0}),
         ("heartbeat_timeout", {"heartbeat_timeout": 0}),
         ("kill_grace", {"kill_grace": float("nan")}),
+        ("mem_per_task", {"mem_per_task": "lots"}),
+        ("mem_per_task", {"mem_per_task": "1G", "mem": "2G"}),
         ("start_timeout", {"start_timeout": float("inf")}),
         ("serve", {"serve": ["chief"]}),
         ("serve", {"serve": ["worker"]}),
