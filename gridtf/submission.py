@@ -6,15 +6,13 @@ import contextlib
 import dataclasses
 import itertools
 import os
-import pwd
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import gridtf
-from gridtf import config, layout, precheck, registry, resources, schedulers, validation
+from gridtf import config, jobrecords, layout, precheck, resources, schedulers, validation
 from gridtf.errors import GridtfError, RunDirError, SchedulerError, SpecError
 from gridtf.rundir import Record, RunDir, make_folder, new_folder, read_record, write_record, write_text
 from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus, Plan
@@ -96,7 +94,7 @@ class Job:
                 f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"
             )
         with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
-            write_record(self.run.cancelled, {**_who(), "time": time.time()})
+            write_record(self.run.cancelled, {**jobrecords.who(), "time": time.time()})
         try:
             schedulers.get(submitted["scheduler"]).cancel(submitted)
         except BaseException:
@@ -154,14 +152,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:
         raise
     job = Job(plan.run_dir)
     try:
-        registry.add(
-            plan.run_dir,
-            scheduler=plan.scheduler,
-            job_id=submitted["job_id"],
-            name=submitted["name"],
-            now=submitted["time"],
-            environ=os.environ,
-        )
+        jobrecords.index(job.run, submitted, os.environ)
     except RunDirError as error:  # the job runs all the same
         job.note = f"{error.what}: name this job by its run directory"
     return job
@@ -233,18 +224,11 @@ def _hand_over(plan: Plan, text: str) -> Record:
     """Write what belongs into the run directory, submit, and write down what came of it."""
     run = RunDir(plan.run_dir)
     scheduler = schedulers.get(plan.scheduler)
-    spec = plan.spec.to_dict()
-    write_record(run.job, {"gridtf": gridtf.__version__, "spec": spec, "sources": dict(plan.sources)})
+    jobrecords.write_job(run, plan.spec, plan.sources)
     write_text(run.script, text, mode=0o777)
     make_folder(run.output)
-    record: Record = {
-        "scheduler": plan.scheduler,
-        "name": plan.spec.title,
-        **_who(),
-        "time": time.time(),
-        "command": list(scheduler.submit_command(plan)),
-        **scheduler.submit(plan),
-    }
+    command = scheduler.submit_command(plan)
+    record = jobrecords.submitted(plan.spec, plan.scheduler, command, scheduler.submit(plan))
     try:
         write_record(run.submitted, record)
     except BaseException:
@@ -281,11 +265,3 @@ def _queue(submitted: Iterable[Record]) -> dict[tuple[str, str], JobStatus]:
 def _grace(run: RunDir) -> float:
     job = read_record(run.job) or {}
     return JobSpec.from_dict(job.get("spec", {})).kill_grace
-
-
-def _who() -> Record:
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
-    return {"user": user, "host": os.uname().nodename}

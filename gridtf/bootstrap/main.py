@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import __version__, contract, schedulers
+from gridtf import contract, schedulers
 from gridtf.errors import GridtfError, RunDirError, UsageError
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.spec import JobSpec
@@ -105,22 +104,12 @@ def _describe(
     """For a job that `gridtf submit` did not make: what submit would have written."""
     if read_record(run.job) is not None:
         return
-    import getpass
+    from gridtf import jobrecords
 
-    now = time.time()
-    write_record(run.job, {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)})
-    described = {"name": spec.title, "user": getpass.getuser(), "host": os.uname().nodename, "time": now}
-    write_record(run.submitted, {**described, "command": list(sys.argv), **identity})
-    from gridtf import registry
-
+    record = jobrecords.submitted(spec, identity["scheduler"], sys.argv, identity)
+    jobrecords.write_job(run, spec, sources)
+    write_record(run.submitted, record)
     try:
-        registry.add(
-            run.path,
-            scheduler=identity["scheduler"],
-            job_id=identity["job_id"],
-            name=spec.title,
-            now=now,
-            environ=environ,
-        )
+        jobrecords.index(run, record, environ)
     except RunDirError as error:  # the index only helps to find the job by name
         print(f"gridtf: {error.what}", file=sys.stderr)

@@ -34,15 +34,25 @@ ARROWS: dict[str, set[str]] = {
     "config": {"arguments", "errors", "options", "roles", "spec", "toml"},
     "gpus": {"errors", "procfs", "rundir"},
     "registry": {"errors", "rundir"},
+    "jobrecords": {"", "registry", "rundir", "spec"},
 }
 ARROWS["schedulers"] = {"errors", "gpus", "layout", "processes", "procfs", "roles", "rundir", "spec", "units"}
 ARROWS["precheck"] = {"errors", "spec"}
 ARROWS["render"] = {"", "errors", "layout", "resources", "schedulers", "spec", "units"}
-ARROWS["bootstrap"] = ARROWS["schedulers"] | {"", "config", "contract", "registry", "schedulers", "tail"}
+ARROWS["bootstrap"] = ARROWS["schedulers"] | {"", "config", "contract", "jobrecords", "schedulers", "tail"}
 ARROWS["training"] = {"contract", "errors", "roles", "rundir"}
 ARROWS["observe"] = ARROWS["schedulers"] | {"schedulers", "tail"}
-ARROWS["submission"] = ARROWS["observe"] | {"", "config", "observe", "precheck", "registry", "render", "resources"}
-ARROWS["cli"] = ARROWS["submission"] | {"arguments", "submission"}
+ARROWS["submission"] = ARROWS["observe"] | {
+    "",
+    "config",
+    "observe",
+    "precheck",
+    "jobrecords",
+    "registry",
+    "render",
+    "resources",
+}
+ARROWS["cli"] = ARROWS["submission"] | {"arguments", "registry", "submission"}
 
 PURE = {"errors", "roles", "units", "validation", "spec", "layout", "options", "bootstrap.placement"}
 IMPURE_MODULES = {"os", "time", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "datetime", "random"}

@@ -1,0 +1,50 @@
+"""What is written down of a job: job.json, submitted.json, the index. By submit, or by a launcher without one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import Mapping, Sequence
+
+from gridtf import __version__, registry
+from gridtf.rundir import Record, RunDir, write_record
+from gridtf.spec import JobSpec
+
+
+def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
+    """Write job.json: what was asked for, and where each value came from."""
+    write_record(run.job, {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)})
+
+
+def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record) -> Record:
+    """What submitted.json holds. identity: what the scheduler gave: job_id, and the rest."""
+    return {
+        "scheduler": scheduler,
+        "name": spec.title,
+        **who(),
+        "time": time.time(),
+        "command": list(command),
+        **identity,
+    }
+
+
+def index(run: RunDir, record: Record, environ: Mapping[str, str]) -> None:
+    """Put a job into the index, from what its submitted.json holds. Raises RunDirError."""
+    registry.add(
+        run.path,
+        scheduler=record["scheduler"],
+        job_id=record["job_id"],
+        name=record["name"],
+        now=record["time"],
+        environ=environ,
+    )
+
+
+def who() -> Record:
+    """Who we are and where: ``user`` (the number where nobody knows the name, as in containers) and ``host``."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return {"user": user, "host": os.uname().nodename}
