@@ -20,7 +20,7 @@ from gridtf import registry
 from gridtf.resources import bootstrap_script
 from gridtf.rundir import RunDir
 from gridtf.submission import Job
-from tests.support.jobs import until
+from tests.support.jobs import gone, until
 
 MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 TWO = ("--workers", "2", "--kill-grace", "1")
@@ -294,9 +294,11 @@ def test_the_walltime_ends_a_job(here: Path) -> None:
 
 
 def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
-    job = submit("--time", "0:01", "--setup", "while :; do sleep 0.1; done", *TWO, *SLEEPS)["job_id"]
+    hangs = "bash -c 'echo $$ >child.pid; exec sleep 600'"
+    job = submit("--time", "0:01", "--setup", hangs, *TWO, *SLEEPS)["job_id"]
     call("wait", job, code=1)
     assert status(job)["state"] == "FAILED"
+    assert gone(int(Path("child.pid").read_text()))
 
 
 def test_a_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
