@@ -78,6 +78,7 @@ class Agent:
         self.supervisor = Supervisor([])
         self.heartbeat: Heartbeat | None = None
         self._watch: Watch | None = None
+        self._listened = float("-inf")
 
     def run(self, keep: Sequence[int]) -> int:
         plan = self._plan()
@@ -151,6 +152,7 @@ class Agent:
             if meeting is not None:
                 return meeting
             self._beat()
+            self._listen()
         raise NoLauncherError(f"no rendezvous file after {self.start_timeout + 60:.0f} s")
 
     def _waiting(self, limit: float) -> Iterator[float]:
@@ -197,11 +199,12 @@ class Agent:
         """Until the launcher says stop, or is heard of no more."""
         assert self.heartbeat is not None
         while True:
-            number = processes.wait_for_signal(self.heartbeat.interval)
+            number = processes.wait_for_signal(min(self.heartbeat.interval, _LISTENING))
             changed = self.supervisor.collect()
             if number not in (None, signal.SIGCHLD):
                 return
             self._beat(now=changed)
+            self._listen()
 
     # --- telling and listening
 
@@ -210,10 +213,16 @@ class Agent:
         return {"nonce": self.nonce, "host": self.host, "pid": os.getpid(), "tasks": tasks}
 
     def _beat(self, *, now: bool = False) -> None:
-        """Tell the launcher how we are, and look whether it still is; at most once an interval, unless now."""
-        assert self.heartbeat is not None and self._watch is not None
-        if not self.heartbeat.beat(now=now) or now:
+        """Tell the launcher how we are, at most once an interval unless now."""
+        assert self.heartbeat is not None
+        self.heartbeat.beat(now=now)
+
+    def _listen(self) -> None:
+        """Whether the launcher says stop, or is heard of no more; both raise. Looks at most once a second."""
+        assert self._watch is not None
+        if time.monotonic() - self._listened < _LISTENING:
             return
+        self._listened = time.monotonic()
         stop = read_record(self.attempt.stop)
         if stop is not None and stop.get("nonce") == self.nonce:
             raise _ToldToStop
@@ -244,6 +253,9 @@ class Agent:
 
 # How long a host may take to list the run directory in the folder above it: it was made before the job was started.
 _UNSHARED = 15.0
+
+# How often to look for the launcher's word, in seconds; with many hosts, heartbeats are rarer.
+_LISTENING = 1.0
 
 
 def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:

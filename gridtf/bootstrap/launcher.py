@@ -230,8 +230,10 @@ class Launcher:
         cause = outcome.first_failure(self.plan.tasks, self._tasks)
         if cause is None:
             return end
-        told = end.reason and Verdict(FAILED, end.reason, hint=end.hint)
-        return verdict.of_task(cause, self._tasks[cause.name], self.attempt, told or None)
+        # A host that crashes takes no leave: the first that others notice is that its tasks do not answer them.
+        lost = outcome.lost_hosts(self.plan.tasks, self._tasks)
+        also = end.reason or (f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else "")
+        return verdict.of_task(cause, self._tasks[cause.name], self.attempt, also)
 
     def _agents_gone(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

@@ -46,6 +46,11 @@ def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTa
     return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))
 
 
+def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:
+    """After the tear-down: the hosts that still say that a task runs. They have not seen it, or cannot say so."""
+    return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == RUNNING))
+
+
 def _awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:
     """The tasks whose success is the job's."""
     training = [task for task in tasks if task.trains]

@@ -67,8 +67,8 @@ class Verdict:
         return "\n".join(lines)
 
 
-def of_task(task: PlacedTask, record: Record, attempt: Attempt, told: Verdict | None = None) -> Verdict:
-    """The verdict on the task that failed first. told: what was noticed before, such as a lost agent."""
+def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") -> Verdict:
+    """The verdict on the task that failed first. also: what else was noticed, such as a lost agent."""
     log = attempt.task_log(task.type, task.index)
     tail = last_lines(log)
     error, number, code = record.get("error"), record.get("signal"), record.get("exit")
@@ -90,7 +90,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, told: Verdict | 
         "log": str(log),
         "tail": tail,
     }
-    return Verdict(FAILED, f"{task.name} on {task.host}: {how}", told.reason if told else "", hint, cause)
+    return Verdict(FAILED, f"{task.name} on {task.host}: {how}", also, hint, cause)
 
 
 def some(names: Sequence[str], *, most: int = 16) -> str:

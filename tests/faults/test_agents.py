@@ -185,3 +185,17 @@ def test_a_run_directory_that_cannot_be_made_is_a_clear_error(launch: Launch, tm
     assert job.wait() == 1
     assert f"gridtf: cannot make {tmp_path}/run" in job.output
     assert "Traceback" not in job.output
+
+
+def test_a_lost_host_is_named_beside_the_task_that_failed_for_want_of_it(launch: Launch) -> None:
+    """As when a node crashes: TensorFlow on the others fails at once, long before the heartbeat is missed."""
+    train = 'if [ "$GRIDTF_TASK_INDEX" = 0 ]; then until [ -e fail ]; do sleep 0.05; done; exit 1; fi; sleep 1000'
+    job = launch("bash", "-c", train, hosts=[{"name": "h1"}, {"name": "h2"}], kill_grace=0)
+    pids = job.running("worker:0", "worker:1")
+    os.kill(job.agent_pid("h2"), signal.SIGSTOP)
+    (job.folder / "fail").touch()
+    verdict = job.verdict()
+    assert verdict["cause"]["task"] == "worker:0"
+    assert "worker:0 on h1: exit code 1" in verdict["reason"]
+    assert "no more is heard of 1 host: h2" in verdict["reason"]
+    gone(*pids.values())

@@ -15,7 +15,7 @@ from gridtf.tail import last_lines
 from tests.support.plans import task
 
 WORKER = task("worker:1", "n3", rank=1)
-LOST = Verdict(FAILED, "the agent on host n3 was killed by SIGKILL", hint="see job.log")
+LOST = "the agent on host n3 was killed by SIGKILL"
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def attempt(tmp_path: Path) -> Attempt:
     return RunDir(tmp_path).new_attempt()
 
 
-def verdict(attempt: Attempt, log: str | bytes | None = None, *, told: Verdict | None = None, **record: Any) -> Verdict:
+def verdict(attempt: Attempt, log: str | bytes | None = None, *, also: str = "", **record: Any) -> Verdict:
     if log is not None:
         attempt.task_log("worker", 1).write_bytes(log.encode() if isinstance(log, str) else log)
     usual = {"state": "FAILED", "exit": None, "signal": None, "oom": False, "error": None}
-    return of_task(WORKER, {**usual, **record}, attempt, told)
+    return of_task(WORKER, {**usual, **record}, attempt, also)
 
 
 # --- who and how
@@ -80,7 +80,7 @@ def test_the_log_may_say_what_to_do(attempt: Attempt, line: str, hint: str) -> N
 
 
 def test_what_was_noticed_first_is_told_too(attempt: Attempt) -> None:
-    found = verdict(attempt, "", signal="SIGKILL", told=LOST)
+    found = verdict(attempt, "", signal="SIGKILL", also=LOST)
     assert found.reason == "worker:1 on n3: killed by SIGKILL"
     assert found.why == "the agent on host n3 was killed by SIGKILL"
     assert found.record("n", 1.0, 2.0)["reason"] == f"{found.reason} ({found.why})"
@@ -112,7 +112,7 @@ def test_only_completed_is_exit_code_0() -> None:
 
 
 def test_the_text_for_the_log(attempt: Attempt) -> None:
-    assert verdict(attempt, "a\n\tb\n", signal="SIGBUS", told=LOST).text().splitlines() == [
+    assert verdict(attempt, "a\n\tb\n", signal="SIGBUS", also=LOST).text().splitlines() == [
         "gridtf: FAILED: worker:1 on n3: killed by SIGBUS",
         "gridtf: the agent on host n3 was killed by SIGKILL",
         "gridtf: it crashed in native code, often because /dev/shm or a mapped file's disk is full",
