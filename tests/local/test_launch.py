@@ -133,7 +133,8 @@ def test_what_an_earlier_attempt_left_does_no_harm(launch: Launch) -> None:
 def test_stale_records_inside_the_attempt_are_not_believed(launch: Launch) -> None:
     """A late writer of an earlier attempt drops its files among the new ones: nobody is fooled."""
     never = ["bash", "-c", 'while [ ! -e go ]; do sleep 0.05; done; exec "$@"', "host"]
-    job = launch("bash", "-c", "echo $TF_CONFIG", hosts=[{"name": "h1", "prefix": never}])
+    train = "echo $TF_CONFIG; until [ -e end ]; do sleep 0.05; done; sleep 0.5"
+    job = launch("bash", "-c", train, hosts=[{"name": "h1", "prefix": never}])
     attempt = job.attempt
     until(lambda: attempt.plan.exists(), "the plan")
     stale = {
@@ -149,6 +150,9 @@ def test_stale_records_inside_the_attempt_are_not_believed(launch: Launch) -> No
     )
     write_record(attempt.stop, {"nonce": "0123456789abcdef", "state": "FAILED"})
     (job.folder / "go").touch()
+    job.running("worker:0")
+    write_record(attempt.host_state("h1"), stale)
+    (job.folder / "end").touch()
     assert job.verdict()["state"] == "COMPLETED"
     told = json.loads((attempt.logs / "worker-0.log").read_text())
     assert told["cluster"]["worker"][0].startswith("127.0.0.1:")
