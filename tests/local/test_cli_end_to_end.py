@@ -22,7 +22,6 @@ from gridtf.rundir import RunDir
 from gridtf.submission import Job
 from tests.support.jobs import gone, until
 
-MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 TWO = ("--workers", "2", "--kill-grace", "1")
 Done = subprocess.CompletedProcess[str]
 
@@ -52,7 +51,7 @@ def here(rough_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-c", MAIN, *words]
+    return [sys.executable, "-m", "gridtf", *words]
 
 
 def call(*words: str, code: int = 0) -> Done:

@@ -52,6 +52,7 @@ ARROWS["submission"] = ARROWS["observe"] | {
     "render",
     "resources",
 }
+ARROWS["__main__"] = {"cli"}
 ARROWS["cli"] = ARROWS["submission"] | {"arguments", "registry", "submission"}
 
 PURE = {"errors", "roles", "units", "validation", "spec", "layout", "options", "bootstrap.placement"}
