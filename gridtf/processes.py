@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -12,6 +13,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM})
+
+
+def tell(text: str) -> None:
+    """Write lines to stderr, which in a job is its log.
+
+    The log may lie on a full disk, or its reader may be gone: neither must keep a job from its tear-down and verdict.
+    Past sys.stderr, which would try again at exit what could not be written now.
+    """
+    lines = "".join(f"gridtf: {line}\n" for line in text.splitlines())
+    with contextlib.suppress(OSError):
+        os.write(2, lines.encode(errors="replace"))
 
 
 def become_subreaper() -> None:

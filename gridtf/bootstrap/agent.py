@@ -63,7 +63,7 @@ class _ToldToStop(Exception):
 
 
 def _say(host: str, error: GridtfError, code: int) -> int:
-    print(f"gridtf: agent on {host}: {error}", file=sys.stderr, flush=True)
+    processes.tell(f"agent on {host}: {error}")
     return code
 
 
@@ -101,7 +101,7 @@ class Agent:
         finally:
             self._tell_if_possible()
         if left:
-            print(f"gridtf: agent on {self.host}: processes that KILL did not end: {left}", file=sys.stderr, flush=True)
+            processes.tell(f"agent on {self.host}: processes that KILL did not end: {left}")
             return LEFTOVERS
         return 0
 

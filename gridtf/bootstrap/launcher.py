@@ -64,15 +64,15 @@ class Launcher:
         except GridtfError as error:
             end = Verdict(FAILED, error.what, why=error.why, hint=error.hint)
         except Exception as error:  # whatever else goes wrong, the tasks end and status can tell
-            traceback.print_exc()
+            processes.tell(traceback.format_exc())
             end = Verdict(FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
         end = self._stop(end)
         record = end.record(self.nonce, self.started, time.time())
-        print(end.text(), file=sys.stderr, flush=True)
+        processes.tell(end.text())
         try:
             self.attempt.write_verdict(record)
         except GridtfError as error:
-            print(f"gridtf: {error}", file=sys.stderr, flush=True)
+            processes.tell(str(error))
             return end.exit_code or 1
         with contextlib.suppress(GridtfError):
             self._say("ended", end.reason)
@@ -223,7 +223,7 @@ class Launcher:
         # What an agent that was killed has left behind on this host has become ours.
         left = Supervisor([]).tear_down(grace, lambda: None)
         if left:
-            print(f"gridtf: processes that KILL did not end: {left}", file=sys.stderr, flush=True)
+            processes.tell(f"processes that KILL did not end: {left}")
         if self.plan is None or end.state != FAILED:
             return end
         self._read_states(self.plan)

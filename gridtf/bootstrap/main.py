@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gridtf import contract, schedulers
 from gridtf.errors import GridtfError, RunDirError, UsageError
+from gridtf.processes import tell
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.spec import JobSpec
 from gridtf.validation import need_program
@@ -35,8 +36,7 @@ def main(argv: Sequence[str]) -> int:
             return launch(*_from_options(rest, os.environ), os.environ)
         raise UsageError(f"unknown verb {verb!r}")
     except GridtfError as error:
-        for line in str(error).splitlines():
-            print(f"gridtf: {line}", file=sys.stderr)
+        tell(str(error))
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -112,4 +112,4 @@ def _describe(
     try:
         jobrecords.index(run, record, environ)
     except RunDirError as error:  # the index only helps to find the job by name
-        print(f"gridtf: {error.what}", file=sys.stderr)
+        tell(error.what)

@@ -60,10 +60,9 @@ class Verdict:
 
     def text(self) -> str:
         """For the job's own log."""
-        lines = [f"gridtf: {self.state}: {self.reason}"]
-        lines += [f"gridtf: {line}" for line in (self.why, self.hint) if line]
+        lines = [f"{self.state}: {self.reason}", *(line for line in (self.why, self.hint) if line)]
         if self.cause and self.cause["tail"]:
-            lines += [f"gridtf: last lines of {self.cause['log']}:", *(f"  {line}" for line in self.cause["tail"])]
+            lines += [f"last lines of {self.cause['log']}:", *(f"  {line}" for line in self.cause["tail"])]
         return "\n".join(lines)
 
 

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -138,11 +137,11 @@ class LocalScheduler:
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
     """Fork an agent: it starts in no time, inherits the GPU locks, and is told to end when the launcher dies."""
-    from gridtf.processes import die_with_parent
+    import traceback
+
+    from gridtf.processes import die_with_parent, tell
 
     launcher = os.getpid()
-    sys.stdout.flush()
-    sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -151,11 +150,9 @@ def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedA
             die_with_parent(launcher, signal.SIGTERM)
             code = agent([host, *arguments])
         except BaseException:
-            sys.excepthook(*sys.exc_info())
+            tell(traceback.format_exc())
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            os._exit(code)  # whatever happens, this copy of the launcher goes no further
     return ForkedAgent(host, pid)
 
 

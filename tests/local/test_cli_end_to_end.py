@@ -329,3 +329,27 @@ def test_cancelling_a_hand_written_script(here: Path) -> None:
         running("by-hand")
         assert "CANCELLED" in call("cancel", "by-hand").stdout
         assert job.wait(30) == 1
+
+
+def test_a_set_up_that_sends_the_output_through_a_pipe(here: Path) -> None:
+    """The reader of the launcher's stderr is a child of the script, and so of the launcher; it ends with the job."""
+    job = submit("--setup", "exec > >(tee -a all.log) 2>&1", *TWO, *PRINTS)["job_id"]
+    call("wait", job)
+    assert status(job)["state"] == "COMPLETED"
+
+
+@pytest.mark.root
+def test_a_disk_that_fills_up_under_the_run_directory_and_its_log(here: Path) -> None:
+    disk = here / "small"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)], check=True)
+    try:
+        fill = "dd if=/dev/zero of=small/big bs=1k 2>/dev/null; sleep 600"
+        job = submit("--workers", "1", "--kill-grace", "1", "--run-dir", str(disk / "run"), "--", "bash", "-c", fill)
+        call("wait", str(disk / "run"), code=1)
+        view = status(job["job_id"])
+        assert view["state"] == "FAILED"
+        assert "ended without a verdict" not in view["reason"]
+        assert "could not write into the run directory" in view["reason"] or "No space left" in view["reason"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -113,15 +113,15 @@ def test_only_completed_is_exit_code_0() -> None:
 
 def test_the_text_for_the_log(attempt: Attempt) -> None:
     assert verdict(attempt, "a\n\tb\n", signal="SIGBUS", also=LOST).text().splitlines() == [
-        "gridtf: FAILED: worker:1 on n3: killed by SIGBUS",
-        "gridtf: the agent on host n3 was killed by SIGKILL",
-        "gridtf: it crashed in native code, often because /dev/shm or a mapped file's disk is full",
-        f"gridtf: last lines of {attempt.task_log('worker', 1)}:",
+        "FAILED: worker:1 on n3: killed by SIGBUS",
+        "the agent on host n3 was killed by SIGKILL",
+        "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
+        f"last lines of {attempt.task_log('worker', 1)}:",
         "  a",
         "  \tb",
     ]
-    assert verdict(attempt, "", exit=1).text() == "gridtf: FAILED: worker:1 on n3: exit code 1"
-    assert Verdict(COMPLETED, "all is well").text() == "gridtf: COMPLETED: all is well"
+    assert verdict(attempt, "", exit=1).text() == "FAILED: worker:1 on n3: exit code 1"
+    assert Verdict(COMPLETED, "all is well").text() == "COMPLETED: all is well"
 
 
 # --- the last lines
