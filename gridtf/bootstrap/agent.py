@@ -99,7 +99,7 @@ class Agent:
                     # whatever happened, nobody of ours stays
                     left = self.supervisor.tear_down(grace, self._beat_if_possible)
         finally:
-            self._tell_if_possible()
+            self._beat_if_possible(now=True)
         if left:
             processes.tell(f"agent on {self.host}: processes that KILL did not end: {left}")
             return LEFTOVERS
@@ -232,16 +232,11 @@ class Agent:
         if self._watch.silence() > self._watch.limit:
             raise NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
 
-    def _beat_if_possible(self) -> None:
+    def _beat_if_possible(self, *, now: bool = False) -> None:
         """While tearing down, a file system that refuses to be written must not stop us."""
         if self.heartbeat is not None:
             with contextlib.suppress(GridtfError):
-                self.heartbeat.beat()
-
-    def _tell_if_possible(self) -> None:
-        if self.heartbeat is not None:
-            with contextlib.suppress(GridtfError):
-                self.heartbeat.beat(now=True)
+                self.heartbeat.beat(now=now)
 
     def report(self, error: GridtfError) -> int:
         """Write down why this agent gives up, so that the verdict can say it."""

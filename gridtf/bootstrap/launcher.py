@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -64,6 +63,8 @@ class Launcher:
         except GridtfError as error:
             end = Verdict(FAILED, error.what, why=error.why, hint=error.hint)
         except Exception as error:  # whatever else goes wrong, the tasks end and status can tell
+            import traceback
+
             processes.tell(traceback.format_exc())
             end = Verdict(FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
         end = self._stop(end)

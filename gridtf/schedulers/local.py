@@ -137,8 +137,6 @@ class LocalScheduler:
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
     """Fork an agent: it starts in no time, inherits the GPU locks, and is told to end when the launcher dies."""
-    import traceback
-
     from gridtf.processes import die_with_parent, tell
 
     launcher = os.getpid()
@@ -150,6 +148,8 @@ def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedA
             die_with_parent(launcher, signal.SIGTERM)
             code = agent([host, *arguments])
         except BaseException:
+            import traceback
+
             tell(traceback.format_exc())
         finally:
             os._exit(code)  # whatever happens, this copy of the launcher goes no further

@@ -42,16 +42,7 @@ ARROWS["render"] = {"", "errors", "layout", "resources", "schedulers", "spec", "
 ARROWS["bootstrap"] = ARROWS["schedulers"] | {"", "config", "contract", "jobrecords", "schedulers", "tail"}
 ARROWS["training"] = {"contract", "errors", "roles", "rundir"}
 ARROWS["observe"] = ARROWS["schedulers"] | {"schedulers", "tail"}
-ARROWS["submission"] = ARROWS["observe"] | {
-    "",
-    "config",
-    "observe",
-    "precheck",
-    "jobrecords",
-    "registry",
-    "render",
-    "resources",
-}
+ARROWS["submission"] = ARROWS["observe"] | {"", "config", "jobrecords", "observe", "precheck", "render", "resources"}
 ARROWS["__main__"] = {"cli"}
 ARROWS["cli"] = ARROWS["submission"] | {"arguments", "registry", "submission"}
 

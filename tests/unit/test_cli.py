@@ -15,14 +15,13 @@ from gridtf import cli, registry, resources
 from gridtf.cli import COMMANDS, main
 from gridtf.cli.common import module
 
-MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 ROOT = str(Path(gridtf.__file__).parents[1])
 
 Captured = pytest.CaptureFixture[str]
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-c", MAIN, *words]
+    return [sys.executable, "-m", "gridtf", *words]
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
