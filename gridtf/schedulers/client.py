@@ -1,0 +1,57 @@
+"""Runs a scheduler's own commands: bounded in time, their messages in English, what goes wrong said in one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gridtf import processes
+from gridtf.errors import SchedulerError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said. code: its exit code, or minus the signal that ended it."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last_word(self) -> str:
+        """The last line of what it complained of."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.code}"
+
+
+def ask(argv: Sequence[str], *, limit: float, stdin: str | None = None) -> Answer:
+    """Run a command and give its answer, whatever its exit code.
+
+    limit: seconds. stdin: what it reads there. Raises SchedulerError when it is not there or does not end in time.
+    """
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+            preexec_fn=processes.unblock_signals,  # a launcher holds signals back, and this would inherit that
+        )
+    except FileNotFoundError:
+        raise SchedulerError(
+            f"{argv[0]} is not there on {os.uname().nodename}", hint="is this a login node? `module load` may be needed"
+        ) from None
+    except OSError as error:
+        raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise SchedulerError(
+            f"{argv[0]} has not answered within {limit:g} s", hint="the scheduler may be down or overloaded: try later"
+        ) from None
+    return Answer(done.returncode, done.stdout, done.stderr)
