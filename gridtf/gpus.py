@@ -17,6 +17,8 @@ from pathlib import Path
 from gridtf.errors import GridtfError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ROCR = "ROCR_VISIBLE_DEVICES"
+_STEP = "SLURM_STEP_GPUS"
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,38 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that the scheduler gave this process. As CUDA reads them, -1 or NoDevFiles ends the list."""
-    items = _listed(environ.get(VISIBLE, ""))
-    return tuple(takewhile(lambda item: item.lower() != "nodevfiles" and not item.startswith("-"), items))
+    """The GPUs that the scheduler gave this process. As CUDA reads them, -1 or NoDevFiles ends the list.
+
+    Slurm sets CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, or what a site has left of them (gres.conf(5), Flags), and
+    SLURM_STEP_GPUS, which counts as the node does, also where a job sees no device but its own.
+    """
+    for name in (VISIBLE, _ROCR, _STEP):
+        items = takewhile(
+            lambda item: item.lower() != "nodevfiles" and not item.startswith("-"), _listed(environ.get(name, ""))
+        )
+        found = tuple(items)
+        if found and name == _STEP:
+            seen = tuple(_from_driver())
+            return seen if len(seen) == len(found) else found
+        if found:
+            return found
+    return ()
+
+
+def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
+    """What shows a task its GPUs and no others. environ: what shows this process all of them; share: of granted()."""
+    if not share:
+        return dict.fromkeys((VISIBLE, _ROCR, "HIP_VISIBLE_DEVICES"), "")
+    grant = granted(environ)
+    shown = {VISIBLE: ",".join(share)}
+    for name in (_ROCR, "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"):
+        items = _listed(environ.get(name, ""))
+        if items and len(items) == len(grant):
+            shown[name] = ",".join(items[grant.index(gpu)] for gpu in share)
+    if VISIBLE not in environ and _ROCR in shown:
+        # ROCm takes CUDA_VISIBLE_DEVICES for a second choice, among those that are left
+        shown[VISIBLE] = ",".join(str(number) for number in range(len(share)))
+    return shown
 
 
 def _listed(text: str) -> tuple[str, ...]:

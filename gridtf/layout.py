@@ -25,6 +25,31 @@ class Request:
     training: int | None
 
 
+@dataclass(frozen=True)
+class Component:
+    """What a job asks of one partition.
+
+    partition: its name; None: the scheduler's default. types: the task types that live there, in the order of
+    TASK_TYPES.
+    """
+
+    partition: str | None
+    types: tuple[str, ...]
+
+
+def components(spec: JobSpec) -> tuple[Component, ...]:
+    """What a job asks of each partition, as the components of a heterogeneous Slurm job are numbered.
+
+    The first is the job's own partition, with all training tasks and those that ride along on their hosts. Each of
+    the others has the types that name it; the one named first in the order of TASK_TYPES comes first.
+    """
+    homes: dict[str | None, list[str]] = {spec.partition: []}
+    for name in TASK_TYPES:
+        if spec.count(name) != 0:
+            homes.setdefault(spec.task(name).partition or spec.partition, []).append(name)
+    return tuple(Component(partition, tuple(types)) for partition, types in homes.items())
+
+
 def request(spec: JobSpec) -> Request:
     """Fill in what the user left open. Raises SpecError for counts that do not fit, with the numbers."""
     per_task = gpus_per_task(spec)

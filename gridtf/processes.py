@@ -12,7 +12,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
-WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM})
+# USR2: srun passes it on to the agents, where TERM makes it kill them at once; Grid Engine's -notify sends it.
+WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR2})
 
 
 def tell(text: str) -> None:
@@ -59,7 +60,7 @@ def unblock_signals() -> None:
 def wait_for_signal(seconds: float) -> int | None:
     """The next signal, or None when the time is over. Needs block_signals."""
     got = signal.sigtimedwait(WAKING, max(0.0, seconds))
-    return None if got is None else got.si_signo
+    return got.si_signo or None if got else None  # 0: we were stopped and go on, as after scontrol suspend
 
 
 def reap() -> dict[int, int]:

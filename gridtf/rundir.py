@@ -33,6 +33,7 @@ class RunDir:
         self.submitted = self.path / "submitted.json"
         self.cancelled = self.path / "cancelled.json"
         self.output = self.path / "output"
+        self.elements = self.path / "array"  # a job array's: a run directory each
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
@@ -44,13 +45,17 @@ class RunDir:
         """
         mark = self.path / ".owner"
         try:
-            try:
-                mark.symlink_to(job_id)
-            except FileExistsError:
-                return str(mark.readlink()) == job_id
+            return _marked(mark, job_id) or str(mark.readlink()) == job_id
         except OSError as error:
             raise cannot("write", mark, error) from None
-        return True
+
+    def begin(self, start: str) -> bool:
+        """Use this run directory in this start of its job; False when it has been used in it already."""
+        mark = self.path / f".start-{start}"
+        try:
+            return _marked(mark, start)
+        except OSError as error:
+            raise cannot("write", mark, error) from None
 
     def attempt(self, number: int) -> Attempt:
         return Attempt(self, number)
@@ -90,6 +95,7 @@ class Attempt:
         self.rendezvous = self.path / "rendezvous.json"
         self.state = self.path / "state"
         self.logs = self.path / "logs"
+        self.agents_log = self.path / "agents.log"
         self.stop = self.path / "stop.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
@@ -134,6 +140,15 @@ class Attempt:
             reserved.replace(self.verdict)
         except OSError as error:
             raise cannot("write", self.verdict, error) from None
+
+
+def _marked(mark: Path, text: str) -> bool:
+    """Make a symbolic link to nothing; False when the name is taken. Raises OSError."""
+    try:
+        mark.symlink_to(text)
+    except FileExistsError:
+        return False
+    return True
 
 
 def names(folder: Path) -> list[str]:

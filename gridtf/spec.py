@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from gridtf.errors import SpecError, nearest
@@ -19,6 +19,7 @@ class TaskSpec:
     count: how many tasks; None for workers: as many as the allocation has room for.
     gpus: GPUs a task; None: the job's gpus_per_task where the type takes GPUs at all.
     cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, such as "8G"; None: the job's mem_per_task.
+    partition: for a ps or an evaluator, where its tasks are to run when not on the hosts of the job's own partition.
     command: its own command instead of the job's. env: more environment variables, for this type alone.
     """
 
@@ -26,6 +27,7 @@ class TaskSpec:
     gpus: int | None = None
     cpus: int | None = None
     mem: str | int | None = None
+    partition: str | None = None
     command: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -159,13 +161,18 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
         if value == default:
             continue
         if f.name == "tasks":
-            value = {name: _plain(table) for name, table in value.items()}
+            value = {name: _plain(_without_the_jobs_partition(table, spec)) for name, table in value.items()}
         elif isinstance(value, tuple):
             value = list(value)
         elif isinstance(value, Mapping):
             value = dict(value)
         result[f.name] = value
     return result
+
+
+def _without_the_jobs_partition(table: TaskSpec, spec: JobSpec | TaskSpec) -> TaskSpec:
+    """The job's own partition is a type's default; inside the job, which is not told it, it would look like another."""
+    return replace(table, partition=None) if table.partition == spec.partition else table
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> None:

@@ -29,13 +29,12 @@ _CANCEL_MARGIN = 15.0
 class Job:
     """A submitted job, known by its run directory. Making one touches nothing.
 
-    note: what the submitter should know beside it; mostly empty.
+    notes: what the submitter should know beside it; mostly empty.
     """
 
-    note = ""
-
-    def __init__(self, run_dir: str | Path) -> None:
+    def __init__(self, run_dir: str | Path, notes: Sequence[str] = ()) -> None:
         self.run = RunDir(Path(run_dir).absolute())
+        self.notes = tuple(notes)
 
     def __repr__(self) -> str:
         return f"Job({str(self.run_dir)!r})"
@@ -130,12 +129,21 @@ def views(jobs: Sequence[Job]) -> list[JobView]:
     from gridtf.observe.state import job_view
 
     records = [read_record(job.run.submitted) for job in jobs]
-    queue = _queue([record for record in records if record is not None])
+    queue = _ask("query", [record for record in records if record is not None])
     now = time.time()
-    return [
-        job_view(job.run, record, queue.get((record["scheduler"], record["job_id"])) if record else None, now)
-        for job, record in zip(jobs, records, strict=True)
-    ]
+
+    def view(job: Job, record: Record | None, said: Statuses) -> JobView:
+        return job_view(job.run, record, said.get((record["scheduler"], record["job_id"])) if record else None, now)
+
+    found = [view(job, record, queue) for job, record in zip(jobs, records, strict=True)]
+    # of those that have left the queue without a verdict, a site with accounting still knows more
+    lost = [number for number, one in enumerate(found) if one.state in ENDED and one.ended is None]
+    history = _ask("accounting", [record for record in (records[number] for number in lost) if record is not None])
+    for number in lost:
+        record = records[number]
+        if record is not None and (record["scheduler"], record["job_id"]) in history:
+            found[number] = view(jobs[number], record, history)
+    return found
 
 
 def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:
@@ -146,16 +154,15 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:
     """
     plan = _make_run_dir(prepare(spec, sources))
     try:
-        submitted = _hand_over(plan, script(plan))
+        submitted, notes = _hand_over(plan, script(plan))
     except BaseException:
         _remove(plan.run_dir)
         raise
-    job = Job(plan.run_dir)
     try:
-        jobrecords.index(job.run, submitted, os.environ)
+        jobrecords.index(RunDir(plan.run_dir), submitted, os.environ)
     except RunDirError as error:  # the job runs all the same
-        job.note = f"{error.what}: name this job by its run directory"
-    return job
+        notes = (*notes, f"{error.what}: name this job by its run directory")
+    return Job(plan.run_dir, notes)
 
 
 def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Plan:
@@ -220,21 +227,29 @@ def _make_run_dir(plan: Plan) -> Plan:
     return dataclasses.replace(plan, run_dir=path)
 
 
-def _hand_over(plan: Plan, text: str) -> Record:
-    """Write what belongs into the run directory, submit, and write down what came of it."""
+def _hand_over(plan: Plan, text: str) -> tuple[Record, tuple[str, ...]]:
+    """Write what belongs into the run directory, submit, and write down what came of it; gives that, and notes."""
     run = RunDir(plan.run_dir)
     scheduler = schedulers.get(plan.scheduler)
     jobrecords.write_job(run, plan.spec, plan.sources)
     write_text(run.script, text, mode=0o777)
+    try:
+        notes = tuple(scheduler.check(plan))
+        elements = list(scheduler.elements(plan.spec))
+    except SpecError as error:
+        raise config.located(error, plan.sources) from None
+    for element in elements:
+        make_folder(run.elements / element, parents=True)
     make_folder(run.output)
     command = scheduler.submit_command(plan)
-    record = jobrecords.submitted(plan.spec, plan.scheduler, command, scheduler.submit(plan))
+    identity = {**scheduler.submit(plan), **({"elements": elements} if elements else {})}
+    record = jobrecords.submitted(plan.spec, plan.scheduler, command, identity)
     try:
         write_record(run.submitted, record)
     except BaseException:
         scheduler.cancel(record)
         raise
-    return record
+    return record, notes
 
 
 def _remove(run_dir: Path) -> None:
@@ -247,15 +262,21 @@ def _remove(run_dir: Path) -> None:
             run_dir.parent.rmdir()
 
 
-def _queue(submitted: Iterable[Record]) -> dict[tuple[str, str], JobStatus]:
-    """What the schedulers say, by (scheduler, job id); one that does not answer is no error: the files say most."""
+Statuses = Mapping[tuple[str, str], JobStatus]
+
+
+def _ask(what: str, submitted: Iterable[Record]) -> Statuses:
+    """What the schedulers say, by (scheduler, job id); one that does not answer is no error: the files say most.
+
+    what: query or accounting.
+    """
     by_scheduler: dict[str, list[Record]] = {}
     for record in submitted:
         by_scheduler.setdefault(record["scheduler"], []).append(record)
     found = {}
     for name, records in by_scheduler.items():
         try:
-            answers = schedulers.get(name).query(records)
+            answers = getattr(schedulers.get(name), what)(records)
         except SchedulerError as error:
             answers = {record["job_id"]: JobStatus(UNKNOWN, error.what) for record in records}
         found.update({(name, job_id): status for job_id, status in answers.items()})

@@ -142,6 +142,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _whole(f"{key}.gpus", table.gpus, 0)
         _whole(f"{key}.cpus", table.cpus, 1)
         _parsed(f"{key}.mem", table.mem, parse_memory, _MEM_FORMS)
+        _check_partition(f"{key}.partition", task_type, spec)
         _environment(f"{key}.env", table.env)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
@@ -157,6 +158,18 @@ def _check_tasks(spec: JobSpec) -> None:
         raise SpecError("tasks.master", "chief and master are two names of one task", hint="ask for one of them")
     if spec.count("worker") == 0 and not leaders:
         raise SpecError("tasks.worker.count", "no worker and no chief: nothing would train")
+
+
+def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
+    partition = spec.task(task_type).partition
+    _text(key, partition)
+    if partition not in (None, spec.partition) and TASK_TYPES[task_type].takes_gpu:
+        riders = " and ".join(name for name, row in TASK_TYPES.items() if not row.takes_gpu)
+        raise SpecError(
+            key,
+            f"a {task_type} trains, and training tasks run on the job's own partition",
+            hint=f"set the job's partition instead; {riders} can have one of their own",
+        )
 
 
 def _check_program(spec: JobSpec) -> None:

@@ -20,16 +20,17 @@ from gridtf.bootstrap.ports import PortHolder
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError
 from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Attempt, RunDir, cannot, names, read_record, write_record
+from gridtf.rundir import Attempt, Record, RunDir, cannot, names, read_record, write_record
 
 # Exit codes that tell the launcher what an agent could not write down.
-NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN = 70, 71, 72, 73, 74
+NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
 EXITS = {
     NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
     NO_WRITE: "could not write into the run directory (disk full, quota or permissions; see job.log)",
     NO_LAUNCHER: "heard no more from the launcher",
     LEFTOVERS: "could not end all of its processes",
     BROKEN: "could not go on (see job.log)",
+    KILLED: "was killed",
 }
 
 
@@ -59,7 +60,10 @@ class NoLauncherError(RendezvousError):
 
 
 class _ToldToStop(Exception):
-    pass
+    """By the launcher, or by a signal, whose number this is."""
+
+    def __init__(self, number: int | None = None) -> None:
+        self.number = number
 
 
 def _say(host: str, error: GridtfError, code: int) -> int:
@@ -79,6 +83,7 @@ class Agent:
         self.heartbeat: Heartbeat | None = None
         self._watch: Watch | None = None
         self._listened = float("-inf")
+        self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
 
     def run(self, keep: Sequence[int]) -> int:
         plan = self._plan()
@@ -93,8 +98,9 @@ class Agent:
             with PortHolder() as holder:
                 try:
                     self._take_part(plan, mine, holder, keep)
-                except _ToldToStop:
-                    pass
+                except _ToldToStop as told:
+                    if told.number is not None:
+                        self._say_goodbye(told.number)
                 finally:
                     # whatever happened, nobody of ours stays
                     left = self.supervisor.tear_down(grace, self._beat_if_possible)
@@ -162,7 +168,7 @@ class Agent:
             yield waited
             number = processes.wait_for_signal(pause)
             if number not in (None, signal.SIGCHLD):
-                raise _ToldToStop
+                raise _ToldToStop(number)
             pause = min(pause * 1.3, 0.25)
 
     # --- the tasks
@@ -196,13 +202,13 @@ class Agent:
         return folder
 
     def _watch_over(self) -> None:
-        """Until the launcher says stop, or is heard of no more."""
+        """Until the launcher says stop, a signal does, or the launcher is heard of no more: all of them raise."""
         assert self.heartbeat is not None
         while True:
             number = processes.wait_for_signal(min(self.heartbeat.interval, _LISTENING))
             changed = self.supervisor.collect()
             if number not in (None, signal.SIGCHLD):
-                return
+                raise _ToldToStop(number)
             self._beat(now=changed)
             self._listen()
 
@@ -210,7 +216,8 @@ class Agent:
 
     def _record(self) -> dict[str, object]:
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
-        return {"nonce": self.nonce, "host": self.host, "pid": os.getpid(), "tasks": tasks}
+        record: Record = {"nonce": self.nonce, "host": self.host, "pid": os.getpid(), "tasks": tasks}
+        return {**record, "gone": self._gone} if self._gone else record
 
     def _beat(self, *, now: bool = False) -> None:
         """Tell the launcher how we are, at most once an interval unless now."""
@@ -238,11 +245,18 @@ class Agent:
             with contextlib.suppress(GridtfError):
                 self.heartbeat.beat(now=now)
 
+    def _say_goodbye(self, number: int) -> None:
+        """A signal ends us: all of us, when the whole job is to end, or just this host's."""
+        what = f"the agent on host {self.host} was told to end by {processes.signal_name(number)}"
+        hint = "the scheduler does so when it ends a job, or when the process that had started the agent is killed"
+        self._gone = {"what": what, "why": "", "hint": hint, "signal": number}
+        self._beat_if_possible(now=True)
+
     def report(self, error: GridtfError) -> int:
         """Write down why this agent gives up, so that the verdict can say it."""
-        record = {"nonce": self.nonce, "host": self.host, "what": error.what, "why": error.why, "hint": error.hint}
+        self._gone = {"what": error.what, "why": error.why, "hint": error.hint}
         with contextlib.suppress(RunDirError):
-            write_record(self.attempt.host_error(self.host), record)
+            write_record(self.attempt.host_state(self.host), self._record())
         return BROKEN
 
 
@@ -259,7 +273,7 @@ def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -
     if needed > len(granted):
         raise PlacementError(
             f"host {host}: its tasks need {needed} GPUs, but the scheduler granted {len(granted)}",
-            why=f"CUDA_VISIBLE_DEVICES={','.join(granted)}",
+            why=f"its GPUs: {', '.join(granted) or 'none'}",
             hint="check the GPU request against gpus_per_node and gpus_per_task",
         )
     shares, next_gpu = {}, 0

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gridtf import contract
+from gridtf import contract, gpus
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import Rendezvous
@@ -20,12 +20,12 @@ def task_environment(
     plan: TaskPlan,
     task: PlacedTask,
     rendezvous: Rendezvous,
-    gpus: Sequence[str],
+    share: Sequence[str],
     package: Path,
 ) -> dict[str, str]:
     """The environment of one task: base, then the job's variables, then the contract.
 
-    gpus: the task's GPU ids, as CUDA_VISIBLE_DEVICES spells them. package: a folder that holds the gridtf package and
+    share: the task's GPUs among those that base shows. package: a folder that holds the gridtf package and
     nothing else, for a task that gridtf itself runs.
     """
     env = dict(base)
@@ -40,7 +40,7 @@ def task_environment(
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is written in blocks of 8 KiB cannot be followed
     env.update(
         {
-            contract.GPUS: ",".join(gpus),
+            **gpus.visible(base, share),
             contract.REUSE_PORT: "1",
             contract.RUN_DIR: str(plan.attempt.run.path),
             contract.JOB_ID: plan.job_id,

@@ -7,20 +7,31 @@ import os
 import signal
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from gridtf import processes
 from gridtf.bootstrap import outcome, placement, rendezvous, verdict
-from gridtf.bootstrap.agent import EXITS
 from gridtf.bootstrap.agent import main as agent_main
-from gridtf.bootstrap.heartbeat import Heartbeat, Watch
+from gridtf.bootstrap.heartbeat import Heartbeat
+from gridtf.bootstrap.hosts import HostLostError, Hosts
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.rundir import Record, RunDir, make_folder, names, read_record, write_record
-from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, TIMEOUT, AgentHandle, Allocation, Scheduler
+from gridtf.schedulers.base import (
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    NODE_FAIL,
+    TIMEOUT,
+    AgentCall,
+    AgentHandle,
+    Allocation,
+    Scheduler,
+)
 from gridtf.spec import JobSpec
 
 
@@ -29,6 +40,14 @@ class _ToldToEnd(Exception):
 
     def __init__(self, number: int) -> None:
         self.number = number
+
+
+# Another Python for an agent: little start-up, and the working folder off sys.path (as in gridtf-bootstrap.sh).
+_WARDEN = """\
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from gridtf.bootstrap.main import main
+sys.exit(main(sys.argv[1:]))"""
 
 
 class Launcher:
@@ -45,13 +64,12 @@ class Launcher:
         self.attempt = run.new_attempt()
         self.nonce = os.urandom(8).hex()
         self.started = time.time()
-        self.handles: list[AgentHandle] = []
+        self.handles: Sequence[AgentHandle] = ()
         self.plan: TaskPlan | None = None
         self._met = False
         self._phase, self._detail = "allocating", "learning the allocation"
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, 1, spec.heartbeat_timeout)
-        self._watches: dict[str, Watch] = {}
-        self._tasks: dict[str, Record] = {}
+        self.hosts: Hosts | None = None
 
     def launch(self) -> int:
         """Run the attempt to its end; gives the exit code of the job script. The verdict is written last of all."""
@@ -61,7 +79,8 @@ class Launcher:
         except _ToldToEnd as told:
             end = self._ended_by(told.number)
         except GridtfError as error:
-            end = Verdict(FAILED, error.what, why=error.why, hint=error.hint)
+            state = NODE_FAIL if isinstance(error, HostLostError) else FAILED
+            end = Verdict(state, error.what, why=error.why, hint=error.hint)
         except Exception as error:  # whatever else goes wrong, the tasks end and status can tell
             import traceback
 
@@ -90,12 +109,20 @@ class Launcher:
         make_folder(self.run.output)
         count = len(allocation.hosts)
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, count, self.spec.heartbeat_timeout)
-        arguments = (str(self.run.path), str(self.attempt.number), self.nonce, str(self.spec.start_timeout))
-        self.handles = self.scheduler.start_agents(allocation, arguments, agent_main)
+        self.handles = self.scheduler.start_agents(allocation, self._call(), self.environ)
+        self.hosts = Hosts(self.plan, self.handles, self._pause)
         self._say("waiting", f"waiting for {_count(count, 'host')}")
-        self._gather(self.plan)
+        self._gather(self.plan, self.hosts)
         self._say("running", f"{_count(len(tasks), 'task')} on {_count(count, 'host')}")
-        return self._watch_over(self.plan)
+        return self._watch_over(self.plan, self.hosts)
+
+    def _call(self) -> AgentCall:
+        return AgentCall(
+            arguments=(str(self.run.path), str(self.attempt.number), self.nonce, str(self.spec.start_timeout)),
+            main=agent_main,
+            command=(sys.executable, "-c", _WARDEN, "warden"),
+            log=self.attempt.agents_log,
+        )
 
     def _make_plan(self, allocation: Allocation, tasks: tuple[placement.PlacedTask, ...]) -> TaskPlan:
         spec = self.spec
@@ -111,13 +138,13 @@ class Launcher:
             cwd=Path.cwd(),
         )
 
-    def _gather(self, plan: TaskPlan) -> None:
+    def _gather(self, plan: TaskPlan, hosts: Hosts) -> None:
         """Wait for every host's record, then write the rendezvous file."""
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
         deadline = time.monotonic() + self.spec.start_timeout
         pause = 0.002
         while not collector.poll():
-            self._check_agents()
+            hosts.check()
             missing = list(collector.missing.values())
             if time.monotonic() > deadline:
                 raise self._missing(plan, missing)
@@ -135,14 +162,14 @@ class Launcher:
             hint="can those hosts start processes and see the run directory? --start-timeout allows more time",
         )
 
-    def _watch_over(self, plan: TaskPlan) -> Verdict:
+    def _watch_over(self, plan: TaskPlan, hosts: Hosts) -> Verdict:
         """Until the job has succeeded or a critical task, an agent or a host has failed."""
         lingering_until: float | None = None
         begin = time.monotonic()
-        self._watches = {host: Watch(self.spec.heartbeat_timeout) for host in plan.hosts}
+        hosts.listen()
         while True:
-            self._read_states(plan)
-            now = outcome.decide(plan.tasks, self._tasks, self.spec.success_policy)
+            hosts.read()
+            now = outcome.decide(plan.tasks, hosts.tasks, self.spec.success_policy)
             if now.cause is not None:
                 return Verdict(FAILED, "")  # who and why is told once all states are final
             if now.ended:
@@ -152,48 +179,11 @@ class Launcher:
                     return Verdict(COMPLETED, "all training tasks have exited with 0")
                 self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)}")
             else:
-                self._check_agents()
-                self._check_silence()
+                hosts.check()
             self._heartbeat.beat()
             self._pause(look_again(len(plan.hosts), time.monotonic() - begin))
 
-    # --- watching
-
-    def _read_states(self, plan: TaskPlan) -> None:
-        there = set(names(self.attempt.state))
-        for host in plan.hosts:
-            path = self.attempt.host_state(host)
-            record = read_record(path, listed=True) if path.name in there else None
-            if record is None or record.get("nonce") != self.nonce:
-                continue
-            if host in self._watches:
-                self._watches[host].heard(record.get("beat"))
-            self._tasks.update(record["tasks"])
-
-    def _check_agents(self) -> None:
-        """Raise when an agent has ended although nobody told it to."""
-        for handle in self.handles:
-            code = handle.poll()
-            if code is not None:
-                raise self._agent_ended(handle.host, code)
-
-    def _agent_ended(self, host: str, code: int) -> GridtfError:
-        told = read_record(self.attempt.host_error(host))
-        if told is not None and told.get("nonce") == self.nonce:
-            return GridtfError(told["what"], why=told["why"], hint=told["hint"])
-        if code < 0:
-            why = f"was killed by {processes.signal_name(-code)}"
-        else:
-            why = EXITS.get(code, f"ended with exit code {code}")
-        return GridtfError(f"the agent on host {host} {why}", hint=f"see {self.run.log}")
-
-    def _check_silence(self) -> None:
-        for host, watch in self._watches.items():
-            if watch.silence() > watch.limit:
-                raise GridtfError(
-                    f"host {host} has not been heard of for {watch.limit:g} s",
-                    hint="has the host crashed, or lost its network or the shared file system?",
-                )
+    # --- waiting
 
     def _wait_for_allocation(self, why: str, seconds: float) -> None:
         self._say("allocating", why)
@@ -225,16 +215,16 @@ class Launcher:
         left = Supervisor([]).tear_down(grace, lambda: None)
         if left:
             processes.tell(f"processes that KILL did not end: {left}")
-        if self.plan is None or end.state != FAILED:
+        if self.plan is None or self.hosts is None or end.state != FAILED:
             return end
-        self._read_states(self.plan)
-        cause = outcome.first_failure(self.plan.tasks, self._tasks)
+        self.hosts.read()
+        cause = outcome.first_failure(self.plan.tasks, self.hosts.tasks)
         if cause is None:
             return end
         # A host that crashes takes no leave: the first that others notice is that its tasks do not answer them.
-        lost = outcome.lost_hosts(self.plan.tasks, self._tasks)
+        lost = outcome.lost_hosts(self.plan.tasks, self.hosts.tasks)
         also = end.reason or (f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else "")
-        return verdict.of_task(cause, self._tasks[cause.name], self.attempt, also)
+        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, also)
 
     def _agents_gone(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -252,6 +242,10 @@ class Launcher:
             return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:
             return Verdict(TIMEOUT, "the walltime is over", hint="ask for more with --time")
+        told = self.scheduler.ending(self.environ)
+        if told is not None and told.state in ENDED:
+            hint = "ask for more with --time" if told.state == TIMEOUT else ""
+            return Verdict(told.state, told.reason or f"the scheduler says {told.state}", hint=hint)
         return Verdict(CANCELLED, f"the launcher received {processes.signal_name(number)}")
 
     # --- telling

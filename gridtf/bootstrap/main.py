@@ -1,19 +1,25 @@
-"""What gridtf-bootstrap.sh calls: ``run`` (a launcher from options), ``exec`` (one from GRIDTF_SPEC), agent, join."""
+"""What gridtf-bootstrap.sh calls: ``run`` (a launcher from options), ``exec`` (one from GRIDTF_SPEC), warden, join."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf import contract, schedulers
-from gridtf.errors import GridtfError, RunDirError, UsageError
+from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.spec import JobSpec
 from gridtf.validation import need_program
+
+if TYPE_CHECKING:
+    from gridtf.config import Configured
 
 SPEC = "GRIDTF_SPEC"
 
@@ -22,10 +28,10 @@ def main(argv: Sequence[str]) -> int:
     """Do what argv[0] says; gives the exit code."""
     verb, *rest = argv
     try:
-        if verb == "agent":
-            from gridtf.bootstrap import agent
+        if verb == "warden":
+            from gridtf.bootstrap import warden
 
-            return agent.main(rest)
+            return warden.main(rest)
         if verb == "join":
             from gridtf.bootstrap import join
 
@@ -33,7 +39,9 @@ def main(argv: Sequence[str]) -> int:
         if verb == "exec":
             return launch(*_rendered(os.environ), os.environ)
         if verb == "run":
-            return launch(*_from_options(rest, os.environ), os.environ)
+            from gridtf import config
+
+            return run(config.from_arguments(rest, os.environ, Path.cwd()), os.environ)
         raise UsageError(f"unknown verb {verb!r}")
     except GridtfError as error:
         tell(str(error))
@@ -56,12 +64,24 @@ def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, 
         raise UsageError(f"{SPEC} cannot be read: {error}", hint="render the script again") from None
 
 
-def _from_options(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[JobSpec, Mapping[str, str], Path | None]:
-    from gridtf import config
+def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
+    """gridtf_run and `gridtf run`: one attempt of what was asked for. Raises UsageError for what cannot be."""
+    from gridtf import config, precheck
 
-    configured = config.from_arguments(argv, environ, Path.cwd())
     spec = configured.spec
-    return spec, configured.sources, Path(spec.run_dir).absolute() if spec.run_dir else None
+    here = Path.cwd()
+    spec = dataclasses.replace(spec, chdir=str(here / (spec.chdir or "")))
+    try:
+        need_program(spec)
+        precheck.check(spec)
+        if spec.setup:
+            hint = "run them before, in the shell or the script"
+            raise SpecError("setup", "set-up lines are for jobs that gridtf submits", hint=hint)
+    except SpecError as error:
+        raise config.located(error, configured.sources) from None
+    run_dir = here / spec.run_dir if spec.run_dir else None
+    os.chdir(spec.chdir or here)
+    return launch(spec, configured.sources, run_dir, environ)
 
 
 def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, environ: MutableMapping[str, str]) -> int:
@@ -69,18 +89,44 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
     name = spec.scheduler or schedulers.around_this_process(environ)
     scheduler = schedulers.get(name)
     identity = scheduler.identity(environ)
-    if run_dir is None:
-        root = Path(spec.run_root or "gridtf-runs").absolute()
-        run_dir = root / f"{spec.title}-{identity['job_id']}"
-    run = _own_run_dir(RunDir(run_dir), identity["job_id"])
+    run = _run_of(identity, spec, run_dir)
     _describe(run, spec, sources, {"scheduler": name, **identity}, environ)
+    if sys.stderr.isatty():  # somebody looks on, and the tasks print into files
+        tell(f"job {identity['job_id']}; to see what its tasks print: gridtf logs -f {run.path}")
     from gridtf.bootstrap import launcher
 
     return launcher.launch(run, spec, scheduler, identity["job_id"], environ)
 
 
-def _own_run_dir(run: RunDir, job_id: str) -> RunDir:
-    """This run directory, or one beside it when it is another job's: a rendered script can be submitted twice."""
+def _run_of(identity: Record, spec: JobSpec, run_dir: Path | None) -> RunDir:
+    """The run directory of this start; a requeued job goes on in the one it had."""
+    job_id = identity["job_id"]
+    if run_dir is None:
+        return _next_run(Path(spec.run_root or "gridtf-runs").absolute() / f"{spec.title}-{job_id}", identity)
+    run, element = RunDir(run_dir), identity.get("element")
+    if element and run.elements.is_dir():
+        return RunDir(run.elements / element)
+    _make(run)
+    if run.own(job_id):
+        return run
+    # another job's: a rendered script can be submitted twice
+    beside = RunDir(run.path.with_name(f"{run.path.name}.{job_id}"))
+    make_folder(beside.path)
+    beside.own(job_id)
+    return beside
+
+
+def _next_run(path: Path, identity: Record) -> RunDir:
+    """The next run directory of a script that may call gridtf_run several times, and each once more when requeued."""
+    for number in itertools.count(1):
+        run = RunDir(path if number == 1 else path.with_name(f"{path.name}-{number}"))
+        _make(run)
+        if run.own(identity["job_id"]) and run.begin(str(identity.get("restarts", 0))):
+            return run
+    raise AssertionError("numbers do not end")
+
+
+def _make(run: RunDir) -> None:
     above = run.path.parent
     if not above.is_dir():
         if not above.parent.is_dir():
@@ -90,12 +136,6 @@ def _own_run_dir(run: RunDir, job_id: str) -> RunDir:
             )
         make_folder(above)
     make_folder(run.path)
-    if run.own(job_id):
-        return run
-    beside = RunDir(run.path.with_name(f"{run.path.name}.{job_id}"))
-    make_folder(beside.path)
-    beside.own(job_id)
-    return beside
 
 
 def _describe(
@@ -107,6 +147,8 @@ def _describe(
     from gridtf import jobrecords
 
     record = jobrecords.submitted(spec, identity["scheduler"], sys.argv, identity)
+    if identity.get("element"):  # the array as a whole has the name
+        record["name"] += f"_{identity['element']}"
     jobrecords.write_job(run, spec, sources)
     write_record(run.submitted, record)
     try:

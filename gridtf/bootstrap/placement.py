@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from typing import Any
 
 from gridtf import layout
@@ -48,9 +49,11 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
     """All tasks of the job, in rank order. Raises PlacementError, with the numbers, when they do not fit.
 
     Training tasks are spread as evenly as the hosts' room allows and numbered host by host. A ps or an evaluator takes
-    no GPU: these are dealt out in turn, beginning with the hosts that have the fewest tasks.
+    no GPU: these are dealt out in turn, beginning with the hosts that have the fewest tasks; those with a partition of
+    their own on its hosts, others on those of the training tasks.
     """
-    hosts = allocation.hosts
+    everywhere = sorted(allocation.hosts, key=lambda host: host.component)
+    hosts = [host for host in everywhere if not host.component]
     gpus = layout.gpus_per_task(spec, default=1 if any(host.gpus for host in hosts) else 0)
     leader = next((name for name in LEADERS if spec.count(name)), None)
     start, room = _seats(hosts, leader, gpus, spec)
@@ -61,7 +64,7 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
         raise _too_few(hosts, leader, workers, 0, gpus, spec)
     if workers > sum(room):
         raise _too_few(hosts, leader, workers, sum(room) + (leader is not None), gpus, spec)
-    load = [int(number == start) for number in range(len(hosts))]
+    load = [int(number == start) for number in range(len(everywhere))]
     members = [] if leader is None else [(leader, 0)]
     homes = [] if start is None else [start]
     for number, share in enumerate(_even_shares(workers, room, load)):
@@ -75,11 +78,39 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
         for index in range(spec.count(row.name) or 0)
     ]
     turn = sorted(range(len(hosts)), key=lambda number: load[number])
-    for position in range(len(riders)):
-        home = turn[position % len(turn)]
+    places: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in riders), cycle(turn))
+    # this machine, or an allocation made by hand, has no partitions to choose from
+    if len(hosts) < len(everywhere):
+        places.update(_own_places(everywhere, spec))
+    for name, _ in riders:
+        home = next(places[name])
         load[home] += 1
         homes.append(home)
-    return tuple(_placed([*members, *riders], homes, hosts, load, gpus, spec))
+    return tuple(_placed([*members, *riders], homes, everywhere, load, gpus, spec))
+
+
+def _own_places(hosts: Sequence[Host], spec: JobSpec) -> dict[str, Iterator[int]]:
+    """Task type -> the places, as numbers of hosts, for the types that have a partition of their own; types with the
+    same one share them. Raises PlacementError, with the numbers, when there are too few."""
+    found: dict[str, Iterator[int]] = {}
+    for component, part in enumerate(layout.components(spec)[1:], 1):
+        slots = {number: host.slots for number, host in enumerate(hosts) if host.component == component}
+        levels = range(max(slots.values(), default=0))
+        places = [number for level in levels for number, free in slots.items() if free > level]
+        wanted = {name: spec.count(name) or 0 for name in part.types}
+        total = sum(wanted.values())
+        if total > len(places):
+            there = sorted(set(slots.values()) or {0})
+            size = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
+            raise PlacementError(
+                f"{_count(total, 'task')} on partition {part.partition} {'does' if total == 1 else 'do'} not fit into "
+                f"{_count(len(slots), 'host')} with {size} slot{'' if size == '1' else 's'}"
+                f"{' each' if len(slots) > 1 else ''} (room for {len(places)})",
+                why=f"asked for: {' + '.join(f'{number} {name}' for name, number in wanted.items())}",
+                hint=f"ask for as many tasks in its component of the job, or leave out tasks.{part.types[0]}.partition",
+            )
+        found.update(dict.fromkeys(part.types, iter(places)))
+    return found
 
 
 def _placed(

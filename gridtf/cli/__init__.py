@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "submit": "submit a job",
+    "run": "run a job right here: on the hosts of an salloc, or on this machine",
     "render": "show what submit would do: the script and where every value comes from",
     "list": "list your jobs",
     "status": "how a job and its tasks stand, and why it ended",

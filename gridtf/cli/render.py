@@ -48,7 +48,7 @@ def _about(plan: Plan, command: tuple[str, ...]) -> str:
         f"scheduler      {plan.scheduler}",
         f"run directory  {plan.run_dir}",
         f"submit with    {shlex.join(command)}",
-        f"resources      {_resources(plan.spec)}",
+        f"resources      {'; '.join([_resources(plan.spec), *_components(plan)])}",
         f"tasks          {', '.join(_tasks(plan.spec))}",
         "values",
     ]
@@ -72,6 +72,22 @@ def _resources(spec: JobSpec) -> str:
     if asked.cpus_per_task:
         words.append(f"{asked.cpus_per_task} CPUs a task")
     return ", ".join(words)
+
+
+def _components(plan: Plan) -> Iterator[str]:
+    """What is asked for elsewhere than on the job's own partition; the local scheduler has no partitions."""
+    from gridtf import layout
+    from gridtf.schedulers.common import rider_needs
+
+    for part in layout.components(plan.spec)[1:] if plan.scheduler != "local" else ():
+        needed = rider_needs(plan.spec, part)
+        words = [
+            f"up to {needed.count} hosts" if needed.count > 1 else "1 host",
+            " and ".join(f"{plan.spec.count(name)} {name}" for name in part.types),
+        ]
+        if needed.cpus is not None:
+            words.append(f"{needed.cpus} CPUs a task")
+        yield f"partition {part.partition}: {', '.join(words)}"
 
 
 def _tasks(spec: JobSpec) -> Iterator[str]:

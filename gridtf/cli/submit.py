@@ -40,8 +40,8 @@ def run(arguments: Namespace) -> int:
 
     asked = configured(arguments)
     job = submission.submit(asked.spec, asked.sources)
-    if job.note:
-        print(f"gridtf: {job.note}", file=sys.stderr)
+    for note in job.notes:
+        print(f"gridtf: {note}", file=sys.stderr)
     if arguments.json and not arguments.wait:
         show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)})
     else:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridtf.rundir import JOINED, Record, RunDir, names, read_record
+from gridtf.observe.records import Records, read
+from gridtf.rundir import Record, RunDir
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -63,27 +64,6 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class Records:
-    """What the run directory holds of a job and of its latest attempt. None: not there.
-
-    hosts: state records of the hosts. logs: names of the tasks' logs. has_log: whether the job script has a log.
-    joined: whether its tasks joined by themselves (gridtf_join), so that there is no launcher.
-    """
-
-    submitted: Record | None = None
-    job: Record | None = None
-    cancelled: Record | None = None
-    attempt: int | None = None
-    plan: Record | None = None
-    verdict: Record | None = None
-    launcher: Record | None = None
-    hosts: tuple[Record, ...] = ()
-    logs: frozenset[str] = frozenset()
-    has_log: bool = False
-    joined: bool = False
-
-
-@dataclass(frozen=True)
 class _Standing:
     """The part of a view that is decided."""
 
@@ -106,38 +86,6 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
         return replace(view, cause=cause)
     return view
-
-
-def read(run: RunDir, submitted: Record | None) -> Records:
-    """Read what there is. Records whose nonce is not the plan's are another attempt's and count as not there."""
-    top = names(run.path)
-    records = Records(
-        submitted=submitted,
-        job=read_record(run.job, listed=True) if run.job.name in top else None,
-        cancelled=read_record(run.cancelled, listed=True) if run.cancelled.name in top else None,
-        has_log=run.log.name in top,
-        joined=any(name.startswith(JOINED) for name in top),
-    )
-    attempt = run.latest()
-    if attempt is None:
-        return records
-    plan = read_record(attempt.plan)
-    nonce = plan.get("nonce") if plan else None
-
-    def ours(record: Record | None) -> Record | None:
-        return record if record and (nonce is None or record.get("nonce") == nonce) else None
-
-    states = names(attempt.state)
-    hosts = (read_record(attempt.state / name, listed=True) for name in sorted(states) if name.startswith("@"))
-    return replace(
-        records,
-        attempt=attempt.number,
-        plan=plan,
-        launcher=ours(read_record(attempt.launcher, listed=True)) if attempt.launcher.name in states else None,
-        hosts=tuple(record for record in map(ours, hosts) if record),
-        logs=frozenset(names(attempt.logs)),
-        verdict=ours(read_record(attempt.verdict)),  # last: what it sums up has been read before
-    )
 
 
 def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
@@ -168,6 +116,8 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
 
 def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> _Standing:
     verdict = records.verdict
+    if records.elements:
+        return _of_array(records.elements, queue, str((records.submitted or {}).get("job_id")))
     if verdict is not None:
         if queue is not None and queue.state == PENDING:
             return _Standing(PENDING, f"queued again after attempt {records.attempt} ended {verdict.get('state')}")
@@ -185,9 +135,26 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     return _Standing(queue.state, str(records.launcher.get("detail", "")))
 
 
+def _of_array(elements: Mapping[str, str | None], queue: JobStatus | None, job_id: str) -> _Standing:
+    """A job array as a whole; each element is a job of its own."""
+    states = list(elements.values())
+    counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    reason, hint = f"array of {len(elements)}: {told}", f"one element: gridtf status {job_id}_{next(iter(elements))}"
+    if None not in states:
+        others = [state for state in states if state and state != COMPLETED]
+        return _Standing(others[0] if others else COMPLETED, reason, hint)
+    if queue is None or (queue.state == UNKNOWN and not queue.gone):
+        return _Standing(UNKNOWN, f"{reason}; {(queue.reason if queue else '') or 'its scheduler was not asked'}", hint)
+    if queue.gone or queue.state in ENDED:
+        return _Standing(queue.state if queue.state in ENDED - {COMPLETED} else FAILED, reason, hint)
+    return _Standing(queue.state, "; ".join(part for part in (queue.reason, reason) if part), hint)
+
+
 def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:
     """The job has ended, and its launcher has not said how."""
     launcher, cancelled = records.launcher, records.cancelled
+    hint = f"see {run.log}"
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # it writes that after the verdict, which this host's file system just does not show yet
         return _Standing(RUNNING, "has ended; this host does not see the verdict yet")
@@ -195,13 +162,16 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         return _Standing(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
     if launcher:
         what = f"the launcher on {launcher.get('host')} was killed"
-    else:
+    elif records.has_log:
         what = "the job script failed, or was killed, before the launcher began"
+    else:
+        what = "it has left nothing in the run directory"
+        hint = "do the hosts see that folder? if not, choose a shared one with --run-dir or --run-root"
     reason = f"ended without a verdict: {what}"
     if queue.state in ENDED:
         reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
     state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
-    return _Standing(state, reason, f"see {run.log}")
+    return _Standing(state, reason, hint)
 
 
 def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> _Standing:

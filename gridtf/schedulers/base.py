@@ -18,8 +18,10 @@ FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 TIMEOUT = "TIMEOUT"
 NODE_FAIL = "NODE_FAIL"
+PREEMPTED = "PREEMPTED"
+OUT_OF_MEMORY = "OUT_OF_MEMORY"
 UNKNOWN = "UNKNOWN"
-ENDED = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL})
+ENDED = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY})
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Host:
     """One host of an allocation.
 
     slots: tasks it has room for without GPUs. gpus, cpus: None where nobody says. address: what the other hosts reach
-    it by; None: its name.
+    it by; None: its name. component: which one of layout.components it belongs to.
     """
 
     name: str
@@ -60,11 +62,12 @@ class Host:
     gpus: int | None = None
     cpus: int | None = None
     address: str | None = None
+    component: int = 0
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What the scheduler gave this job; hosts in the order in which tasks are numbered."""
+    """What the scheduler gave this job; hosts in the order in which tasks are numbered, those of component 0 first."""
 
     hosts: tuple[Host, ...]
 
@@ -73,19 +76,42 @@ Wait = Callable[[str, float], None]
 AgentMain = Callable[[Sequence[str]], int]
 
 
+@dataclass(frozen=True)
+class AgentCall:
+    """How agents are to be started: the one on HOST with the words HOST, *arguments.
+
+    main: the agent's main function, for a scheduler that can fork it. command: what goes before those words where
+    another Python has to be started; there, ``@NAME`` for HOST means what the variable NAME says on the host. log: for
+    what the agents print, and what starts them.
+    """
+
+    arguments: tuple[str, ...]
+    main: AgentMain
+    command: tuple[str, ...]
+    log: Path
+
+
+@dataclass(frozen=True)
+class AgentEnd:
+    """How an agent has ended. code: its exit code, or minus the signal. host: None where nobody says it.
+    words: what was said about it, mostly empty."""
+
+    code: int
+    host: str | None
+    words: tuple[str, ...] = ()
+
+
 class AgentHandle(Protocol):
-    """An agent that was started on a host."""
+    """One or more agents that were started together."""
 
-    host: str
-
-    def poll(self) -> int | None:
-        """Its exit code (negative: minus the signal), None while it runs."""
+    def poll(self) -> AgentEnd | None:
+        """How the first that ended has ended; None while they run."""
 
     def terminate(self) -> None:
-        """Ask it to tear its tasks down and to end."""
+        """Ask them to tear their tasks down and to end."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """End them at once."""
 
 
 class Scheduler(Protocol):
@@ -105,11 +131,24 @@ class Scheduler(Protocol):
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         """The command that hands the script over (its path is plan.run_dir/job.sh). Pure."""
 
+    def check(self, plan: Plan) -> Sequence[str]:
+        """What the scheduler says to plan.run_dir/job.sh before it is submitted; gives notes for the user.
+
+        Raises SpecError for what it can never run, with what the site offers instead, SchedulerError when it does not
+        answer.
+        """
+
+    def elements(self, spec: JobSpec) -> Sequence[str]:
+        """The elements of the job array that the user's native options ask for; none for a single job. Pure."""
+
     def submit(self, plan: Plan) -> Record:
         """Hand plan.run_dir/job.sh over; gives ``job_id`` and whatever else query and cancel need to find it."""
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         """The state of these jobs (records as written by submit), in one call; job id -> status."""
+
+    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        """How jobs ended that query no longer knows, in one call; nothing where there is no accounting."""
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         """End this job; one that has ended already is no error here. force: it did not heed the first call."""
@@ -123,8 +162,10 @@ class Scheduler(Protocol):
         environ: this process's own, which the agents started from here inherit.
         """
 
-    def start_agents(self, allocation: Allocation, arguments: Sequence[str], agent: AgentMain) -> list[AgentHandle]:
-        """Start an agent on every host: gridtf.bootstrap's ``agent HOST ARGUMENTS``.
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        """Start an agent on every host. environ: what they, and the tasks, are to find in theirs."""
 
-        agent: its main function, for a scheduler that can fork it instead of starting another Python.
-        """
+    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+        """Inside a job that has just been told to end: how the scheduler will say that it ended; None: no telling."""

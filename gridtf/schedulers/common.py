@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import SpecError
-from gridtf.layout import Request
+from gridtf.layout import Component, Request, components
 from gridtf.roles import TASK_TYPES
 from gridtf.spec import JobSpec, TaskSpec
 from gridtf.units import parse_memory
@@ -20,7 +20,7 @@ _WORD = re.compile(r"""[^\s'"`\\#-][^\s'"`\\#]*""")
 
 @dataclass(frozen=True)
 class Needs:
-    """What the user said that tasks need. None: the user said nothing.
+    """What the user said that tasks on the job's own partition need. None: the user said nothing.
 
     task_cpus: CPUs of a training task. rider_cpus, host_rider_cpus: CPUs of all tasks that ride along (ps, evaluator),
     and of those on the fullest host. host_mem: MiB on the fullest host.
@@ -32,10 +32,21 @@ class Needs:
     host_mem: int | None
 
 
+@dataclass(frozen=True)
+class RiderNeeds:
+    """What the tasks need that have a partition of their own. count: how many there are. cpus, mem: CPUs and MiB of
+    the largest of them; None: the user said nothing."""
+
+    count: int
+    cpus: int | None
+    mem: int | None
+
+
 def needs(spec: JobSpec, asked: Request) -> Needs:
     """Add up the CPUs and the memory of the tasks. Raises SpecError when only some of them say their memory."""
-    training = [name for name, row in TASK_TYPES.items() if row.takes_gpu and spec.count(name) != 0]
-    riders = [name for name, row in TASK_TYPES.items() if not row.takes_gpu for _ in range(spec.count(name) or 0)]
+    types = components(spec)[0].types
+    training = [name for name in types if TASK_TYPES[name].takes_gpu]
+    riders = [name for name in types if not TASK_TYPES[name].takes_gpu for _ in range(spec.count(name) or 0)]
     most_riders = -(-len(riders) // asked.nodes[0])
     cpus = {name: _cpus(spec.task(name), spec) for name in (*training, *riders)}
     rider_cpus = sorted((cpus[name] or 0 for name in riders), reverse=True)
@@ -47,6 +58,20 @@ def needs(spec: JobSpec, asked: Request) -> Needs:
     )
 
 
+def rider_needs(spec: JobSpec, component: Component) -> RiderNeeds:
+    """The same for one of the other components. Raises SpecError when only some of its types say their memory.
+
+    The job's ``mem`` is not for them: it says what a host of the job's own partition needs.
+    """
+    cpus = [asked for name in component.types if (asked := _cpus(spec.task(name), spec)) is not None]
+    sizes = _mem_of_types(spec, component.types)
+    return RiderNeeds(
+        count=sum(spec.count(name) or 0 for name in component.types),
+        cpus=max(cpus, default=None),
+        mem=max(sizes.values(), default=None),
+    )
+
+
 def _cpus(table: TaskSpec, spec: JobSpec) -> int | None:
     return table.cpus or spec.cpus_per_task
 
@@ -54,20 +79,25 @@ def _cpus(table: TaskSpec, spec: JobSpec) -> int | None:
 def _mem_from_tasks(
     spec: JobSpec, asked: Request, training: list[str], riders: list[str], most_riders: int
 ) -> int | None:
-    own = {name: spec.task(name).mem for name in (*training, *riders)}
+    sizes = _mem_of_types(spec, (*training, *riders))
+    if not sizes:
+        return None
+    rider_sizes = sorted((sizes[name] for name in riders), reverse=True)
+    return asked.tasks_per_node * max(sizes[name] for name in training) + sum(rider_sizes[:most_riders])
+
+
+def _mem_of_types(spec: JobSpec, types: Iterable[str]) -> dict[str, int]:
+    """MiB of a task by type; empty where none says it. Raises SpecError when only some do."""
+    own = {name: spec.task(name).mem for name in types}
     said = {name: spec.mem_per_task if mem is None else mem for name, mem in own.items()}
     silent = [name for name, mem in said.items() if mem is None]
-    if len(silent) == len(said):
-        return None
-    if silent:
+    if silent and len(silent) < len(said):
         raise SpecError(
             f"tasks.{silent[0]}.mem",
             "other task types say how much memory they need, this one does not",
             hint="say it for all with mem_per_task, or say what a host needs with mem",
         )
-    sizes = {name: parse_memory(mem) for name, mem in said.items() if mem is not None}
-    rider_sizes = sorted((sizes[name] for name in riders), reverse=True)
-    return asked.tasks_per_node * max(sizes[name] for name in training) + sum(rider_sizes[:most_riders])
+    return {name: parse_memory(mem) for name, mem in said.items() if mem is not None}
 
 
 def word(key: str, value: str) -> str:

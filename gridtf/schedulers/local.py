@@ -9,12 +9,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 
 from gridtf import gpus, layout, procfs
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.rundir import Record, RunDir
-from gridtf.schedulers.base import RUNNING, UNKNOWN, AgentHandle, AgentMain, Allocation, Host, JobStatus, Plan, Wait
+from gridtf.schedulers.agents import fork_agent
+from gridtf.schedulers.base import RUNNING, UNKNOWN, AgentCall, AgentHandle, Allocation, Host, JobStatus, Plan, Wait
 from gridtf.spec import JobSpec
 
 # A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
@@ -46,6 +46,12 @@ class LocalScheduler:
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         return ("bash", str(RunDir(plan.run_dir).script))
 
+    def check(self, plan: Plan) -> Sequence[str]:
+        return ()
+
+    def elements(self, spec: JobSpec) -> Sequence[str]:
+        return ()
+
     def submit(self, plan: Plan) -> Record:
         run = RunDir(plan.run_dir)
         walltime = plan.spec.walltime
@@ -71,6 +77,9 @@ class LocalScheduler:
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         return {record["job_id"]: _status(record) for record in submitted}
+
+    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        return {}
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         """TERM (force: KILL) to the script's process group: set-up lines or launcher. The agents are in others: they
@@ -131,59 +140,14 @@ class LocalScheduler:
                 raise PlacementError(f"gave up after {_LONGEST_WAIT / 3600:g} h of {why}")
             wait(why, 0.5 + random.random() / 2)
 
-    def start_agents(self, allocation: Allocation, arguments: Sequence[str], agent: AgentMain) -> list[AgentHandle]:
-        return [fork_agent(host.name, [*arguments, *map(str, self._descriptors)], agent) for host in allocation.hosts]
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        words = [*call.arguments, *map(str, self._descriptors)]
+        return [fork_agent(host.name, words, call.main) for host in allocation.hosts]
 
-
-def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
-    """Fork an agent: it starts in no time, inherits the GPU locks, and is told to end when the launcher dies."""
-    from gridtf.processes import die_with_parent, tell
-
-    launcher = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setsid()  # what is sent to the launcher's group is not for us
-            die_with_parent(launcher, signal.SIGTERM)
-            code = agent([host, *arguments])
-        except BaseException:
-            import traceback
-
-            tell(traceback.format_exc())
-        finally:
-            os._exit(code)  # whatever happens, this copy of the launcher goes no further
-    return ForkedAgent(host, pid)
-
-
-@dataclass
-class ForkedAgent:
-    """An AgentHandle for a child of ours."""
-
-    host: str
-    pid: int
-    code: int | None = None
-
-    def poll(self) -> int | None:
-        if self.code is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self.code = 1
-            else:
-                if pid:
-                    self.code = os.waitstatus_to_exitcode(status)
-        return self.code
-
-    def terminate(self) -> None:
-        self._send(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
+    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+        return None
 
 
 def _gpus_wanted(spec: JobSpec, present: int) -> int:

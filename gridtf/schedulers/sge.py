@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gridtf.errors import SpecError
-from gridtf.layout import Request, request
+from gridtf.layout import Request, components, request
 from gridtf.rundir import RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.common import Needs, native, needs, on_path, word
@@ -43,6 +43,7 @@ class GridEngine(RenderedOnly):
         -wd, because the script itself goes to its folder and says so when it is not there.
         """
         spec, asked = plan.spec, request(plan.spec)
+        _refuse_partitions(spec)
         needed = needs(spec, asked)
         slots = _slots(spec, asked, needed)
         lines = [f"-N {_job_name(spec)}", "-S /bin/bash", "-j y"]
@@ -74,6 +75,17 @@ class GridEngine(RenderedOnly):
                 hint="choose another place with --run-dir or --run-root",
             )
         return "qsub", "-terse", "-o", str(run.log), str(run.script)
+
+
+def _refuse_partitions(spec: JobSpec) -> None:
+    others = components(spec)[1:]
+    if others:
+        raise SpecError(
+            f"tasks.{others[0].types[0]}.partition",
+            "a Grid Engine job cannot ask for different hosts for some of its tasks",
+            why="a parallel job has one request, which holds for all of its slots",
+            hint="leave it out: these tasks then ride along on the hosts of the others",
+        )
 
 
 def _slots(spec: JobSpec, asked: Request, needed: Needs) -> Slots:

@@ -67,7 +67,7 @@ def test_an_agent_that_freezes_is_noticed_by_its_silence(launch: Launch) -> None
     pids = job.running("worker:0", "worker:1")
     os.kill(job.agent_pid("h2"), signal.SIGSTOP)
     verdict = job.verdict()
-    assert verdict["state"] == "FAILED"
+    assert verdict["state"] == "NODE_FAIL"
     assert "host h2 has not been heard of for 2 s" in verdict["reason"]
     gone(*pids.values())
 
@@ -76,10 +76,11 @@ def test_agents_end_their_tasks_when_the_launcher_falls_silent(launch: Launch) -
     job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}], heartbeat_timeout=2)
     pids = job.running("worker:0", "worker:1")
     agents = [job.agent_pid("h1"), job.agent_pid("h2")]
-    job.process.kill()
-    job.wait()
+    job.process.send_signal(signal.SIGSTOP)
     gone(*pids.values(), *agents)
     assert "launcher has not been heard of for 2 s" in job.output
+    job.process.send_signal(signal.SIGCONT)
+    assert "heard no more from the launcher" in job.verdict()["reason"]
 
 
 def test_a_killed_agent_among_several_names_its_host(launch: Launch) -> None:

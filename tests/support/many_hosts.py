@@ -17,11 +17,9 @@ from pathlib import Path
 
 from gridtf.bootstrap import launcher
 from gridtf.rundir import RunDir
-from gridtf.schedulers.base import AgentHandle, AgentMain, Allocation, Host, Wait
+from gridtf.schedulers.base import AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
 from gridtf.spec import JobSpec
-
-_AGENT = "import sys; from gridtf.bootstrap.agent import main; sys.exit(main(sys.argv[1:]))"
 
 
 @dataclasses.dataclass
@@ -29,8 +27,9 @@ class ProcessAgent:
     host: str
     process: subprocess.Popen[bytes]
 
-    def poll(self) -> int | None:
-        return self.process.poll()
+    def poll(self) -> AgentEnd | None:
+        code = self.process.poll()
+        return None if code is None else AgentEnd(code, self.host)
 
     def terminate(self) -> None:
         """Nothing: as on a real cluster, the agent learns it from the shared file system."""
@@ -54,12 +53,15 @@ class ManyHosts(LocalScheduler):
             )
         )
 
-    def start_agents(self, allocation: Allocation, arguments: Sequence[str], agent: AgentMain) -> list[AgentHandle]:
-        agents: list[AgentHandle] = []
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        agents = []
         for host in self.hosts:
-            command = [*map(str, host.get("prefix", ())), sys.executable, "-c", _AGENT, str(host["name"]), *arguments]
+            name = str(host["name"])
+            command = [*map(str, host.get("prefix", ())), *call.command, name, *call.arguments]
             process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
-            agents.append(ProcessAgent(str(host["name"]), process))
+            agents.append(ProcessAgent(name, process))
         return agents
 
 

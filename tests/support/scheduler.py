@@ -18,6 +18,8 @@ class FakeScheduler:
     def __init__(self) -> None:
         self.refuses = ""
         self.states: list[JobStatus] = [JobStatus(RUNNING)]
+        self.notes: list[str] = []
+        self.history: dict[str, JobStatus] = {}
         self.asked: list[list[str]] = []
         self.cancelled: list[str] = []
         self.count = 0
@@ -31,6 +33,15 @@ class FakeScheduler:
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         return ("sbatch", str(RunDir(plan.run_dir).script))
+
+    def check(self, plan: Plan) -> Sequence[str]:
+        return self.notes
+
+    def elements(self, spec: object) -> Sequence[str]:
+        return ()
+
+    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        return self.history
 
     def submit(self, plan: Plan) -> Record:
         if self.refuses:

@@ -39,12 +39,20 @@ ARROWS: dict[str, set[str]] = {
 ARROWS["schedulers"] = {"errors", "gpus", "layout", "processes", "procfs", "roles", "rundir", "spec", "units"}
 ARROWS["precheck"] = {"errors", "spec"}
 ARROWS["render"] = {"", "errors", "layout", "resources", "schedulers", "spec", "units"}
-ARROWS["bootstrap"] = ARROWS["schedulers"] | {"", "config", "contract", "jobrecords", "schedulers", "tail"}
+ARROWS["bootstrap"] = ARROWS["schedulers"] | {
+    "",
+    "config",
+    "contract",
+    "jobrecords",
+    "precheck",
+    "schedulers",
+    "tail",
+}
 ARROWS["training"] = {"contract", "errors", "roles", "rundir"}
 ARROWS["observe"] = ARROWS["schedulers"] | {"schedulers", "tail"}
 ARROWS["submission"] = ARROWS["observe"] | {"", "config", "jobrecords", "observe", "precheck", "render", "resources"}
 ARROWS["__main__"] = {"cli"}
-ARROWS["cli"] = ARROWS["submission"] | {"arguments", "registry", "submission"}
+ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission"}
 
 PURE = {"errors", "roles", "units", "validation", "spec", "layout", "options", "bootstrap.placement"}
 IMPURE_MODULES = {"os", "time", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "datetime", "random"}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gridtf.cli import main
-from gridtf.cli.render import _resources, _tasks
+from gridtf.cli.render import _components, _resources, _tasks
 from gridtf.spec import JobSpec, TaskSpec
+from tests.support.rendering import plan
 from tests.support.scheduler import FakeScheduler
 
 Captured = pytest.CaptureFixture[str]
@@ -117,3 +118,27 @@ def test_tasks_as_far_as_they_are_known(spec: JobSpec, tasks: list[str]) -> None
 )
 def test_resources_in_words(spec: JobSpec, resources: str) -> None:
     assert _resources(spec) == resources
+
+
+def test_what_is_asked_for_on_other_partitions_in_words() -> None:
+    tasks = {"ps": {"count": 3, "partition": "cpu", "cpus": 4}, "evaluator": {"partition": "big"}}
+    assert list(_components(plan("slurm", tasks=tasks))) == [
+        "partition cpu: up to 3 hosts, 3 ps, 4 CPUs a task",
+        "partition big: 1 host, 1 evaluator",
+    ]
+    tasks["evaluator"]["partition"] = "cpu"
+    assert list(_components(plan("slurm", tasks=tasks))) == [
+        "partition cpu: up to 4 hosts, 3 ps and 1 evaluator, 4 CPUs a task"
+    ]
+    assert list(_components(plan("slurm", partition="cpu", tasks=tasks))) == []
+    assert list(_components(plan("local", tasks=tasks))) == []
+
+
+def test_other_partitions_stand_beside_the_resources(
+    fake: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gridtf.toml").write_text(f'{JOB}partition = "cpu"\n')
+    assert main(["render", "--scheduler", "slurm"]) == 0
+    expected = "resources      1 host, 2 training tasks each, 2 GPUs each, 1 a task; partition cpu: 1 host, 1 evaluator"
+    assert expected in capsys.readouterr().err.splitlines()

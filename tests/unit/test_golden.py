@@ -54,6 +54,23 @@ CASES: dict[str, dict[str, Any]] = {
         "tasks": {**PS_AND_WORKERS, "evaluator": {"count": 1, "cpus": 1}},
         "chdir": "/home/me/digits",
     },
+    "slurm-het": {
+        "scheduler": "slurm",
+        "name": "digits",
+        "nodes": 2,
+        "gpus_per_node": 2,
+        "cpus_per_task": 2,
+        "mem_per_task": "1G",
+        "time": "30m",
+        "partition": "gpu",
+        "tasks": {
+            "chief": {"count": 1},
+            "worker": {"count": 3},
+            "ps": {"count": 2, "partition": "cpu", "cpus": 3, "mem": "2G"},
+            "evaluator": {"count": 1, "partition": "gpu"},
+        },
+        "chdir": "/home/me/digits",
+    },
     "sge": {
         "scheduler": "sge",
         "name": "digits",

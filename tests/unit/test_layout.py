@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.layout import Request, gpus_per_task, request
+from gridtf.layout import Component, Request, components, gpus_per_task, request
+from gridtf.render import LOGIN_SIDE
 from gridtf.spec import JobSpec, TaskSpec
 
 
@@ -64,6 +65,53 @@ def test_counts_that_do_not_fit_are_told_with_the_numbers(asked: JobSpec, key: s
     with pytest.raises(SpecError) as caught:
         request(asked)
     assert (caught.value.key, caught.value.problem) == (key, numbers)
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({}, (Component("gpu", ("worker",)),)),
+        ({"ps": {}, "evaluator": {"count": 0, "partition": "cpu"}}, (Component("gpu", ("worker", "ps")),)),
+        ({"ps": {"partition": "gpu"}}, (Component("gpu", ("worker", "ps")),)),
+        (
+            {"chief": {}, "ps": {"partition": "cpu"}},
+            (Component("gpu", ("chief", "worker")), Component("cpu", ("ps",))),
+        ),
+        (
+            {"evaluator": {"partition": "cpu"}, "ps": {"partition": "cpu"}},
+            (Component("gpu", ("worker",)), Component("cpu", ("ps", "evaluator"))),
+        ),
+        (  # in the order of task types, not in that of the file
+            {"evaluator": {"partition": "a"}, "ps": {"partition": "b"}},
+            (Component("gpu", ("worker",)), Component("b", ("ps",)), Component("a", ("evaluator",))),
+        ),
+        (
+            {"worker": {"count": 0}, "master": {"partition": "gpu"}, "ps": {"partition": "b"}},
+            (Component("gpu", ("master",)), Component("b", ("ps",))),
+        ),
+    ],
+)
+def test_components(tables: dict[str, dict[str, Any]], expected: tuple[Component, ...]) -> None:
+    tasks = {name: TaskSpec(**table) for name, table in tables.items()}
+    assert components(JobSpec(command=("x",), partition="gpu", tasks=tasks)) == expected
+
+
+def test_a_job_without_a_partition_has_its_own_all_the_same() -> None:
+    tasks = {"ps": TaskSpec(partition="cpu")}
+    assert components(JobSpec(command=("x",), tasks=tasks)) == (Component(None, ("worker",)), Component("cpu", ("ps",)))
+
+
+@pytest.mark.parametrize("partition", [None, "gpu"])
+def test_components_are_the_same_inside_the_job_which_is_not_told_its_partition(partition: str | None) -> None:
+    tasks = {
+        "worker": TaskSpec(count=1, partition=partition),
+        "ps": TaskSpec(partition="gpu"),
+        "evaluator": TaskSpec(partition="cpu"),
+    }
+    outside = JobSpec(command=("x",), partition=partition, tasks=tasks)
+    told = {key: value for key, value in outside.to_dict().items() if key not in LOGIN_SIDE}
+    inside = JobSpec.from_dict(told)
+    assert [part.types for part in components(inside)] == [part.types for part in components(outside)]
 
 
 def test_a_range_of_nodes_may_have_room_at_its_upper_end() -> None:

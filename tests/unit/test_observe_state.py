@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.observe.state import JobView, Records, decide, job_view
+from gridtf.observe.records import Records
+from gridtf.observe.state import JobView, decide, job_view
 from gridtf.rundir import Attempt, Record, RunDir, write_record
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -114,8 +115,12 @@ def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dic
     assert seen.reason.startswith("ended without a verdict: ")
     has_launcher = bool(values.get("launcher", True))
     assert ("the launcher on h0 was killed" in seen.reason) == has_launcher
-    assert ("before the launcher began" in seen.reason) == (not has_launcher)
-    assert seen.hint == "see /runs/digits-1/job.log"
+    assert ("it has left nothing in the run directory" in seen.reason) == (not has_launcher)
+    begun = view(queue, **{**values, "has_log": True})
+    if not has_launcher:
+        assert "do the hosts see that folder?" in seen.hint
+        assert "before the launcher began" in begun.reason
+    assert (seen if has_launcher else begun).hint == "see /runs/digits-1/job.log"
     assert (seen.ended, seen.exit_code) == (None, 1)
 
 
@@ -286,3 +291,21 @@ def test_a_view_can_be_printed_as_json(run: RunDir) -> None:
     assert plain["cause"] == CAUSE
     assert plain["tasks"][0]["name"] == "worker:0"
     assert plain["run_dir"] == str(run.path)
+
+
+def array(queue: JobStatus | None, *states: str | None) -> JobView:
+    elements = {str(number): state for number, state in enumerate(states)}
+    return decide(RUN, Records(submitted={"job_id": "7"}, elements=elements), queue, 0.0)
+
+
+def test_a_job_array_is_as_good_as_its_elements() -> None:
+    gone = JobStatus(UNKNOWN, gone=True)
+    assert array(gone, COMPLETED, COMPLETED).state == COMPLETED
+    failed = array(gone, COMPLETED, TIMEOUT, COMPLETED)
+    assert (failed.state, failed.reason) == (TIMEOUT, "array of 3: 2 COMPLETED, 1 TIMEOUT")
+    assert failed.hint == "one element: gridtf status 7_0"
+    lost = array(gone, COMPLETED, None)
+    assert (lost.state, lost.reason) == (FAILED, "array of 2: 1 COMPLETED, 1 without a verdict")
+    assert array(JobStatus(COMPLETED), COMPLETED, None).state == FAILED
+    assert array(JobStatus(RUNNING), COMPLETED, None).state == RUNNING
+    assert array(None, COMPLETED, None).state == UNKNOWN

@@ -52,6 +52,10 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
         ({"time": "2d"}, ["-l h_rt=48:00:00"]),
         ({"time": "90"}, ["-l h_rt=1:30:00"]),
         ({"partition": "all.q@@gpu,b.q", "account": "ml"}, ["-q all.q@@gpu,b.q", "-P ml"]),
+        (  # the job's own queue is no other
+            {"pe": "mpi", "partition": "a.q", "tasks": workers(2, ps={"count": 1, "partition": "a.q"})},
+            ["-pe mpi 2", "-q a.q"],
+        ),
         ({"native": ["-l arch=lx-amd64", "-soft", "-l big=1"]}, ["-l arch=lx-amd64", "-soft", "-l big=1"]),
     ],
 )
@@ -71,6 +75,11 @@ def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
         ({"pe": "mpi", "slots": 8, "tasks": workers(2), "gpus_per_task": 1}, "slots", "1 GPUs a task over 4 slots"),
         ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, "cpus_per_task", "by slot"),
         ({"gpus_per_task": 1, "gpu_resource": "gpu,x"}, "gpu_resource", "not the name of a resource"),
+        (
+            {"pe": "mpi", "partition": "gpu.q", "tasks": workers(2, ps={"count": 1, "partition": "cpu.q"})},
+            "tasks.ps.partition",
+            "cannot ask for different hosts",
+        ),
         ({"pe": "mpi 99 -V"}, "pe", "cannot stand in a directive line"),
         ({"partition": "-V"}, "partition", "cannot stand in a directive line"),
         ({"account": "a\u00a0b"}, "account", "cannot stand in a directive line"),

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.errors import SchedulerError, SpecError
-from gridtf.schedulers.base import UNKNOWN, Allocation
+from gridtf.errors import SpecError
 from gridtf.schedulers.slurm import scheduler
-from gridtf.spec import JobSpec
 from tests.support.rendering import plan
 
 
@@ -77,6 +75,103 @@ def test_memory_is_added_up_from_the_tasks_where_all_of_them_say_it() -> None:
     assert caught.value.key == "tasks.ps.mem"
 
 
+# --- tasks with a partition of their own
+
+
+def on_cpu(**more: Any) -> dict[str, Any]:
+    return {"worker": {"count": 8}, "ps": {"count": 2, "partition": "cpu", **more}}
+
+
+def second(lines: list[str]) -> list[str]:
+    return lines[lines.index("hetjob") + 1 :]
+
+
+def test_a_partition_of_their_own_is_a_component_of_a_heterogeneous_job() -> None:
+    lines = directives(nodes=2, gpus_per_node=4, partition="gpu", native=["--qos=high"], tasks=on_cpu(cpus=3))
+    assert lines == [
+        *asked("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--partition=gpu"),
+        "--qos=high",  # the user's own options are the first component's
+        "hetjob",
+        "--partition=cpu",
+        "--nodes=1-2",
+        "--ntasks=2",
+        "--cpus-per-task=3",
+    ]
+
+
+def test_one_task_has_one_node_and_what_nobody_says_is_left_to_the_site() -> None:
+    tasks = {"worker": {"count": 1}, "evaluator": {"partition": "cpu"}}
+    assert second(directives(tasks=tasks)) == ["--partition=cpu", "--nodes=1", "--ntasks=1"]
+
+
+def test_types_share_a_component_or_have_one_each() -> None:
+    tasks = {**on_cpu(cpus=2), "evaluator": {"partition": "cpu", "cpus": 5}}
+    assert second(directives(tasks=tasks)) == ["--partition=cpu", "--nodes=1-3", "--ntasks=3", "--cpus-per-task=5"]
+    tasks["evaluator"] = {"partition": "big", "mem": "9G"}
+    assert second(directives(tasks=tasks)) == [
+        *["--partition=cpu", "--nodes=1-2", "--ntasks=2", "--cpus-per-task=2", "hetjob"],
+        *["--partition=big", "--nodes=1", "--ntasks=1", "--mem-per-cpu=9216M"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [{"ps": {"count": 2, "partition": "gpu"}}, {"ps": {"count": 0, "partition": "cpu"}}],
+    ids=["the job's own", "no task"],
+)
+def test_no_component_where_none_is_needed(tables: dict[str, Any]) -> None:
+    lines = directives(partition="gpu", tasks={"worker": {"count": 8}, **tables})
+    assert lines == asked("--nodes=1", "--ntasks-per-node=8", "--partition=gpu")
+
+
+def test_the_first_component_has_no_room_for_what_lives_elsewhere() -> None:
+    lines = directives(nodes=2, tasks_per_node=4, cpus_per_task=6, mem_per_task="6G", tasks=on_cpu())
+    assert lines == [
+        *asked("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=6", "--mem-per-cpu=1024M"),
+        *["hetjob", "--partition=cpu", "--nodes=1-2", "--ntasks=2", "--cpus-per-task=6", "--mem-per-cpu=1024M"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "first", "other"),
+    [
+        # --mem would be handed on to the second component, where sbatch refuses --mem-per-cpu beside it
+        ({"gpus_per_node": 3, "mem": "10G"}, "--mem-per-gpu=3414M", None),
+        ({"tasks_per_node": 3, "mem": "10G"}, "--mem-per-cpu=3414M", None),
+        ({"tasks_per_node": 3, "mem": "10G", "cpus_per_task": 2}, "--mem-per-cpu=1707M", None),
+        ({"tasks_per_node": 3, "mem": "10G", "ps": {"mem": "8G", "cpus": 3}}, "--mem-per-cpu=3414M", "2731M"),
+        ({"tasks_per_node": 3, "ps": {"mem": "8G"}}, None, "8192M"),  # the workers have what the site gives them
+        ({"gpus_per_node": 2, "mem_per_task": "6G", "ps": {"mem": "1G"}}, "--mem-per-gpu=6144M", "1024M"),
+    ],
+)
+def test_memory_of_a_heterogeneous_job(values: dict[str, Any], first: str | None, other: str | None) -> None:
+    tasks = {"ps": {"count": 2, "partition": "cpu", **values.pop("ps", {})}}
+    lines = directives(tasks=tasks, **values)
+    mem = [line for line in lines[: lines.index("hetjob")] if line.startswith("--mem")]
+    assert mem == ([] if first is None else [first])
+    mem = [line for line in second(lines) if line.startswith("--mem")]
+    assert mem == ([] if other is None else [f"--mem-per-cpu={other}"])
+
+
+def test_memory_has_to_be_said_for_all_types_of_a_component() -> None:
+    with pytest.raises(SpecError) as caught:
+        directives(tasks={**on_cpu(mem="2G"), "evaluator": {"partition": "cpu"}})
+    assert caught.value.key == "tasks.evaluator.mem"
+
+
+def test_a_partition_that_a_directive_line_cannot_carry_is_refused_under_its_key() -> None:
+    with pytest.raises(SpecError) as caught:
+        directives(tasks={"ps": {"count": 1, "partition": "a b"}})
+    assert caught.value.key == "tasks.ps.partition"
+
+
+def test_an_array_has_no_components() -> None:
+    with pytest.raises(SpecError, match="job array") as caught:
+        directives(native=["--array=1-2"], tasks=on_cpu())
+    assert caught.value.key == "tasks.ps.partition"
+    assert "hetjob" not in directives(native=["--array=1-2"], tasks={"ps": {"count": 2}})
+
+
 def test_native_options_come_last_and_as_they_are() -> None:
     native = ["--qos=high", '--comment="two words"', "--exclusive"]
     assert directives(native=native)[-4:] == ["--open-mode=append", *native]
@@ -120,19 +215,3 @@ def test_here_is_where_sbatch_is(tmp_path: Path) -> None:
 def test_inside_is_where_slurm_says_so() -> None:
     assert scheduler.inside({"SLURM_JOB_ID": "4711"})
     assert not scheduler.inside({"PATH": "/bin"})
-
-
-def test_what_needs_the_queue_is_refused_with_the_way_out() -> None:
-    made = plan("slurm")
-    refused = [
-        lambda: scheduler.submit(made),
-        lambda: scheduler.cancel({"job_id": "1"}),
-        lambda: scheduler.identity({}),
-        lambda: scheduler.allocation({}, JobSpec(command=("x",)), lambda why, seconds: None),
-        lambda: scheduler.start_agents(Allocation(()), [], lambda words: 0),
-    ]
-    for call in refused:
-        with pytest.raises(SchedulerError, match="Slurm") as caught:
-            call()
-        assert "gridtf render" in caught.value.hint
-    assert scheduler.query([{"job_id": "1"}, {"job_id": "2"}])["2"].state == UNKNOWN

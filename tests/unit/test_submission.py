@@ -105,7 +105,7 @@ def test_what_can_be_known_to_fail_is_told_with_its_place(
 def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS, {"command": "the command line"})
     assert tree(job.run_dir) == {"job.json", "job.sh", "submitted.json", "output"}
-    assert (job.id, job.name, job.note) == ("101", "train", "")
+    assert (job.id, job.name, job.notes) == ("101", "train", ())
     assert stat.S_IMODE(job.run.script.stat().st_mode) & 0o100
     assert "exec" in job.run.script.read_text()
     described = json.loads(job.run.job.read_text())
@@ -198,4 +198,4 @@ def test_an_index_that_cannot_be_written_does_not_stop_the_job(fake: FakeSchedul
     folder.write_text("in the way")
     job = submission.submit(RUNS)
     assert job.id == "101"
-    assert job.note.startswith("cannot write ")
+    assert job.notes[0].startswith("cannot write ")

@@ -1,30 +1,113 @@
-"""Slurm: the seam to it."""
+"""Slurm: the seam to it. What a command does not need is not imported: rendering asks no controller."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
 
-from gridtf.schedulers.base import Plan
+from gridtf.errors import SchedulerError, SpecError
+from gridtf.rundir import Record
+from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
 from gridtf.schedulers.common import on_path
-from gridtf.schedulers.rendered import RenderedOnly
-from gridtf.schedulers.slurm import directives
+from gridtf.schedulers.slurm import arrays, directives
+from gridtf.spec import JobSpec
+
+_PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
 
 
-class Slurm(RenderedOnly):
+class Slurm:
+    """Jobs of a Slurm cluster. A job's id is Slurm's own, ``4711`` or, in an array, ``4711_3``."""
+
     name = "slurm"
-    title = "Slurm"
+
+    # --- on the login node
 
     def here(self, environ: Mapping[str, str]) -> bool:
         return on_path("sbatch", environ)
-
-    def inside(self, environ: Mapping[str, str]) -> bool:
-        return "SLURM_JOB_ID" in environ
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         return directives.directives(plan)
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         return directives.submit_command(plan)
+
+    def elements(self, spec: JobSpec) -> Sequence[str]:
+        return arrays.elements(spec.native)
+
+    def check(self, plan: Plan) -> Sequence[str]:
+        from gridtf.schedulers import shared
+        from gridtf.schedulers.slurm import check, controller
+
+        try:
+            shared.check(plan)
+        except SpecError:
+            this = ["scontrol", "show", "node", os.uname().nodename]
+            if controller.query(this, limit=_PATIENCE).code != 0:  # else a cluster of one machine
+                raise
+        return check.check(plan)
+
+    def submit(self, plan: Plan) -> Record:
+        from gridtf.schedulers.slurm import controller
+
+        answer = controller.query(self.submit_command(plan), limit=_PATIENCE)
+        job_id, _, cluster = answer.out.strip().partition(";")  # --parsable: the id, and in a federation the cluster
+        if answer.code or not job_id.isdigit():
+            raise SchedulerError(f"Slurm has refused the job: {controller.said(answer)}")
+        return {"job_id": job_id, **({"cluster": cluster} if cluster else {})}
+
+    def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.slurm import queue
+
+        return queue.query(submitted)
+
+    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.slurm import queue
+
+        return queue.accounting(submitted)
+
+    def cancel(self, submitted: Record, *, force: bool = False) -> None:
+        from gridtf.schedulers.slurm import controller, queue
+
+        options = [*queue.cluster(submitted), *(["--signal=KILL", "--full"] if force else [])]
+        answer = controller.query(["scancel", *options, submitted["job_id"]], limit=_PATIENCE)
+        if answer.code and "Invalid job id" not in answer.err:  # that one has ended, and is forgotten
+            raise SchedulerError(f"Slurm does not cancel job {submitted['job_id']}: {controller.said(answer)}")
+
+    # --- inside a job
+
+    def inside(self, environ: Mapping[str, str]) -> bool:
+        return "SLURM_JOB_ID" in environ
+
+    def identity(self, environ: Mapping[str, str]) -> Record:
+        restarts = environ.get("SLURM_RESTART_COUNT", "0")  # not set in a job that was never requeued
+        array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+        if array and element:
+            return {"job_id": f"{array}_{element}", "element": element, "restarts": restarts}
+        return {"job_id": environ["SLURM_JOB_ID"], "restarts": restarts}
+
+    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+        from gridtf.schedulers.slurm import allocation
+
+        def gpus_of_nodes(job_id: str) -> Mapping[str, int]:
+            from gridtf.schedulers.slurm import queue
+
+            return queue.gpus_of_nodes(job_id)
+
+        return allocation.allocation(environ, spec, gpus_of_nodes)
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        from gridtf.schedulers.agents import StartedAgents
+        from gridtf.schedulers.slurm import step
+
+        argv = step.command(allocation.hosts, call, environ)
+        return [StartedAgents(argv, step.environment(environ), call.log, step.STOP, step.blame)]
+
+    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+        from gridtf.schedulers.slurm import queue
+
+        return queue.why_told_to_end(environ["SLURM_JOB_ID"], environ)
 
 
 scheduler = Slurm()

@@ -1,0 +1,86 @@
+"""What the launcher knows of its hosts: what their records say, how their agents end, and who is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gridtf.bootstrap.agent import EXITS
+from gridtf.bootstrap.heartbeat import Watch
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.errors import GridtfError
+from gridtf.processes import signal_name
+from gridtf.rundir import Record, names, read_record
+from gridtf.schedulers.base import AgentEnd, AgentHandle
+
+# What one scheduler tells several processes it tells them within this, in seconds.
+_A_MOMENT = 2.0
+
+
+class HostLostError(GridtfError):
+    """A host that is silent."""
+
+
+class Hosts:
+    """The hosts of one attempt. pause: waits so many seconds, and raises when a signal ends the job meanwhile.
+
+    tasks: what they last said of each task, by its name.
+    """
+
+    def __init__(self, plan: TaskPlan, handles: Sequence[AgentHandle], pause: Callable[[float], None]) -> None:
+        self.plan = plan
+        self.tasks: dict[str, Record] = {}
+        self._handles = handles
+        self._pause = pause
+        self._watches: dict[str, Watch] = {}
+        self._gone: dict[str, Record] = {}  # host -> why its agent has left
+
+    def listen(self) -> None:
+        """From now on silence counts."""
+        self._watches = {host: Watch(self.plan.spec.heartbeat_timeout) for host in self.plan.hosts}
+
+    def read(self) -> None:
+        """Read what the hosts say."""
+        attempt = self.plan.attempt
+        there = set(names(attempt.state))
+        for host in self.plan.hosts:
+            path = attempt.host_state(host)
+            record = read_record(path, listed=True) if path.name in there else None
+            if record is None or record.get("nonce") != self.plan.nonce:
+                continue
+            if host in self._watches:
+                self._watches[host].heard(record.get("beat"))
+            self.tasks.update(record["tasks"])
+            if record.get("gone"):
+                self._gone[host] = record["gone"]
+
+    def check(self) -> None:
+        """Raise when an agent has ended or left although nobody told it to, or a host is silent. Read them before."""
+        for handle in self._handles:
+            end = handle.poll()
+            if end is not None:
+                self.read()
+                self._check_gone()
+                raise self._ended(end)
+        self._check_gone()
+        for host, watch in self._watches.items():
+            if watch.silence() > watch.limit:
+                raise HostLostError(
+                    f"host {host} has not been heard of for {watch.limit:g} s",
+                    hint="has the host crashed, or lost its network or the shared file system?",
+                )
+
+    def _check_gone(self) -> None:
+        for gone in sorted(self._gone.values(), key=lambda gone: "signal" in gone):
+            if "signal" in gone:  # mostly the whole job is to end, and whoever ended it tells us as well, in a moment
+                self._pause(_A_MOMENT)
+            raise GridtfError(gone["what"], why=gone["why"], hint=gone["hint"])
+
+    def _ended(self, end: AgentEnd) -> GridtfError:
+        who = f"the agent on host {end.host}" if end.host else "an agent"
+        if end.code < 0:
+            how = f"was killed by {signal_name(-end.code)}"
+        else:
+            how = EXITS.get(end.code, f"ended with exit code {end.code}")
+        attempt = self.plan.attempt
+        log = attempt.agents_log if attempt.agents_log.name in names(attempt.path) else attempt.run.log
+        return GridtfError(f"{who} {how}", why="; ".join(end.words), hint=f"see {log}")

@@ -1,0 +1,64 @@
+"""What srun or qrsh starts on a host: it forks the agent and, whatever becomes of that, leaves nobody behind.
+
+An agent that is killed by kill -9 cannot say so, and schedulers often do not notice either; a parent can do both. As a
+subreaper it also inherits what the agent leaves, which not every scheduler finds and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+
+from gridtf import processes
+from gridtf.bootstrap import agent
+from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.errors import GridtfError, RunDirError, UsageError
+from gridtf.rundir import RunDir, read_record, write_record
+from gridtf.schedulers.agents import fork_agent
+
+_GRACE = 5.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``warden HOST ARGUMENTS…`` with those of the agent; gives its exit code. ``@NAME`` stands for what that
+    variable says."""
+    host = _host(arguments[0])
+    processes.block_signals()
+    processes.become_subreaper()
+    # when slurmstepd or sge_shepherd is killed, nobody else tells us that the job is over
+    processes.die_with_parent(os.getppid(), signal.SIGTERM)
+    handle = fork_agent(host, arguments[1:], agent.main)
+    while (end := handle.poll()) is None:
+        number = processes.wait_for_signal(60.0)
+        if number not in (None, signal.SIGCHLD):
+            handle.terminate()
+    if end.code >= 0:
+        return end.code
+    what = f"the agent on host {host} was killed by {processes.signal_name(-end.code)}"
+    processes.tell(what)
+    with contextlib.suppress(GridtfError):
+        _write_down(host, arguments[1:], what)
+    left = Supervisor([]).tear_down(_GRACE, lambda: None)
+    return agent.LEFTOVERS if left else agent.KILLED
+
+
+def _host(word: str) -> str:
+    if not word.startswith("@"):
+        return word
+    host = os.environ.get(word[1:])
+    if not host:
+        raise UsageError(f"{word[1:]} is not set on host {os.uname().nodename}", hint="this is called by the launcher")
+    return host
+
+
+def _write_down(host: str, arguments: Sequence[str], what: str) -> None:
+    """Say it in the agent's own record: it has no other writer any more. Raises RunDirError."""
+    run, number, nonce, *_ = arguments
+    path = RunDir(run).attempt(int(number)).host_state(host)
+    record = read_record(path) or {}
+    if record.get("nonce") != nonce:
+        record = {"nonce": nonce, "host": host, "tasks": {}}
+    with contextlib.suppress(RunDirError):
+        write_record(path, {**record, "gone": {"what": what, "why": "", "hint": "was it killed by hand?"}})

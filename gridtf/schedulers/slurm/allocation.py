@@ -1,0 +1,92 @@
+"""What a Slurm job was given, from the environment of its script: sbatch(1), OUTPUT ENVIRONMENT VARIABLES."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from gridtf import layout
+from gridtf.errors import PlacementError, SchedulerError
+from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.slurm.hostlist import counts, expand
+from gridtf.spec import JobSpec
+
+AskGpus = Callable[[str], Mapping[str, int]]
+
+
+def allocation(environ: Mapping[str, str], spec: JobSpec, ask_gpus: AskGpus) -> Allocation:
+    """The hosts of this job, those of the components of a heterogeneous job one after the other.
+
+    ask_gpus: job id -> GPUs by node, as the controller knows them; asked only where the environment does not say it.
+    Raises PlacementError when the job is not what the specification asks for, SchedulerError for what cannot be read.
+    """
+    wanted = len(layout.components(spec))
+    there = int(environ.get("SLURM_HET_SIZE") or 1)
+    if wanted > there:
+        raise PlacementError(
+            f"tasks with partitions of their own make {wanted} components of a heterogeneous job, this job has {there}",
+            hint="leave partition out of the [tasks.…] tables, or let gridtf submit the job",
+        )
+    hosts: list[Host] = []
+    for component in range(wanted):
+        suffix = f"_HET_GROUP_{component}" if there > 1 else ""
+        hosts += _hosts(environ, suffix, component, spec, ask_gpus)  # components share no nodes
+    return Allocation(tuple(hosts))
+
+
+def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpec, ask_gpus: AskGpus) -> list[Host]:
+    def said(name: str) -> str:
+        return environ.get(name + suffix) or ""
+
+    names = expand(said("SLURM_JOB_NODELIST") or said("SLURM_NODELIST"))
+    if not names:
+        raise SchedulerError(
+            f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
+            hint="is this inside a job script, or an salloc?",
+        )
+    cpus = _of_each(said("SLURM_JOB_CPUS_PER_NODE"), names)
+    tasks = _of_each(said("SLURM_TASKS_PER_NODE"), names)
+    gpus = {} if component else _gpus(environ, suffix, names, spec, ask_gpus)  # elsewhere are those that take none
+    own = spec.tasks_per_node if component == 0 else None
+    return [
+        Host(
+            name,
+            slots=own or tasks[number] or 1,
+            gpus=gpus.get(name, 0),
+            cpus=cpus[number],
+            address=name,
+            component=component,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def _of_each(text: str, names: list[str]) -> list[int | None]:
+    values: list[int | None] = [*counts(text)] if text else []
+    return values if len(values) == len(names) else [None] * len(names)
+
+
+def _gpus(
+    environ: Mapping[str, str], suffix: str, names: list[str], spec: JobSpec, ask_gpus: AskGpus
+) -> Mapping[str, int]:
+    """GPUs by host. What a host really grants its agent reads there; a host that grants fewer ends the attempt."""
+    told = environ.get(f"SLURM_GPUS_PER_NODE{suffix}")
+    if told is None and spec.gpus_per_node is not None:
+        told = str(spec.gpus_per_node)
+    if told is not None:
+        return dict.fromkeys(names, _sum(told))
+    # --gpus, --gpus-per-task and --gres may give each host another number, which only the controller knows
+    on_host = "SLURMD_NODENAME" in environ  # else an salloc's shell elsewhere, which is told less
+    if on_host and not any(re.match(r"SLURM_(JOB_|STEP_)?(GPUS|GRES)", name) for name in environ):
+        return {}
+    job = environ.get(f"SLURM_JOB_ID{suffix}") or environ.get("SLURM_JOB_ID", "")
+    try:
+        return ask_gpus(job)
+    except SchedulerError:  # no scontrol in a container, or a controller that does not answer
+        here = environ.get("SLURM_GPUS_ON_NODE", "")
+        return dict.fromkeys(names, int(here)) if here.isdigit() else {}
+
+
+def _sum(text: str) -> int:
+    """``4``, ``a100:4`` or ``a100:2,v100:1``: GPUs on a node, by type."""
+    return sum(int(number) for number in re.findall(r"(?:^|[:,])(\d+)(?=,|$)", text))

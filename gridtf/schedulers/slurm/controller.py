@@ -1,0 +1,71 @@
+"""Asks Slurm's commands, and tells a controller that does not answer from what it answers."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from gridtf.errors import SchedulerError
+from gridtf.schedulers.client import Answer, ask
+
+# What they read from the environment: SQUEUE_USERS=bob, which somebody finds handy, would hide the jobs of others,
+# and what is hidden looks like a job that is gone.
+_FILTERS = re.compile(r"(SQUEUE|SINFO|SACCT)_")
+
+# slurm_load_jobs error: Unable to contact slurm controller (connect failure)
+_SILENT = re.compile(
+    r"unable to contact slurm controller|socket timed out|zero bytes were transmitted|connection (refused|timed out)|"
+    r"no route to host|standby mode|transport endpoint|batch job submission failed: i/o error",
+    re.IGNORECASE,
+)
+# Slurmctld(primary) at ctl1 is DOWN        (scontrol(1), ping)
+_PING = re.compile(r"Slurmctld\(\S+\) at (\S+) is (UP|DOWN)")
+
+
+def query(argv: Sequence[str], *, limit: float, stdin: str | None = None) -> Answer:
+    """What a command of Slurm answers, whatever its exit code.
+
+    limit: seconds. Raises SchedulerError when it is not there, or the controller does not answer: its message is one
+    line and names the controller's host.
+    """
+    try:
+        answer = ask([*_without_filters(os.environ), *argv], limit=limit, stdin=stdin)
+    except SchedulerError as error:
+        if "not answered" in error.what:
+            raise silent(f"{argv[0]} has waited for {limit:g} s") from None
+        raise
+    if answer.code and is_silent(answer.err):
+        raise silent(said(answer))
+    return answer
+
+
+def is_silent(text: str) -> bool:
+    """Whether a command says that the controller does not answer."""
+    return _SILENT.search(text) is not None
+
+
+def silent(words: str) -> SchedulerError:
+    """The error for a controller that does not answer. words: what a command said of it."""
+    hosts = _hosts()
+    return SchedulerError(
+        f"Slurm's controller{' on ' + ' and '.join(hosts) if hosts else ''} does not answer: {words}",
+        hint="jobs that run go on; try again later, or ask the administrators",
+    )
+
+
+def said(answer: Answer) -> str:
+    """What a command complained of, without its own name before it."""
+    return re.sub(r"^\w+: (error|fatal): ", "", answer.last_word)
+
+
+def _hosts() -> list[str]:
+    try:
+        return [host for host, _ in _PING.findall(ask(["scontrol", "ping"], limit=5).out)]
+    except SchedulerError:
+        return []
+
+
+def _without_filters(environ: Mapping[str, str]) -> list[str]:
+    names = sorted(name for name in environ if _FILTERS.match(name))
+    return ["env", *(f"--unset={name}" for name in names)] if names else []

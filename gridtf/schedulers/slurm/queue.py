@@ -1,0 +1,271 @@
+"""How jobs stand: what squeue, sacct and scontrol say of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gridtf.errors import SchedulerError
+from gridtf.rundir import Record
+from gridtf.schedulers.base import (
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    NODE_FAIL,
+    OUT_OF_MEMORY,
+    PENDING,
+    PREEMPTED,
+    RUNNING,
+    TIMEOUT,
+    UNKNOWN,
+    JobStatus,
+)
+from gridtf.schedulers.slurm import controller, states
+from gridtf.schedulers.slurm.hostlist import expand
+
+_PATIENCE = 20.0  # seconds; squeue itself gives up after 14 when the controller's host is off
+_ACCOUNTING_PATIENCE = 5.0  # the run directory has said most already
+_TERM_PATIENCE = 3.0  # KILL may follow TERM after KillWait, 30 s at most sites
+_LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
+
+# squeue(1), --format. The reason is last, since it may hold any character.
+_SQUEUE = "--format=%i|%A|%T|%S|%r"
+# The worst of several parts is what became of all.
+_WORST_FIRST = (NODE_FAIL, OUT_OF_MEMORY, FAILED, TIMEOUT, PREEMPTED, CANCELLED, UNKNOWN, COMPLETED)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is said of one job, one or some elements of an array, or one component of a heterogeneous job.
+
+    job_id: ``12``, ``12_3``, ``12_[4-9%2]``, ``12+0``. number: a job's own, also where it is an element or a component.
+    start: when it started or is expected to, or ``N/A``.
+    """
+
+    job_id: str
+    number: str
+    state: str
+    start: str = "N/A"
+    reason: str = ""
+
+
+def query(submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    """How these jobs stand, by job id, from one squeue (one a cluster, where there are several).
+
+    One that Slurm no longer knows is ``gone``. Raises SchedulerError when the controller does not answer.
+    """
+    found = {}
+    for options, ids in _by_cluster(submitted):
+        which = f"--jobs={','.join(ids)}"
+        argv = ["squeue", "--noheader", "--all", "--states=all", *options, _SQUEUE]  # --all: in hidden partitions, too
+        if len(which) < _LONGEST:
+            argv.append(which)
+        answer = controller.query(argv, limit=_PATIENCE)
+        # with several ids, those that are unknown are left out; a single one is an error
+        if answer.code and "Invalid job id" not in answer.err:
+            raise SchedulerError(f"squeue has failed: {controller.said(answer)}")
+        found.update(statuses(ids, squeue_rows(answer.out)))
+    return found
+
+
+def accounting(submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    """How these jobs stand in Slurm's accounting, by job id; nothing of those it does not have, or without one."""
+    found: dict[str, JobStatus] = {}
+    for options, ids in _by_cluster(submitted):
+        # in pieces, since sacct has no way to name more than a command line holds
+        for some in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
+            argv = ["sacct", "-X", "-n", "-P", *options, f"--jobs={','.join(some)}", "--format=JobID,JobIDRaw,State"]
+            try:
+                answer = controller.query(argv, limit=_ACCOUNTING_PATIENCE)
+            except SchedulerError:
+                return found
+            if answer.code:
+                return found
+            said = statuses(some, sacct_rows(answer.out))
+            found.update({job_id: _named(status) for job_id, status in said.items() if not status.gone})
+    return found
+
+
+def cluster(submitted: Record) -> list[str]:
+    """The option that names the cluster of a job, where it was submitted to one of several."""
+    return [f"--clusters={submitted['cluster']}"] if submitted.get("cluster") else []
+
+
+def why_told_to_end(job_id: str, environ: Mapping[str, str] = os.environ) -> JobStatus | None:
+    """Inside a job that has just received SIGTERM: how Slurm will say that it ended; None when that is not known.
+
+    environ: the job's.
+    """
+    try:
+        answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_TERM_PATIENCE)
+    except SchedulerError:
+        return None
+    restarts = environ.get("SLURM_RESTART_COUNT", "")
+    return ending(answer.out, int(restarts) if restarts.isdigit() else 0)
+
+
+def gpus_of_nodes(job_id: str) -> dict[str, int]:
+    """GPUs of this job by node, 0 included. Raises SchedulerError when the controller does not say."""
+    answer = controller.query(["scontrol", "-d", "-o", "show", "job", job_id], limit=_PATIENCE)
+    if answer.code:
+        raise SchedulerError(f"scontrol does not show job {job_id}: {controller.said(answer)}")
+    return node_gpus(answer.out, job_id)
+
+
+# --- what the commands print -----------------------------------------------------------------------------------
+
+
+def squeue_rows(text: str) -> list[Row]:
+    """What squeue prints: ``53_[3-5%2]|53|PENDING|N/A|JobArrayTaskLimit``. Other lines (CLUSTER: …) are left out."""
+    fields = (line.split("|", 4) for line in text.splitlines())
+    return [Row(*(word.strip() for word in parts)) for parts in fields if len(parts) == 5 and parts[0][:1].isdigit()]
+
+
+def sacct_rows(text: str) -> list[Row]:
+    """What sacct prints: ``53_1|61|CANCELLED by 1000`` (sacct(1), --parsable2)."""
+    fields = (line.split("|", 2) for line in text.splitlines())
+    return [Row(*(word.strip() for word in parts)) for parts in fields if len(parts) == 3 and parts[0][:1].isdigit()]
+
+
+def statuses(ids: Sequence[str], rows: Sequence[Row]) -> dict[str, JobStatus]:
+    """The status of each job, out of all rows. An array or a heterogeneous job has one for all of its rows."""
+    by_id: dict[str, list[Row]] = {}
+    for row in rows:
+        whole = re.split(r"[_+]", row.job_id)[0]
+        for name in {row.job_id, row.number, whole}:
+            by_id.setdefault(name, []).append(row)
+    return {job_id: _status(job_id, by_id) for job_id in ids}
+
+
+def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus:
+    array, _, element = job_id.partition("_")
+    rows = by_id.get(job_id) or [row for row in by_id.get(array, ()) if element and _holds(row.job_id, int(element))]
+    if not rows:
+        return JobStatus(UNKNOWN, "Slurm no longer knows it", gone=True)
+    # of a heterogeneous job, the first component has the script, and decides
+    leader = [row for row in rows if row.job_id in (f"{job_id}+0", job_id)]
+    if len(rows) == 1 or leader:
+        return _of_row((leader or rows)[0])
+    return _of_array(rows)
+
+
+def _of_row(row: Row) -> JobStatus:
+    state, words = states.ours(row.state)
+    if state == PENDING:
+        return JobStatus(state, words or states.why_pending(row.reason, row.start))
+    why = states.why_ended(row.reason)
+    if row.state == "COMPLETING":
+        return JobStatus(state, f"{words}: {why}" if why else words)
+    return JobStatus(state, (why or words) if state in ENDED else words)
+
+
+def _of_array(rows: Sequence[Row]) -> JobStatus:
+    """Running if one runs, waiting if one waits, else the worst that became of an element."""
+    found = [(_of_row(row), _count(row.job_id)) for row in rows]
+    counts: Counter[str] = Counter()
+    for status, count in found:
+        counts[status.state] += count
+    in_order = [RUNNING, PENDING, *_WORST_FIRST]
+    words = ", ".join(f"{counts[state]} {state}" for state in in_order if counts[state])
+    worst = next(state for state in in_order if counts[state])
+    why = next((status.reason for status, _ in found if status.state == worst and status.reason), "")
+    known = "" if counts[RUNNING] or counts[PENDING] else " of those that Slurm still knows"
+    return JobStatus(worst, f"elements of the array{known}: {words}" + (f" ({why})" if why else ""))
+
+
+def _holds(job_id: str, element: int) -> bool:
+    """Whether 12_[3-5,9-15:2%2] stands for this element."""
+    return any(element in span for span in _spans(job_id))
+
+
+def _count(job_id: str) -> int:
+    return sum(len(span) for span in _spans(job_id)) or 1
+
+
+def _spans(job_id: str) -> list[range]:
+    # Slurm cuts long lists short: 12_[1,3,5,7,...]
+    found = re.findall(r"[\[,](\d+)(?:-(\d+))?(?::(\d+))?(?=[\],%])", job_id)
+    return [range(int(low), int(high or low) + 1, int(step or 1) or 1) for low, high, step in found]
+
+
+def ending(text: str, restarts: int) -> JobStatus | None:
+    """What `scontrol -o show job` says at the moment of SIGTERM. restarts: how often this job had started anew before.
+
+    The job is COMPLETING by then, which hides the state that it will have (seen on Slurm 22.05):
+      time limit   JobState=COMPLETING Reason=TimeLimit
+      scancel      JobState=COMPLETING Reason=None
+      preempted    JobState=COMPLETING Reason=None … PreemptTime=2026-11-21T11:14:37
+      node failed  JobState=COMPLETING Reason=NodeDown
+      requeued     JobState=COMPLETING Reason=None Restarts=1   (the next start is counted already)
+      a signal     JobState=RUNNING
+    """
+    said = _fields(text.partition("\n")[0])  # the first component of a heterogeneous job
+    state, reason = said.get("JobState", ""), said.get("Reason", "None").replace("_", " ")
+    count = said.get("Restarts", "")
+    by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
+    if reason in by_reason and state != "RUNNING":
+        ours, words = states.ours(by_reason[reason])
+        return JobStatus(ours, words)
+    if said.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
+        return JobStatus(*states.ours("PREEMPTED"))
+    if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdigit():
+        if int(count) > restarts:
+            return JobStatus(CANCELLED, "Slurm has put it back into the queue: it will start anew")
+        if state == "COMPLETING":
+            return JobStatus(CANCELLED, "cancelled with scancel")
+    ours, words = states.ours(state)
+    return JobStatus(ours, words or states.why_ended(reason)) if ours in ENDED else None
+
+
+def node_gpus(text: str, job_id: str) -> dict[str, int]:
+    """GPUs by node from `scontrol -d -o show job`, for this job alone where it shows all components.
+
+    ``Nodes=n1 CPU_IDs=0 Mem=500 GRES=gpu:3(IDX:0-2)   Nodes=n[2-3] CPU_IDs=0 Mem=500 GRES=gpu:a100:1(IDX:0)``
+    """
+    own = [line for line in text.splitlines() if job_id in (_fields(line).get("JobId"), _element(line))]
+    found: dict[str, int] = {}
+    for line in own:
+        for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line):
+            # gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1)
+            count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)(?=[(,]|$)", gres))
+            for host in expand(hosts):
+                found[host] = found.get(host, 0) + count
+    return found
+
+
+def _fields(line: str) -> dict[str, str]:
+    """JobId=88 JobName=x … of one line; a name that is there twice, such as Nodes=, is given once."""
+    return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", line))
+
+
+def _element(line: str) -> str:
+    said = _fields(line)
+    return f"{said.get('ArrayJobId')}_{said.get('ArrayTaskId')}"
+
+
+# --- what they are asked ---------------------------------------------------------------------------------------
+
+
+def _by_cluster(submitted: Sequence[Record]) -> list[tuple[list[str], list[str]]]:
+    """(option for the cluster, ids of the jobs there)."""
+    ids: dict[tuple[str, ...], list[str]] = {}
+    for record in submitted:
+        ids.setdefault(tuple(cluster(record)), []).append(record["job_id"])
+    return [(list(options), list(dict.fromkeys(some))) for options, some in ids.items()]
+
+
+def _named(status: JobStatus) -> JobStatus:
+    """``by 1000``, as accounting says it of a cancelled job, with the user's name."""
+    match = re.fullmatch(r"by (\d+)", status.reason)
+    if match is None:
+        return status
+    name = match[1]
+    with contextlib.suppress(KeyError):
+        name = pwd.getpwuid(int(name)).pw_name
+    return JobStatus(status.state, f"by {name}", status.gone)

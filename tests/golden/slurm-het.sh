@@ -1,0 +1,67 @@
+#!/bin/bash
+#SBATCH --job-name=digits
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=3
+#SBATCH --gpus-per-node=2
+#SBATCH --mem-per-gpu=1536M
+#SBATCH --time=00:30:00
+#SBATCH --partition=gpu
+#SBATCH --open-mode=append
+#SBATCH hetjob
+#SBATCH --partition=cpu
+#SBATCH --nodes=1-2
+#SBATCH --ntasks=2
+#SBATCH --cpus-per-task=3
+#SBATCH --mem-per-cpu=683M
+#
+# Job digits, rendered by gridtf 1.2.3 for slurm from slurm.sh.j2
+# Run directory: /shared/runs/digits-1
+
+# shellcheck disable=SC1003,SC2016  # values are meant as they stand
+
+_gridtf_stop() {
+    trap - EXIT
+    printf 'gridtf: %s: %s\n' "${HOSTNAME}" "$1" >&2
+    exit 1
+}
+
+cd -- /home/me/digits || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+
+export GRIDTF_RUN_DIR=/shared/runs/digits-1
+export GRIDTF_PYTHON=/opt/gridtf/bin/python
+export GRIDTF_SPEC='{
+  "command": [
+    "python",
+    "train.py"
+  ],
+  "name": "digits",
+  "scheduler": "slurm",
+  "tasks": {
+    "chief": {
+      "count": 1
+    },
+    "worker": {
+      "count": 3
+    },
+    "ps": {
+      "count": 2,
+      "cpus": 3,
+      "mem": "2G",
+      "partition": "cpu"
+    },
+    "evaluator": {
+      "count": 1
+    }
+  },
+  "nodes": 2,
+  "gpus_per_node": 2,
+  "cpus_per_task": 2,
+  "mem_per_task": "1G",
+  "time": "30m",
+  "chdir": "/home/me/digits"
+}'
+
+# shellcheck source=/dev/null
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+gridtf_exec

@@ -1,0 +1,221 @@
+"""Inside a Slurm job: the allocation from the environment, the srun step, and what srun says of agents that ended."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gridtf.errors import PlacementError, SchedulerError, SpecError
+from gridtf.schedulers.base import AgentCall, AgentEnd, Host
+from gridtf.schedulers.slurm import scheduler, step
+from gridtf.schedulers.slurm.allocation import allocation
+from gridtf.schedulers.slurm.arrays import elements
+from gridtf.spec import JobSpec
+from tests.support.rendering import plan
+
+CALL = AgentCall(("/runs/a", "1"), lambda words: 0, ("python", "-c", "code", "warden"), Path("/runs/a/agents.log"))
+BATCH = {
+    "SLURM_JOB_ID": "7",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_JOB_NODELIST": "n[1-3,10]",
+    "SLURM_JOB_CPUS_PER_NODE": "4(x2),2,8",
+    "SLURM_TASKS_PER_NODE": "2(x2),1,2",
+}
+
+
+def nobody(job: str) -> Mapping[str, int]:
+    raise AssertionError("the controller need not be asked")
+
+
+def hosts(environ: Mapping[str, str], ask: object = nobody, **spec: object) -> tuple[Host, ...]:
+    made = JobSpec.from_dict({"command": ["x"], **spec})
+    return allocation(environ, made, ask).hosts  # type: ignore[arg-type]
+
+
+def test_hosts_with_what_each_of_them_has() -> None:
+    assert hosts(BATCH) == (
+        Host("n1", 2, 0, 4, "n1"),
+        Host("n2", 2, 0, 4, "n2"),
+        Host("n3", 1, 0, 2, "n3"),
+        Host("n10", 2, 0, 8, "n10"),
+    )
+
+
+def test_tasks_per_node_of_the_specification_come_first() -> None:
+    assert [host.slots for host in hosts(BATCH, tasks_per_node=6)] == [6, 6, 6, 6]
+
+
+@pytest.mark.parametrize(("text", "count"), [("2", 2), ("a100:4", 4), ("a100:2,v100:1", 3)])
+def test_gpus_per_node_as_slurm_spells_them(text: str, count: int) -> None:
+    assert [host.gpus for host in hosts({**BATCH, "SLURM_GPUS_PER_NODE": text})] == [count] * 4
+
+
+@pytest.mark.parametrize("more", [{"SLURM_GPUS": "5"}, {"SLURM_GPUS_PER_TASK": "1"}, {"SLURM_JOB_GPUS": "0,1"}])
+def test_gpus_that_may_differ_by_host_are_asked_for(more: dict[str, str]) -> None:
+    asked = []
+
+    def ask(job: str) -> Mapping[str, int]:
+        asked.append(job)
+        return {"n1": 3, "n2": 2}
+
+    assert [host.gpus for host in hosts({**BATCH, **more}, ask)] == [3, 2, 0, 0]
+    assert asked == ["7"]
+
+
+def test_a_shell_that_salloc_started_is_told_less_so_the_controller_is_asked() -> None:
+    elsewhere = {name: text for name, text in BATCH.items() if name != "SLURMD_NODENAME"}
+    assert hosts(elsewhere, lambda job: {"n2": 4})[1].gpus == 4
+
+
+def test_without_a_controller_all_hosts_are_taken_to_be_like_the_first() -> None:
+    def ask(job: str) -> Mapping[str, int]:
+        raise SchedulerError("down")
+
+    assert {host.gpus for host in hosts({**BATCH, "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"}, ask)} == {2}
+
+
+def test_no_hosts_is_an_error() -> None:
+    with pytest.raises(SchedulerError, match="SLURM_JOB_NODELIST is not set"):
+        hosts({"SLURM_JOB_ID": "7"})
+
+
+HET = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-2]",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "c1",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_0": "4(x2)",
+    "SLURM_JOB_CPUS_PER_NODE_HET_GROUP_1": "6",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2(x2)",
+    "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2",
+    "SLURM_GPUS_PER_NODE_HET_GROUP_0": "2",
+}
+PS_ELSEWHERE = {"tasks": {"ps": {"count": 2, "partition": "cpu"}}}
+
+
+def test_the_components_of_a_heterogeneous_job() -> None:
+    assert hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE) == (
+        Host("n1", 2, 2, 4, "n1", 0),
+        Host("n2", 2, 2, 4, "n2", 0),
+        Host("c1", 2, 0, 6, "c1", 1),
+    )
+
+
+def test_components_that_the_job_does_not_have() -> None:
+    with pytest.raises(PlacementError, match="this job has 1"):
+        hosts(BATCH, **PS_ELSEWHERE)
+
+
+# --- the step
+
+
+def test_one_agent_a_node_with_everything_said() -> None:
+    made = (Host("n1", 2, 2, 4), Host("n2", 2, 3, 4))
+    words = step.command(made, CALL, {})
+    assert words[0] == "srun"
+    assert words[-7:] == [*CALL.command, "@SLURMD_NODENAME", *CALL.arguments]
+    assert {
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=4",
+        "--gpus=5",
+        "--export=ALL",
+        "--wait=0",
+        "--kill-on-bad-exit=1",
+        "--cpu-bind=none",
+        "--mem=0",
+    } <= set(words)
+    assert "--overlap" not in words
+    assert "--overlap" in step.command(made, CALL, {"SLURM_STEP_ID": "0"})
+
+
+def test_hosts_with_different_numbers_of_cpus_have_all_of_them() -> None:
+    assert not [word for word in step.command((Host("n1", 1, 0, 4), Host("n2", 1, 0, 2)), CALL, {}) if "cpus" in word]
+
+
+def test_a_step_over_two_components() -> None:
+    words = step.command(hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE), CALL, {})
+    first, second = words[: words.index(":")], words[words.index(":") :]
+    assert {"--het-group=0", "--nodes=2", "--gpus=4", "--cpus-per-task=4", "--mem=0"} <= set(first)
+    assert {"--het-group=1", "--nodes=1", "--cpus-per-task=6", "--mem=0"} <= set(second)
+    assert first[-2:] == second[-2:] == list(CALL.arguments)
+
+
+def test_options_for_the_training_tasks_are_kept_from_the_step() -> None:
+    ours = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n1",
+        "SLURM_CPUS_ON_NODE": "4",
+        "SLURM_CONF": "/c",
+        "PATH": "/bin",
+    }
+    meant = (
+        "CPUS_PER_TASK NTASKS NTASKS_PER_NODE GPUS_PER_TASK GPU_BIND EXPORT_ENV MEM_PER_CPU EXACT CPU_BIND WAIT NPROCS"
+    )
+    theirs = {f"SLURM_{name}": "1" for name in meant.split()}
+    assert step.environment({**ours, **theirs}) == ours
+
+
+# As srun 22.05 prints it.
+KILLED = [
+    "srun: error: n3: task 2: Killed",
+    "srun: launch/slurm: _step_signal: Terminating StepId=1.1",
+    "slurmstepd-n1: error: *** STEP 1.1 ON n1 CANCELLED AT 2026-11-21T10:50:13 ***",
+    "srun: error: n2: task 1: Exited with exit code 3",
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "end"),
+    [
+        (137, KILLED, AgentEnd(-signal.SIGKILL, "n3")),
+        (70, ["srun: error: n2: task 1: Exited with exit code 70"], AgentEnd(70, "n2")),
+        (0, [], AgentEnd(0, None)),
+        (
+            1,
+            ["srun: error: Unable to create step for job 7: More processors requested than permitted"],
+            AgentEnd(
+                1, None, ("srun: error: Unable to create step for job 7: More processors requested than permitted",)
+            ),
+        ),
+    ],
+)
+def test_who_ended_first(code: int, printed: list[str], end: AgentEnd) -> None:
+    assert step.blame(code, printed) == end
+
+
+def test_identity() -> None:
+    assert scheduler.identity({"SLURM_JOB_ID": "7"})["job_id"] == "7"
+    element = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
+    assert scheduler.identity(element)["job_id"] == "7_3"
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [
+        ([], ""),
+        (["--qos=high"], ""),
+        (["--array=0-2"], "0 1 2"),
+        (["-a 1,5-9:2%2"], "1 5 7 9"),
+        (["--array 3"], "3"),
+        (["--array=0-1", "--array=7"], "7"),
+    ],
+)
+def test_elements_of_an_array(native: list[str], expected: str) -> None:
+    assert elements(native) == tuple(expected.split())
+
+
+@pytest.mark.parametrize("text", ["--array=a", "--array=3-1", "--array=0-4:0", "--array=1,,2", "--array=0-99999999"])
+def test_no_array_index(text: str) -> None:
+    with pytest.raises(SpecError, match="no array index"):
+        elements([text])
+
+
+def test_every_element_has_a_log_of_its_own() -> None:
+    made = plan("slurm", run_dir="/runs/100%", native=("--array=0-2",))
+    assert "--output=/runs/100%%/array/%a/job.log" in scheduler.submit_command(made)

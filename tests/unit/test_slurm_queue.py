@@ -1,0 +1,363 @@
+"""How jobs stand. What commands print was recorded on Slurm 22.05.8, unless a line says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridtf.errors import SchedulerError
+from gridtf.schedulers.base import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    NODE_FAIL,
+    OUT_OF_MEMORY,
+    PENDING,
+    PREEMPTED,
+    RUNNING,
+    TIMEOUT,
+    UNKNOWN,
+    JobStatus,
+)
+from gridtf.schedulers.slurm import queue, states
+from gridtf.schedulers.slurm.queue import Row, ending, node_gpus, sacct_rows, squeue_rows, statuses
+
+SQUEUE = """\
+47+1|48|CANCELLED|2026-11-21T11:07:50|Resources
+50+1|51|COMPLETED|2026-11-21T11:07:52|None
+50+0|50|COMPLETED|2026-11-21T11:07:52|None
+45+1|46|FAILED|2026-11-21T11:04:03|NonZeroExitCode
+45+0|45|RUNNING|2026-11-21T11:04:03|None
+52|52|FAILED|2026-11-21T11:07:52|NonZeroExitCode
+60|60|COMPLETED|2026-11-21T11:08:18|None
+77|77|TIMEOUT|2026-11-21T11:09:13|TimeLimit
+4|4|PREEMPTED|2026-11-21T11:14:35|None
+53_[3-5%2]|53|PENDING|N/A|JobArrayTaskLimit
+53_1|61|RUNNING|2026-11-21T11:08:18|None
+53_2|62|RUNNING|2026-11-21T11:08:18|None
+54|54|PENDING|N/A|JobHeldUser
+55|55|PENDING|N/A|Dependency
+56|56|PENDING|2026-11-21T12:08:18|BeginTime
+57|57|PENDING|2027-11-21T11:08:18|Resources
+59|59|PENDING|N/A|PartitionNodeLimit
+81|81|PENDING|N/A|job requeued in held state
+10|10|COMPLETING|2026-11-21T11:15:40|NodeDown
+11|11|COMPLETING|2026-11-21T11:15:40|None
+"""
+
+
+@pytest.mark.parametrize(
+    ("job_id", "state", "reason"),
+    [
+        ("50", COMPLETED, ""),
+        ("51", COMPLETED, ""),  # a component asked for by its own number
+        ("45", RUNNING, ""),  # the first component has the script
+        ("47", CANCELLED, ""),
+        ("52", FAILED, "its script ended with an exit code other than 0"),
+        ("60", COMPLETED, ""),
+        ("77", TIMEOUT, "the walltime is over"),
+        ("4", PREEMPTED, "ended for a job of higher priority"),
+        ("54", PENDING, "held: scontrol release (JobHeldUser)"),
+        ("55", PENDING, "it waits for another job (Dependency)"),
+        ("56", PENDING, "it may not begin yet (BeginTime); expected to start 2026-11-21 12:08"),
+        ("57", PENDING, "the nodes are busy (Resources); expected to start 2027-11-21 11:08"),
+        ("59", PENDING, "it asks for more or fewer nodes than the partition has or allows (PartitionNodeLimit)"),
+        (
+            "81",
+            PENDING,
+            "it was put back into the queue and is held: scontrol release (job requeued in held state)",
+        ),
+        ("10", RUNNING, "ending: a node of it is down"),
+        ("11", RUNNING, "ending"),
+        ("53_1", RUNNING, ""),
+        ("62", RUNNING, ""),
+        ("53_4", PENDING, "so many elements of the array as may run at the same time do (JobArrayTaskLimit)"),
+    ],
+)
+def test_each_job_from_one_answer(job_id: str, state: str, reason: str) -> None:
+    found = statuses([job_id], squeue_rows(SQUEUE))[job_id]
+    if job_id == "47":  # a row alone of several, as when the others were forgotten already
+        assert found.state == state
+        return
+    assert found == JobStatus(state, reason)
+
+
+@pytest.mark.parametrize("job_id", ["1", "5", "530", "53_6", "53_9", "61_1", "47_1"])
+def test_what_slurm_does_not_know_is_gone_and_never_completed(job_id: str) -> None:
+    found = statuses([job_id], squeue_rows(SQUEUE))[job_id]
+    assert (found.state, found.gone) == (UNKNOWN, True)
+
+
+def test_a_whole_array_is_one_status() -> None:
+    found = statuses(["53"], squeue_rows(SQUEUE))["53"]
+    assert found == JobStatus(RUNNING, "elements of the array: 2 RUNNING, 3 PENDING")
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "words"),
+    [
+        (["7_1 PENDING", "7_[3-9:2,20%4] PENDING"], PENDING, "elements of the array: 6 PENDING (not looked at yet)"),
+        (["7_1 COMPLETED", "7_2 FAILED", "7_3 PENDING"], PENDING, "1 PENDING, 1 FAILED, 1 COMPLETED"),
+        (["7_1 COMPLETED", "7_2 FAILED", "7_3 TIMEOUT"], FAILED, "that Slurm still knows: 1 FAILED, 1 TIMEOUT, 1 COM"),
+        (["7_1 COMPLETED", "7_2 NODE_FAIL", "7_3 FAILED"], NODE_FAIL, "(a node of it has failed)"),
+        (["7_1 COMPLETED", "7_2 COMPLETED"], COMPLETED, "of those that Slurm still knows: 2 COMPLETED"),
+        (["7_[1,3,5,...] PENDING", "7_0 RUNNING"], RUNNING, "1 RUNNING, "),  # cut short by Slurm
+    ],
+)
+def test_arrays_are_summed_up(rows: list[str], state: str, words: str) -> None:
+    made = [Row(*row.split()[:1], "7", row.split()[1], reason="None") for row in rows]
+    found = statuses(["7"], made)["7"]
+    assert found.state == state
+    assert words in found.reason
+
+
+def test_reasons_may_hold_any_character() -> None:
+    # Slurm 23.11, from its documentation: free text
+    text = "12|12|PENDING|N/A|Nodes required for job are DOWN, DRAINED or reserved | see (ops), 'now'\n"
+    assert "reserved | see (ops), 'now'" in statuses(["12"], squeue_rows(text))["12"].reason
+
+
+def test_other_lines_are_left_out() -> None:
+    # squeue --clusters prints a line a cluster even without a header
+    text = "CLUSTER: alpha\n60|60|RUNNING|2026-11-21T11:08:18|None\n\nCLUSTER: beta\nsqueue: warning|a|b|c|d\n"
+    assert squeue_rows(text) == [Row("60", "60", "RUNNING", "2026-11-21T11:08:18", "None")]
+
+
+# squeue(1) of 22.05, JOB STATE CODES; the last ones from 23.11 to 25.05
+ALL_STATES = """BOOT_FAIL CANCELLED COMPLETED CONFIGURING COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PENDING
+PREEMPTED RUNNING RESV_DEL_HOLD REQUEUE_FED REQUEUE_HOLD REQUEUED RESIZING REVOKED SIGNALING SPECIAL_EXIT STAGE_OUT
+STOPPED SUSPENDED TIMEOUT LAUNCH_FAILED POWER_UP_NODE RECONFIG_FAIL EXPEDITING"""
+
+
+@pytest.mark.parametrize("state", ALL_STATES.split())
+def test_every_state_is_known(state: str) -> None:
+    ours, words = states.ours(state)
+    assert "Slurm says" not in words
+    assert ours != COMPLETED or state == "COMPLETED"
+    assert ours != UNKNOWN or state == "REVOKED"
+
+
+def test_a_state_that_is_not_known_is_named() -> None:
+    assert states.ours("BRAND_NEW") == (UNKNOWN, "Slurm says BRAND_NEW")
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Resources", "the nodes are busy (Resources)"),
+        ("None", "not looked at yet"),
+        ("QOSMaxCpuPerUserLimit", "all that is allowed at the same time (QOSMaxCpuPerUserLimit)"),
+        ("AssocGrpGRES", "all that is allowed at the same time (AssocGrpGRES)"),
+        ("AssocMaxJobsLimit", "all that is allowed at the same time"),
+        ("QOSMaxGRESPerJob", "more than one job may have (QOSMaxGRESPerJob)"),
+        ("QOSMaxWallDurationPerJobLimit", "more than one job may have"),
+        ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", "down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:n"),
+        ("launch_failed_requeued_held", "it could not be started, and is held"),
+        ("(DependencyNeverSatisfied)", "it will never start (DependencyNeverSatisfied)"),
+        ("Something new", "Something new"),
+    ],
+)
+def test_why_a_job_waits(reason: str, words: str) -> None:
+    assert words in states.why_pending(reason, "N/A")
+
+
+def test_why_a_job_has_ended() -> None:
+    assert states.why_ended("RaisedSignal:9(Killed)") == "its script was killed by signal 9 (Killed)"
+    assert states.why_ended("Whatever") == "Whatever"
+    assert states.why_ended("None") == ""
+
+
+# sacct(1), --parsable2: from its documentation
+SACCT = """\
+12|12|COMPLETED
+13|13|CANCELLED by 1000
+14_1|15|FAILED
+14_2|16|COMPLETED
+17+0|17|NODE_FAIL
+17+1|18|CANCELLED by 0
+19|19|OUT_OF_MEMORY
+"""
+
+
+def test_accounting_is_read_like_the_queue() -> None:
+    found = statuses(["12", "13", "14_2", "17", "19", "99"], sacct_rows(SACCT))
+    assert {job_id: status.state for job_id, status in found.items()} == {
+        "12": COMPLETED,
+        "13": CANCELLED,
+        "14_2": COMPLETED,
+        "17": NODE_FAIL,
+        "19": OUT_OF_MEMORY,
+        "99": UNKNOWN,
+    }
+    assert found["13"].reason == "by 1000"
+
+
+# What a batch script saw of its own job in its trap for SIGTERM: scontrol -o show job, shortened
+SEEN = (
+    "JobId=76 JobName={name} UserId=slu1(1001) JobState={state} Reason={reason} Dependency=(null) Restarts={restarts} "
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "more", "restarts", "expected"),
+    [
+        ("COMPLETING", "None", "EndTime=2026-11-21T11:09:15", (0, 0), (CANCELLED, "cancelled with scancel")),
+        ("COMPLETING", "None", "EndTime=2026-11-21T11:09:15", (2, 2), (CANCELLED, "cancelled with scancel")),
+        ("COMPLETING", "TimeLimit", "EndTime=2026-11-21T11:10:14", (0, 0), (TIMEOUT, "the walltime is over")),
+        (
+            "COMPLETING",
+            "None",
+            "PreemptEligibleTime=2026-11-21T11:14:35 PreemptTime=2026-11-21T11:14:37",
+            (0, 0),
+            (PREEMPTED, "ended for a job of higher priority"),
+        ),
+        ("COMPLETING", "NodeDown", "EndTime=2026-11-21T11:15:59", (0, 0), (NODE_FAIL, "a node of it has failed")),
+        ("COMPLETING", "None", "EndTime=Unknown", (1, 0), (CANCELLED, "Slurm has put it back into the queue")),
+        ("COMPLETING", "job_requeued_in_held_state", "EndTime=Unknown", (1, 0), (CANCELLED, "put it back into the")),
+        ("RUNNING", "None", "EndTime=2026-11-21T11:10:13 PreemptTime=None", (0, 0), None),
+        ("RUNNING", "None", "PreemptTime=2026-11-21T11:14:37", (1, 1), (PREEMPTED, "higher priority")),
+        ("OUT_OF_MEMORY", "OutOfMemory", "", (0, 0), (OUT_OF_MEMORY, "more memory")),
+    ],
+)
+def test_why_it_was_told_to_end(
+    state: str, reason: str, more: str, restarts: tuple[int, int], expected: tuple[str, str] | None
+) -> None:
+    now, before = restarts
+    text = SEEN.format(name="x", state=state, reason=reason, restarts=now) + more + " Power= \n"
+    found = ending(text, before)
+    if expected is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.state == expected[0]
+        assert expected[1] in found.reason
+
+
+def test_no_telling_why_from_nothing() -> None:
+    assert ending("", 0) is None
+
+
+SHOWN = "JobId=88 JobName=sl.sh NodeList=sl[1-3] NumNodes=3 CoreSpec=* JOB_GRES=gpu:5   {nodes} MinCPUsNode=1 Power= \n"
+HET = """\
+JobId=91 HetJobId=91 HetJobOffset=0 JobName=sl.sh JOB_GRES=gpu:1   Nodes=sl2 CPU_IDs=3 Mem=500 GRES=gpu:1(IDX:3) M=1
+JobId=92 HetJobId=91 HetJobOffset=1 JobName=sl.sh JOB_GRES=gpu:2   Nodes=sl4 CPU_IDs=0 Mem=500 GRES=gpu:2(IDX:0-1) M=1
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus"),
+    [
+        (
+            "Nodes=sl1 CPU_IDs=0 Mem=500 GRES=gpu:3(IDX:0-2)   Nodes=sl[2-3] CPU_IDs=0 Mem=500 GRES=gpu:1(IDX:0)",
+            {"sl1": 3, "sl2": 1, "sl3": 1},
+        ),
+        ("Nodes=sl2 CPU_IDs=2 Mem=500 GRES=", {"sl2": 0}),
+        # the types and the second kind of GRES: Slurm's documentation
+        ("Nodes=n[1-2] CPU_IDs=0-3,8 Mem=0 GRES=gpu:a100:2(IDX:0,3)", {"n1": 2, "n2": 2}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", {"n1": 3}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:7,gpu:2(IDX:0-1),xgpu:4(IDX:0-3)", {"n1": 2}),
+    ],
+)
+def test_gpus_by_node(nodes: str, gpus: dict[str, int]) -> None:
+    assert node_gpus(SHOWN.format(nodes=nodes), "88") == gpus
+
+
+def test_gpus_of_one_component() -> None:
+    assert node_gpus(HET, "91") == {"sl2": 1}
+    assert node_gpus(HET, "92") == {"sl4": 2}
+
+
+# --- what is asked, with commands that only print ----------------------------------------------------------------
+
+
+def command(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f'#!/bin/bash\nprintf "%s " "$0" "$@" >> "{folder}/asked"; echo >> "{folder}/asked"\n{script}\n')
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    command(tmp_path, "scontrol", 'echo "Slurmctld(primary) at ctl is DOWN"')
+    return tmp_path
+
+
+def asked(tools: Path) -> list[str]:
+    return (tools / "asked").read_text().splitlines()
+
+
+def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
+    command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
+    found = queue.query([{"job_id": job_id} for job_id in ("60", "52", "53", "99", "60")])
+    assert {job_id: status.state for job_id, status in found.items()} == {
+        "60": COMPLETED,
+        "52": FAILED,
+        "53": RUNNING,
+        "99": UNKNOWN,
+    }
+    assert len(asked(tools)) == 1
+    assert "--jobs=60,52,53,99 " in asked(tools)[0]
+
+
+def test_more_jobs_than_a_command_line_holds(tools: Path) -> None:
+    command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
+    found = queue.query([{"job_id": str(number)} for number in range(100_000)])
+    assert found["60"].state == COMPLETED
+    assert len(asked(tools)) == 1
+    assert "--jobs" not in asked(tools)[0]
+
+
+def test_each_cluster_is_asked_for_its_own(tools: Path) -> None:
+    command(tools, "squeue", "true")
+    queue.query([{"job_id": "1", "cluster": "a"}, {"job_id": "2"}, {"job_id": "3", "cluster": "a"}])
+    assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in asked(tools)] == [True, False]
+
+
+def test_a_single_unknown_id_is_no_error(tools: Path) -> None:
+    command(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert queue.query([{"job_id": "99999"}])["99999"].gone
+
+
+def test_no_controller_is_never_taken_for_gone(tools: Path) -> None:
+    said = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    command(tools, "squeue", f"echo '{said}' >&2; exit 1")
+    with pytest.raises(SchedulerError, match=r"controller on ctl does not answer: .*connect failure") as caught:
+        queue.query([{"job_id": "1"}])
+    assert caught.value.hint
+    command(tools, "squeue", "echo 'squeue: error: something else' >&2; exit 1")
+    with pytest.raises(SchedulerError, match="squeue has failed: something else"):
+        queue.query([{"job_id": "1"}])
+
+
+def test_filters_in_the_environment_hide_no_job(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_USERS", "bob")
+    command(tools, "squeue", '[ -z "$SQUEUE_USERS" ] && echo "60|60|RUNNING|N/A|None"')
+    assert queue.query([{"job_id": "60"}])["60"].state == RUNNING
+
+
+def test_accounting_where_there_is_none(tools: Path) -> None:
+    command(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert queue.accounting([{"job_id": "1"}]) == {}
+    (tools / "sacct").unlink()
+    assert queue.accounting([{"job_id": "1"}]) == {} or Path("/usr/bin/sacct").exists()
+
+
+def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
+    command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
+    assert queue.accounting([{"job_id": job_id} for job_id in "1234"]) == {
+        "1": JobStatus(CANCELLED, "by root"),
+        "2": JobStatus(COMPLETED),
+        "4": JobStatus(CANCELLED, "by 123454321"),
+    }
+
+
+def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
+    command(tools, "scontrol", "exit 1")
+    assert queue.why_told_to_end("76", {}) is None
+    shown = SEEN.format(name="x", state="COMPLETING", reason="None", restarts=1)
+    command(tools, "scontrol", f"echo '{shown}'")
+    ended = queue.why_told_to_end("76", {"SLURM_RESTART_COUNT": "1"})
+    assert ended is not None
+    assert ended.reason == "cancelled with scancel"
