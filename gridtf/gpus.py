@@ -72,11 +72,12 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
     """What shows a task its GPUs and no others. environ: what shows this process all of them; share: of granted()."""
+    others = [name for name in ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK") if name in environ]
     if not share:
-        return dict.fromkeys((VISIBLE, _ROCR, "HIP_VISIBLE_DEVICES"), "")
+        return dict.fromkeys((VISIBLE, _ROCR, "HIP_VISIBLE_DEVICES", *others), "")
     grant = granted(environ)
     shown = {VISIBLE: ",".join(share)}
-    for name in (_ROCR, "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"):
+    for name in (_ROCR, *others):
         items = _listed(environ.get(name, ""))
         if items and len(items) == len(grant):
             shown[name] = ",".join(items[grant.index(gpu)] for gpu in share)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import stat
 from collections.abc import Iterable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# USR2: srun passes it on to the agents, where TERM makes it kill them at once; Grid Engine's -notify sends it.
-WAKING = frozenset({signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR2})
+_ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM})
+# For the tasks, such as Slurm's --signal=USR1@120, which asks for a checkpoint.
+PASSED_ON = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+_WAKING = _ENDING | PASSED_ON | {signal.SIGCHLD, signal.SIGIO}
 
 
 def tell(text: str) -> None:
@@ -50,7 +54,7 @@ def _prctl(option: int, value: int) -> None:
 
 def block_signals() -> None:
     """Hold back the signals that wait_for_signal takes; children must unblock_signals before they exec."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, WAKING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
 
 
 def unblock_signals() -> None:
@@ -59,8 +63,36 @@ def unblock_signals() -> None:
 
 def wait_for_signal(seconds: float) -> int | None:
     """The next signal, or None when the time is over. Needs block_signals."""
-    got = signal.sigtimedwait(WAKING, max(0.0, seconds))
+    got = signal.sigtimedwait(_WAKING, max(0.0, seconds))
     return got.si_signo or None if got else None  # 0: we were stopped and go on, as after scontrol suspend
+
+
+def is_end(number: int | None) -> bool:
+    """Whether this signal, as wait_for_signal gives it, says that it is over."""
+    return number in _ENDING
+
+
+def signal_at_end_of(descriptor: int) -> bool:
+    """From now on SIGIO comes when something is written to this pipe or socket, or its last writer closes it: fcntl(2).
+
+    False for anything else, such as /dev/null, whose end means nothing.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return False
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+    return True
+
+
+def at_end(descriptor: int) -> bool:
+    """Whether this non-blocking pipe or socket has no writer any more."""
+    try:
+        return os.read(descriptor, 512) == b""
+    except BlockingIOError:
+        return False
+    except OSError:  # a connection that broke
+        return True
 
 
 def reap() -> dict[int, int]:

@@ -14,13 +14,14 @@ from pathlib import Path
 from gridtf import __version__, gpus, processes
 from gridtf.bootstrap import environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, Watch
-from gridtf.bootstrap.placement import PlacedTask
+from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.bootstrap.supervisor import Supervisor
-from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError
+from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record, RunDir, cannot, names, read_record, write_record
+from gridtf.schedulers.agents import TOLD
 
 # Exit codes that tell the launcher what an agent could not write down.
 NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
@@ -32,6 +33,12 @@ EXITS = {
     BROKEN: "could not go on (see job.log)",
     KILLED: "was killed",
 }
+
+# The warden tells us by it that what had started it is gone.
+ORPHANED = signal.SIGHUP
+
+# Who ends all of a job's processes on a host reaches all of them within this, in seconds.
+_AT_ONCE = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,6 +90,8 @@ class Agent:
         self.heartbeat: Heartbeat | None = None
         self._watch: Watch | None = None
         self._listened = float("-inf")
+        self._parent = os.getppid()
+        self._over = False  # whether nobody of ours is left
         self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
 
     def run(self, keep: Sequence[int]) -> int:
@@ -104,6 +113,7 @@ class Agent:
                 finally:
                     # whatever happened, nobody of ours stays
                     left = self.supervisor.tear_down(grace, self._beat_if_possible)
+                    self._over = not left
         finally:
             self._beat_if_possible(now=True)
         if left:
@@ -167,7 +177,7 @@ class Agent:
         while (waited := time.monotonic() - begin) < limit:
             yield waited
             number = processes.wait_for_signal(pause)
-            if number not in (None, signal.SIGCHLD):
+            if processes.is_end(number):
                 raise _ToldToStop(number)
             pause = min(pause * 1.3, 0.25)
 
@@ -206,17 +216,30 @@ class Agent:
         assert self.heartbeat is not None
         while True:
             number = processes.wait_for_signal(min(self.heartbeat.interval, _LISTENING))
-            changed = self.supervisor.collect()
-            if number not in (None, signal.SIGCHLD):
+            if processes.is_end(number):
                 raise _ToldToStop(number)
+            if number in processes.PASSED_ON:
+                self.supervisor.pass_on(signal.Signals(number))
+            changed = self.supervisor.collect()
+            if changed and self.supervisor.maybe_told():
+                self._listen_for_signals(_AT_ONCE)
             self._beat(now=changed)
             self._listen()
+
+    def _listen_for_signals(self, seconds: float) -> None:
+        """Whether we are told to end within so many seconds: raises then."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            number = processes.wait_for_signal(left)
+            if processes.is_end(number):
+                raise _ToldToStop(number)
 
     # --- telling and listening
 
     def _record(self) -> dict[str, object]:
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
         record: Record = {"nonce": self.nonce, "host": self.host, "pid": os.getpid(), "tasks": tasks}
+        record["over"] = self._over
         return {**record, "gone": self._gone} if self._gone else record
 
     def _beat(self, *, now: bool = False) -> None:
@@ -246,10 +269,18 @@ class Agent:
                 self.heartbeat.beat(now=now)
 
     def _say_goodbye(self, number: int) -> None:
-        """A signal ends us: all of us, when the whole job is to end, or just this host's."""
-        what = f"the agent on host {self.host} was told to end by {processes.signal_name(number)}"
-        hint = "the scheduler does so when it ends a job, or when the process that had started the agent is killed"
-        self._gone = {"what": what, "why": "", "hint": hint, "signal": number}
+        """A signal ends us. Mostly the launcher has said why; else the whole job is to end, or just this host's."""
+        if number == TOLD:
+            return
+        if number == ORPHANED or os.getppid() != self._parent:
+            what = f"the process that had started the agent on host {self.host} was killed"
+            hint = "by hand, or by the kernel because memory ran out: see dmesg on that host"
+            self._gone = {"what": what, "why": "", "hint": hint}
+        else:
+            what = f"the agent on host {self.host} was told to end by {processes.signal_name(number)}"
+            self._gone = {"what": what, "why": "", "hint": "the scheduler does so when it ends a job", "signal": number}
+            if number == signal.SIGTERM:  # so were our tasks, by whoever has told us
+                self.supervisor.excuse()
         self._beat_if_possible(now=True)
 
     def report(self, error: GridtfError) -> int:
@@ -265,19 +296,3 @@ _UNSHARED = 15.0
 
 # How often to look for the launcher's word, in seconds; with many hosts, heartbeats are rarer.
 _LISTENING = 1.0
-
-
-def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Which of the granted GPUs each task gets: disjoint, in task order. Raises PlacementError for too few."""
-    needed = sum(task.gpus for task in tasks)
-    if needed > len(granted):
-        raise PlacementError(
-            f"host {host}: its tasks need {needed} GPUs, but the scheduler granted {len(granted)}",
-            why=f"its GPUs: {', '.join(granted) or 'none'}",
-            hint="check the GPU request against gpus_per_node and gpus_per_task",
-        )
-    shares, next_gpu = {}, 0
-    for task in tasks:
-        shares[task.name] = tuple(granted[next_gpu : next_gpu + task.gpus])
-        next_gpu += task.gpus
-    return shares

@@ -33,6 +33,7 @@ class Hosts:
         self._pause = pause
         self._watches: dict[str, Watch] = {}
         self._gone: dict[str, Record] = {}  # host -> why its agent has left
+        self._over: set[str] = set()  # hosts where nobody of the job is left
 
     def listen(self) -> None:
         """From now on silence counts."""
@@ -50,6 +51,8 @@ class Hosts:
             if host in self._watches:
                 self._watches[host].heard(record.get("beat"))
             self.tasks.update(record["tasks"])
+            if record.get("over"):
+                self._over.add(host)
             if record.get("gone"):
                 self._gone[host] = record["gone"]
 
@@ -69,11 +72,24 @@ class Hosts:
                     hint="has the host crashed, or lost its network or the shared file system?",
                 )
 
+    def all_over(self) -> bool:
+        """Whether nothing more is to come: every host has said that nobody is left there, or is silent."""
+        silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
+        return self._over | silent >= self.plan.hosts.keys()
+
     def _check_gone(self) -> None:
-        for gone in sorted(self._gone.values(), key=lambda gone: "signal" in gone):
-            if "signal" in gone:  # mostly the whole job is to end, and whoever ended it tells us as well, in a moment
-                self._pause(_A_MOMENT)
-            raise GridtfError(gone["what"], why=gone["why"], hint=gone["hint"])
+        if not self._gone:
+            return
+        if all("signal" in gone for gone in self._gone.values()):
+            # Mostly the whole job is to end, and whoever ended it tells us as well, in a moment. Else one agent has
+            # ended badly, and that was how the others were told: who it was is known when all have ended.
+            self._pause(_A_MOMENT)
+            self.read()
+            for end in filter(None, (handle.poll() for handle in self._handles)):
+                if end.host:
+                    raise self._ended(end)
+        gone = min(self._gone.values(), key=lambda gone: "signal" in gone)
+        raise GridtfError(gone["what"], why=gone["why"], hint=gone["hint"])
 
     def _ended(self, end: AgentEnd) -> GridtfError:
         who = f"the agent on host {end.host}" if end.host else "an agent"

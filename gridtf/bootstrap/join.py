@@ -100,6 +100,7 @@ def _own_record(member: Member, scheduler: str, environ: Mapping[str, str], hold
         "pid": os.getpid(),
         "port": holder.reserve(),
         "granted": gpus.present(environ) if all_of_them else gpus.granted(environ),
+        "step_gpus": len([gpu for gpu in environ.get("SLURM_STEP_GPUS", "").split(",") if gpu]),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
     if member.rank == 0:

@@ -193,8 +193,8 @@ class Launcher:
     def _pause(self, seconds: float) -> None:
         """Wait; a signal that ends the job raises."""
         number = processes.wait_for_signal(seconds)
-        if number not in (None, signal.SIGCHLD):
-            raise _ToldToEnd(number or 0)
+        if number is not None and processes.is_end(number):
+            raise _ToldToEnd(number)
 
     # --- the end
 
@@ -220,17 +220,36 @@ class Launcher:
         self.hosts.read()
         cause = outcome.first_failure(self.plan.tasks, self.hosts.tasks)
         if cause is None:
-            return end
+            return end if end.reason else self._of_hosts(self.hosts)
         # A host that crashes takes no leave: the first that others notice is that its tasks do not answer them.
         lost = outcome.lost_hosts(self.plan.tasks, self.hosts.tasks)
         also = end.reason or (f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else "")
         return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, also)
 
+    def _of_hosts(self, hosts: Hosts) -> Verdict:
+        """Why all has ended, when no task has failed by itself."""
+        try:
+            hosts.check()
+        except _ToldToEnd as told:
+            return self._ended_by(told.number)
+        except GridtfError as error:
+            return Verdict(FAILED, error.what, why=error.why, hint=error.hint)
+        return Verdict(FAILED, "tasks were told to end, and nobody has said why")
+
     def _agents_gone(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+        begin = time.monotonic()
+        deadline, look = begin + seconds, begin + 1.0
         while any(handle.poll() is None for handle in self.handles):
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 return False
+            if self.hosts is not None and now > look:
+                # srun waits for hosts that are lost, or where nobody is left who could tell it
+                look = now + look_again(len(self.hosts.plan.hosts), now)
+                with contextlib.suppress(GridtfError):
+                    self.hosts.read()
+                if self.hosts.all_over():
+                    deadline = min(deadline, now + 1.0)
             processes.wait_for_signal(0.05)
             with contextlib.suppress(GridtfError):
                 self._heartbeat.beat()

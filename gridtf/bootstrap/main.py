@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import contract, schedulers
+from gridtf.bootstrap.members import started_with
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
@@ -86,6 +87,12 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
 
 def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, environ: MutableMapping[str, str]) -> int:
     """Make sure of the run directory, then run one attempt; gives the exit code of the job script."""
+    copies = started_with(environ)
+    if copies > 1:
+        raise UsageError(
+            f"a job's launcher was started {copies} times, by srun or mpirun",
+            hint="start gridtf_run once, in the script itself; or call gridtf_join in each of these processes",
+        )
     name = spec.scheduler or schedulers.around_this_process(environ)
     scheduler = schedulers.get(name)
     identity = scheduler.identity(environ)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,12 @@ def member_of(environ: Mapping[str, str]) -> Member:
         why="none of " + ", ".join(rank for rank, _, _ in _STARTERS) + " is set",
         hint="start it with srun or mpirun, or set RANK and WORLD_SIZE; to start the tasks too, call gridtf_run",
     )
+
+
+def started_with(environ: Mapping[str, str]) -> int:
+    """How many processes srun or mpirun has started together with this one, itself included."""
+    sizes = (environ.get(size, "") for rank, size, step in _STARTERS if step and rank in environ)
+    return max((int(size) for size in sizes if size.isdigit()), default=1)
 
 
 def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int]:
@@ -107,6 +114,7 @@ def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], spec: Job
     usual = layout.gpus_per_task(spec, default=1)
     shares: dict[str, tuple[str, ...]] = {}
     taken: dict[tuple[str, tuple[str, ...]], int] = {}
+    crowds = Counter((record["hostname"], tuple(record["granted"])) for record in records)
     for task, record in zip(tasks, records, strict=True):
         seen, host = tuple(record["granted"]), record["hostname"]
         needs = layout.gpus_of(task.type, spec, usual)
@@ -117,6 +125,13 @@ def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], spec: Job
                 hint="check the GPU request of the job, and what its starter binds to each process",
             )
         if len(seen) <= needs or not needs:
+            # bound to a device each, all of them may call it 0; then the step has as many on this host
+            on_host, crowd = record.get("step_gpus"), crowds[host, seen]
+            if needs and seen and on_host and crowd * len(seen) > on_host:
+                raise PlacementError(
+                    f"{host}: {crowd} processes see the same GPU {','.join(seen)}, and the step has {on_host} there",
+                    hint="start one process a GPU, or ask for more GPUs a host",
+                )
             shares[task.name] = seen if needs else ()
             continue
         start = taken.get((host, seen), 0)

@@ -222,3 +222,19 @@ def _too_few(
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Which of the granted GPUs each task gets: disjoint, in task order. Raises PlacementError for too few."""
+    needed = sum(task.gpus for task in tasks)
+    if needed > len(granted):
+        raise PlacementError(
+            f"host {host}: its tasks need {needed} GPUs, but the scheduler granted {len(granted)}",
+            why=f"its GPUs: {', '.join(granted) or 'none'}",
+            hint="check the GPU request against gpus_per_node and gpus_per_task",
+        )
+    shares, next_gpu = {}, 0
+    for task in tasks:
+        shares[task.name] = tuple(granted[next_gpu : next_gpu + task.gpus])
+        next_gpu += task.gpus
+    return shares

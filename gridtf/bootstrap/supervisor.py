@@ -14,6 +14,8 @@ from typing import BinaryIO
 from gridtf import processes, procfs
 from gridtf.rundir import Record, cannot
 
+_TOGETHER = 1.0  # seconds: what ends all processes of a job has reached them within this
+
 PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
 
 
@@ -112,8 +114,24 @@ class Supervisor:
         before, self._oom_kills = self._oom_kills, procfs.out_of_memory_kills()
         return self._oom_kills > before
 
+    def maybe_told(self) -> list[TaskProcess]:
+        """Those that have failed just now, and maybe because somebody has sent TERM to all processes of the job."""
+        since = self._now() - _TOGETHER
+        failed = [task for task in self.tasks.values() if task.state == FAILED and (task.ended or 0.0) > since]
+        return [task for task in failed if task.error is None and task.signal in (None, "SIGTERM")]
+
+    def excuse(self) -> None:
+        """Somebody has: those have not failed."""
+        self.collect()
+        for task in self.maybe_told():
+            task.state = STOPPED
+
     def running(self) -> list[TaskProcess]:
         return [task for task in self.tasks.values() if task.state == RUNNING]
+
+    def pass_on(self, number: signal.Signals) -> None:
+        """Send a signal to every task that runs: to the program itself, as srun does, not to what it has started."""
+        processes.signal_all([task.pid for task in self.running() if task.pid], number)
 
     def tear_down(self, grace: float, beat: Callable[[], None]) -> list[int]:
         """TERM to everything below us, grace seconds, then KILL until nothing is left. Gives what could not be killed.

@@ -19,6 +19,7 @@ from gridtf.rundir import RunDir, read_record, write_record
 from gridtf.schedulers.agents import fork_agent
 
 _GRACE = 5.0
+_STDIN = 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,12 +29,17 @@ def main(arguments: Sequence[str]) -> int:
     processes.block_signals()
     processes.become_subreaper()
     # when slurmstepd or sge_shepherd is killed, nobody else tells us that the job is over
-    processes.die_with_parent(os.getppid(), signal.SIGTERM)
+    parent = os.getppid()
+    processes.die_with_parent(parent, signal.SIGTERM)
     handle = fork_agent(host, arguments[1:], agent.main)
+    told = not processes.signal_at_end_of(_STDIN)
     while (end := handle.poll()) is None:
-        number = processes.wait_for_signal(60.0)
-        if number not in (None, signal.SIGCHLD):
+        number = processes.wait_for_signal(5.0)
+        if not told and processes.at_end(_STDIN):  # the launcher's word, or its death
+            told = True
             handle.terminate()
+        elif number is not None and (processes.is_end(number) or number in processes.PASSED_ON):
+            handle.send(signal.Signals(number) if os.getppid() == parent else agent.ORPHANED)
     if end.code >= 0:
         return end.code
     what = f"the agent on host {host} was killed by {processes.signal_name(-end.code)}"

@@ -14,6 +14,9 @@ from gridtf.errors import SchedulerError
 from gridtf.processes import die_with_parent, tell, unblock_signals
 from gridtf.schedulers.base import AgentEnd, AgentMain
 
+# Our own word to an agent. A TERM may be anybody's, and then its tasks have got one, too.
+TOLD = signal.SIGINT
+
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
     """Fork an agent: it starts in no time, inherits what is open, and is told to end when this process dies."""
@@ -54,12 +57,13 @@ class ForkedAgent:
         return self.end
 
     def terminate(self) -> None:
-        self._send(signal.SIGTERM)
+        self.send(TOLD)
 
     def kill(self) -> None:
-        self._send(signal.SIGKILL)
+        self.send(signal.SIGKILL)
 
-    def _send(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
+        """Send it this signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -70,20 +74,13 @@ Blame = Callable[[int, Sequence[str]], AgentEnd]
 class StartedAgents:
     """An AgentHandle for the program that starts agents elsewhere and stays until they have ended.
 
-    argv: its command. log: where it and the agents print. stop: the signal that it passes on to the agents. blame: who
-    ended and how, from its exit code and the lines it has printed.
+    argv: its command; it must pass its standard input on: the end of that tells the agents to stop, whether we close
+    it or die. No signal could do that: srun passes signals on to the tasks as well. log: where it and the agents print.
+    blame: who ended and how, from its exit code and the lines it has printed.
     """
 
-    def __init__(
-        self, argv: Sequence[str], environ: Mapping[str, str], log: Path, stop: signal.Signals, blame: Blame
-    ) -> None:
-        parent = os.getpid()
-
-        def child() -> None:
-            die_with_parent(parent, stop)
-            unblock_signals()
-
-        self._log, self._stop, self._blame = log, stop, blame
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], log: Path, blame: Blame) -> None:
+        self._log, self._blame = log, blame
         self._end: AgentEnd | None = None
         try:
             with log.open("ab") as output:
@@ -91,11 +88,11 @@ class StartedAgents:
                 self._process = subprocess.Popen(
                     list(argv),
                     env=dict(environ),
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # a Ctrl-C is for us, who then tell the agents
-                    preexec_fn=child,  # safe: this process has one thread
+                    preexec_fn=unblock_signals,  # safe: this process has one thread
                 )
         except OSError as error:
             raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
@@ -106,14 +103,12 @@ class StartedAgents:
         return self._end
 
     def terminate(self) -> None:
-        self._send(self._stop)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def kill(self) -> None:
-        self._send(signal.SIGKILL)
-
-    def _send(self, number: signal.Signals) -> None:
         if self._process.poll() is None:
-            self._process.send_signal(number)
+            self._process.kill()
 
     def _printed(self) -> list[str]:
         with contextlib.suppress(OSError), self._log.open("rb") as file:

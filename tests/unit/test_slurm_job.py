@@ -123,7 +123,6 @@ def test_one_agent_a_node_with_everything_said() -> None:
         "--ntasks=2",
         "--ntasks-per-node=1",
         "--cpus-per-task=4",
-        "--gpus=5",
         "--export=ALL",
         "--wait=0",
         "--kill-on-bad-exit=1",
@@ -131,7 +130,18 @@ def test_one_agent_a_node_with_everything_said() -> None:
         "--mem=0",
     } <= set(words)
     assert "--overlap" not in words
-    assert "--overlap" in step.command(made, CALL, {"SLURM_STEP_ID": "0"})
+
+
+def test_gpus_of_the_step() -> None:
+    inside = {"SLURM_STEP_ID": "0"}
+    same = (Host("n1", 2, 2, 4), Host("n2", 2, 2, 4))
+    assert {"--gpus-per-node=2", "--overlap"} <= set(step.command(same, CALL, inside))
+    different = step.command((Host("n1", 2, 2, 4), Host("n2", 2, 3, 4)), CALL, inside)
+    assert "--gpus=5" in different
+    assert "--overlap" not in different
+    none = step.command((Host("n1", 2, 0, 4), Host("n2", 2, None, 4)), CALL, inside)
+    assert "--overlap" in none
+    assert not [word for word in none if word.startswith("--gpus")]
 
 
 def test_hosts_with_different_numbers_of_cpus_have_all_of_them() -> None:
@@ -141,7 +151,7 @@ def test_hosts_with_different_numbers_of_cpus_have_all_of_them() -> None:
 def test_a_step_over_two_components() -> None:
     words = step.command(hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE), CALL, {})
     first, second = words[: words.index(":")], words[words.index(":") :]
-    assert {"--het-group=0", "--nodes=2", "--gpus=4", "--cpus-per-task=4", "--mem=0"} <= set(first)
+    assert {"--het-group=0", "--nodes=2", "--gpus-per-node=2", "--cpus-per-task=4", "--mem=0"} <= set(first)
     assert {"--het-group=1", "--nodes=1", "--cpus-per-task=6", "--mem=0"} <= set(second)
     assert first[-2:] == second[-2:] == list(CALL.arguments)
 

@@ -102,7 +102,7 @@ class Slurm:
         from gridtf.schedulers.slurm import step
 
         argv = step.command(allocation.hosts, call, environ)
-        return [StartedAgents(argv, step.environment(environ), call.log, step.STOP, step.blame)]
+        return [StartedAgents(argv, step.environment(environ), call.log, step.blame)]
 
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
         from gridtf.schedulers.slurm import queue

@@ -23,20 +23,20 @@ _SILENT = re.compile(
 _PING = re.compile(r"Slurmctld\(\S+\) at (\S+) is (UP|DOWN)")
 
 
-def query(argv: Sequence[str], *, limit: float, stdin: str | None = None) -> Answer:
+def query(argv: Sequence[str], *, limit: float, stdin: str | None = None, blame: bool = True) -> Answer:
     """What a command of Slurm answers, whatever its exit code.
 
-    limit: seconds. Raises SchedulerError when it is not there, or the controller does not answer: its message is one
-    line and names the controller's host.
+    limit: seconds. blame: whether to spend some more on the name of the controller's host. Raises SchedulerError, whose
+    message is one line, when the command is not there, or the controller does not answer.
     """
     try:
         answer = ask([*_without_filters(os.environ), *argv], limit=limit, stdin=stdin)
     except SchedulerError as error:
         if "not answered" in error.what:
-            raise silent(f"{argv[0]} has waited for {limit:g} s") from None
+            raise silent(f"{argv[0]} has waited for {limit:g} s", blame=blame) from None
         raise
     if answer.code and is_silent(answer.err):
-        raise silent(said(answer))
+        raise silent(said(answer), blame=blame)
     return answer
 
 
@@ -45,9 +45,9 @@ def is_silent(text: str) -> bool:
     return _SILENT.search(text) is not None
 
 
-def silent(words: str) -> SchedulerError:
+def silent(words: str, *, blame: bool) -> SchedulerError:
     """The error for a controller that does not answer. words: what a command said of it."""
-    hosts = _hosts()
+    hosts = _hosts() if blame else []
     return SchedulerError(
         f"Slurm's controller{' on ' + ' and '.join(hosts) if hosts else ''} does not answer: {words}",
         hint="jobs that run go on; try again later, or ask the administrators",
@@ -56,7 +56,7 @@ def silent(words: str) -> SchedulerError:
 
 def said(answer: Answer) -> str:
     """What a command complained of, without its own name before it."""
-    return re.sub(r"^\w+: (error|fatal): ", "", answer.last_word)
+    return re.sub(r"^\w+:? (error|fatal): ", "", answer.last_word)
 
 
 def _hosts() -> list[str]:

@@ -82,7 +82,7 @@ def accounting(submitted: Sequence[Record]) -> dict[str, JobStatus]:
         for some in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
             argv = ["sacct", "-X", "-n", "-P", *options, f"--jobs={','.join(some)}", "--format=JobID,JobIDRaw,State"]
             try:
-                answer = controller.query(argv, limit=_ACCOUNTING_PATIENCE)
+                answer = controller.query(argv, limit=_ACCOUNTING_PATIENCE, blame=False)
             except SchedulerError:
                 return found
             if answer.code:
@@ -103,11 +103,11 @@ def why_told_to_end(job_id: str, environ: Mapping[str, str] = os.environ) -> Job
     environ: the job's.
     """
     try:
-        answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_TERM_PATIENCE)
+        answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_TERM_PATIENCE, blame=False)
     except SchedulerError:
         return None
     restarts = environ.get("SLURM_RESTART_COUNT", "")
-    return ending(answer.out, int(restarts) if restarts.isdigit() else 0)
+    return ending(answer.out, job_id, int(restarts) if restarts.isdigit() else 0)
 
 
 def gpus_of_nodes(job_id: str) -> dict[str, int]:
@@ -194,7 +194,7 @@ def _spans(job_id: str) -> list[range]:
     return [range(int(low), int(high or low) + 1, int(step or 1) or 1) for low, high, step in found]
 
 
-def ending(text: str, restarts: int) -> JobStatus | None:
+def ending(text: str, job_id: str, restarts: int) -> JobStatus | None:
     """What `scontrol -o show job` says at the moment of SIGTERM. restarts: how often this job had started anew before.
 
     The job is COMPLETING by then, which hides the state that it will have (seen on Slurm 22.05):
@@ -205,7 +205,7 @@ def ending(text: str, restarts: int) -> JobStatus | None:
       requeued     JobState=COMPLETING Reason=None Restarts=1   (the next start is counted already)
       a signal     JobState=RUNNING
     """
-    said = _fields(text.partition("\n")[0])  # the first component of a heterogeneous job
+    said = next((fields for line in text.splitlines() if (fields := _fields(line)).get("JobId") == job_id), {})
     state, reason = said.get("JobState", ""), said.get("Reason", "None").replace("_", " ")
     count = said.get("Restarts", "")
     by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
@@ -224,13 +224,15 @@ def ending(text: str, restarts: int) -> JobStatus | None:
 
 
 def node_gpus(text: str, job_id: str) -> dict[str, int]:
-    """GPUs by node from `scontrol -d -o show job`, for this job alone where it shows all components.
+    """GPUs by node from `scontrol -d -o show job`.
 
     ``Nodes=n1 CPU_IDs=0 Mem=500 GRES=gpu:3(IDX:0-2)   Nodes=n[2-3] CPU_IDs=0 Mem=500 GRES=gpu:a100:1(IDX:0)``
     """
-    own = [line for line in text.splitlines() if job_id in (_fields(line).get("JobId"), _element(line))]
     found: dict[str, int] = {}
-    for line in own:
+    for line in text.splitlines():
+        # all components, or all elements of an array, may be shown
+        if job_id not in (_fields(line).get("JobId"), _element(line)):
+            continue
         for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line):
             # gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1)
             count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)(?=[(,]|$)", gres))

@@ -68,7 +68,6 @@ _WAITS = {
     "JobHeldUser": "held: scontrol release",
     "Licenses": "it waits for a licence",
     "MaxMemPerLimit": "it asks for more memory a CPU or node than is allowed",
-    "NodeDown": "a node that it asks for is down",
     "None": "not looked at yet",
     "PartitionConfig": "the partition does not take such a job",
     "PartitionDown": "the partition is down",
@@ -138,4 +137,6 @@ def why_ended(reason: str) -> str:
     signal = re.fullmatch(r"RaisedSignal:(\d+)(?:\((.+)\))?", reason)
     if signal:
         return f"its script was killed by signal {signal[1]}{f' ({signal[2]})' if signal[2] else ''}"
+    if reason in _WAITS:
+        return f"while it waited ({reason})"
     return _ENDED.get(reason, reason)

@@ -8,9 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from gridtf.schedulers.base import AgentCall, AgentEnd, Host
 
-# srun forwards this to what it has started; a TERM makes it kill all of it at once.
-STOP = signal.SIGUSR2
-
 # What a job's own options have left in its environment, where srun takes them for its own (srun(1), INPUT ENVIRONMENT
 # VARIABLES). They describe the training tasks: --gpus-per-task=1 would leave an agent one GPU of its host's four.
 _MEANT_FOR_TASKS = re.compile(
@@ -63,18 +60,22 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
         "--kill-on-bad-exit=1",  # an agent that fails ends the step: the other agents get TERM, and tear down
         "--cpu-bind=none",  # an agent is not one task but all of its host's
         "--mpi=none",  # agents speak no MPI: a site's default may start PMIx servers
-        "--input=none",
+        "--input=all",  # its end is our word to the agents
     ]
     cpus = {host.cpus for host in hosts}
     if len(cpus) == 1 and None not in cpus:
         # else it is left out, and the step has all CPUs on every node, however many that are
         words.append(f"--cpus-per-task={cpus.pop()}")
-    gpus = sum(host.gpus or 0 for host in hosts)
-    if gpus:
-        # in all, so that hosts may have different numbers; not asked for, a step of an --exclusive job gets none
-        words.append(f"--gpus={gpus}")
-    if "SLURM_STEP_ID" in environ:
-        words.append("--overlap")  # the step that we run in, such as srun --pty bash, has all there is
+    # not asked for, a step of an --exclusive job gets no GPUs
+    gpus = {host.gpus or 0 for host in hosts}
+    if len(gpus) > 1:
+        words.append(f"--gpus={sum(host.gpus or 0 for host in hosts)}")
+    elif gpus != {0}:
+        words.append(f"--gpus-per-node={gpus.pop()}")
+    if "SLURM_STEP_ID" in environ and len(gpus) < 2:
+        # The step that we run in, such as srun --pty bash, has all there is. (With GPUs that are not the same number
+        # everywhere, Slurm would give too few.)
+        words.append("--overlap")
     return words
 
 

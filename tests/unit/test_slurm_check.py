@@ -1,0 +1,297 @@
+"""What a site would refuse. What sbatch and sinfo print was recorded on Slurm 22.05.8, unless a line says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SchedulerError, SpecError
+from gridtf.schedulers.slurm import check, directives, site
+from gridtf.schedulers.slurm.asked import Asked, asked_for
+from tests.support.rendering import plan
+
+SINFO = """\
+gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]
+cpu|up|7-00:00:00|1-infinite|1|idle|8|16000|(null)|c1
+short|up|30:00|1-2|4|idle|8|16000|gpu:4|n[1-4]
+"""
+NODES_DOWN = """\
+gpu*|up|7-00:00:00|1-infinite|2|down*|8|16000|gpu:4|n[1-2]
+gpu*|up|7-00:00:00|1-infinite|1|drained|8|16000|gpu:4|n3
+gpu*|up|7-00:00:00|1-infinite|1|mixed|8|16000|gpu:4|n4
+"""
+# several types of nodes, from Slurm's documentation of GRES
+MIXED = """\
+big*|up|infinite|1-infinite|2|idle~|64|512000+|gpu:a100:8(S:0-1)|a[1-2]
+big*|up|infinite|1-infinite|3|allocated|32|128000|gpu:v100:4(S:0),nvme:2|v[1-3]
+old|drain|1:00:00|1-infinite|1|idle|16|64000|gpu:v100:2,gpu:k80:2|k1
+empty|inact|infinite|1-infinite|0|n/a|0|0|(null)|
+"""
+SHAPE = "allocation failure: Requested node configuration is not available\n"
+NO_PARTITION = "sbatch: error: invalid partition specified: {}\nallocation failure: Invalid partition name specified\n"
+CLOSED = "allocation failure: Required partition not available (inactive or drain)\n"
+STARTS = "sbatch: Job 1 to start at 2026-11-21T11:21:34 using 1 processors on nodes n1 in partition gpu\n"
+
+
+def asked(environ: dict[str, str] | None = None, **values: Any) -> tuple[Asked, ...]:
+    made = plan("slurm", name="x", **values)
+    types = [name for name in ("ps", "evaluator") if made.spec.task(name).partition]
+    return asked_for(directives.directives(made), made.spec, types, environ or {})
+
+
+def refusal(said: str, sinfo: str = SINFO, environ: dict[str, str] | None = None, **values: Any) -> SpecError:
+    code = 0 if said == STARTS else 1
+    with pytest.raises(SpecError) as caught:
+        check.judge(asked(environ, **values), code, said, site.partitions(sinfo))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "what", "hint"),
+    [
+        ({"nodes": 9}, "nodes", "9 nodes asked for, partition gpu has 4", "there are: gpu (4), cpu (1), short (4)"),
+        ({"nodes": "5-9"}, "nodes", "5 nodes asked for, partition gpu has 4", ""),
+        ({"tasks": {"worker": {"count": 9}}, "tasks_per_node": 1}, "tasks", "9 nodes asked for", ""),
+        (
+            {"nodes": 2, "partition": "cpu"},
+            "nodes",
+            "2 nodes asked for, partition cpu has 1",
+            "these have enough: gpu (4), short (4)",
+        ),
+        (
+            {"nodes": 3, "partition": "short"},
+            "nodes",
+            "3 nodes asked for, partition short gives a job 2 at the most",
+            "these allow it: gpu (4)",
+        ),
+        (
+            {"gpus_per_node": 1, "partition": "cpu"},
+            "gpus_per_node",
+            "no node of partition cpu has GPUs",
+            "these have: gpu (4 each), short (4 each)",
+        ),
+        ({"gpus_per_task": 1, "partition": "cpu"}, "gpus_per_task", "no node of partition cpu has GPUs", ""),
+        (
+            {"gpus_per_node": 9},
+            "gpus_per_node",
+            "9 GPUs a node asked for, those of partition gpu have 4",
+            "there are: gpu (4 each), cpu (none)",
+        ),
+        ({"native": ["--gres=gpu:a100:1"]}, "native", "no node of partition gpu has a100 GPUs", "gpu (4 each)"),
+        ({"cpus_per_task": 99}, "cpus_per_task", "99 CPUs a node asked for, those of partition gpu have 8", "(8)"),
+        ({"tasks_per_node": 9}, "tasks_per_node", "9 CPUs a node asked for", ""),
+        ({"mem": "900G"}, "mem", "921600 MiB of memory a node asked for, those of partition gpu have 16000", "MiB"),
+        ({"mem_per_task": "900G"}, "mem_per_task", "921600 MiB", ""),
+        ({"native": ["-N", "--nodes=7"]}, "native", "7 nodes asked for", ""),
+        (
+            {"gpus_per_node": 2, "tasks": {"ps": {"count": 2, "partition": "cpu", "cpus": 9}}},
+            "tasks.ps.cpus",
+            "9 CPUs a node asked for, those of partition cpu have 8",
+            "",
+        ),
+        ({"nodes": 2, "partition": "cpu,short", "gpus_per_node": 9}, "nodes", "2 nodes asked for, partition cpu", ""),
+    ],
+)
+def test_more_than_the_site_can_ever_give(values: dict[str, Any], key: str, what: str, hint: str) -> None:
+    error = refusal(SHAPE, **values)
+    assert error.key == key
+    assert what in error.problem
+    assert hint in error.hint
+    assert "\n" not in error.problem + error.hint
+
+
+def test_other_words_for_the_same() -> None:
+    # with EnforcePartLimits=ALL
+    assert refusal("allocation failure: Node count specification invalid\n", nodes=9).key == "nodes"
+    said = "allocation failure: Requested time limit is invalid (missing or exceeds some limit)\n"
+    assert refusal(said, partition="short", time="2h").key == "time"
+
+
+def test_a_partition_that_is_not_there() -> None:
+    error = refusal(NO_PARTITION.format("gpux"), partition="gpux")
+    assert (error.key, error.problem) == ("partition", "partition 'gpux' is not there")
+    assert error.why == "did you mean gpu?"
+    assert error.hint == "these are: gpu (default), cpu, short"
+    assert refusal(NO_PARTITION.format("x"), partition="cpu,x").problem == "partition 'x' is not there"
+    assert refusal(NO_PARTITION.format("x"), native=["-p x"]).key == "native"
+    assert (
+        refusal(NO_PARTITION.format("x"), environ={"SBATCH_PARTITION": "x"}, partition="cpu").key == "SBATCH_PARTITION"
+    )
+    riders = {"ps": {"count": 2, "partition": "cpux"}}
+    assert refusal(NO_PARTITION.format("cpux"), tasks=riders).key == "tasks.ps.partition"
+
+
+def test_a_partition_that_takes_no_jobs() -> None:
+    error = refusal(CLOSED, SINFO.replace("short|up", "short|drain"), partition="short")
+    assert (error.key, error.problem) == ("partition", "partition short takes no jobs now (drain)")
+    assert error.hint == "these do: gpu (default), cpu"
+    error = refusal("allocation failure: User's group not permitted to use this partition\n", partition="short")
+    assert (error.key, error.why) == ("partition", "partition short")
+    assert "cpu" in error.hint
+
+
+def test_a_walltime_that_sbatch_takes_and_the_partition_never_gives() -> None:
+    error = refusal(STARTS, partition="short", time="2h")
+    assert (error.key, error.problem) == ("time", "02:00:00 is more than partition short allows (00:30:00)")
+    assert error.hint == "these allow it: gpu (7-00:00:00), cpu (7-00:00:00)"
+    assert "QOS" in error.why
+    error = refusal(STARTS, time="30d")
+    assert error.hint.startswith("no partition does; there are: gpu (7-00:00:00)")
+    riders = {"ps": {"count": 1, "partition": "short"}}
+    assert "partition short allows" in refusal(STARTS, time="1h", tasks=riders).problem
+    assert refusal(STARTS, environ={"SBATCH_TIMELIMIT": "8-0"}).key == "SBATCH_TIMELIMIT"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"partition": "short", "time": 30},
+        {"partition": "cpu,short", "time": "2h"},  # the other one will do
+        {"partition": "short", "time": "2h", "native": ["--qos=long"]},  # which may allow more
+        {"native": ["--time=UNLIMITED"]},
+    ],
+)
+def test_walltimes_that_can_be(values: dict[str, Any]) -> None:
+    assert check.judge(asked(**values), 0, STARTS, site.partitions(SINFO)) == ()
+
+
+def test_what_is_of_the_moment_is_a_note() -> None:
+    (note,) = check.judge(asked(nodes=4), 1, SHAPE, site.partitions(NODES_DOWN))
+    assert note.endswith("cannot be used now: n[1-2] down (does not answer), n3 drained")
+    assert refusal(SHAPE, NODES_DOWN, nodes=5).problem == "5 nodes asked for, partition gpu has 4"
+    down = SINFO.replace("gpu*|up", "gpu*|down")
+    assert check.judge(asked(time=10), 0, STARTS, site.partitions(down)) == (
+        "the job waits until a partition is open again: gpu (down)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "values", "key"),
+    [
+        ("sbatch: error: Invalid generic resource (gres) specification", {"native": ["--gres=tpu:1"]}, "native"),
+        ("allocation failure: Invalid feature specification", {"native": ["--constraint=x"]}, "native"),
+        ("allocation failure: Requested reservation is invalid", {"native": ["--reservation=x"]}, "native"),
+        ("allocation failure: Invalid license specification", {"native": ["-L x"]}, "native"),
+        ("allocation failure: Invalid node name specified", {"native": ["-w x"]}, "native"),
+        ("sbatch: error: Invalid --time specification", {"native": ["--time=abc"]}, "native"),
+        ("sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more", {"native": ["--bogus"]}, "native"),
+        # sites with accounting: from Slurm's sources of messages
+        ("allocation failure: Invalid account or account/partition combination specified", {"account": "x"}, "account"),
+        ("allocation failure: Invalid account or account/partition combination specified", {}, "account"),
+        ("allocation failure: Invalid qos specification", {"native": ["--qos=x"]}, "native"),
+    ],
+)
+def test_the_rest_in_slurms_own_words(said: str, values: dict[str, Any], key: str) -> None:
+    error = refusal(said, **values)
+    assert error.key == key
+    assert error.problem in said
+    assert error.hint
+
+
+def test_a_refusal_for_a_reason_of_its_own() -> None:
+    # from Slurm's documentation
+    said = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    with pytest.raises(SchedulerError, match="refuse this job: Job violates accounting/QOS policy") as caught:
+        check.judge(asked(), 1, said, site.partitions(SINFO))
+    assert "short: 4 nodes, walltime 00:30:00, GPUs 4 each" in caught.value.hint
+
+
+def test_what_sinfo_prints() -> None:
+    big, old, empty = site.partitions(MIXED)
+    assert (big.name, big.default, big.limit, big.most_nodes, big.size) == ("big", True, None, None, 5)
+    assert (old.up, old.limit, empty.size, empty.nodes) == ("drain", 3600, 0, ())
+    assert [some.gpus() for some in big.nodes + old.nodes] == [8, 4, 4]
+    assert old.nodes[0].gpus("k80") == 2
+    assert big.nodes[0].mem == 512000
+    assert all(some.works for some in big.nodes)
+    assert site.gpus(big) == "8 a100 each or 4 v100 each"
+    assert site.not_working([big, old]) == ""
+
+
+def test_nodes_of_several_kinds() -> None:
+    error = refusal(SHAPE, MIXED, nodes=3, gpus_per_node=8)
+    assert "3 nodes with 8 GPUs" in error.problem
+    assert "partition big has 2 such" in error.problem
+    assert error.key == "nodes"
+    error = refusal(SHAPE, MIXED, native=["--gres=gpu:h100:1"])
+    assert "no node of partition big has h100 GPUs" in error.problem
+
+
+def test_what_is_asked_is_read_from_the_script() -> None:
+    tasks = {"worker": {"count": 4}, "ps": {"count": 2, "partition": "cpu", "cpus": 3, "mem": "1G"}}
+    made = {"nodes": 2, "gpus_per_node": 2, "time": "1h", "cpus_per_task": 4, "mem_per_task": "2G", "tasks": tasks}
+    first, second = asked(**made)
+    assert (first.partitions, first.nodes, first.gpus, first.cpus, first.time) == ((), 2, 2, 8, 3600)
+    assert first.mem == 4096
+    assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
+    assert 1024 <= second.mem <= 1026
+    (native,) = asked(native=["-p", "--partition=a,b", "-t2:00:00", "--gpus-per-node", "-N 3", "--mem=max"])
+    assert (native.partitions, native.time, native.nodes, native.mem) == (("a", "b"), 7200, 3, 0)
+
+
+# --- what is asked, with commands that only print ----------------------------------------------------------------
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_QOS"):
+        monkeypatch.delenv(name, raising=False)
+    command(tmp_path, "sinfo", f"cat <<'END'\n{SINFO}END")
+    command(tmp_path, "scontrol", 'echo "Slurmctld(primary) at ctl is DOWN"')
+    command(tmp_path, "sacctmgr", "echo physics; echo chemistry,physics")
+    return tmp_path
+
+
+def command(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f'#!/bin/bash\necho {name} "$@" >> "{folder}/asked"\n{script}\n')
+    path.chmod(0o755)
+
+
+def answers(tools: Path, said: str, code: int = 1) -> None:
+    command(tools, "sbatch", f"cat >> '{tools}/script'\ncat >&2 <<'END'\n{said}\nEND\nexit {code}")
+
+
+def names(tools: Path) -> list[str]:
+    return [line.split()[0] for line in (tools / "asked").read_text().splitlines()]
+
+
+def test_a_job_that_is_fine_costs_one_command(tools: Path) -> None:
+    answers(tools, STARTS, 0)
+    assert check.check(plan("slurm", run_dir="/runs/x")) == ()
+    assert (tools / "asked").read_text() == "sbatch --test-only /runs/x/job.sh\n"
+    assert check.check(plan("slurm", time=10), "#!/bin/bash\ntrue\n") == ()
+    assert (tools / "script").read_text() == "#!/bin/bash\ntrue\n"
+    assert names(tools) == ["sbatch", "sbatch", "sinfo"]
+
+
+def test_a_site_whose_partitions_cannot_be_asked_for(tools: Path) -> None:
+    command(tools, "sinfo", "exit 1")
+    answers(tools, STARTS, 0)
+    assert check.check(plan("slurm", time="99d")) == ()
+    answers(tools, SHAPE)
+    with pytest.raises(SchedulerError, match="sinfo has failed"):
+        check.check(plan("slurm", nodes=9))
+
+
+def test_the_accounts_that_one_has_are_offered(tools: Path) -> None:
+    answers(tools, "allocation failure: Invalid account or account/partition combination specified")
+    with pytest.raises(SpecError) as caught:
+        check.check(plan("slurm", account="physisc"))
+    assert (caught.value.key, caught.value.hint) == ("account", "yours are: chemistry, physics")
+
+
+def test_no_controller(tools: Path) -> None:
+    answers(tools, "allocation failure: Unable to contact slurm controller (connect failure)")
+    with pytest.raises(SchedulerError, match="Slurm's controller on ctl does not answer"):
+        check.check(plan("slurm"))
+    assert names(tools) == ["sbatch", "scontrol"]
+
+
+def test_no_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SchedulerError, match="sbatch is not there"):
+        check.check(plan("slurm"))
