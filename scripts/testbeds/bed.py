@@ -1,0 +1,148 @@
+"""What is written down of a test bed: its state folder.
+
+STATE/bed.json      what it was brought up with, and the first process of every host
+STATE/shared        the real shared folder, seen by the hosts as /mnt/shared; home/alice, home/bob
+STATE/etc           the /etc that all hosts see
+STATE/disk/HOST     what outlives a power cut of that host, seen by it as /run/testbed/disk
+STATE/log           what hosts and daemons say, seen by all hosts as /run/testbed/log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .errors import TestbedError
+from .processes import Process
+
+BASE = Path("/run/gridtf-testbed")
+HUB = "hub"
+
+
+def base() -> Path:
+    return Path(os.environ.get("GRIDTF_TESTBED_STATE") or BASE).absolute()
+
+
+@dataclasses.dataclass
+class Bed:
+    """A test bed. kind: its scheduler. shares: folders that hosts see where they are. hosts: first process of each.
+
+    options: KEY=VALUE for the scheduler's configuration. cut: hosts whose link is down.
+    """
+
+    kind: str
+    laggy: bool = False
+    cgroups: bool = False
+    accounting: bool = False
+    shares: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    hosts: dict[str, Process] = dataclasses.field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> Path:
+        return base() / self.kind
+
+    @property
+    def record(self) -> Path:
+        return self.state / "bed.json"
+
+    @property
+    def shared(self) -> Path:
+        return self.state / "shared"
+
+    @property
+    def etc(self) -> Path:
+        return self.state / "etc"
+
+    @property
+    def log(self) -> Path:
+        return self.state / "log"
+
+    def host_log(self, host: str) -> Path:
+        return self.log / f"host.{host}.log"
+
+    def disk(self, host: str) -> Path:
+        return self.state / "disk" / host
+
+    def save(self) -> None:
+        new = self.record.with_suffix(".new")
+        new.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+        new.replace(self.record)
+
+
+def load(kind: str) -> Bed | None:
+    """The test bed that is up, or what is left of it; None when there is none."""
+    try:
+        data = json.loads((base() / kind / "bed.json").read_text())
+    except FileNotFoundError:
+        return None
+    known = {field.name for field in dataclasses.fields(Bed)}  # another version of this script may have written it
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items() if name in known
+    }
+    values["hosts"] = {name: Process(**process) for name, process in data["hosts"].items()}
+    return Bed(**values)
+
+
+def require(kind: str) -> Bed:
+    bed = load(kind)
+    if bed is None:
+        raise TestbedError(f"no {kind} test bed is up", hint=f"bring one up: scripts/testbed {kind} up")
+    return bed
+
+
+@contextlib.contextmanager
+def locked(limit: float = 900) -> Iterator[None]:
+    """One command at a time that changes a test bed. The lock is on the folder itself: no file to leave behind."""
+    folder = base()
+    waits = False
+    end = time.monotonic() + limit
+    while True:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if folder.exists() and os.fstat(descriptor).st_ino == folder.stat().st_ino:
+                break  # else the last `down` has removed it in between
+        except BlockingIOError:
+            if time.monotonic() > end:
+                os.close(descriptor)
+                raise TestbedError(
+                    "another scripts/testbed is at work", why=f"it has held {folder} for {limit:.0f} s"
+                ) from None
+            if not waits:
+                print("==> waiting for another scripts/testbed that is at work", file=sys.stderr, flush=True)
+            waits = True
+            time.sleep(0.1)
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # not empty: a bed is up
+            folder.rmdir()
+        os.close(descriptor)
+
+
+def remove(bed: Bed) -> None:
+    """Remove the state folder, if it is one."""
+    if bed.state.exists() and any(bed.state.iterdir()) and not bed.record.exists():
+        raise TestbedError(
+            f"{bed.state} is not the folder of a test bed",
+            why="it holds other files, which are not removed",
+            hint="name another folder in GRIDTF_TESTBED_STATE",
+        )
+    shutil.rmtree(bed.state, ignore_errors=True)
+    if bed.state.exists():
+        shutil.rmtree(bed.state)  # a second try, which says why

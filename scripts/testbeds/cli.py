@@ -1,0 +1,177 @@
+"""scripts/testbed KIND VERB …"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import ModuleType
+
+from . import bed as beds
+from . import cluster, enter, processes, slurm
+from .bed import HUB, Bed
+from .errors import TestbedError
+
+_KINDS: dict[str, ModuleType] = {"slurm": slurm}
+_ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces: a login host, a
+controller, four hosts with four pretended GPUs each, and one without. Users: alice and bob. Shared folder:
+/mnt/shared, with their homes. Needs root."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        _need_root()
+        return int(options.action(_KINDS[options.kind], options) or 0)
+    except TestbedError as error:
+        print(error, file=sys.stderr)
+        return error.code
+    except BrokenPipeError:  # whoever read what is printed here has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(TestbedError("the test bed cannot do that", why=str(error), hint=_advice(error)), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _up(scheduler: ModuleType, options: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    for option in options.option:
+        if "=" not in option:
+            raise TestbedError(f"--option {option} is not KEY=VALUE", code=2)
+    bed = Bed(
+        options.kind,
+        laggy=options.shared == "laggy",
+        cgroups=options.cgroups,
+        accounting=options.accounting,
+        shares=cluster.shares(options.share),
+        options=tuple(options.option),
+    )
+    cluster.up(scheduler, bed, _quiet if options.quiet else _say)
+    if not options.quiet:
+        _say(f"{len(scheduler.HOSTS)} hosts are up after {time.monotonic() - begin:.1f} s: {' '.join(scheduler.HOSTS)}")
+        _say(f"try: {shlex.quote(sys.argv[0])} {options.kind} exec login sinfo")
+
+
+def _down(scheduler: ModuleType, options: argparse.Namespace) -> None:
+    with beds.locked():
+        cluster.down(options.kind)
+
+
+def _exec(scheduler: ModuleType, options: argparse.Namespace) -> int:
+    bed = beds.require(options.kind)
+    host = _host(bed, options.host)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise TestbedError("no command was given", hint=f"scripts/testbed {options.kind} exec {host} CMD …", code=2)
+    extra = dict(pair.partition("=")[::2] for pair in options.env)
+    user = "root" if options.root else options.user
+    environ = enter.environment(user, os.environ, {**scheduler.ENVIRONMENT, **extra})
+    if not processes.alive(bed.hosts[host]):
+        raise TestbedError(
+            f"host {host} has no power", hint=f"boot it: scripts/testbed {options.kind} mend {host}", code=255
+        )
+    return enter.run(bed.hosts[host], user, command, environ, options.cwd)
+
+
+def _kill(scheduler: ModuleType, options: argparse.Namespace) -> None:
+    with beds.locked():
+        bed = beds.require(options.kind)
+        cluster.kill(bed, _host(bed, options.host))
+
+
+def _cut(scheduler: ModuleType, options: argparse.Namespace) -> None:
+    with beds.locked():
+        bed = beds.require(options.kind)
+        cluster.cut(bed, _host(bed, options.host))
+
+
+def _mend(scheduler: ModuleType, options: argparse.Namespace) -> None:
+    with beds.locked():
+        bed = beds.require(options.kind)
+        cluster.mend(scheduler, bed, _host(bed, options.host))
+
+
+def _status(scheduler: ModuleType, options: argparse.Namespace) -> None:
+    bed = beds.require(options.kind)
+    for host, address in scheduler.HOSTS.items():
+        print(f"{host:8}{cluster.stands(bed, host):11}{address}")
+    print(scheduler.summary(bed), end="")
+
+
+def _host(bed: Bed, name: str) -> str:
+    if name not in bed.hosts or name == HUB:
+        known = ", ".join(host for host in bed.hosts if host != HUB)
+        raise TestbedError(f"no host {name}", hint=f"there are: {known}", code=2)
+    return name
+
+
+def _need_root() -> None:
+    if os.geteuid() != 0:
+        raise TestbedError(f"{sys.argv[0]} needs root, to make hosts of namespaces", hint="run it with sudo", code=2)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "namespaces and mounts need all of root's rights; in a container: docker run --privileged"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"free some space in {beds.base()}, or name another folder in GRIDTF_TESTBED_STATE"
+    return ""
+
+
+def _say(line: str) -> None:
+    print(f"==> {line}", flush=True)
+
+
+def _quiet(line: str) -> None:
+    """Say nothing."""
+
+
+def _end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/testbed", description=_ABOUT)
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for kind in _KINDS:
+        verbs = kinds.add_parser(kind, description=_ABOUT, help=f"a {kind} cluster").add_subparsers(
+            required=True, metavar="VERB"
+        )
+        up = verbs.add_parser("up", help="from nothing to all hosts idle; restarts what is up")
+        up.add_argument(
+            "--shared", choices=("plain", "laggy"), default="plain", help="how truthful the shared folder is"
+        )
+        up.add_argument("--cgroups", action="store_true", help="constrain jobs to their GPUs by control groups (v1)")
+        up.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB (200 MB to install)")
+        up.add_argument("--share", action="append", default=[], metavar="DIR", help="a folder that all hosts see there")
+        up.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf")
+        up.add_argument("--quiet", action="store_true", help="print errors only")
+        up.set_defaults(action=_up)
+        verbs.add_parser("down", help="leave nothing but the packages").set_defaults(action=_down)
+        run = verbs.add_parser("exec", help="run a command on a host")
+        run.add_argument("--user", default="alice", help="alice (default), bob, root, …")
+        run.add_argument("--root", action="store_true", help="the same as --user root")
+        run.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="a variable for the command")
+        run.add_argument("--cwd", metavar="DIR", help="where; default: here if that host has it, else the user's home")
+        run.add_argument("host", metavar="HOST")
+        run.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
+        run.set_defaults(action=_exec)
+        for verb, action, text in (
+            ("kill", _kill, "a power cut of a host"),
+            ("cut", _cut, "the link of a host goes down"),
+            ("mend", _mend, "the link is up again, or the host boots; waits until Slurm can use it"),
+        ):
+            one = verbs.add_parser(verb, help=text)
+            one.add_argument("host", metavar="HOST")
+            one.set_defaults(action=action)
+        verbs.add_parser("status", help="how the hosts stand").set_defaults(action=_status)
+    return parser

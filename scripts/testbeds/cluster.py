@@ -1,0 +1,194 @@
+"""Bring a test bed up and down; cut the power or the link of a host, and mend it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from . import accounts, boot, groups, network, packages, processes, view
+from . import bed as beds
+from .bed import HUB, Bed
+from .errors import TestbedError
+
+LAGGY = ("negative_timeout=8", "attr_timeout=3")  # seconds for which a host believes what it has once seen
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def up(scheduler: ModuleType, bed: Bed, say: Callable[[str], None]) -> None:
+    """From nothing, or from an older test bed, to hosts that are all ready. What fails is taken down again."""
+    packages.need({**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}, say)
+    with beds.locked():
+        down(bed.kind)
+        os.umask(0o022)
+        try:
+            _make_state(scheduler, bed)
+            since = time.time()
+            boot_hosts(scheduler, bed, [HUB])
+            boot_hosts(scheduler, bed, list(scheduler.HOSTS))
+            scheduler.wait_until_well(bed, list(scheduler.HOSTS), since=since)
+        except BaseException:
+            down(bed.kind)
+            raise
+
+
+def down(kind: str) -> None:
+    """Nothing is left: hosts die with all that they run, and take links and mounts along."""
+    bed = beds.load(kind) or Bed(kind)
+    late = processes.kill(list(bed.hosts.values()))
+    if late:
+        raise TestbedError(
+            "hosts do not die", why=f"processes {', '.join(str(one.pid) for one in late)} are stuck in the kernel"
+        )
+    groups.remove(bed.state)
+    beds.remove(bed)
+
+
+def stands(bed: Bed, host: str) -> str:
+    """up, no power, no daemon or link cut."""
+    if host not in bed.hosts or not processes.alive(bed.hosts[host]):
+        return "no power"
+    if boot.ended(bed.host_log(host)):
+        return "no daemon"
+    return "link cut" if host in bed.cut else "up"
+
+
+def kill(bed: Bed, host: str) -> None:
+    """A power cut: the host and all its processes are gone at once."""
+    if processes.kill([bed.hosts[host]]):
+        raise TestbedError(f"host {host} does not die", why=f"process {bed.hosts[host].pid} is stuck in the kernel")
+    bed.cut = tuple(name for name in bed.cut if name != host)
+    bed.save()
+
+
+def cut(bed: Bed, host: str) -> None:
+    """Its link goes down."""
+    _require_alive(bed, host)
+    network.switch(bed.hosts[HUB].pid, host, on=False)
+    bed.cut = (*(name for name in bed.cut if name != host), host)
+    bed.save()
+
+
+def mend(scheduler: ModuleType, bed: Bed, host: str) -> None:
+    """The link is up again; a host without power, or whose daemon is dead, boots. Returns when it can be used again."""
+    since = 0.0
+    if boot.ended(bed.host_log(host)):
+        kill(bed, host)
+    if processes.alive(bed.hosts[host]):
+        network.switch(bed.hosts[HUB].pid, host, on=True)
+    else:
+        since = time.time()
+        boot_hosts(scheduler, bed, [host])
+    bed.cut = tuple(name for name in bed.cut if name != host)
+    bed.save()
+    scheduler.wait_until_well(bed, [host], since=since)
+
+
+def boot_hosts(scheduler: ModuleType, bed: Bed, hosts: Sequence[str]) -> None:
+    """Switch hosts on, all at once."""
+    begun = []
+    for host in hosts:
+        begun.append(boot.begin(host, bed.host_log(host), _start(scheduler, bed, host)))
+        bed.hosts[host] = begun[-1].process
+        bed.save()
+    if hosts != [HUB]:
+        network.plug(bed.hosts[HUB].pid, {host: bed.hosts[host].pid for host in hosts})
+    boot.finish(begun)
+
+
+def shares(extra: Sequence[str]) -> tuple[str, ...]:
+    """The folders that all hosts see where they are: the checkout, the Pythons in use, and extra.
+
+    TestbedError when one is missing or closed to plain users.
+    """
+    wanted = {str(CHECKOUT): True, sys.prefix: False, sys.base_prefix: False}
+    for environment in (os.environ.get("VIRTUAL_ENV"), CHECKOUT / ".venv", CHECKOUT / ".venv-test"):
+        if environment:
+            wanted.update(dict.fromkeys(_python_folders(Path(environment)), False))
+    wanted.update({os.path.abspath(folder): True for folder in extra})  # noqa: PTH100  (links are kept as they are)
+    found: dict[str, None] = {}
+    for folder, required in wanted.items():
+        path = Path(folder)
+        if path.is_dir() and view.enterable(path):
+            if str(path.resolve()) not in ("/", "/usr"):
+                found.update(dict.fromkeys((str(path), str(path.resolve()))))
+        elif required:
+            why = "plain users may not enter it" if path.is_dir() else "it is not a folder"
+            raise TestbedError(
+                f"{folder} cannot be shared", why=why, hint="chmod -R o+rX lets them in" if path.is_dir() else ""
+            )
+    return tuple(found)
+
+
+def _python_folders(environment: Path) -> list[str]:
+    """A virtual environment, and where its Python comes from (pyvenv.cfg: home = /usr/bin)."""
+    try:
+        lines = (environment / "pyvenv.cfg").read_text().splitlines()
+    except OSError:
+        return []
+    homes = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == "home"]
+    python = (environment / "bin" / "python").resolve()
+    return [str(environment), *(str(Path(home).parent) for home in homes), str(python.parent.parent)]
+
+
+def _start(scheduler: ModuleType, bed: Bed, host: str) -> Callable[[], None]:
+    """What the first process of a host does once its link is there."""
+
+    def start() -> None:
+        if host == HUB:
+            network.make_hub()
+        else:
+            network.connect(scheduler.HOSTS[host])
+        view.build(_view(scheduler, bed, host))
+        if bed.laggy and host != HUB:
+            _mount_laggy(host)
+        scheduler.start(bed, host)
+
+    return start
+
+
+def _view(scheduler: ModuleType, bed: Bed, host: str) -> view.View:
+    shared = view.REAL + "/shared" if bed.laggy else view.SHARED
+    binds = [(bed.etc, "/etc"), (bed.log, view.LOG), (bed.disk(host), view.DISK), (bed.shared, shared)]
+    own_groups = groups.binds(bed.state, host) if bed.cgroups else []
+    return view.View((*binds, *scheduler.binds(bed)), bed.shares, tuple(own_groups))
+
+
+def _mount_laggy(host: str) -> None:
+    """This host's own view of the shared folder, with caches that lie as those of network file systems do."""
+    Path(view.REAL).chmod(0o700)
+    Path(view.SHARED).mkdir()
+    before = Path(view.SHARED).stat().st_dev
+    log = f"{view.LOG}/bindfs.{host}.err"
+    boot.service(view.laggy_command(LAGGY), log)
+    end = time.monotonic() + 20
+    while Path(view.SHARED).stat().st_dev == before:
+        if time.monotonic() > end:
+            raise TestbedError("bindfs does not mount", why=Path(log).read_text(errors="replace").strip())
+        time.sleep(0.01)
+
+
+def _make_state(scheduler: ModuleType, bed: Bed) -> None:
+    bed.state.mkdir(parents=True)
+    bed.state.chmod(0o755)
+    bed.save()
+    for folder in (bed.shared, bed.log, *(bed.disk(host) for host in (HUB, *scheduler.HOSTS))):
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    bed.log.chmod(0o755)
+    for user, number in accounts.USERS.items():
+        home = bed.shared / "home" / user
+        home.mkdir(parents=True)
+        os.chown(home, number, number)
+    if bed.cgroups:
+        groups.make(bed.state, [HUB, *scheduler.HOSTS])
+    accounts.make_etc(bed.etc, {HUB: "127.0.1.1", **scheduler.HOSTS})
+    scheduler.prepare(bed)
+
+
+def _require_alive(bed: Bed, host: str) -> None:
+    if not processes.alive(bed.hosts[host]):
+        raise TestbedError(f"host {host} has no power", hint=f"boot it: scripts/testbed {bed.kind} mend {host}")

@@ -1,0 +1,146 @@
+"""Run a command on a host, as if logged in there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import accounts, kernel, processes
+from .errors import TestbedError
+from .processes import Process
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def environment(user: str, caller: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """What a command finds: who it is, the caller's PATH with the checkout's own environments, and extra."""
+    environ = {
+        "PATH": search_path(caller),
+        "HOME": accounts.home(user),
+        "USER": user,
+        "LOGNAME": user,
+        "SHELL": "/bin/bash",
+        "TERM": caller.get("TERM", "dumb"),
+        "LANG": caller.get("LANG", "C.UTF-8"),
+    }
+    return {**environ, **extra}
+
+
+def search_path(caller: Mapping[str, str]) -> str:
+    """The checkout's environments come first, but for a caller who has entered one: that one is meant."""
+    path = caller.get("PATH", os.defpath).split(":")
+    own = [str(_CHECKOUT / name / "bin") for name in (".venv", ".venv-test")]
+    entered = "VIRTUAL_ENV" in caller or any(folder in path for folder in own)
+    own = [folder for folder in own if Path(folder).is_dir() and folder not in path]
+    return ":".join([*path, *own] if entered else [*own, *path])
+
+
+def run(process: Process, user: str, command: Sequence[str], environ: Mapping[str, str], cwd: str | None = None) -> int:
+    """Run a command on the host of this first process. Returns its exit code; 128 + N when signal N ended it.
+
+    cwd: a folder of the host; None: the caller's folder if the host has it, else the user's home.
+
+    Signals that this process is sent are passed on, and the command dies with this process.
+    """
+    try:
+        namespaces = kernel.open_namespaces(process.pid, kernel.NAMESPACES)
+    except FileNotFoundError:
+        namespaces = {}
+    if not namespaces or not processes.alive(process):  # asked with them open: they are its own
+        raise TestbedError("the host has just lost its power", code=255)
+    awaited = {*_FORWARDED, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    kernel.enter({"pid": namespaces.pop("pid")})
+    child = os.fork()
+    if child == 0:
+        _become(namespaces, user, cwd or _folder(), command, environ, awaited)
+    while True:
+        info = signal.sigwaitinfo(awaited)
+        if info.si_signo != signal.SIGCHLD:
+            if info.si_code <= 0:  # sent by a process; what a terminal sends, the command has got itself
+                os.kill(child, info.si_signo)
+            continue
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def capture(
+    process: Process, command: Sequence[str], environ: Mapping[str, str], limit: float = 20
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the test bed's own on a host, as root. subprocess.TimeoutExpired after limit seconds."""
+    namespaces = kernel.open_namespaces(process.pid, [name for name in kernel.NAMESPACES if name != "pid"])
+    try:
+        return subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            env=environ,
+            preexec_fn=lambda: kernel.enter(namespaces),
+        )
+    finally:
+        for descriptor in namespaces.values():
+            os.close(descriptor)
+
+
+def _become(
+    namespaces: dict[str, int],
+    user: str,
+    where: str | tuple[str, int, int] | None,
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    blocked: set[signal.Signals],
+) -> None:
+    """In the child: enter the host, become the user, and run the command. Never returns."""
+    try:
+        kernel.enter(namespaces)
+        account = pwd.getpwnam(user)
+        os.initgroups(user, account.pw_gid)
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
+        kernel.die_with_parent()
+        if isinstance(where, str):
+            os.chdir(where)
+        else:
+            _go(where, environ["HOME"])
+        # Python ignores the first two, nohup and shells others; somebody who has just logged in ignores none
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *_FORWARDED):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        try:
+            os.execvpe(command[0], list(command), dict(environ))  # noqa: S606
+        except FileNotFoundError:
+            print(f"error: {command[0]}: no such command on this host", file=sys.stderr)
+            os._exit(127)
+    except BaseException as error:
+        print(f"error: {command[0]} cannot be run on this host: {error}", file=sys.stderr)
+        os._exit(126)
+
+
+def _folder() -> tuple[str, int, int] | None:
+    """The caller's folder, and what it is known by."""
+    with contextlib.suppress(OSError):
+        found = Path.cwd().stat()
+        return str(Path.cwd()), found.st_dev, found.st_ino
+    return None
+
+
+def _go(where: tuple[str, int, int] | None, home: str) -> None:
+    """To the caller's folder if this host has it (not another one of that name), else home."""
+    if where is not None:
+        with contextlib.suppress(OSError):
+            found = Path(where[0]).stat()
+            if (found.st_dev, found.st_ino) == where[1:]:
+                os.chdir(where[0])
+                return
+    os.chdir(home if os.access(home, os.X_OK) else "/")

@@ -1,0 +1,76 @@
+"""Debian packages, installed where they are missing, without starting what they bring."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from .errors import TestbedError
+from .network import SBIN
+
+_POLICY = Path("/usr/sbin/policy-rc.d")
+_BUSY = ("Could not get lock", "Unable to lock", "is another process using it")
+
+
+def need(packages: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """packages: command -> the packages that bring it. TestbedError where they are missing and cannot be had."""
+    absent = [names.split() for command, names in packages.items() if not shutil.which(command, path=SBIN)]
+    missing = sorted({name for names in absent for name in names})
+    if not missing:
+        return
+    if not shutil.which("apt-get"):
+        raise TestbedError(
+            f"missing here: {', '.join(missing)}",
+            why="there is no apt-get to install them with",
+            hint="the test bed needs Debian or Ubuntu; in a container: docker run --privileged -it debian:12",
+        )
+    say(f"installing {' '.join(missing)}")
+    install = ["install", "-y", "--no-install-recommends", *missing]
+    with _nothing_starts():
+        done = _apt(install)
+        if done.returncode != 0:  # no package lists yet, or old ones
+            update = _apt(["update"])
+            done = _apt(install)
+            if done.returncode != 0:
+                said = (done.stderr.strip() or update.stderr.strip()).splitlines()
+                raise TestbedError(
+                    f"cannot be installed: {', '.join(missing)}",
+                    why="\n".join(said[-3:]),
+                    hint="check the network and the package sources, then: apt-get update",
+                )
+
+
+def _apt(arguments: list[str], limit: float = 600) -> subprocess.CompletedProcess[str]:
+    """apt-get, again and again while somebody else holds its lock. limit: seconds."""
+    end = time.monotonic() + limit
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1", "LC_ALL": "C.UTF-8"}
+    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    while True:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            raise TestbedError(f"apt-get {arguments[0]} has not ended after {limit:.0f} s") from None
+        if done.returncode == 0 or time.monotonic() > end or not any(word in done.stderr for word in _BUSY):
+            return done
+        time.sleep(2)
+
+
+@contextlib.contextmanager
+def _nothing_starts() -> Iterator[None]:
+    """Packages ask this file whether to start their daemons (invoke-rc.d(8)): no. One that is there is left alone."""
+    ours = not _POLICY.exists()
+    if ours:
+        _POLICY.write_text("#!/bin/sh\nexit 101\n")
+        _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        if ours:
+            _POLICY.unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+"""What a host sees of the file system.
+
+Its own /tmp, /var/tmp, /run, /mnt and /dev/shm; the test bed's /etc; the shared folder as /mnt/shared; and the
+folders that are shared where they are, such as this checkout, even those below a folder that is hidden or that plain
+users cannot enter. Nothing is changed in the real file system.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import kernel
+from .groups import ROOT
+
+OWN = {"/tmp": "1777", "/var/tmp": "1777", "/run": "755", "/mnt": "755", "/dev/shm": "1777"}  # noqa: S108
+SHARED = "/mnt/shared"
+REAL = "/run/testbed/real"  # what lies under a laggy view of the shared folder; only root gets there
+DISK = "/run/testbed/disk"
+LOG = "/run/testbed/log"
+
+
+@dataclass(frozen=True)
+class View:
+    """binds: (real path, where the host sees it). groups: control groups alike. shares: folders seen where they are."""
+
+    binds: tuple[tuple[Path, str], ...]
+    shares: tuple[str, ...] = ()
+    groups: tuple[tuple[Path, str], ...] = ()
+
+
+def enterable(folder: Path) -> bool:
+    """Whether everybody may pass through this folder."""
+    return bool(folder.stat().st_mode & stat.S_IXOTH)
+
+
+def hidden(shares: Iterable[str], enterable: Callable[[Path], bool] = enterable) -> list[str]:
+    """The folders that a host gets empty ones instead of: those of OWN, and the topmost that bar the way to a share."""
+    found = list(OWN)
+    for share in shares:
+        for folder in reversed(Path(share).parents):
+            if below(str(folder), found):
+                break
+            if not enterable(folder):
+                found.append(str(folder))
+                break
+    return found
+
+
+def below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def build(view: View) -> None:
+    """Make the view, in the mount namespace of the caller, who is the first process of a pid namespace."""
+    kernel.keep_mounts_inside()
+    kernel.mount("proc", "/proc", "proc")
+    masks = hidden(view.shares)
+    shares = sorted(share for share in view.shares if below(share, masks))
+    places = [*((Path(share), share) for share in shares), *view.binds]
+    opened = [(_open(real), real.is_dir(), target) for real, target in places]
+    groups = view.groups or (((ROOT, str(ROOT)),) if ROOT.exists() else ())
+    opened += [(_open(real), True, target) for real, target in groups]
+    kernel.mount("sysfs", "/sys", "sysfs")  # that of the old network namespace shows the wrong interfaces
+    if view.groups:
+        kernel.mount("tmpfs", ROOT, "tmpfs", "mode=755")
+    for mask in masks:
+        kernel.mount("tmpfs", mask, "tmpfs", f"mode={OWN.get(mask, '755')}")
+    for descriptor, is_folder, target in opened:
+        _make(Path(target), is_folder)
+        kernel.bind(descriptor, target)
+        os.close(descriptor)
+    Path("/run/lock").mkdir(mode=0o1777)
+    Path("/run/lock").chmod(0o1777)
+
+
+def laggy_command(options: Sequence[str]) -> list[str]:
+    return ["bindfs", "-f", "-o", ",".join(options), REAL + "/shared", SHARED]
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def _make(target: Path, is_folder: bool) -> None:
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir() if is_folder else target.touch()

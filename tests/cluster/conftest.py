@@ -1,0 +1,64 @@
+"""Test beds for the tests here: one for all of them, tidied after each test that has used it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Bed
+
+_HERE = Path(__file__).parent
+_BEDS = ("slurm", "laggy_slurm")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker("cluster")
+
+
+@contextmanager
+def bed_for_tests(**options: object) -> Iterator[Bed]:
+    """A test bed with a state folder of its own, that is gone at the end whatever happens."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to bring up hosts")
+    with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:  # short: sockets lie below it
+        bed = Bed(Path(folder) / "b")
+        try:
+            try:
+                bed.up(**options)  # type: ignore[arg-type]
+            except AssertionError as error:
+                if "cannot be installed" in str(error) or "missing here" in str(error):
+                    pytest.skip(str(error))
+                raise
+            yield bed
+        finally:
+            bed.down()
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Bed]:
+    """A Slurm cluster whose hosts all see the shared folder as it is."""
+    with bed_for_tests() as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def laggy_slurm() -> Iterator[Bed]:
+    """A Slurm cluster with a caching view of the shared folder on every host."""
+    with bed_for_tests(shared="laggy") as bed:
+        yield bed
+
+
+@pytest.fixture(autouse=True)
+def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The next test finds all hosts idle and no job."""
+    beds = [request.getfixturevalue(name) for name in _BEDS if name in request.fixturenames]
+    yield
+    for bed in beds:
+        bed.tidy()

@@ -1,0 +1,400 @@
+"""scripts/testbed: what it promises, on a real Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import bed_for_tests
+from tests.support.cluster import CHECKOUT, HOSTS, Bed
+
+GPU_HOSTS = ("n1", "n2", "n3", "n4")
+
+
+sys.path.append(str(CHECKOUT / "scripts"))
+from testbeds import enter, errors, packages, slurm as slurm_bed, slurmconf, view  # noqa: E402, I001
+
+
+def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None:
+    end = time.monotonic() + limit
+    while not happened():
+        assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+def test_a_command_runs_as_if_typed_on_the_host(slurm: Bed) -> None:
+    script = (
+        'read line; echo "$line|$(hostname)|$(id -un)|$HOME|$PWD|$USER|$LANG|$SLURM_CONF|$X"; echo oops >&2; exit 7'
+    )
+    done = slurm.run("n2", "bash", "-c", script, stdin="hello  you\n", env={"X": 'a "b"\n$c'}, check=False)
+    home = "/mnt/shared/home/alice"
+    assert done.stdout == f'hello  you|n2|alice|{home}|{home}|alice|C.UTF-8|/etc/slurm/slurm.conf|a "b"\n$c\n'
+    assert done.stderr == "oops\n"
+    assert done.returncode == 7
+
+
+def test_the_exit_code_tells_what_became_of_a_command(slurm: Bed) -> None:
+    assert slurm.run("n1", "bash", "-c", "kill -9 $$", check=False).returncode == 128 + signal.SIGKILL
+    missing = slurm.run("n1", "no-such-command", check=False)
+    assert missing.returncode == 127
+    assert "no-such-command: no such command on this host" in missing.stderr
+    assert slurm.run("n1", "/etc/passwd", check=False).returncode == 126
+
+
+def test_a_signal_is_passed_on(slurm: Bed) -> None:
+    trap = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    with slurm.running("login", trap) as (process, _):
+        process.terminate()
+        assert process.communicate(timeout=20)[0] == "got it\n"
+        assert process.returncode == 3
+
+
+def test_a_command_does_not_outlive_the_tool(slurm: Bed) -> None:
+    with slurm.running("login", "echo $$; exec sleep 1000") as (_, pid):
+        pass
+    await_("the process of the host is gone", lambda: slurm.run("login", "kill", "-0", pid, check=False).returncode)
+
+
+def test_users_are_plain_and_apart(slurm: Bed) -> None:
+    slurm.run("login", "bash", "-c", "umask 077; echo secret >mine")
+    other = slurm.run("n1", "cat", "/mnt/shared/home/alice/mine", user="bob", check=False)
+    assert "Permission denied" in other.stderr
+    assert slurm.run("n1", "cat", "/mnt/shared/home/alice/mine").stdout == "secret\n"
+    assert slurm.run("n1", "id", "-u", user="root").stdout == "0\n"
+    assert "/mnt/shared/home" not in Path("/etc/passwd").read_text()
+
+
+def test_a_host_has_folders_of_its_own_and_shares_one(slurm: Bed) -> None:
+    name = f"mark-{os.getpid()}"
+    for folder in ("/tmp", "/var/tmp", "/dev/shm", "/mnt/shared/home/alice"):
+        slurm.run("n1", "touch", f"{folder}/{name}")
+    look = f"ls -d {{/tmp,/var/tmp,/dev/shm,/mnt/shared/home/alice}}/{name} 2>/dev/null || :"
+    assert slurm.run("n2", "bash", "-c", look).stdout.split() == [f"/mnt/shared/home/alice/{name}"]
+    assert not [folder for folder in ("/tmp", "/var/tmp", "/dev/shm") if Path(folder, name).exists()]
+    assert (slurm.home() / name).stat().st_uid == 7001
+    assert slurm.seen(slurm.home() / name) == f"/mnt/shared/home/alice/{name}"
+
+
+def test_hosts_see_the_checkout_and_this_python_and_nothing_of_the_network(slurm: Bed) -> None:
+    code = "import sys, socket, gridtf; print(gridtf.__file__, [name for _, name in socket.if_nameindex()])"
+    seen = slurm.run("c1", sys.executable, "-c", code, user="bob", cwd=str(CHECKOUT)).stdout
+    assert seen == f"{CHECKOUT}/gridtf/__init__.py ['lo', 'eth0']\n"
+    assert slurm.run("c1", "cat", "/proc/net/route").stdout.count("\n") == 2  # its heading, and the cluster's own
+
+
+def test_tasks_of_a_job_run_on_all_hosts_with_gpus_of_their_own(slurm: Bed) -> None:
+    script = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
+    step = ["srun", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1", "bash", "-c", script]
+    assert sorted(slurm.run("login", *step).stdout.splitlines()) == [
+        f"{host} {gpu}" for host in GPU_HOSTS for gpu in (0, 1)
+    ]
+    step = ["srun", "-p", "cpu", "bash", "-c", script]
+    assert slurm.run("login", *step, user="bob").stdout == "c1\n"
+
+
+def test_partitions(slurm: Bed) -> None:
+    shown = slurm.run("login", "sinfo", "-h", "-o", "%P %D %l %G").stdout.splitlines()
+    assert [line.replace("gpu:4(S:0)", "gpu:4") for line in shown] == [
+        "gpu* 4 7-00:00:00 gpu:4",
+        "cpu 1 7-00:00:00 (null)",
+        "short 4 30:00 gpu:4",
+        "scavenge 4 7-00:00:00 gpu:4",
+    ]
+
+
+def test_power_and_links_fail_and_are_mended(slurm: Bed) -> None:
+    """Slurm notices both; the processes of a host without power are gone, those of one without a link live on."""
+    script = "echo ready; exec sleep 1000"
+    with slurm.running("n4", script) as (without_power, _), slurm.running("n3", script) as (without_link, _):
+        slurm.kill("n4")
+        slurm.cut("n3")
+        assert without_power.wait(20) == 128 + signal.SIGKILL
+        refused = slurm.run("n4", "true", check=False)
+        assert (refused.returncode, refused.stderr.splitlines()[0]) == (255, "error: host n4 has no power")
+        shown = slurm.tool("status").stdout
+        assert re.search("^n4 +no power", shown, re.MULTILINE)
+        assert re.search("^n3 +link cut", shown, re.MULTILINE)
+        slurm.await_state("n4", "down")
+        slurm.await_state("n3", "down")
+        assert without_link.poll() is None
+    slurm.mend("n4")
+    slurm.mend("n3")
+    assert set(slurm.run("login", "srun", "-N4", "hostname").stdout.split()) == set(GPU_HOSTS)
+
+
+def test_a_host_that_is_on_again_before_slurm_has_noticed(slurm: Bed) -> None:
+    slurm.kill("n1")
+    slurm.mend("n1")
+    assert slurm.run("login", "srun", "-w", "n1", "hostname").stdout == "n1\n"
+
+
+def test_a_host_whose_daemon_is_dead_is_mended(slurm: Bed) -> None:
+    slurm.run("n2", "pkill", "-9", "slurmd", user="root")
+    await_("the dead daemon is noticed", lambda: "n2      no daemon" in slurm.tool("status").stdout)
+    slurm.mend("n2")
+    assert slurm.run("login", "srun", "-w", "n2", "hostname").stdout == "n2\n"
+
+
+def test_the_controller_comes_back_with_what_it_knew(slurm: Bed) -> None:
+    job = slurm.run("login", "sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
+    slurm.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")  # in good order: Slurm saves its state late
+    await_("slurmctld has ended", lambda: "ctl     no daemon" in slurm.tool("status").stdout)
+    slurm.kill("ctl")
+    assert slurm.run("login", "timeout", "1", "squeue", check=False).returncode == 124
+    slurm.mend("ctl")
+    assert slurm.run("login", "squeue", "-h", "-o", "%i").stdout.split() == [job]
+
+
+def test_a_laggy_folder_lies(laggy_slurm: Bed) -> None:
+    """A name that was not there is not there for seconds, for the host that has asked; a listing tells."""
+    ask = ("test", "-e", "news")
+    assert laggy_slurm.run("n1", *ask, check=False).returncode == 1
+    laggy_slurm.run("n2", "touch", "news")
+    assert laggy_slurm.run("n1", *ask, check=False).returncode == 1
+    assert laggy_slurm.run("n3", *ask).returncode == 0
+    assert laggy_slurm.run("n1", "ls").stdout == "news\n"
+    assert (laggy_slurm.home() / "news").stat().st_uid == 7001
+    laggy_slurm.run("login", "srun", "-N2", "touch", "news")
+
+
+def test_constrained_devices() -> None:
+    """With control groups a task can open its own GPU only: nobody answers there, but it is not forbidden."""
+    before = footprint()
+    try:
+        with bed_for_tests(cgroups=True) as bed:
+            look = "echo $(cat /run/testbed/gpu[0-3] 2>&1 | grep -c permitted) $CUDA_VISIBLE_DEVICES"
+            step = ["srun", "-n2", "--gpus-per-task=1", "bash", "-c", look]
+            assert bed.run("login", *step).stdout.splitlines() == ["3 0"] * 2
+            assert footprint() - before
+    except AssertionError as error:
+        if Path("/sys/fs/cgroup/devices").exists():
+            raise
+        assert "no control groups of version 1 here" in str(error)
+    assert footprint() <= before
+
+
+def test_accounting() -> None:
+    with bed_for_tests(accounting=True) as bed:
+        job = bed.run("login", "sbatch", "--parsable", "--wait", "--wrap", "exit 3", check=False).stdout.strip()
+        ask = ["sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode"]
+        await_("slurmdbd knows how the job ended", lambda: f"{job}|FAILED|3:0\n" == bed.run("login", *ask).stdout)
+
+
+def test_no_job_ignores_a_signal_for_the_caller_does(tmp_path: Path) -> None:
+    """As under nohup, or in the background of a shell."""
+    bed = Bed(tmp_path / "state")
+    up = "trap '' INT HUP TERM; exec \"$@\""
+    environ = {"PATH": "/usr/bin:/bin", "GRIDTF_TESTBED_STATE": str(bed.state)}
+    try:
+        tool = ["bash", "-c", up, "up", sys.executable, str(bed.script), "slurm"]
+        subprocess.run([*tool, "up", "--quiet"], env=environ, check=True, timeout=120)
+        look = ["grep", "SigIgn", "/proc/self/status"]
+        assert bed.run("login", "srun", *look).stdout.split() == ["SigIgn:", "0" * 16]
+        direct = subprocess.run([*tool, "exec", "n1", *look], env=environ, capture_output=True, text=True, timeout=60)
+        assert direct.stdout.split() == ["SigIgn:", "0" * 16]
+    finally:
+        bed.down()
+
+
+def footprint() -> set[str]:
+    """What a test bed could leave on this machine: mounts, links, devices, groups, users, files."""
+    found = {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    found |= {f"group {path}" for path in Path("/sys/fs/cgroup").glob("*/gridtf-testbed-*")}
+    found |= {f"user {line}" for line in Path("/etc/passwd").read_text().splitlines()}
+    return found | {
+        f"{folder}/{name}" for folder in ("/sys/class/net", "/dev", "/var/tmp") for name in os.listdir(folder)
+    }
+
+
+def processes_of(bed: Bed) -> set[tuple[int, str]]:
+    """The processes in the network namespaces of its hosts: pid, and the time it was started."""
+    firsts = re.findall(r'"pid": (\d+)', (bed.state / "slurm/bed.json").read_text())
+    homes = {Path(f"/proc/{pid}/ns/net").readlink() for pid in firsts}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if (process / "ns/net").readlink() in homes:
+                found.add((int(process.name), start_of(int(process.name))))
+    return found
+
+
+def start_of(pid: int) -> str:
+    """Empty when there is no such process, or it only waits for its parent's notice."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]
+    return ""
+
+
+def still_alive(known: set[tuple[int, str]]) -> list[int]:
+    return [pid for pid, start in known if start and start_of(pid) == start]
+
+
+def test_up_again_is_a_clean_restart_and_down_leaves_nothing(slurm: Bed, tmp_path: Path) -> None:
+    """While another test bed is up, of which neither takes notice."""
+    before = footprint()
+    (slurm.home() / "of-the-other").touch()
+    with bed_for_tests(shared="laggy", options=["MinJobAge=7"]) as bed:
+        assert slurm.run("login", "true").returncode == bed.run("login", "true").returncode == 0
+        assert bed.run("login", "ls").stdout == ""
+        assert re.search(r"MinJobAge += 7 sec", bed.run("login", "scontrol", "show", "config").stdout)
+        first = bed.run("login", "sbatch", "--parsable", "--wrap", "setsid sleep 1000 & sleep 1000").stdout
+        old = processes_of(bed)
+        assert len(old) > len(HOSTS)
+        bed.up()
+        assert not still_alive(old)
+        assert bed.run("login", "squeue", "-h").stdout == ""
+        assert bed.run("login", "sbatch", "--parsable", "--wrap", "setsid sleep 1000 & sleep 1000").stdout == first
+        bed.await_state("n1", "mixed")
+        new = processes_of(bed)
+        bed.down()
+        assert not still_alive(new)
+        assert not bed.state.exists()
+        assert footprint() <= before
+        bed.down()
+    assert slurm.run("login", "srun", "hostname").stdout == "n1\n"
+
+
+def test_an_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    bed = Bed(tmp_path / "state")
+    before = footprint()
+    failed = bed.tool("up", "--option", "SchedulerType=sched/nonsense", check=False)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: ctl: a daemon has ended: slurmctld, exit code 1\n")
+    assert "cannot find sched plugin for sched/nonsense" in failed.stderr
+    assert not bed.state.exists()
+    assert footprint() <= before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_up_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    """Told to end, it leaves nothing; killed, it leaves what the next down or up removes."""
+    bed = Bed(tmp_path / "state")
+    before = footprint()
+    record = bed.state / "slurm/bed.json"
+    up = [sys.executable, str(bed.script), "slurm", "up"]
+    environ = {"PATH": "/usr/bin:/bin", "GRIDTF_TESTBED_STATE": str(bed.state)}
+    with subprocess.Popen(up, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        await_("some hosts are there", lambda: record.exists() and record.read_text().count('"pid"') > 3)
+        known = processes_of(bed)
+        process.send_signal(number)
+        process.communicate(timeout=60)  # no host holds its pipes
+        assert process.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL)
+    if number == signal.SIGKILL:
+        bed.down()
+    assert not still_alive(known)
+    assert not bed.state.exists()
+    assert footprint() <= before
+
+
+def test_a_rough_path(rough_path: Path) -> None:
+    """The tool, its state and a shared folder, in a hidden place that careless quoting does not survive."""
+    shutil.copytree(CHECKOUT / "scripts", rough_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (rough_path / "data, more").mkdir()
+    bed = Bed(rough_path / "state", script=rough_path / "scripts/testbed")
+    try:
+        bed.up(shared="laggy", share=[rough_path / "data, more"])
+        command = bed.command("n1", "ls", str(rough_path))
+        command = command[: command.index("--cwd")] + command[command.index("--cwd") + 2 :]
+        environ = {"PATH": "/usr/bin:/bin", "GRIDTF_TESTBED_STATE": str(bed.state)}
+        here = subprocess.run(
+            [*command[:-2], "pwd"], cwd=rough_path / "scripts", env=environ, capture_output=True, text=True
+        )
+        assert here.stdout == f"{rough_path}/scripts\n", here.stderr
+        listed = bed.run("n1", "ls", str(rough_path)).stdout
+        assert listed == "data, more\nscripts\nstate\n"
+        assert bed.run("login", "srun", "-N4", "hostname").returncode == 0
+    finally:
+        bed.down()
+
+
+def test_refusals(slurm: Bed, tmp_path: Path) -> None:
+    """One line what, one line what to do."""
+    tool = [sys.executable, str(CHECKOUT / "scripts/testbed"), "slurm"]
+    plain = slurm.run("login", *tool, "up", check=False)
+    assert (plain.returncode, plain.stdout) == (2, "")
+    assert plain.stderr == f"error: {tool[1]} needs root, to make hosts of namespaces\n       run it with sudo\n"
+    unknown = slurm.tool("kill", "n9", check=False)
+    assert unknown.stderr == f"error: no host n9\n       there are: {', '.join(HOSTS)}\n"
+    nothing = Bed(tmp_path).tool("exec", "n1", "true", check=False)
+    assert nothing.stderr == "error: no slurm test bed is up\n       bring one up: scripts/testbed slurm up\n"
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/thesis.txt").touch()
+    foreign = Bed(tmp_path).tool("down", check=False)
+    assert "is not the folder of a test bed" in foreign.stderr
+    assert (tmp_path / "slurm/thesis.txt").exists()
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    refused = Bed(tmp_path / "x").tool("up", f"--share={closed}", check=False)
+    assert refused.stderr.splitlines()[0] == f"error: {closed} cannot be shared"
+
+
+@pytest.mark.parametrize("verb", ["--help", "up --help", "exec --help"])
+def test_help(verb: str) -> None:
+    tool = [sys.executable, str(CHECKOUT / "scripts/testbed"), "slurm", *verb.split()]
+    assert subprocess.run(tool, capture_output=True, text=True, timeout=20).stdout.startswith(
+        "usage: scripts/testbed slurm"
+    )
+
+
+def test_what_a_host_gets_an_empty_folder_for() -> None:
+    closed = {"/root", "/root/a", "/home/eve"}
+    found = view.hidden(["/root/a/b", "/tmp/x", "/home/eve/src", "/opt/y"], lambda folder: str(folder) not in closed)
+    assert found == [*view.OWN, "/root", "/home/eve"]
+
+
+def test_nodes_are_read() -> None:
+    text = (
+        "NodeName=n1 Arch=x86_64 State=IDLE+COMPLETING Comment=a=b SlurmdStartTime=1970-01-01T00:01:40\n"
+        "NodeName=n2 State=DOWN*+NOT_RESPONDING SlurmdStartTime=None Reason=Not responding [root@2026-01-01T00:00:00]\n"
+    )
+    nodes = slurm_bed.nodes(text)
+    assert nodes == {"n1": slurm_bed.Node("IDLE+COMPLETING", 100), "n2": slurm_bed.Node("DOWN*+NOT_RESPONDING", 0)}
+    assert [nodes["n1"].well, nodes["n2"].well] == [True, False]
+    assert not slurm_bed.Node("IDLE*", 1).well
+    assert not slurm_bed.Node("IDLE+DRAIN", 1).well
+
+
+def test_options_override_lines_of_slurm_conf() -> None:
+    options = ["minjobage=5", "MinJobAge=6", "Epilog=/bin/true", "PartitionName=extra Nodes=c1"]
+    text = slurmconf.files(cgroups=False, extra={}, options=options)["slurm.conf"]
+    assert re.findall("(?im)^minjobage=.*", text) == ["MinJobAge=6"]
+    assert "\nEpilog=/bin/true\n" in text
+    assert text.count("\nPartitionName=") == 5
+
+
+def test_packages_are_installed_without_starting_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """apt-get is asked again while another one holds the lock; a failure is told in its words."""
+    fake = f"""#!/bin/sh
+        cd '{tmp_path}'; echo "$4 $(stat -c %a policy)" >>calls
+        [ -e busy ] || {{ touch busy; echo "E: Could not get lock /var/lib/dpkg/lock" >&2; exit 100; }}
+        echo "E: Unable to locate package" >&2; exit 100"""
+    (tmp_path / "apt-get").write_text(fake)
+    (tmp_path / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(packages, "_POLICY", tmp_path / "policy")
+    with pytest.raises(errors.TestbedError, match="cannot be installed: one, two") as failed:
+        packages.need({"sh": "dash", "no-such-command": "two one"}, lambda line: None)
+    assert "E: Unable to locate package" in str(failed.value)
+    assert (tmp_path / "calls").read_text().split("755")[:-1] == ["install ", "\ninstall ", "\nupdate ", "\ninstall "]
+    assert not (tmp_path / "policy").exists()
+
+
+def test_the_search_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(enter, "_CHECKOUT", tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv-test/bin").mkdir(parents=True)
+    own, test = f"{tmp_path}/.venv/bin", f"{tmp_path}/.venv-test/bin"
+    assert enter.search_path({"PATH": "/bin"}) == f"{own}:{test}:/bin"
+    assert enter.search_path({"PATH": "/bin", "VIRTUAL_ENV": "/v"}) == f"/bin:{own}:{test}"
+    assert enter.search_path({"PATH": f"{test}:/bin"}) == f"{test}:/bin:{own}"

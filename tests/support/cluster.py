@@ -1,0 +1,181 @@
+"""A test bed of scripts/testbed: a real scheduler on several hosts of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SHARED = "/mnt/shared"  # as the hosts see it
+HOSTS = ("ctl", "login", "n1", "n2", "n3", "n4", "c1")
+PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+
+
+class Bed:
+    """state: the folder of this test bed, on this machine. kind: the scheduler. script: another copy of the tool."""
+
+    def __init__(self, state: Path, kind: str = "slurm", script: Path = CHECKOUT / "scripts/testbed") -> None:
+        self.state = state
+        self.kind = kind
+        self.script = script
+
+    @property
+    def shared(self) -> Path:
+        """The real shared folder, without any caches: what a host sees as /mnt/shared."""
+        return self.state / self.kind / "shared"
+
+    def home(self, user: str = "alice") -> Path:
+        """The real home of a user: what a host sees as /mnt/shared/home/USER."""
+        return self.shared / "home" / user
+
+    def seen(self, path: Path) -> str:
+        """How the hosts call a path in the real shared folder."""
+        return f"{SHARED}/{path.relative_to(self.shared)}"
+
+    def tool(self, *arguments: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """scripts/testbed KIND …; AssertionError with what it printed when it fails."""
+        done = subprocess.run(
+            [sys.executable, str(self.script), self.kind, *arguments],
+            env=self._environ(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert not check or done.returncode == 0, (
+            f"{arguments}: exit code {done.returncode}\n{done.stderr}{done.stdout}"
+        )
+        return done
+
+    def up(
+        self,
+        *,
+        shared: str = "plain",
+        cgroups: bool = False,
+        accounting: bool = False,
+        share: Sequence[Path] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        arguments = ["up", "--shared", shared, *["--cgroups"] * cgroups, *["--accounting"] * accounting]
+        arguments += [f"--share={folder}" for folder in share] + [f"--option={option}" for option in options]
+        self.tool(*arguments, timeout=900)  # packages may have to be installed
+
+    def down(self) -> None:
+        self.tool("down")
+
+    def kill(self, host: str) -> None:
+        """A power cut."""
+        self.tool("kill", host)
+
+    def cut(self, host: str) -> None:
+        """Its link goes down."""
+        self.tool("cut", host)
+
+    def mend(self, host: str) -> None:
+        """Link and power are back; returns when the scheduler can use the host again."""
+        self.tool("mend", host)
+
+    def command(
+        self,
+        host: str,
+        *argv: str,
+        user: str = "alice",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> list[str]:
+        """What runs argv on a host, in the user's home unless cwd (as the host sees it) says otherwise."""
+        where = cwd or ("/root" if user == "root" else f"{SHARED}/home/{user}")
+        variables = [f"--env={name}={value}" for name, value in {"PATH": PATH, **(env or {})}.items()]
+        start = [sys.executable, str(self.script), self.kind, "exec", "--user", user, "--cwd", where]
+        return [*start, *variables, host, *argv]
+
+    def run(
+        self,
+        host: str,
+        *argv: str,
+        user: str = "alice",
+        timeout: float = 60,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host. AssertionError with its output when check and it fails."""
+        done = subprocess.run(
+            self.command(host, *argv, user=user, env=env, cwd=cwd),
+            env=self._environ(),
+            input=stdin or "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert not check or done.returncode == 0, (
+            f"{host}: {argv}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+        return done
+
+    def popen(
+        self,
+        host: str,
+        *argv: str,
+        user: str = "alice",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdout: int | IO[Any] | None = subprocess.PIPE,
+        stderr: int | IO[Any] | None = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Start a command on a host. Signals sent to this process reach the command, and it dies with it."""
+        return subprocess.Popen(
+            self.command(host, *argv, user=user, env=env, cwd=cwd),
+            env=self._environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+        )
+
+    @contextmanager
+    def running(self, host: str, script: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+        """A shell script on a host, and the first line it has printed; killed at the end if it still runs."""
+        process = self.popen(host, "bash", "-c", script, **options)
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+            process.communicate(timeout=20)
+
+    def states(self) -> dict[str, str]:
+        """Node -> its state as the scheduler sees it, such as idle or down*."""
+        lines = self.run("ctl", "sinfo", "-h", "-N", "-o", "%N %T", user="root").stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def await_state(self, host: str, wanted: str, limit: float = 60) -> None:
+        """Wait until the state of a node begins with this word."""
+        end = time.monotonic() + limit
+        while not (state := self.states()[host]).startswith(wanted):
+            assert time.monotonic() < end, f"{host} is {state} after {limit:.0f} s, not {wanted}"
+            time.sleep(0.2)
+
+    def tidy(self, limit: float = 60) -> None:
+        """No job is left, all hosts are mended and idle: whatever a test has done to them."""
+        for line in self.tool("status").stdout.splitlines():
+            host, state = line.split()[:2]
+            if host in HOSTS and state != "up":
+                self.mend(host)
+        idle = "squeue --noheader --format=%i | sort -u | xargs -r scancel; squeue --noheader; sinfo -hNo '%N %T'"
+        end = time.monotonic() + limit
+        while True:
+            left = self.run("ctl", "bash", "-c", idle, user="root").stdout.splitlines()
+            busy = [line for line in left if not line.endswith(" idle")]
+            if not busy:
+                return
+            assert time.monotonic() < end, f"still not idle after {limit:.0f} s:\n" + "\n".join(busy)
+            time.sleep(0.1)
+
+    def _environ(self) -> dict[str, str]:
+        return {"PATH": PATH, "LANG": "C.UTF-8", "GRIDTF_TESTBED_STATE": str(self.state)}

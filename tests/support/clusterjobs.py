@@ -1,0 +1,114 @@
+"""Jobs on a test bed: submitted by a plain user on the login host, looked at through the shared folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+from gridtf.rundir import Attempt, RunDir, read_record
+from tests.support.cluster import CHECKOUT, SHARED, Bed
+
+GRIDTF = ("python", "-c", "import sys; from gridtf.cli import main; sys.exit(main())")
+
+
+def gridtf(
+    bed: Bed, *words: str, user: str = "alice", timeout: float = 60, check: bool = True, **more: Any
+) -> CompletedProcess[str]:
+    """The gridtf command on the login host."""
+    env = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": "", **more.pop("env", {})}
+    return bed.run("login", *GRIDTF, *words, user=user, timeout=timeout, check=check, env=env, **more)
+
+
+class ClusterJob:
+    """A job that alice has submitted. id: the scheduler's. run: its run directory as this machine sees it."""
+
+    def __init__(self, bed: Bed, *words: str, user: str = "alice", **more: Any) -> None:
+        self.bed, self.user = bed, user
+        self.submitted = gridtf(bed, "submit", "--json", *words, user=user, **more)
+        told = json.loads(self.submitted.stdout)
+        self.id: str = told["job_id"]
+        self.seen_as: str = told["run_dir"]
+        self.run = RunDir(bed.shared / Path(told["run_dir"]).relative_to(SHARED))
+
+    def gridtf(self, command: str, *words: str, check: bool = True, timeout: float = 60) -> CompletedProcess[str]:
+        return gridtf(self.bed, command, self.seen_as, *words, user=self.user, check=check, timeout=timeout)
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(self.gridtf("status", "--json").stdout))
+
+    @property
+    def attempt(self) -> Attempt:
+        attempt = self.run.latest()
+        assert attempt is not None, f"no attempt\n{self.output}"
+        return attempt
+
+    @property
+    def output(self) -> str:
+        log = self.run.log
+        return log.read_text(errors="replace") if log.exists() else "(no job.log)"
+
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 40) -> Any:
+        """Wait for a condition; gives its value."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}; job.log says:\n{self.output}"
+            time.sleep(0.05)
+        return value
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """What the hosts say of their tasks: name -> record, with the host."""
+        latest = self.run.latest()
+        found: dict[str, dict[str, Any]] = {}
+        for path in latest.state.glob("@*.json") if latest else ():
+            record = read_record(path) or {}
+            for name, task in record.get("tasks", {}).items():
+                found[name] = {**task, "host": record["host"], "agent": record["pid"]}
+        return found
+
+    def running(self, count: int) -> dict[str, dict[str, Any]]:
+        """Wait until so many tasks run."""
+
+        def all_run() -> dict[str, dict[str, Any]]:
+            tasks = {name: task for name, task in self.tasks().items() if task["state"] == "RUNNING"}
+            return tasks if len(tasks) == count else {}
+
+        return dict(self.until(all_run, f"{count} tasks to run"))
+
+    def verdict(self, seconds: float = 40, attempt: int = 1) -> dict[str, Any]:
+        path = self.run.attempt(attempt).verdict
+        return dict(self.until(lambda: read_record(path), f"the verdict of attempt {attempt}", seconds))
+
+    def logs(self) -> dict[str, str]:
+        """Task name -> what it has printed."""
+        return {path.stem: path.read_text(errors="replace") for path in sorted(self.attempt.logs.glob("*.log"))}
+
+    def gpus(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Task name -> (host, GPUs), as the hosts have published it."""
+        found = {}
+        for path in self.attempt.hosts.glob("*.json"):
+            record = read_record(path) or {}
+            found.update({name: (record["host"], tuple(share)) for name, share in record["gpus"].items()})
+        return found
+
+
+def stated_accuracy(example: str) -> float:
+    """The accuracy that the README of an example promises."""
+    text = (CHECKOUT / "examples" / example / "README.md").read_text()
+    match = re.search(r"Accuracy on 360 held-out digits: at least (0\.\d+)", text)
+    assert match, "the README states no accuracy"
+    return float(match[1])
+
+
+def received(bed: Bed, *hosts: str) -> dict[str, int]:
+    """Bytes that each host has received through its link."""
+    found = {}
+    for host in hosts:
+        text = bed.run(host, "cat", "/proc/net/dev").stdout
+        (line,) = (line for line in text.splitlines() if line.strip().startswith("eth0:"))
+        found[host] = int(line.split(":")[1].split()[0])
+    return found
