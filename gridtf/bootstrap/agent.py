@@ -92,6 +92,7 @@ class Agent:
         self._listened = float("-inf")
         self._parent = os.getppid()
         self._over = False  # whether nobody of ours is left
+        self._reported = 0.0  # when the launcher was last told of a task's end
         self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
 
     def run(self, keep: Sequence[int]) -> int:
@@ -222,17 +223,11 @@ class Agent:
                 self.supervisor.pass_on(signal.Signals(number))
             changed = self.supervisor.collect()
             if changed and self.supervisor.maybe_told():
-                self._listen_for_signals(_AT_ONCE)
+                for _ in self._waiting(_AT_ONCE):  # raises when we get it as well
+                    pass
             self._beat(now=changed)
+            self._reported = time.time() if changed else self._reported
             self._listen()
-
-    def _listen_for_signals(self, seconds: float) -> None:
-        """Whether we are told to end within so many seconds: raises then."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            number = processes.wait_for_signal(left)
-            if processes.is_end(number):
-                raise _ToldToStop(number)
 
     # --- telling and listening
 
@@ -253,14 +248,17 @@ class Agent:
         if time.monotonic() - self._listened < _LISTENING:
             return
         self._listened = time.monotonic()
-        stop = read_record(self.attempt.stop)
-        if stop is not None and stop.get("nonce") == self.nonce:
+        if self._stopped():
             raise _ToldToStop
         launcher = read_record(self.attempt.launcher)
         if launcher is not None and launcher.get("nonce") == self.nonce:
             self._watch.heard(launcher.get("beat"))
         if self._watch.silence() > self._watch.limit:
             raise NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
+
+    def _stopped(self) -> bool:
+        stop = read_record(self.attempt.stop)
+        return stop is not None and stop.get("nonce") == self.nonce
 
     def _beat_if_possible(self, *, now: bool = False) -> None:
         """While tearing down, a file system that refuses to be written must not stop us."""
@@ -270,9 +268,10 @@ class Agent:
 
     def _say_goodbye(self, number: int) -> None:
         """A signal ends us. Mostly the launcher has said why; else the whole job is to end, or just this host's."""
-        if number == TOLD:
+        if number == TOLD and self._stopped():
+            self.supervisor.excuse(self._reported)
             return
-        if number == ORPHANED or os.getppid() != self._parent:
+        if number in (TOLD, ORPHANED) or os.getppid() != self._parent:
             what = f"the process that had started the agent on host {self.host} was killed"
             hint = "by hand, or by the kernel because memory ran out: see dmesg on that host"
             self._gone = {"what": what, "why": "", "hint": hint}

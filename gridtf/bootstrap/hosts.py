@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable, Sequence
 
 from gridtf.bootstrap.agent import EXITS
 from gridtf.bootstrap.heartbeat import Watch
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.errors import GridtfError
-from gridtf.processes import signal_name
+from gridtf.processes import signal_name, wait_for_signal
 from gridtf.rundir import Record, names, read_record
 from gridtf.schedulers.base import AgentEnd, AgentHandle
 
@@ -65,6 +67,8 @@ class Hosts:
                 self._check_gone()
                 raise self._ended(end)
         self._check_gone()
+        for host in sorted(self._over):
+            raise GridtfError(f"the agent on host {host} has ended all that ran there", hint="was it told to by hand?")
         for host, watch in self._watches.items():
             if watch.silence() > watch.limit:
                 raise HostLostError(
@@ -72,7 +76,37 @@ class Hosts:
                     hint="has the host crashed, or lost its network or the shared file system?",
                 )
 
-    def all_over(self) -> bool:
+    def end(self, seconds: float, beat: Callable[[], None]) -> None:
+        """Tell all agents to tear down and to end; those that have not after so many seconds are ended by force.
+
+        beat: is called meanwhile.
+        """
+        for handle in self._handles:
+            handle.terminate()
+        if not self._ended_within(seconds, beat):
+            for handle in self._handles:
+                handle.kill()
+            self._ended_within(5.0, beat)
+
+    def _ended_within(self, seconds: float, beat: Callable[[], None]) -> bool:
+        begin = time.monotonic()
+        deadline, look = begin + seconds, begin + 1.0
+        while any(handle.poll() is None for handle in self._handles):
+            now = time.monotonic()
+            if now > deadline:
+                return False
+            if now > look:
+                # srun waits for hosts that are lost, or where nobody is left who could tell it
+                look = now + look_again(len(self.plan.hosts), now - begin)
+                with contextlib.suppress(GridtfError):
+                    self.read()
+                if self._all_over():
+                    deadline = min(deadline, now + 1.0)
+            wait_for_signal(0.05)
+            beat()
+        return True
+
+    def _all_over(self) -> bool:
         """Whether nothing more is to come: every host has said that nobody is left there, or is silent."""
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
         return self._over | silent >= self.plan.hosts.keys()
@@ -100,3 +134,12 @@ class Hosts:
         attempt = self.plan.attempt
         log = attempt.agents_log if attempt.agents_log.name in names(attempt.path) else attempt.run.log
         return GridtfError(f"{who} {how}", why="; ".join(end.words), hint=f"see {log}")
+
+
+def look_again(hosts: int, age: float) -> float:
+    """Seconds until the next look at the hosts' states. age: of the job, in seconds.
+
+    Quick while it is young, when most jobs that fail do so, then sparing of the file server, which sees one read a host
+    and look: 200 a second at the most.
+    """
+    return max(0.05 if age < 10 else 0.25, hosts / 200)

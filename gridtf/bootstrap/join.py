@@ -100,7 +100,7 @@ def _own_record(member: Member, scheduler: str, environ: Mapping[str, str], hold
         "pid": os.getpid(),
         "port": holder.reserve(),
         "granted": gpus.present(environ) if all_of_them else gpus.granted(environ),
-        "step_gpus": len([gpu for gpu in environ.get("SLURM_STEP_GPUS", "").split(",") if gpu]),
+        "step_gpus": int(environ.get("SLURM_GPUS_ON_NODE") or 0),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
     if member.rank == 0:

@@ -7,19 +7,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from gridtf import processes
 from gridtf.bootstrap import outcome, placement, rendezvous, verdict
 from gridtf.bootstrap.agent import main as agent_main
 from gridtf.bootstrap.heartbeat import Heartbeat
-from gridtf.bootstrap.hosts import HostLostError, Hosts
+from gridtf.bootstrap.hosts import HostLostError, Hosts, look_again
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, RendezvousError
+from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.rundir import Record, RunDir, make_folder, names, read_record, write_record
+from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -28,7 +29,6 @@ from gridtf.schedulers.base import (
     NODE_FAIL,
     TIMEOUT,
     AgentCall,
-    AgentHandle,
     Allocation,
     Scheduler,
 )
@@ -64,7 +64,6 @@ class Launcher:
         self.attempt = run.new_attempt()
         self.nonce = os.urandom(8).hex()
         self.started = time.time()
-        self.handles: Sequence[AgentHandle] = ()
         self.plan: TaskPlan | None = None
         self._met = False
         self._phase, self._detail = "allocating", "learning the allocation"
@@ -103,14 +102,16 @@ class Launcher:
     def _attempt(self) -> Verdict:
         self._heartbeat.beat(now=True)
         allocation = self.scheduler.allocation(self.environ, self.spec, self._wait_for_allocation)
+        if len(allocation.hosts) > 1 and self.scheduler.name != "local" and (why := shared.unseen(self.run.path)):
+            raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=shared.HINT)
         tasks = placement.place(allocation, self.spec)
         self.plan = self._make_plan(allocation, tasks)
         self.plan.write()
         make_folder(self.run.output)
         count = len(allocation.hosts)
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, count, self.spec.heartbeat_timeout)
-        self.handles = self.scheduler.start_agents(allocation, self._call(), self.environ)
-        self.hosts = Hosts(self.plan, self.handles, self._pause)
+        agents = self.scheduler.start_agents(allocation, self._call(), self.environ)
+        self.hosts = Hosts(self.plan, agents, self._pause)
         self._say("waiting", f"waiting for {_count(count, 'host')}")
         self._gather(self.plan, self.hosts)
         self._say("running", f"{_count(len(tasks), 'task')} on {_count(count, 'host')}")
@@ -204,13 +205,9 @@ class Launcher:
         with contextlib.suppress(GridtfError):
             self._say("stopping", "ending what still runs")
             write_record(self.attempt.stop, {"nonce": self.nonce, "state": end.state})
-        for handle in self.handles:
-            handle.terminate()
-        # agents that never met have no tasks to tear down
-        if not self._agents_gone(grace + 12.0 if self._met else 2.0):
-            for handle in self.handles:
-                handle.kill()
-            self._agents_gone(5.0)
+        if self.hosts is not None:
+            # agents that never met have no tasks to tear down
+            self.hosts.end(grace + 12.0 if self._met else 2.0, self._beat_if_possible)
         # What an agent that was killed has left behind on this host has become ours.
         left = Supervisor([]).tear_down(grace, lambda: None)
         if left:
@@ -226,6 +223,11 @@ class Launcher:
         also = end.reason or (f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else "")
         return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, also)
 
+    def _beat_if_possible(self) -> None:
+        """A file system that refuses to be written must not stop us."""
+        with contextlib.suppress(GridtfError):
+            self._heartbeat.beat()
+
     def _of_hosts(self, hosts: Hosts) -> Verdict:
         """Why all has ended, when no task has failed by itself."""
         try:
@@ -236,25 +238,6 @@ class Launcher:
             return Verdict(FAILED, error.what, why=error.why, hint=error.hint)
         return Verdict(FAILED, "tasks were told to end, and nobody has said why")
 
-    def _agents_gone(self, seconds: float) -> bool:
-        begin = time.monotonic()
-        deadline, look = begin + seconds, begin + 1.0
-        while any(handle.poll() is None for handle in self.handles):
-            now = time.monotonic()
-            if now > deadline:
-                return False
-            if self.hosts is not None and now > look:
-                # srun waits for hosts that are lost, or where nobody is left who could tell it
-                look = now + look_again(len(self.hosts.plan.hosts), now)
-                with contextlib.suppress(GridtfError):
-                    self.hosts.read()
-                if self.hosts.all_over():
-                    deadline = min(deadline, now + 1.0)
-            processes.wait_for_signal(0.05)
-            with contextlib.suppress(GridtfError):
-                self._heartbeat.beat()
-        return True
-
     def _ended_by(self, number: int) -> Verdict:
         cancelled = read_record(self.run.cancelled) if self.run.cancelled.name in names(self.run.path) else None
         if cancelled:
@@ -264,7 +247,7 @@ class Launcher:
         told = self.scheduler.ending(self.environ)
         if told is not None and told.state in ENDED:
             hint = "ask for more with --time" if told.state == TIMEOUT else ""
-            return Verdict(told.state, told.reason or f"the scheduler says {told.state}", hint=hint)
+            return Verdict(told.state, told.reason or f"the scheduler says {told.state}", hint=hint, again=told.again)
         return Verdict(CANCELLED, f"the launcher received {processes.signal_name(number)}")
 
     # --- telling
@@ -279,15 +262,6 @@ class Launcher:
         new_phase = phase != self._phase
         self._phase, self._detail = phase, detail
         self._heartbeat.beat(now=new_phase)
-
-
-def look_again(hosts: int, age: float) -> float:
-    """Seconds until the next look at the hosts' states. age: of the job, in seconds.
-
-    Quick while it is young, when most jobs that fail do so, then sparing of the file server, which sees one read a host
-    and look: 200 a second at the most.
-    """
-    return max(0.05 if age < 10 else 0.25, hosts / 200)
 
 
 def _count(number: int, noun: str) -> str:

@@ -120,11 +120,13 @@ class Supervisor:
         failed = [task for task in self.tasks.values() if task.state == FAILED and (task.ended or 0.0) > since]
         return [task for task in failed if task.error is None and task.signal in (None, "SIGTERM")]
 
-    def excuse(self) -> None:
-        """Somebody has: those have not failed."""
+    def excuse(self, since: float = 0.0) -> None:
+        """Somebody has: those that end from now on have not failed, nor have those of them that ended since then."""
         self.collect()
+        self._stopping = True
         for task in self.maybe_told():
-            task.state = STOPPED
+            if (task.ended or 0.0) > since:
+                task.state = STOPPED
 
     def running(self) -> list[TaskProcess]:
         return [task for task in self.tasks.values() if task.state == RUNNING]

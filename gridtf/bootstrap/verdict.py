@@ -32,13 +32,15 @@ _OUT_OF_MEMORY = "the kernel's out-of-memory killer ended it: ask for more memor
 
 @dataclass(frozen=True)
 class Verdict:
-    """state: as in schedulers.base. reason: one line. cause: the record of the task that failed first."""
+    """state: as in schedulers.base. reason: one line. cause: the record of the task that failed first. again: whether
+    the job will be started anew."""
 
     state: str
     reason: str
     why: str = ""
     hint: str = ""
     cause: Record | None = None
+    again: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -53,6 +55,7 @@ class Verdict:
             "reason": reason,
             "hint": self.hint,
             "cause": self.cause,
+            "again": self.again,
             "started": started,
             "ended": ended,
             "exit_code": self.exit_code,

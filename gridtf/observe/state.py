@@ -119,7 +119,7 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     if records.elements:
         return _of_array(records.elements, queue, str((records.submitted or {}).get("job_id")))
     if verdict is not None:
-        if queue is not None and queue.state == PENDING:
+        if queue is not None and (queue.state == PENDING or (verdict.get("again") and queue.state == RUNNING)):
             return _Standing(PENDING, f"queued again after attempt {records.attempt} ended {verdict.get('state')}")
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
     if queue is None or (queue.state == UNKNOWN and not queue.gone):

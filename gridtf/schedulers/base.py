@@ -42,11 +42,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What a scheduler says of a job. gone: it no longer knows it (which says nothing about how it ended)."""
+    """What a scheduler says of a job. gone: it no longer knows it (which says nothing about how it ended). again: this
+    start of it has ended, and it will be started anew."""
 
     state: str
     reason: str = ""
     gone: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,26 @@ from gridtf.schedulers.base import Plan
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 
+HINT = "choose a folder on a file system that all hosts share"
+
+
 def check(plan: Plan, mounts: str | None = None) -> None:
     """Raises SpecError when the run directory or the working folder lies in this host's memory.
 
-    mounts: what /proc/self/mounts says. A folder on a disk may be one that other hosts mount: nobody here knows.
+    mounts: what /proc/self/mounts says.
     """
-    text = Path("/proc/self/mounts").read_text(errors="replace") if mounts is None else mounts
     run_key = "run_dir" if plan.spec.run_dir else "run_root"
     for key, folder in (("chdir", Path(plan.spec.chdir or "/")), (run_key, plan.run_dir)):
-        mount, kind = file_system(folder, text)
-        if kind in _MEMORY:
-            raise SpecError(
-                key,
-                f"{folder} cannot be seen by other hosts",
-                why=f"{mount} is a {kind}: it lies in the memory of this one",
-                hint="choose a folder on a file system that all hosts share",
-            )
+        why = unseen(folder, mounts)
+        if why:
+            raise SpecError(key, f"{folder} cannot be seen by other hosts", why=why, hint=HINT)
+
+
+def unseen(folder: Path, mounts: str | None = None) -> str:
+    """Why other hosts cannot see a folder. Empty for one on a disk: others may mount it, nobody here knows."""
+    text = Path("/proc/self/mounts").read_text(errors="replace") if mounts is None else mounts
+    mount, kind = file_system(folder, text)
+    return f"{mount} is a {kind}: it lies in the memory of this one" if kind in _MEMORY else ""
 
 
 def file_system(folder: Path, mounts: str) -> tuple[str, str]:

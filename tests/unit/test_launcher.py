@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gridtf.bootstrap.launcher import look_again
+from gridtf.bootstrap.hosts import look_again
 
 
 def test_the_file_server_is_spared() -> None:

@@ -309,3 +309,11 @@ def test_a_job_array_is_as_good_as_its_elements() -> None:
     assert array(JobStatus(COMPLETED), COMPLETED, None).state == FAILED
     assert array(JobStatus(RUNNING), COMPLETED, None).state == RUNNING
     assert array(None, COMPLETED, None).state == UNKNOWN
+
+
+def test_a_job_that_will_start_anew_has_not_ended_while_its_scheduler_still_has_it() -> None:
+    """Between the two starts Slurm says COMPLETING, and RUNNING until the second one's launcher begins."""
+    again = {**verdict(CANCELLED), "again": True}
+    assert view(JobStatus(RUNNING, "ending"), verdict=again).state == PENDING
+    assert view(JobStatus(RUNNING), verdict=verdict(CANCELLED)).state == CANCELLED
+    assert view(GONE, verdict=again).state == CANCELLED

@@ -98,6 +98,7 @@ def test_the_record(attempt: Attempt) -> None:
         "reason": "worker:1 on n3: exit code 3",
         "hint": "",
         "cause": found.cause,
+        "again": False,
         "started": 1.5,
         "ended": 2.5,
         "exit_code": 1,

@@ -216,7 +216,7 @@ def ending(text: str, job_id: str, restarts: int) -> JobStatus | None:
         return JobStatus(*states.ours("PREEMPTED"))
     if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdigit():
         if int(count) > restarts:
-            return JobStatus(CANCELLED, "Slurm has put it back into the queue: it will start anew")
+            return JobStatus(CANCELLED, "Slurm has put it back into the queue: it will start anew", again=True)
         if state == "COMPLETING":
             return JobStatus(CANCELLED, "cancelled with scancel")
     ours, words = states.ours(state)
