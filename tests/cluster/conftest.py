@@ -13,7 +13,7 @@ import pytest
 from tests.support.cluster import Bed
 
 _HERE = Path(__file__).parent
-_BEDS = ("slurm", "laggy_slurm")
+_BEDS = ("slurm", "laggy_slurm", "constrained_slurm")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +52,13 @@ def slurm() -> Iterator[Bed]:
 def laggy_slurm() -> Iterator[Bed]:
     """A Slurm cluster with a caching view of the shared folder on every host."""
     with bed_for_tests(shared="laggy") as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def constrained_slurm() -> Iterator[Bed]:
+    """A Slurm cluster whose control groups keep the devices of others from a job."""
+    with bed_for_tests(cgroups=True) as bed:
         yield bed
 
 

@@ -1,0 +1,66 @@
+"""GPUs on a real Slurm cluster: what the scheduler grants is what the tasks see, with and without control groups."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.cluster import Bed
+from tests.support.clusterjobs import ClusterJob
+
+pytestmark = pytest.mark.timeout(120)
+
+# The devices have no driver: one of ours answers "No such device", one that a control group keeps from us does not.
+LOOK = """
+echo "sees $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES $ZE_AFFINITY_MASK on $SLURMD_NODENAME"
+for device in /run/testbed/gpu*; do
+    (: <"$device") 2>&1 | grep -q "No such device" && echo "opens ${device##*/gpu}"
+done
+while [ ! -e "$OUTPUT_DIR/enough" ]; do sleep 0.1; done
+"""
+
+
+def look(bed: Bed, name: str) -> ClusterJob:
+    words = ("--scheduler", "slurm", "--nodes", "2", "--gpus-per-node", "2", "--name", name)
+    return ClusterJob(bed, *words, "--", "bash", "-c", LOOK)
+
+
+def seen(job: ClusterJob) -> list[tuple[str, str, set[str]]]:
+    """(host, what every variable says, devices that can be opened) of each task."""
+    found = []
+    for text in job.logs().values():
+        match = re.match(r"sees (\d) (\d) (\d) on (\S+)", text)
+        assert match, text
+        assert len(set(match.group(1, 2, 3))) == 1, text
+        found.append((match[4], match[1], set(re.findall(r"opens (\d)", text))))
+    return found
+
+
+def both(bed: Bed) -> tuple[list[tuple[str, str, set[str]]], list[tuple[str, str, set[str]]]]:
+    """What the tasks of two jobs see that share two hosts at the same time."""
+    bed.run("ctl", "scontrol", "update", "nodename=n[3-4]", "state=drain", "reason=test", user="root")
+    try:
+        jobs = look(bed, "one"), look(bed, "other")
+        for job in jobs:
+            job.running(4)
+        for job in jobs:
+            (job.run.output / "enough").touch()
+            assert job.verdict()["state"] == "COMPLETED"
+        return seen(jobs[0]), seen(jobs[1])
+    finally:
+        bed.run("ctl", "scontrol", "update", "nodename=n[3-4]", "state=resume", user="root")
+
+
+def test_two_jobs_on_the_same_hosts_share_no_gpu(slurm: Bed) -> None:
+    one, other = both(slurm)
+    assert {(host, gpu) for host, gpu, _ in one} == {(host, gpu) for host in ("n1", "n2") for gpu in ("0", "1")}
+    assert {(host, gpu) for host, gpu, _ in other} == {(host, gpu) for host in ("n1", "n2") for gpu in ("2", "3")}
+
+
+def test_where_a_job_opens_its_own_devices_alone_both_count_from_0(constrained_slurm: Bed) -> None:
+    one, other = both(constrained_slurm)
+    expected = {(host, gpu) for host in ("n1", "n2") for gpu in ("0", "1")}
+    assert {(host, gpu) for host, gpu, _ in one} == {(host, gpu) for host, gpu, _ in other} == expected
+    assert [opens for _, _, opens in one] == [{"0", "1"}] * 4
+    assert [opens for _, _, opens in other] == [{"2", "3"}] * 4
