@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -205,11 +206,17 @@ def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
         scheduler.submit_command(plan("slurm", run_dir="/runs/a\\b"))
 
 
-def test_here_is_where_sbatch_is(tmp_path: Path) -> None:
+def test_here_is_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not scheduler.here({})
     assert not scheduler.here({"PATH": str(tmp_path)})
-    (tmp_path / "sbatch").touch(mode=0o755)
-    assert scheduler.here({"PATH": f"/nowhere::{tmp_path}"})
+    sbatch = tmp_path / "sbatch"
+    sbatch.touch(mode=0o755)
+    path = f"/nowhere::{tmp_path}"
+    assert scheduler.here({"PATH": path, "SLURM_CONF": "/site/slurm.conf"})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for code in (1, 0):
+        sbatch.write_text(f"#!/bin/sh\nexit {code}\n")
+        assert scheduler.here({"PATH": path}) == (code == 0 or Path("/etc/slurm/slurm.conf").exists())
 
 
 def test_inside_is_where_slurm_says_so() -> None:

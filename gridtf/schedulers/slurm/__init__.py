@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.rundir import Record
@@ -23,7 +24,17 @@ class Slurm:
     # --- on the login node
 
     def here(self, environ: Mapping[str, str]) -> bool:
-        return on_path("sbatch", environ)
+        if not on_path("sbatch", environ):
+            return False
+        if "SLURM_CONF" in environ or Path("/etc/slurm/slurm.conf").exists():
+            return True
+        from gridtf.schedulers.client import ask
+
+        # Installed, but without a configuration of its own: sbatch knows whether the network gives it one.
+        try:
+            return ask(["sbatch", "--version"], limit=5.0).code == 0
+        except SchedulerError:
+            return False
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         return directives.directives(plan)

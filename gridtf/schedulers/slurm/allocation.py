@@ -46,7 +46,7 @@ def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpe
         )
     cpus = _of_each(said("SLURM_JOB_CPUS_PER_NODE"), names)
     tasks = _of_each(said("SLURM_TASKS_PER_NODE"), names)
-    gpus = {} if component else _gpus(environ, suffix, names, spec, ask_gpus)  # elsewhere are those that take none
+    gpus = {} if component else _gpus(environ, suffix, names, ask_gpus)  # elsewhere are those that take none
     own = spec.tasks_per_node if component == 0 else None
     return [
         Host(
@@ -66,13 +66,9 @@ def _of_each(text: str, names: list[str]) -> list[int | None]:
     return values if len(values) == len(names) else [None] * len(names)
 
 
-def _gpus(
-    environ: Mapping[str, str], suffix: str, names: list[str], spec: JobSpec, ask_gpus: AskGpus
-) -> Mapping[str, int]:
+def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], ask_gpus: AskGpus) -> Mapping[str, int]:
     """GPUs by host. What a host really grants its agent reads there; a host that grants fewer ends the attempt."""
     told = environ.get(f"SLURM_GPUS_PER_NODE{suffix}")
-    if told is None and spec.gpus_per_node is not None:
-        told = str(spec.gpus_per_node)
     if told is not None:
         return dict.fromkeys(names, _sum(told))
     # --gpus, --gpus-per-task and --gres may give each host another number, which only the controller knows

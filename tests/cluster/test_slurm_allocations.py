@@ -1,0 +1,177 @@
+"""Where processes or hosts are there already, on a real Slurm cluster: gridtf_join, and gridtf run under salloc."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import bed_for_tests
+from tests.support.cluster import Bed
+from tests.support.clusterscripts import (
+    ENVIRON,
+    RUN,
+    SAVES,
+    TASK,
+    TELL,
+    Folder,
+    logs,
+    nothing_left,
+    one_gpu_each,
+    told,
+    wait_until,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+
+JOIN = f"""\
+set -euo pipefail
+source "$(gridtf bootstrap-path)"
+gridtf_join
+exec bash -c '{TELL}'
+"""
+BINDINGS = [["--ntasks=4", "--ntasks-per-node=2", "--gpus-per-task=1"], ["--ntasks-per-node=2", "--gpus-per-node=2"]]
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Bed]:
+    """A site where processes see no devices but their own, and srun ends those that outlive the first by a second."""
+    if not Path("/sys/fs/cgroup/devices").is_dir():
+        pytest.skip("there are no control groups of version 1 here")
+    with bed_for_tests(cgroups=True, options=["WaitTime=1"]) as bed:
+        yield bed
+
+
+# --- gridtf_join
+
+
+@pytest.mark.parametrize("options", BINDINGS, ids=lambda options: options[-1])
+def test_processes_of_srun_join_with_a_gpu_each(slurm: Bed, options: list[str]) -> None:
+    folder = Folder(slurm, "joins")
+    (folder.path / "step.sh").write_text(JOIN)
+    job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
+    tasks = told(job.output)
+    one_gpu_each(tasks, 4)
+    assert sorted(task.rank for task in tasks.values()) == [f"{rank}/4" for rank in range(4)]
+
+
+@pytest.mark.parametrize("options", BINDINGS, ids=lambda options: options[-1])
+def test_processes_join_where_each_sees_its_own_devices_only(strict: Bed, options: list[str]) -> None:
+    folder = Folder(strict, "constrained")
+    (folder.path / "step.sh").write_text(JOIN)
+    job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
+    tasks = told(job.output)
+    # one that is bound to a device of its own calls it 0, as the others do
+    bound = "--gpus-per-task=1" in options
+    assert [tasks[f"worker:{index}"].gpus for index in range(4)] == [("0",), ("0" if bound else "1",)] * 2
+
+
+@pytest.mark.parametrize("bed", ["slurm", "strict"])
+def test_processes_that_would_share_a_gpu_are_told_so(bed: str, request: pytest.FixtureRequest) -> None:
+    folder = Folder(request.getfixturevalue(bed), "sharing")
+    (folder.path / "step.sh").write_text(JOIN)
+    script = "srun bash step.sh || echo code=$?\n"
+    job = folder.sbatch(script, "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=1").ended()
+    assert "code=1" in job.output
+    assert "n1: 2 processes see the same GPU 0" in job.output
+
+
+# --- allocations that are there already
+
+ALLOCATED = ("--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--quiet")
+
+
+def test_gridtf_run_in_an_allocation(slurm: Bed) -> None:
+    folder = Folder(slurm, "allocation")
+    said = folder.run("salloc", *ALLOCATED, "bash", "-c", f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?")
+    match = re.search(r"job=(\d+) code=0", said)
+    assert match
+    one_gpu_each(folder.tasks(match[1]), 4)
+    assert folder.verdicts(match[1]) == ["COMPLETED"]
+
+
+def test_gridtf_run_in_a_step_of_the_allocation(slurm: Bed) -> None:
+    folder = Folder(slurm, "step")
+    command = f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?"
+    said = folder.run("salloc", *ALLOCATED, "srun", "--nodes=1", "--ntasks=1", "bash", "-c", command)
+    match = re.search(r"job=(\d+) code=0", said)
+    assert match, said
+    one_gpu_each(folder.tasks(match[1]), 4)
+
+
+def test_hosts_that_end_at_different_times_where_the_site_has_a_waittime(strict: Bed) -> None:
+    folder = Folder(strict, "waittime")
+    task = f"{TELL}; [ $RANK = 0 ] || sleep 3"
+    job = folder.sbatch(f"{RUN}gridtf_run -- bash -c '{task}'", "--nodes=2", "--gpus-per-node=1").ended()
+    one_gpu_each(folder.tasks(job.id), 2)
+    assert folder.verdicts(job.id) == ["COMPLETED"]
+
+
+def test_a_launcher_in_every_process_of_a_step_is_refused(slurm: Bed) -> None:
+    folder = Folder(slurm, "copies")
+    said = folder.run("bash", "-c", f"srun {' '.join(ALLOCATED)} gridtf run -- {TASK} 2>&1 || echo code=$?")
+    assert "started 4 times" in said
+    assert folder.runs(r"\d+") == []
+
+
+# Types Ctrl-C on the terminal of salloc, once the tasks run.
+CTRL_C = """
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.set_blocking(terminal, False)
+seen = b""
+typed = False
+while True:
+    try:
+        seen += os.read(terminal, 65536)
+    except BlockingIOError:
+        pass
+    except OSError:
+        break
+    if not typed and os.path.exists("now"):
+        typed = os.write(terminal, b"\\x03")
+    time.sleep(0.05)
+print(seen.decode(), "code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_ctrl_c_ends_a_run_in_an_allocation(slurm: Bed) -> None:
+    folder = Folder(slurm, "ctrl-c")
+    (folder.path / "task.sh").write_text(f"setsid sleep 600 &\n{SAVES}")
+    command = ("salloc", *ALLOCATED, "gridtf", "run", "--name", "ctrl-c", "--", "bash", "task.sh")
+    process = slurm.popen("login", sys.executable, "-c", CTRL_C, *command, env=ENVIRON, cwd=folder.seen_as)
+    try:
+        wait_until(folder, r"\d+", "started", 4)
+        (folder.path / "now").touch()
+        out, errors = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    assert "CANCELLED" in out, out + errors
+    assert folder.verdicts(r"\d+") == ["CANCELLED"]
+    assert all("saved" in log for log in logs(folder.runs(r"\d+")[0]))
+    nothing_left(slurm)
+
+
+def test_terminating_a_run_leaves_nobody_and_keeps_the_allocation(slurm: Bed) -> None:
+    folder = Folder(slurm, "term")
+    (folder.path / "task.sh").write_text(f"setsid sleep 600 &\n{SAVES}")
+    script = """gridtf run --name term -- bash task.sh & run=$!
+until [ -e now ]; do sleep 0.1; done
+kill -TERM $run; wait $run; echo code=$?
+srun --gpus-per-node=2 pgrep -a sleep; echo steps=$(squeue --steps --noheader --jobs=$SLURM_JOB_ID | grep -c gridtf)"""
+    process = slurm.popen("login", "salloc", *ALLOCATED, "bash", "-c", script, env=ENVIRON, cwd=folder.seen_as)
+    try:
+        wait_until(folder, r"\d+", "started", 4)
+        (folder.path / "now").touch()
+        out, errors = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    assert "code=1\nsteps=0" in out, out + errors
+    assert folder.verdicts(r"\d+") == ["CANCELLED"]
+    nothing_left(slurm)

@@ -1,0 +1,152 @@
+"""Scripts and allocations of the user's own on a test bed: alice's folders, what she does there, what her tasks say."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from gridtf.rundir import RunDir, read_record
+from tests.support.cluster import CHECKOUT, PATH, SHARED, Bed
+
+NODES = ("n1", "n2", "n3", "n4")
+HOME = f"{SHARED}/home/alice"
+ENVIRON = {"PATH": f"{HOME}/bin:{PATH}", "PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
+# What a user's module or virtual environment does, for scripts that inherit nothing.
+ENTER = "\n".join(f"export {name}={value}" for name, value in ENVIRON.items())
+GRIDTF = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(CHECKOUT)!r})
+from gridtf.cli import main
+sys.exit(main())
+"""
+TELL = (
+    'echo "task=$GRIDTF_TASK_TYPE:$GRIDTF_TASK_INDEX rank=$RANK/$WORLD_SIZE host=$SLURMD_NODENAME'
+    ' gpu=$CUDA_VISIBLE_DEVICES rocr=$ROCR_VISIBLE_DEVICES granted=$SLURM_STEP_GPUS"'
+)
+TASK = f"bash -c '{TELL}'"
+# The first lines of a script that calls gridtf_run.
+RUN = 'set -euo pipefail\nsource "$(gridtf bootstrap-path)"\n'
+SAVES = """\
+trap 'echo told to end; sleep 0.5; echo saved; exit 0' TERM
+trap 'echo time for a checkpoint' USR1
+echo started
+for _ in {1..600}; do sleep 0.1; done
+"""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task has said of itself."""
+
+    host: str
+    gpus: tuple[str, ...]
+    rocr: tuple[str, ...]
+    granted: tuple[str, ...]
+    rank: str
+
+
+def told(text: str) -> dict[str, Task]:
+    found = {}
+    for line in re.findall(r"task=.*", text):
+        said = dict(word.split("=", 1) for word in line.split())
+        lists = (tuple(filter(None, said[name].split(","))) for name in ("gpu", "rocr", "granted"))
+        found[said["task"]] = Task(said["host"], *lists, said["rank"])
+    return found
+
+
+class Folder:
+    """A folder in alice's home, and what she does there on the login host."""
+
+    def __init__(self, bed: Bed, name: str) -> None:
+        self.bed = bed
+        self.path = bed.home() / name
+        self.seen_as = bed.seen(self.path)
+        install = f"mkdir -p ~/bin {name} && cat > ~/bin/gridtf && chmod +x ~/bin/gridtf"
+        bed.run("login", "bash", "-c", install, stdin=GRIDTF)
+
+    def run(self, *argv: str, **more: Any) -> str:
+        """Run a command on the login host; gives what it prints."""
+        more.setdefault("env", ENVIRON)
+        return self.bed.run("login", *argv, cwd=self.seen_as, **more).stdout
+
+    def sbatch(self, script: str, *options: str) -> Batch:
+        """Hand over a script: its text, or the name of a file that is there."""
+        text, name = (f"#!/bin/bash\n{script}\n", ()) if "\n" in script else (None, (script,))
+        said = self.run("sbatch", "--parsable", *options, *name, stdin=text)
+        return Batch(self, said.strip())
+
+    def runs(self, job_id: str) -> list[RunDir]:
+        """The run directories of a job, in the order in which they were made."""
+        paths = [path for path in (self.path / "gridtf-runs").glob("*") if re.search(rf"-{job_id}(?!\d)", path.name)]
+        return [RunDir(path) for path in sorted(paths, key=lambda path: path.name)]
+
+    def verdicts(self, job_id: str) -> list[str]:
+        """The states that the runs of a job have ended with."""
+        records = [read_record(run.attempt(1).verdict) for run in self.runs(job_id)]
+        return ["" if record is None else str(record["state"]) for record in records]
+
+    def tasks(self, job_id: str) -> dict[str, Task]:
+        """What the tasks of the last run of a job have said."""
+        return told("\n".join(logs(self.runs(job_id)[-1])))
+
+
+def logs(run: RunDir) -> list[str]:
+    return [path.read_text(errors="replace") for path in sorted(run.attempt(1).logs.glob("*.log"))]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A job that was handed over with sbatch."""
+
+    folder: Folder
+    id: str
+
+    @property
+    def output(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.folder.path.glob(f"slurm-{self.id}*.out"))
+
+    def states(self) -> list[tuple[str, str]]:
+        """State and exit code of the job, or of all elements of the array."""
+        said = self.folder.run("scontrol", "-o", "show", "job", self.id)
+        return re.findall(r"JobState=(\w+) .*?ExitCode=(\S+)", said)
+
+    def ended(self, seconds: float = 60) -> Batch:
+        """Wait until it has ended well."""
+        deadline = time.monotonic() + seconds
+        while any(state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") for state, _ in self.states()):
+            assert time.monotonic() < deadline, f"job {self.id} goes on\n{self.output}"
+            time.sleep(0.1)
+        everything = "".join("".join(logs(run)) for run in self.folder.runs(self.id))
+        assert {state for state, _ in self.states()} == {"COMPLETED"}, self.output + everything
+        return self
+
+    def until_said(self, word: str, count: int, seconds: float = 30) -> None:
+        """Wait until so many tasks have printed this."""
+        wait_until(self.folder, self.id, word, count, seconds)
+
+
+def wait_until(folder: Folder, job_id: str, word: str, count: int, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while sum(word in log for run in folder.runs(job_id) for log in logs(run)) < count:
+        assert time.monotonic() < deadline, f"no {count} tasks have said {word!r}"
+        time.sleep(0.05)
+
+
+def one_gpu_each(tasks: dict[str, Task], count: int) -> None:
+    """So many tasks, each with one GPU of those granted on its host, no two with the same."""
+    assert len(tasks) == count, tasks
+    assert all(len(task.gpus) == 1 and set(task.gpus) <= set(task.granted) for task in tasks.values()), tasks
+    assert all(task.rocr == task.gpus for task in tasks.values()), tasks
+    assert len({(task.host, task.gpus) for task in tasks.values()}) == count, tasks
+
+
+def nothing_left(bed: Bed) -> None:
+    """No process of alice's is left on any host."""
+    for host in ("login", *NODES):
+        deadline = time.monotonic() + 20
+        while left := bed.run(host, "pgrep", "-a", "-u", "alice", check=False, user="root").stdout:
+            assert time.monotonic() < deadline, f"left on {host}:\n{left}"
+            time.sleep(0.1)
