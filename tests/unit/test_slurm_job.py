@@ -77,6 +77,13 @@ def test_without_a_controller_all_hosts_are_taken_to_be_like_the_first() -> None
     assert {host.gpus for host in hosts({**BATCH, "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"}, ask)} == {2}
 
 
+def test_fewer_gpus_than_asked_for() -> None:
+    with pytest.raises(PlacementError, match="4 GPUs a node are asked for, this job has 2 on n1"):
+        hosts({**BATCH, "SLURM_GPUS_PER_NODE": "2"}, gpus_per_node=4)
+    with pytest.raises(PlacementError, match="this job has 0 on n1"):
+        hosts(BATCH, gpus_per_node=1)
+
+
 def test_no_hosts_is_an_error() -> None:
     with pytest.raises(SchedulerError, match="SLURM_JOB_NODELIST is not set"):
         hosts({"SLURM_JOB_ID": "7"})

@@ -21,7 +21,8 @@ from gridtf.schedulers.base import (
     JobStatus,
 )
 from gridtf.schedulers.slurm import queue, states
-from gridtf.schedulers.slurm.queue import Row, ending, node_gpus, sacct_rows, squeue_rows, statuses
+from gridtf.schedulers.slurm.ending import ending, why_told_to_end
+from gridtf.schedulers.slurm.queue import Row, node_gpus, sacct_rows, squeue_rows, statuses
 
 SQUEUE = """\
 47+1|48|CANCELLED|2026-11-21T11:07:50|Resources
@@ -356,9 +357,32 @@ def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
 
 def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
-    assert queue.why_told_to_end("76", {}) is None
+    assert why_told_to_end("76", {}) is None
     shown = SEEN.format(name="x", state="COMPLETING", reason="None", restarts=1)
     command(tools, "scontrol", f"echo '{shown}'")
-    ended = queue.why_told_to_end("76", {"SLURM_RESTART_COUNT": "1"})
+    ended = why_told_to_end("76", {"SLURM_RESTART_COUNT": "1"})
     assert ended is not None
     assert ended.reason == "cancelled with scancel"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "restarts", "expected"),
+    [
+        ("COMPLETING", "NodeDown", 0, JobStatus(NODE_FAIL, "n3 has failed")),
+        ("RUNNING", "None", 0, JobStatus(NODE_FAIL, "n3 has failed")),
+        (
+            "COMPLETING",
+            "None",
+            1,
+            JobStatus(NODE_FAIL, "n3 has failed; Slurm has put the job back into the queue", again=True),
+        ),
+    ],
+)
+def test_nodes_that_are_down_are_named(
+    state: str, reason: str, restarts: int, expected: JobStatus, tools: Path
+) -> None:
+    shown = SEEN.format(name="x", state=state, reason=reason, restarts=restarts)
+    command(tools, "scontrol", f"echo '{shown}'")
+    command(tools, "sinfo", "case $* in *n[[]1-4]*) echo n3; echo n3;; esac")  # a line a partition
+    assert why_told_to_end("76", {"SLURM_JOB_NODELIST": "n[1-4]"}) == expected
+    assert why_told_to_end("76", {"SLURM_JOB_NODELIST": "n1"}) != expected

@@ -116,9 +116,9 @@ class Slurm:
         return [StartedAgents(argv, step.environment(environ), call.log, step.blame)]
 
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
-        from gridtf.schedulers.slurm import queue
+        from gridtf.schedulers.slurm.ending import why_told_to_end
 
-        return queue.why_told_to_end(environ["SLURM_JOB_ID"], environ)
+        return why_told_to_end(environ["SLURM_JOB_ID"], environ)
 
 
 scheduler = Slurm()

@@ -44,9 +44,15 @@ def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpe
             f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
             hint="is this inside a job script, or an salloc?",
         )
+    gpus = {} if component else _gpus(environ, suffix, names, ask_gpus)  # elsewhere are those that take none
+    short = [name for name in names if gpus.get(name, 0) < (spec.gpus_per_node or 0)]
+    if short and not component:
+        raise PlacementError(
+            f"{spec.gpus_per_node} GPUs a node are asked for, this job has {gpus.get(short[0], 0)} on {short[0]}",
+            hint="leave --gpus-per-node out, or ask sbatch for as many",
+        )
     cpus = _of_each(said("SLURM_JOB_CPUS_PER_NODE"), names)
     tasks = _of_each(said("SLURM_TASKS_PER_NODE"), names)
-    gpus = {} if component else _gpus(environ, suffix, names, ask_gpus)  # elsewhere are those that take none
     own = spec.tasks_per_node if component == 0 else None
     return [
         Host(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pwd
 import re
 from collections import Counter
@@ -31,7 +30,6 @@ from gridtf.schedulers.slurm.hostlist import expand
 
 _PATIENCE = 20.0  # seconds; squeue itself gives up after 14 when the controller's host is off
 _ACCOUNTING_PATIENCE = 5.0  # the run directory has said most already
-_TERM_PATIENCE = 3.0  # KILL may follow TERM after KillWait, 30 s at most sites
 _LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
 
 # squeue(1), --format. The reason is last, since it may hold any character.
@@ -95,19 +93,6 @@ def accounting(submitted: Sequence[Record]) -> dict[str, JobStatus]:
 def cluster(submitted: Record) -> list[str]:
     """The option that names the cluster of a job, where it was submitted to one of several."""
     return [f"--clusters={submitted['cluster']}"] if submitted.get("cluster") else []
-
-
-def why_told_to_end(job_id: str, environ: Mapping[str, str] = os.environ) -> JobStatus | None:
-    """Inside a job that has just received SIGTERM: how Slurm will say that it ended; None when that is not known.
-
-    environ: the job's.
-    """
-    try:
-        answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_TERM_PATIENCE, blame=False)
-    except SchedulerError:
-        return None
-    restarts = environ.get("SLURM_RESTART_COUNT", "")
-    return ending(answer.out, job_id, int(restarts) if restarts.isdigit() else 0)
 
 
 def gpus_of_nodes(job_id: str) -> dict[str, int]:
@@ -194,35 +179,6 @@ def _spans(job_id: str) -> list[range]:
     return [range(int(low), int(high or low) + 1, int(step or 1) or 1) for low, high, step in found]
 
 
-def ending(text: str, job_id: str, restarts: int) -> JobStatus | None:
-    """What `scontrol -o show job` says at the moment of SIGTERM. restarts: how often this job had started anew before.
-
-    The job is COMPLETING by then, which hides the state that it will have (seen on Slurm 22.05):
-      time limit   JobState=COMPLETING Reason=TimeLimit
-      scancel      JobState=COMPLETING Reason=None
-      preempted    JobState=COMPLETING Reason=None … PreemptTime=2026-11-21T11:14:37
-      node failed  JobState=COMPLETING Reason=NodeDown
-      requeued     JobState=COMPLETING Reason=None Restarts=1   (the next start is counted already)
-      a signal     JobState=RUNNING
-    """
-    said = next((fields for line in text.splitlines() if (fields := _fields(line)).get("JobId") == job_id), {})
-    state, reason = said.get("JobState", ""), said.get("Reason", "None").replace("_", " ")
-    count = said.get("Restarts", "")
-    by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
-    if reason in by_reason and state != "RUNNING":
-        ours, words = states.ours(by_reason[reason])
-        return JobStatus(ours, words)
-    if said.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
-        return JobStatus(*states.ours("PREEMPTED"))
-    if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdigit():
-        if int(count) > restarts:
-            return JobStatus(CANCELLED, "Slurm has put it back into the queue: it will start anew", again=True)
-        if state == "COMPLETING":
-            return JobStatus(CANCELLED, "cancelled with scancel")
-    ours, words = states.ours(state)
-    return JobStatus(ours, words or states.why_ended(reason)) if ours in ENDED else None
-
-
 def node_gpus(text: str, job_id: str) -> dict[str, int]:
     """GPUs by node from `scontrol -d -o show job`.
 
@@ -231,7 +187,7 @@ def node_gpus(text: str, job_id: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in text.splitlines():
         # all components, or all elements of an array, may be shown
-        if job_id not in (_fields(line).get("JobId"), _element(line)):
+        if job_id not in (fields(line).get("JobId"), _element(line)):
             continue
         for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line):
             # gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1)
@@ -241,13 +197,13 @@ def node_gpus(text: str, job_id: str) -> dict[str, int]:
     return found
 
 
-def _fields(line: str) -> dict[str, str]:
+def fields(line: str) -> dict[str, str]:
     """JobId=88 JobName=x … of one line; a name that is there twice, such as Nodes=, is given once."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", line))
 
 
 def _element(line: str) -> str:
-    said = _fields(line)
+    said = fields(line)
     return f"{said.get('ArrayJobId')}_{said.get('ArrayTaskId')}"
 
 
