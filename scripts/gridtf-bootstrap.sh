@@ -18,7 +18,9 @@ fi
 _gridtf_path='import sys
 sys.path[:] = [folder for folder in sys.path if folder]'
 # Runs gridtf.bootstrap with as little start-up as possible.
-_gridtf_code="$_gridtf_path
+_gridtf_code="import gc
+gc.disable() # until all modules are there
+$_gridtf_path
 from gridtf.bootstrap.main import main
 sys.exit(main(sys.argv[1:]))"
 

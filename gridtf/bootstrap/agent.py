@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridtf import __version__, gpus, processes
 from gridtf.bootstrap import environment, rendezvous
-from gridtf.bootstrap.heartbeat import Heartbeat, Watch
+from gridtf.bootstrap.heartbeat import Heartbeat, Watch, next_look
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
@@ -96,7 +96,10 @@ class Agent:
         self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
 
     def run(self, keep: Sequence[int]) -> int:
-        plan = self._plan()
+        try:
+            plan = self._plan()
+        except _ToldToStop:  # before there was anything to do
+            return 0
         mine = plan.on(self.host)
         self.supervisor = Supervisor([task.name for task in mine])
         self.heartbeat = Heartbeat(
@@ -125,7 +128,7 @@ class Agent:
     def _take_part(self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, keep: Sequence[int]) -> None:
         shares = share_gpus(self.host, mine, gpus.granted(os.environ))
         master_port = self._publish(plan, mine, holder, shares)
-        meeting = self._rendezvous()
+        meeting = self._rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         self._start(plan, mine, meeting, shares, keep)
         self._watch_over()
@@ -162,9 +165,9 @@ class Agent:
         write_record(self.attempt.host_record(self.host), record)
         return master_port
 
-    def _rendezvous(self) -> rendezvous.Rendezvous:
+    def _rendezvous(self, hosts: int) -> rendezvous.Rendezvous:
         # The launcher names who is missing and ends the wait; this limit is for a launcher that is gone.
-        for _ in self._waiting(self.start_timeout + 60):
+        for _ in self._waiting(self.start_timeout + 60, hosts):
             meeting = rendezvous.read(self.attempt, self.nonce)
             if meeting is not None:
                 return meeting
@@ -172,15 +175,14 @@ class Agent:
             self._listen()
         raise NoLauncherError(f"no rendezvous file after {self.start_timeout + 60:.0f} s")
 
-    def _waiting(self, limit: float) -> Iterator[float]:
-        """Short pauses that grow, up to the limit; yields the seconds waited so far."""
-        begin, pause = time.monotonic(), 0.002
+    def _waiting(self, limit: float, lookers: int = 1) -> Iterator[float]:
+        """Pauses that grow, up to the limit; yields the seconds waited so far. lookers: how many agents wait so."""
+        begin = time.monotonic()
         while (waited := time.monotonic() - begin) < limit:
             yield waited
-            number = processes.wait_for_signal(pause)
+            number = processes.wait_for_signal(next_look(waited, lookers))
             if processes.is_end(number):
                 raise _ToldToStop(number)
-            pause = min(pause * 1.3, 0.25)
 
     # --- the tasks
 

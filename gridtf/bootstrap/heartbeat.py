@@ -56,3 +56,12 @@ class Watch:
     def silence(self) -> float:
         """Seconds since the counter last changed."""
         return time.monotonic() - self._since
+
+
+def next_look(waited: float, lookers: int = 1) -> float:
+    """Seconds until the next look for a file that has not come after so many seconds.
+
+    A small part of what has been waited already, so that looking adds little to any wait; many lookers look 1000 times
+    a second in all, and each at least four times, to spare the file server.
+    """
+    return min(max(0.005, waited / 20, lookers / 1000), 0.25)

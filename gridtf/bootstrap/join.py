@@ -7,6 +7,7 @@ every rank publishes its port and GPUs, rank 0 merges. A keeper, one a task, sta
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import secrets
 import shlex
@@ -47,6 +48,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Join, leave a keeper behind, and print the contract as shell code."""
     from gridtf import config
 
+    gc.enable()  # see gridtf-bootstrap.sh
     if len(argv) < 2 or argv[0] != "--parent":
         raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
     die_with_parent(os.getppid(), signal.SIGTERM)  # nobody would read the contract

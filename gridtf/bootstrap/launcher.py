@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from gridtf import processes
 from gridtf.bootstrap import outcome, placement, rendezvous, verdict
 from gridtf.bootstrap.agent import main as agent_main
-from gridtf.bootstrap.heartbeat import Heartbeat
+from gridtf.bootstrap.heartbeat import Heartbeat, next_look
 from gridtf.bootstrap.hosts import HostLostError, Hosts, look_again
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.supervisor import Supervisor
@@ -42,10 +43,12 @@ class _ToldToEnd(Exception):
         self.number = number
 
 
-# Another Python for an agent: little start-up, and the working folder off sys.path (as in gridtf-bootstrap.sh).
+# Another Python for an agent, with as little start-up as possible: our own sys.path instead of site's search for it,
+# and no garbage collection while modules are loaded.
 _WARDEN = """\
-import sys
-sys.path[:] = [folder for folder in sys.path if folder]
+import gc, sys
+gc.disable()
+sys.path[:] = {path!r}
 from gridtf.bootstrap.main import main
 sys.exit(main(sys.argv[1:]))"""
 
@@ -121,7 +124,7 @@ class Launcher:
         return AgentCall(
             arguments=(str(self.run.path), str(self.attempt.number), self.nonce, str(self.spec.start_timeout)),
             main=agent_main,
-            command=(sys.executable, "-c", _WARDEN, "warden"),
+            command=(sys.executable, "-S", "-c", _WARDEN.format(path=sys.path), "warden"),
             log=self.attempt.agents_log,
         )
 
@@ -142,16 +145,15 @@ class Launcher:
     def _gather(self, plan: TaskPlan, hosts: Hosts) -> None:
         """Wait for every host's record, then write the rendezvous file."""
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
-        deadline = time.monotonic() + self.spec.start_timeout
-        pause = 0.002
+        begin = time.monotonic()
         while not collector.poll():
             hosts.check()
             missing = list(collector.missing.values())
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begin
+            if waited > self.spec.start_timeout:
                 raise self._missing(plan, missing)
             self._say("waiting", f"waiting for {_count(len(missing), 'host')}: {verdict.some(missing)}")
-            self._pause(pause)
-            pause = min(pause * 1.3, 0.25)
+            self._pause(next_look(waited))
         self._met = True
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
 
@@ -270,6 +272,8 @@ def _count(number: int, noun: str) -> str:
 
 def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, environ: MutableMapping[str, str]) -> int:
     """Run one attempt of a job in this process; gives the exit code of the job script."""
+    gc.freeze()  # what is loaded by now stays: it need not be looked at again
+    gc.enable()
     processes.block_signals()
     processes.become_subreaper()
     return Launcher(run, spec, scheduler, job_id, environ).launch()

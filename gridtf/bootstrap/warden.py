@@ -7,6 +7,7 @@ subreaper it also inherits what the agent leaves, which not every scheduler find
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ _STDIN = 0
 def main(arguments: Sequence[str]) -> int:
     """``warden HOST ARGUMENTS…`` with those of the agent; gives its exit code. ``@NAME`` stands for what that
     variable says."""
+    gc.freeze()  # what is loaded by now stays: it need not be looked at again
+    gc.enable()
     host = _host(arguments[0])
     processes.block_signals()
     processes.become_subreaper()

@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|rendezvous]…: measure gridtf on this machine; standard library only."""
+"""python scripts/benchmarks [start|launch|rendezvous|slurm]…: measure gridtf; by default all but slurm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ("start", "launch", "rendezvous")
+BENCHMARKS = ("start", "launch", "rendezvous")  # slurm needs root, and is run when it is asked for
 
 
 def main(chosen: list[str]) -> None:
