@@ -114,6 +114,9 @@ class Agent:
                 except _ToldToStop as told:
                     if told.number is not None:
                         self._say_goodbye(told.number)
+                except NoLauncherError:  # which may only have been stopped, and come back
+                    self._gone = {"what": f"the agent on host {self.host} {EXITS[NO_LAUNCHER]}", "why": "", "hint": ""}
+                    raise
                 finally:
                     # whatever happened, nobody of ours stays
                     left = self.supervisor.tear_down(grace, self._beat_if_possible)
