@@ -112,8 +112,7 @@ class Agent:
                 try:
                     self._take_part(plan, mine, holder, keep)
                 except _ToldToStop as told:
-                    if told.number is not None:
-                        self._say_goodbye(told.number)
+                    self._say_goodbye(told.number)
                 except NoLauncherError:  # which may only have been stopped, and come back
                     self._gone = {"what": f"the agent on host {self.host} {EXITS[NO_LAUNCHER]}", "why": "", "hint": ""}
                     raise
@@ -238,9 +237,8 @@ class Agent:
 
     def _record(self) -> dict[str, object]:
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
-        record: Record = {"nonce": self.nonce, "host": self.host, "pid": os.getpid(), "tasks": tasks}
-        record["over"] = self._over
-        return {**record, "gone": self._gone} if self._gone else record
+        who = {"nonce": self.nonce, "host": self.host, "pid": os.getpid()}
+        return {**who, "tasks": tasks, "over": self._over, **({"gone": self._gone} if self._gone else {})}
 
     def _beat(self, *, now: bool = False) -> None:
         """Tell the launcher how we are, at most once an interval unless now."""
@@ -271,9 +269,9 @@ class Agent:
             with contextlib.suppress(GridtfError):
                 self.heartbeat.beat(now=now)
 
-    def _say_goodbye(self, number: int) -> None:
+    def _say_goodbye(self, number: int | None) -> None:
         """A signal ends us. Mostly the launcher has said why; else the whole job is to end, or just this host's."""
-        if number == TOLD and self._stopped():
+        if number is None or (number == TOLD and self._stopped()):
             self.supervisor.excuse(self._reported)
             return
         if number in (TOLD, ORPHANED) or os.getppid() != self._parent:
