@@ -1,0 +1,111 @@
+"""What can go wrong with a job that runs on a real Slurm cluster: it ends, says why, and leaves nobody behind."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import STUBBORN, admin, begun, ended, finished, kill9, nobody_left, parent, started
+
+pytestmark = pytest.mark.timeout(120)
+
+
+# --- somebody ends the job
+
+
+def test_scancel(slurm: Bed) -> None:
+    job = started(slurm)
+    slurm.run("login", "scancel", job.id)
+    ended(job, "CANCELLED", "cancelled with scancel")
+    nobody_left(slurm)
+    assert job.status()["state"] == "CANCELLED"
+
+
+def test_scancel_of_tasks_that_do_not_heed_it(slurm: Bed) -> None:
+    job = started(slurm, command=STUBBORN)
+    slurm.run("login", "scancel", job.id)
+    ended(job, "CANCELLED", "cancelled with scancel")
+    nobody_left(slurm)
+
+
+def test_killed_at_once(slurm: Bed) -> None:
+    job = started(slurm, command=STUBBORN)
+    slurm.run("login", "scancel", "--signal=KILL", "--full", job.id)
+    nobody_left(slurm)
+    assert job.until(lambda: (state := job.status()["state"]) != "RUNNING" and state, "its end") == "CANCELLED"
+
+
+def test_without_a_verdict_what_is_known_is_told(slurm: Bed) -> None:
+    job = started(slurm)
+    record = read_record(job.attempt.launcher) or {}
+    kill9(slurm, record["host"], record["pid"])
+    nobody_left(slurm)
+    view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
+    assert view["state"] == "FAILED"
+    assert "ended without a verdict: the launcher on n1 was killed; the scheduler says FAILED" in view["reason"]
+    assert view["exit_code"] != 0
+    assert all(task["state"] != "RUNNING" for task in view["tasks"])
+
+
+def test_walltime(slurm: Bed) -> None:
+    job = started(slurm, "--time", "1")
+    admin(slurm, "scontrol", "update", f"JobId={job.id}", "EndTime=now+1second")  # Slurm looks twice a minute
+    ended(job, "TIMEOUT", "the walltime is over", "--time", seconds=50)
+    nobody_left(slurm)
+    assert job.gridtf("wait", check=False).returncode == 1
+    assert job.status()["state"] == "TIMEOUT"
+
+
+def test_preemption(slurm: Bed) -> None:
+    job = started(slurm, "--partition", "scavenge", "--native=--exclusive")
+    other = started(slurm, name="important", nodes=1, command="sleep 1")
+    ended(job, "PREEMPTED", "higher priority")
+    nobody_left(slurm)
+    assert job.status()["state"] == "PREEMPTED"
+    ended(other, "COMPLETED")
+
+
+def test_requeued_by_an_administrator_it_starts_again(slurm: Bed) -> None:
+    job = started(slurm, nodes=2, command="[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300")
+    first = job.attempt.rendezvous.read_text()
+    with begun(job, "wait") as waits:
+        admin(slurm, "scontrol", "requeue", job.id)
+        ended(job, "CANCELLED", "back into the queue")
+        nobody_left(slurm, ("n1", "n2"))
+        ended(job, "COMPLETED", attempt=2, seconds=60)
+        assert f"fault ({job.id}): COMPLETED" in finished(waits, 0)
+    view = job.status()
+    assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
+    assert job.run.attempt(1).rendezvous.read_text() == first != job.run.attempt(2).rendezvous.read_text()
+
+
+# --- a process is killed
+
+
+def test_a_task_killed_on_another_node(slurm: Bed) -> None:
+    job = started(slurm, "--native=--comment=x", command=STUBBORN)
+    kill9(slurm, "n3", job.tasks()["worker:2"]["pid"])
+    verdict = ended(job, "FAILED", "worker:2 on n3: killed by SIGKILL")
+    assert verdict["cause"]["task"] == "worker:2"
+    nobody_left(slurm)
+    tasks = {task["name"]: task["state"] for task in job.status()["tasks"]}
+    assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
+
+
+@pytest.mark.parametrize("generations", [0, 1, 2], ids=["agent", "warden", "slurmstepd"])
+@pytest.mark.parametrize("host", ["n1", "n3"])
+def test_what_stands_between_slurm_and_the_tasks_is_killed(slurm: Bed, host: str, generations: int) -> None:
+    job = started(slurm)
+    pid = next(task["agent"] for task in job.tasks().values() if task["host"] == host)
+    for _ in range(generations):
+        pid = parent(slurm, host, pid)
+    killed = time.time()
+    kill9(slurm, host, pid)
+    verdict = ended(job, "FAILED", f"agent on host {host}")
+    # the one time that is promised; Slurm itself would take half a minute, or never notice
+    assert verdict["ended"] - killed < (3 if generations == 0 else 8)
+    nobody_left(slurm)
+    assert job.status()["state"] == "FAILED"

@@ -1,0 +1,191 @@
+"""What cannot be on a real Slurm cluster is said as soon as it can be known; jobs that wait, and that are forgotten."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import bed_for_tests
+from tests.support.cluster import CHECKOUT, SHARED, Bed
+from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, ended, nobody_left, started
+from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
+
+pytestmark = pytest.mark.timeout(120)
+
+OWN_FOLDER = "/run/testbed/disk/alice"  # on a disk, where every host has something else
+SLURM = ("--scheduler", "slurm")
+
+
+def refused(bed: Bed, *words: str, **more: str) -> str:
+    """What a submission that is refused says; nothing is left of it."""
+    before = _runs(bed)
+    done = gridtf(bed, "submit", *SLURM, *words, "--", "true", check=False, **more)
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert _runs(bed) == before
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 4, done.stderr
+    return done.stderr
+
+
+def _runs(bed: Bed) -> set[Path]:
+    return set(bed.home().glob("gridtf-runs/*"))
+
+
+@contextmanager
+def own_folder(bed: Bed, host: str) -> Iterator[None]:
+    """A folder of alice's that only this host has."""
+    admin(bed, "install", "-d", "-o", "alice", OWN_FOLDER, host=host)
+    admin(bed, "chmod", "o+x", str(Path(OWN_FOLDER).parent), host=host)
+    try:
+        yield
+    finally:
+        admin(bed, "rm", "-r", OWN_FOLDER, host=host)
+
+
+@pytest.mark.parametrize(
+    "words, pieces",
+    [
+        (
+            ["--nodes", "1", "--partition", "gpus"],
+            ["partition 'gpus' is not there", "gpu (default), cpu"],
+        ),
+        (["--nodes", "1", "--native=--gres=fpga:1"], ["nvalid generic resource", "gres"]),
+        (["--nodes", "1", "--gpus-per-node", "5"], ["5 GPUs a node asked for", "have 4"]),
+        (["--nodes", "1", "--gpus-per-node", "1", "--partition", "cpu"], ["cpu has GPUs", "gpu (4 each)"]),
+        (["--nodes", "9"], ["9 nodes asked for, partition gpu has 4"]),
+        (["--nodes", "1", "--partition", "short", "--time", "1:00:00"], ["partition short allows", "gpu"]),
+        (["--nodes", "1", "--native=--bogus"], ["bogus"]),
+    ],
+    ids=["partition", "gres", "gpus", "no-gpus", "nodes", "walltime", "option"],
+)
+def test_what_the_site_does_not_have(slurm: Bed, words: list[str], pieces: list[str]) -> None:
+    said = refused(slurm, *words)
+    assert all(piece in said for piece in pieces), said
+
+
+def test_without_sbatch(slurm: Bed) -> None:
+    env = {**GRIDTF_ENVIRON, "PATH": "/nowhere"}
+    command = [sys.executable, *GRIDTF[1:], "submit", *SLURM, "--nodes", "1", "--", "true"]
+    done = slurm.run("login", *command, env=env, check=False)
+    assert done.returncode == 1
+    assert "sbatch is not there on login" in done.stderr
+    assert "module load" in done.stderr
+
+
+def test_a_run_directory_in_the_memory_of_this_host(slurm: Bed) -> None:
+    said = refused(slurm, "--nodes", "2", "--run-root", "/tmp/runs")
+    assert "/tmp/runs" in said
+    assert "cannot be seen by other hosts" in said
+    said = refused(slurm, "--nodes", "2", "--run-root", f"{SHARED}/home/alice/gridtf-runs", cwd="/tmp")
+    assert "/tmp cannot be seen by other hosts" in said
+
+
+def test_a_run_directory_on_a_disk_of_this_host(slurm: Bed) -> None:
+    options = ("--nodes", "2", "--tasks-per-node", "1", "--run-root", f"{OWN_FOLDER}/runs")
+    with own_folder(slurm, "login"):
+        done = gridtf(slurm, "submit", *SLURM, *options, "--wait", "--", "true", check=False, timeout=50)
+    assert done.returncode == 1
+    assert "FAILED" in done.stdout
+    assert "do the hosts see that folder?" in done.stdout
+    assert "--run-root" in done.stdout
+
+
+def test_a_run_directory_in_a_script_by_hand_that_the_other_hosts_do_not_see(slurm: Bed) -> None:
+    words = "gridtf_run --workers 2 --tasks-per-node 1 --run-dir"
+    assert "/tmp/mine cannot be seen by other hosts" in _by_hand(slurm, f"{words} /tmp/mine -- true\n", "--nodes=2")
+    with own_folder(slurm, "n1"):
+        said = _by_hand(slurm, f"{words} {OWN_FOLDER}/run -- true\n", "--nodes=2")
+    assert "the agent on host n2 does not see the run directory: it must lie on a file system that all hosts" in said
+    nobody_left(slurm)
+
+
+def test_a_working_folder_that_the_nodes_do_not_have(slurm: Bed) -> None:
+    folders = ("--chdir", OWN_FOLDER, "--run-root", f"{SHARED}/home/alice/gridtf-runs")
+    with own_folder(slurm, "login"):
+        job = ClusterJob(slurm, *SLURM, "--nodes", "1", "--workers", "1", *folders, "--", "true")
+        done = job.gridtf("wait", check=False)
+    assert done.returncode == 1
+    assert "the working folder is not there on this host: see --chdir" in done.stdout
+    assert job.status()["state"] == "FAILED"
+
+
+def test_a_working_folder_that_one_of_the_nodes_does_not_have(slurm: Bed) -> None:
+    script = "mkdir -p /tmp/only/here\ncd /tmp/only/here\n"
+    script += f"gridtf_run --run-dir {SHARED}/home/alice/run-$SLURM_JOB_ID --tasks-per-node 1 -- true\n"
+    out = _by_hand(slurm, script, "--nodes=2")
+    assert "worker:1 on n2: the working folder /tmp/only/here is not there on this host" in out, out
+    nobody_left(slurm)
+
+
+def _by_hand(bed: Bed, script: str, *options: str) -> str:
+    """The log of a script that alice has handed to sbatch herself, when it has failed."""
+    bootstrap = shlex.quote(str(CHECKOUT / "scripts/gridtf-bootstrap.sh"))
+    (bed.home() / "by-hand.sh").write_text(f"#!/bin/bash\nset -eu\nsource {bootstrap}\n{script}")
+    env = {**GRIDTF_ENVIRON, "GRIDTF_PYTHON": sys.executable}
+    log = bed.home() / "by-hand.log"
+    log.unlink(missing_ok=True)
+    # sbatch --wait looks only every half minute
+    words = ["sbatch", "--parsable", f"--output={log.name}", *options, "by-hand.sh"]
+    job_id = bed.run("login", *words, env=env).stdout.strip()
+    deadline = time.monotonic() + 40
+    while (state := admin(bed, "squeue", "-h", "-t", "all", "-o", "%T", "-j", job_id).strip()) != "FAILED":
+        assert time.monotonic() < deadline, f"still {state}\n{log.read_text() if log.exists() else ''}"
+        time.sleep(0.2)
+    return log.read_text()
+
+
+# --- waiting, cancelling, forgetting
+
+
+def test_pending_with_slurms_reason_and_expected_start(slurm: Bed) -> None:
+    started(slurm, "--native=--exclusive", "--time", "10", name="blocker")
+    job = started(slurm, name="waiting", running=False)
+    view = job.until(lambda: (view := job.status()) and "expected" in view["reason"] and view, "an expected start")
+    assert view["state"] == "PENDING"
+    assert re.search(r"the nodes are busy \(Resources\); expected to start \d{4}-\d\d-\d\d \d\d:\d\d", view["reason"])
+    done = job.gridtf("cancel")
+    assert f"waiting ({job.id}): CANCELLED" in done.stdout
+    assert job.status()["state"] == "CANCELLED"
+    assert admin(slurm, "squeue", "-h", "-j", job.id, "-t", "PENDING,RUNNING") == ""
+
+
+def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
+    jobs = [started(slurm, nodes=1, name=f"cancel-{number}") for number in range(3)]
+    for job, word in zip(jobs, (jobs[0].id, "cancel-1", jobs[2].seen_as), strict=True):
+        done = gridtf(slurm, "cancel", word)
+        assert f"({job.id}): CANCELLED" in done.stdout
+        ended(job, "CANCELLED", "cancelled by alice on login")
+    nobody_left(slurm)
+    again = gridtf(slurm, "cancel", "cancel-1")
+    assert "had ended already" in again.stderr
+
+
+def test_slurm_has_forgotten_it() -> None:
+    with bed_for_tests(options=["MinJobAge=2"]) as bed:
+        good = started(bed, nodes=1, name="good", command="true", running=False)
+        bad = started(bed, nodes=1, name="bad", command="exit 3", running=False)
+        ended(good, "COMPLETED")
+        ended(bad, "FAILED")
+        killed = started(bed, nodes=1, name="killed")
+        record = json.loads(killed.attempt.launcher.read_text())
+        admin(bed, "kill", "-9", str(record["pid"]), host=record["host"])
+        nobody_left(bed)
+
+        def forgotten() -> bool:
+            return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()
+
+        killed.until(forgotten, "Slurm to forget its jobs", seconds=60)
+        assert (good.status()["state"], bad.status()["state"]) == ("COMPLETED", "FAILED")
+        view = killed.status()
+        assert view["state"] == "FAILED"
+        assert "ended without a verdict: the launcher on n1 was killed" in view["reason"]
+        assert killed.gridtf("wait", check=False).returncode == 1
+        assert "had ended already" in killed.gridtf("cancel").stderr

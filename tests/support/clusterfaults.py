@@ -1,0 +1,79 @@
+"""What is done to jobs on a test bed from outside, and the proof that nothing of them is left."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterjobs import GRIDTF, ClusterJob
+
+NODES = ("n1", "n2", "n3", "n4")
+GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
+# A task with a child that has left its session.
+FAMILY = "setsid sleep 300 & sleep 300"
+# One that wants to live, like its child.
+STUBBORN = "trap '' TERM; setsid sleep 300 & while :; do sleep 0.2; done"
+
+
+def started(
+    bed: Bed, *words: str, nodes: int = 4, name: str = "fault", command: str = FAMILY, running: bool = True
+) -> ClusterJob:
+    """A job of one task a host, named worker:0 on n1 and so on; back when all run, unless not running."""
+    options = ("--scheduler", "slurm", "--name", name, "--nodes", str(nodes), "--tasks-per-node", "1")
+    job = ClusterJob(bed, *options, "--kill-grace", "1", *words, "--", "bash", "-c", command)
+    if running:
+        job.running(nodes)
+    return job
+
+
+def admin(bed: Bed, *argv: str, host: str = "ctl") -> str:
+    """A command as root."""
+    return bed.run(host, *argv, user="root").stdout
+
+
+def kill9(bed: Bed, host: str, pid: int) -> None:
+    admin(bed, "kill", "-9", str(pid), host=host)
+
+
+def parent(bed: Bed, host: str, pid: int) -> int:
+    return int(admin(bed, "ps", "-o", "ppid=", "-p", str(pid), host=host))
+
+
+def nobody_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15) -> None:
+    """No process of alice's is on these hosts, at the latest after so many seconds."""
+    deadline = time.monotonic() + seconds
+    for host in hosts:
+        while left := bed.run(host, "pgrep", "-a", "-u", "alice", user="root", check=False).stdout:
+            assert time.monotonic() < deadline, f"still on {host}:\n{left}"
+            time.sleep(0.1)
+
+
+def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = 40, attempt: int = 1) -> dict[str, Any]:
+    """The verdict, which has this state, and these pieces in its reason and hint."""
+    verdict = job.verdict(seconds, attempt)
+    said = f"{verdict['reason']}\n{verdict['hint']}"
+    assert verdict["state"] == state, f"{verdict}\n{job.output}"
+    for piece in pieces:
+        assert piece in said, f"{verdict}\n{job.output}"
+    return verdict
+
+
+@contextmanager
+def begun(job: ClusterJob, command: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A gridtf command on this job that runs beside the test."""
+    with job.bed.popen("login", *GRIDTF, command, job.seen_as, *words, env=GRIDTF_ENVIRON) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def finished(process: subprocess.Popen[str], code: int, seconds: float = 40) -> str:
+    """What it has printed, when it ends with this exit code."""
+    out, err = process.communicate(timeout=seconds)
+    assert process.returncode == code, out + err
+    return out + err
