@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.rundir import Attempt, Record
-from gridtf.schedulers.base import COMPLETED, FAILED
+from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY
 from gridtf.tail import last_lines
 
 # What the last lines of a log say of the cause: a piece of the line -> what to do.
@@ -27,7 +27,7 @@ _SIGNAL_HINTS = {
     "SIGBUS": "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
     "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
 }
-_OUT_OF_MEMORY = "the kernel's out-of-memory killer ended it: ask for more memory (--mem), or use less"
+_MEMORY_HINT = "the kernel's out-of-memory killer ended it: ask for more memory (--mem), or use less"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     elif number:
         how, hint = f"killed by {number}", _SIGNAL_HINTS.get(str(number), "")
         if record.get("oom"):
-            how, hint = f"{how} (out of memory)", _OUT_OF_MEMORY
+            how, hint = f"{how} (out of memory)", _MEMORY_HINT
     else:
         how, hint = f"exit code {code}", ""
     joined = "\n".join(tail)
@@ -92,7 +92,8 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         "log": str(log),
         "tail": tail,
     }
-    return Verdict(FAILED, f"{task.name} on {task.host}: {how}", also, hint, cause)
+    state = OUT_OF_MEMORY if record.get("oom") else FAILED
+    return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
 
 
 def some(names: Sequence[str], *, most: int = 16) -> str:

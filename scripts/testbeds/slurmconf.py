@@ -93,7 +93,8 @@ def files(*, cgroups: bool, extra: Mapping[str, str], options: Sequence[str]) ->
         "slurm.conf": "\n".join(text) + "\n",
         "gres.conf": f"AutoDetect=off\nNodeName={','.join(GPU_HOSTS)} Name=gpu File={DEVICE}[0-{GPUS - 1}]\n",
         "cgroup.conf": "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\n"
-        f"ConstrainDevices={'yes' if cgroups else 'no'}\nConstrainCores=no\nConstrainRAMSpace=no\n",
+        f"ConstrainDevices={'yes' if cgroups else 'no'}\nConstrainCores=no\n"
+        f"ConstrainRAMSpace={'yes' if cgroups else 'no'}\n",
     }
 
 

@@ -144,6 +144,7 @@ def test_out_of_memory_is_told_as_such(launch: Launch, program: Program) -> None
         verdict = launch(train).verdict()
     finally:
         group.rmdir()
+    assert verdict["state"] == "OUT_OF_MEMORY"
     assert verdict["cause"]["signal"] == "SIGKILL"
     assert "out of memory" in verdict["reason"]
     assert "--mem" in verdict["hint"]

@@ -167,7 +167,12 @@ class Bed:
             host, state = line.split()[:2]
             if host in HOSTS and state != "up":
                 self.mend(host)
-        idle = "squeue --noheader --format=%i | sort -u | xargs -r scancel; squeue --noheader; sinfo -hNo '%N %T'"
+        idle = (
+            "squeue --noheader --format=%i | sort -u | xargs -r scancel;"
+            # drained by Slurm, when a job has ended there while the controller was down
+            " for node in $(sinfo -hNo %N --states=drained); do scontrol update nodename=$node state=resume; done;"
+            " squeue --noheader; sinfo -hNo '%N %T'"
+        )
         end = time.monotonic() + limit
         while True:
             left = self.run("ctl", "bash", "-c", idle, user="root").stdout.splitlines()

@@ -191,6 +191,7 @@ KILLED = [
     ("code", "printed", "end"),
     [
         (137, KILLED, AgentEnd(-signal.SIGKILL, "n3")),
+        (137, ["srun: error: n2: task 1: Out Of Memory"], AgentEnd(-signal.SIGKILL, "n2")),
         (70, ["srun: error: n2: task 1: Exited with exit code 70"], AgentEnd(70, "n2")),
         (0, [], AgentEnd(0, None)),
         (

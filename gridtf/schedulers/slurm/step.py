@@ -87,7 +87,7 @@ def blame(code: int, printed: Sequence[str]) -> AgentEnd:
             continue
         host, how = match.groups()
         exited = _EXITED.match(how)
-        if exited is None and how != "Killed":
+        if exited is None and how not in ("Killed", "Out Of Memory"):
             continue
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
