@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gridtf import __version__, gpus, processes
 from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE
 from gridtf.bootstrap.heartbeat import Heartbeat, Watch, next_look
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan import TaskPlan, read_plan
@@ -22,17 +23,6 @@ from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record, RunDir, cannot, names, read_record, write_record
 from gridtf.schedulers.agents import TOLD
-
-# Exit codes that tell the launcher what an agent could not write down.
-NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
-EXITS = {
-    NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
-    NO_WRITE: "could not write into the run directory (disk full, quota or permissions; see job.log)",
-    NO_LAUNCHER: "heard no more from the launcher",
-    LEFTOVERS: "could not end all of its processes",
-    BROKEN: "could not go on (see job.log)",
-    KILLED: "was killed",
-}
 
 # The warden tells us by it that what had started it is gone.
 ORPHANED = signal.SIGHUP

@@ -6,12 +6,11 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from gridtf.bootstrap.agent import EXITS
+from gridtf.bootstrap.exits import EXITS
 from gridtf.bootstrap.heartbeat import Watch
-from gridtf.bootstrap.plan import TaskPlan
 from gridtf.errors import GridtfError
 from gridtf.processes import signal_name, wait_for_signal
-from gridtf.rundir import Record, names, read_record
+from gridtf.rundir import Attempt, Record, names, read_record
 from gridtf.schedulers.base import AgentEnd, AgentHandle
 
 # What one scheduler tells several processes it tells them within this, in seconds.
@@ -23,13 +22,25 @@ class HostLostError(GridtfError):
 
 
 class Hosts:
-    """The hosts of one attempt. pause: waits so many seconds, and raises when a signal ends the job meanwhile.
+    """The hosts of one attempt. limit: seconds of silence after which one is lost. pause: waits so many seconds, and
+    raises when a signal ends the job meanwhile.
 
     tasks: what they last said of each task, by its name.
     """
 
-    def __init__(self, plan: TaskPlan, handles: Sequence[AgentHandle], pause: Callable[[float], None]) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        attempt: Attempt,
+        nonce: str,
+        names: Sequence[str],
+        limit: float,
+        handles: Sequence[AgentHandle],
+        pause: Callable[[float], None],
+    ) -> None:
+        self.names = tuple(names)
+        self._attempt = attempt
+        self._nonce = nonce
+        self._limit = limit
         self.tasks: dict[str, Record] = {}
         self._handles = handles
         self._pause = pause
@@ -39,16 +50,16 @@ class Hosts:
 
     def listen(self) -> None:
         """From now on silence counts."""
-        self._watches = {host: Watch(self.plan.spec.heartbeat_timeout) for host in self.plan.hosts}
+        self._watches = {host: Watch(self._limit) for host in self.names}
 
     def read(self) -> None:
         """Read what the hosts say."""
-        attempt = self.plan.attempt
+        attempt = self._attempt
         there = set(names(attempt.state))
-        for host in self.plan.hosts:
+        for host in self.names:
             path = attempt.host_state(host)
             record = read_record(path, listed=True) if path.name in there else None
-            if record is None or record.get("nonce") != self.plan.nonce:
+            if record is None or record.get("nonce") != self._nonce:
                 continue
             if host in self._watches:
                 self._watches[host].heard(record.get("beat"))
@@ -97,7 +108,7 @@ class Hosts:
                 return False
             if now > look:
                 # srun waits for hosts that are lost, or where nobody is left who could tell it
-                look = now + look_again(len(self.plan.hosts), now - begin)
+                look = now + look_again(len(self.names), now - begin)
                 with contextlib.suppress(GridtfError):
                     self.read()
                 if self._all_over():
@@ -109,7 +120,7 @@ class Hosts:
     def _all_over(self) -> bool:
         """Whether nothing more is to come: every host has said that nobody is left there, or is silent."""
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
-        return self._over | silent >= self.plan.hosts.keys()
+        return self._over | silent >= set(self.names)
 
     def _check_gone(self) -> None:
         if not self._gone:
@@ -131,7 +142,7 @@ class Hosts:
             how = f"was killed by {signal_name(-end.code)}"
         else:
             how = EXITS.get(end.code, f"ended with exit code {end.code}")
-        attempt = self.plan.attempt
+        attempt = self._attempt
         log = attempt.agents_log if attempt.agents_log.name in names(attempt.path) else attempt.run.log
         return GridtfError(f"{who} {how}", why="; ".join(end.words), hint=f"see {log}")
 

@@ -1,4 +1,7 @@
-"""The launcher, on the first host: allocation, placement, agents, rendezvous, watch, tear-down, verdict."""
+"""The launcher, on the first host: allocation, agents, placement, rendezvous, watch, tear-down, verdict.
+
+What it needs only once the agents are on their way it imports then: starting them takes longer than anything here.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,13 @@ import sys
 import time
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf import processes
-from gridtf.bootstrap import outcome, placement, rendezvous, verdict
-from gridtf.bootstrap.agent import main as agent_main
+from gridtf.bootstrap import verdict
+from gridtf.bootstrap.call import agent_call
 from gridtf.bootstrap.heartbeat import Heartbeat, next_look
 from gridtf.bootstrap.hosts import HostLostError, Hosts, look_again
-from gridtf.bootstrap.plan import TaskPlan
-from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.rundir import Record, RunDir, make_folder, names, read_record, write_record
@@ -29,11 +31,14 @@ from gridtf.schedulers.base import (
     FAILED,
     NODE_FAIL,
     TIMEOUT,
-    AgentCall,
     Allocation,
     Scheduler,
 )
 from gridtf.spec import JobSpec
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.bootstrap.plan import TaskPlan
 
 
 class _ToldToEnd(Exception):
@@ -41,16 +46,6 @@ class _ToldToEnd(Exception):
 
     def __init__(self, number: int) -> None:
         self.number = number
-
-
-# Another Python for an agent, with as little start-up as possible: our own sys.path instead of site's search for it,
-# and no garbage collection while modules are loaded.
-_WARDEN = """\
-import gc, sys
-gc.disable()
-sys.path[:] = {path!r}
-from gridtf.bootstrap.main import main
-sys.exit(main(sys.argv[1:]))"""
 
 
 class Launcher:
@@ -107,28 +102,26 @@ class Launcher:
         allocation = self.scheduler.allocation(self.environ, self.spec, self._wait_for_allocation)
         if len(allocation.hosts) > 1 and self.scheduler.name != "local" and (why := shared.unseen(self.run.path)):
             raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=shared.HINT)
-        tasks = placement.place(allocation, self.spec)
-        self.plan = self._make_plan(allocation, tasks)
+        call = agent_call(self.attempt, self.nonce, self.spec.start_timeout)
+        agents = self.scheduler.start_agents(allocation, call, self.environ)
+        hosts = [host.name for host in allocation.hosts]
+        limit = self.spec.heartbeat_timeout
+        self.hosts = Hosts(self.attempt, self.nonce, hosts, limit, agents, self._pause)
+        self._heartbeat = Heartbeat(self.attempt.launcher, self._record, len(hosts), limit)
+        from gridtf.bootstrap import placement
+
+        self.plan = self._make_plan(allocation, placement.place(allocation, self.spec))
         self.plan.write()
         make_folder(self.run.output)
-        count = len(allocation.hosts)
-        self._heartbeat = Heartbeat(self.attempt.launcher, self._record, count, self.spec.heartbeat_timeout)
-        agents = self.scheduler.start_agents(allocation, self._call(), self.environ)
-        self.hosts = Hosts(self.plan, agents, self._pause)
-        self._say("waiting", f"waiting for {_count(count, 'host')}")
+        count = _count(len(hosts), "host")
+        self._say("waiting", f"waiting for {count}")
         self._gather(self.plan, self.hosts)
-        self._say("running", f"{_count(len(tasks), 'task')} on {_count(count, 'host')}")
+        self._say("running", f"{_count(len(self.plan.tasks), 'task')} on {count}")
         return self._watch_over(self.plan, self.hosts)
 
-    def _call(self) -> AgentCall:
-        return AgentCall(
-            arguments=(str(self.run.path), str(self.attempt.number), self.nonce, str(self.spec.start_timeout)),
-            main=agent_main,
-            command=(sys.executable, "-S", "-c", _WARDEN.format(path=sys.path), "warden"),
-            log=self.attempt.agents_log,
-        )
+    def _make_plan(self, allocation: Allocation, tasks: tuple[PlacedTask, ...]) -> TaskPlan:
+        from gridtf.bootstrap.plan import TaskPlan
 
-    def _make_plan(self, allocation: Allocation, tasks: tuple[placement.PlacedTask, ...]) -> TaskPlan:
         spec = self.spec
         return TaskPlan(
             attempt=self.attempt,
@@ -144,6 +137,8 @@ class Launcher:
 
     def _gather(self, plan: TaskPlan, hosts: Hosts) -> None:
         """Wait for every host's record, then write the rendezvous file."""
+        from gridtf.bootstrap import rendezvous
+
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
         begin = time.monotonic()
         while not collector.poll():
@@ -169,6 +164,8 @@ class Launcher:
         """Until the job has succeeded or a critical task, an agent or a host has failed."""
         lingering_until: float | None = None
         begin = time.monotonic()
+        from gridtf.bootstrap import outcome
+
         hosts.listen()
         while True:
             hosts.read()
@@ -210,6 +207,9 @@ class Launcher:
         if self.hosts is not None:
             # agents that never met have no tasks to tear down
             self.hosts.end(grace + 12.0 if self._met else 2.0, self._beat_if_possible)
+        from gridtf.bootstrap import outcome
+        from gridtf.bootstrap.supervisor import Supervisor
+
         # What an agent that was killed has left behind on this host has become ours.
         left = Supervisor([]).tear_down(grace, lambda: None)
         if left:

@@ -1,4 +1,4 @@
-"""What gridtf-bootstrap.sh calls: ``run`` (a launcher from options), ``exec`` (one from GRIDTF_SPEC), warden, join."""
+"""What gridtf-bootstrap.sh calls: ``run`` (a launcher from options), ``exec`` (one from GRIDTF_SPEC), join."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import contract, schedulers
-from gridtf.bootstrap.members import started_with
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
@@ -29,10 +28,6 @@ def main(argv: Sequence[str]) -> int:
     """Do what argv[0] says; gives the exit code."""
     verb, *rest = argv
     try:
-        if verb == "warden":
-            from gridtf.bootstrap import warden
-
-            return warden.main(rest)
         if verb == "join":
             from gridtf.bootstrap import join
 
@@ -87,12 +82,7 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
 
 def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, environ: MutableMapping[str, str]) -> int:
     """Make sure of the run directory, then run one attempt; gives the exit code of the job script."""
-    copies = started_with(environ)
-    if copies > 1:
-        raise UsageError(
-            f"a job's launcher was started {copies} times, by srun or mpirun",
-            hint="start gridtf_run once, in the script itself; or call gridtf_join in each of these processes",
-        )
+    _refuse_copies(environ)
     name = spec.scheduler or schedulers.around_this_process(environ)
     scheduler = schedulers.get(name)
     identity = scheduler.identity(environ)
@@ -103,6 +93,20 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
     from gridtf.bootstrap import launcher
 
     return launcher.launch(run, spec, scheduler, identity["job_id"], environ)
+
+
+def _refuse_copies(environ: Mapping[str, str]) -> None:
+    """A launcher is one process, not one a task of srun's or mpirun's."""
+    if "SLURM_STEP_NUM_TASKS" not in environ and "PMI_SIZE" not in environ and "OMPI_COMM_WORLD_SIZE" not in environ:
+        return
+    from gridtf.bootstrap.members import started_with
+
+    copies = started_with(environ)
+    if copies > 1:
+        raise UsageError(
+            f"a job's launcher was started {copies} times, by srun or mpirun",
+            hint="start gridtf_run once, in the script itself; or call gridtf_join in each of these processes",
+        )
 
 
 def _run_of(identity: Record, spec: JobSpec, run_dir: Path | None) -> RunDir:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gridtf.bootstrap.placement import PlacedTask
 from gridtf.rundir import Attempt, Record
 from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY
 from gridtf.tail import last_lines
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.placement import PlacedTask
 
 # What the last lines of a log say of the cause: a piece of the line -> what to do.
 _HINTS = (

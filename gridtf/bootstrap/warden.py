@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from gridtf import processes
 from gridtf.bootstrap import agent
+from gridtf.bootstrap.exits import KILLED, LEFTOVERS
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import GridtfError, RunDirError, UsageError
 from gridtf.rundir import RunDir, read_record, write_record
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     with contextlib.suppress(GridtfError):
         _write_down(host, arguments[1:], what)
     left = Supervisor([]).tear_down(_GRACE, lambda: None)
-    return agent.LEFTOVERS if left else agent.KILLED
+    return LEFTOVERS if left else KILLED
 
 
 def _host(word: str) -> str:

@@ -9,8 +9,6 @@ from pathlib import Path
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
-from gridtf.schedulers.common import on_path
-from gridtf.schedulers.slurm import arrays, directives
 from gridtf.spec import JobSpec
 
 _PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
@@ -24,6 +22,8 @@ class Slurm:
     # --- on the login node
 
     def here(self, environ: Mapping[str, str]) -> bool:
+        from gridtf.schedulers.common import on_path
+
         if not on_path("sbatch", environ):
             return False
         if "SLURM_CONF" in environ or Path("/etc/slurm/slurm.conf").exists():
@@ -37,12 +37,18 @@ class Slurm:
             return False
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
+        from gridtf.schedulers.slurm import directives
+
         return directives.directives(plan)
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
+        from gridtf.schedulers.slurm import directives
+
         return directives.submit_command(plan)
 
     def elements(self, spec: JobSpec) -> Sequence[str]:
+        from gridtf.schedulers.slurm import arrays
+
         return arrays.elements(spec.native)
 
     def check(self, plan: Plan) -> Sequence[str]:
