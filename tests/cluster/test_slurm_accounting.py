@@ -1,0 +1,39 @@
+"""A Slurm cluster with accounting: it still knows how a job ended that has left the queue, and who may use what."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.cluster.conftest import bed_for_tests
+from tests.support.clusterfaults import STUBBORN, admin, kill9, nobody_left, started
+from tests.support.clusterjobs import gridtf
+
+pytestmark = pytest.mark.timeout(200)
+
+
+def test_accounting_says_what_the_queue_has_forgotten_and_accounts_are_named() -> None:
+    with bed_for_tests(accounting=True, options=["MinJobAge=2", "AccountingStorageEnforce=associations"]) as bed:
+        admin(bed, "sacctmgr", "-i", "add", "account", "vision")
+        admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision")
+
+        words = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--account")
+        refused = gridtf(bed, "submit", *words, "visoin", "--", "true", check=False)
+        assert refused.returncode == 2
+        assert "--account" in refused.stderr
+        assert "vision" in refused.stderr.replace("visoin", "")
+
+        job = started(bed, "--account", "vision", nodes=1, command=STUBBORN)
+        launcher = read_record(job.attempt.launcher) or {}
+        kill9(bed, launcher["host"], launcher["pid"])  # nobody is left to write a verdict
+        nobody_left(bed)
+
+        def forgotten() -> bool:
+            return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()
+
+        job.until(forgotten, "Slurm to forget its job", seconds=60)
+        known = bed.run("login", "sacct", "-X", "-n", "-P", "-o", "State", f"--jobs={job.id}").stdout.split()[0]
+        view = job.status()
+        assert view["state"] == known != "COMPLETED"
+        assert "ended without a verdict" in view["reason"]
+        assert f"the scheduler says {known}" in view["reason"]
