@@ -57,8 +57,9 @@ def laggy_slurm() -> Iterator[Bed]:
 
 @pytest.fixture(scope="session")
 def constrained_slurm() -> Iterator[Bed]:
-    """A Slurm cluster whose control groups keep the devices of others from a job."""
-    with bed_for_tests(cgroups=True) as bed:
+    """A Slurm cluster of a strict site: control groups keep the devices of others and more memory than it has asked for
+    from a job, and srun ends tasks that outlive the first one by a second."""
+    with bed_for_tests(cgroups=True, options=["WaitTime=1"]) as bed:
         yield bed
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import Bed
 from tests.support.clusterscripts import (
     ENVIRON,
@@ -37,15 +34,6 @@ exec bash -c '{TELL}'
 BINDINGS = [["--ntasks=4", "--ntasks-per-node=2", "--gpus-per-task=1"], ["--ntasks-per-node=2", "--gpus-per-node=2"]]
 
 
-@pytest.fixture(scope="module")
-def strict() -> Iterator[Bed]:
-    """A site where processes see no devices but their own, and srun ends those that outlive the first by a second."""
-    if not Path("/sys/fs/cgroup/devices").is_dir():
-        pytest.skip("there are no control groups of version 1 here")
-    with bed_for_tests(cgroups=True, options=["WaitTime=1"]) as bed:
-        yield bed
-
-
 # --- gridtf_join
 
 
@@ -60,8 +48,8 @@ def test_processes_of_srun_join_with_a_gpu_each(slurm: Bed, options: list[str]) 
 
 
 @pytest.mark.parametrize("options", BINDINGS, ids=lambda options: options[-1])
-def test_processes_join_where_each_sees_its_own_devices_only(strict: Bed, options: list[str]) -> None:
-    folder = Folder(strict, "constrained")
+def test_processes_join_where_each_sees_its_own_devices_only(constrained_slurm: Bed, options: list[str]) -> None:
+    folder = Folder(constrained_slurm, "constrained")
     (folder.path / "step.sh").write_text(JOIN)
     job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
     tasks = told(job.output)
@@ -70,7 +58,7 @@ def test_processes_join_where_each_sees_its_own_devices_only(strict: Bed, option
     assert [tasks[f"worker:{index}"].gpus for index in range(4)] == [("0",), ("0" if bound else "1",)] * 2
 
 
-@pytest.mark.parametrize("bed", ["slurm", "strict"])
+@pytest.mark.parametrize("bed", ["slurm", "constrained_slurm"])
 def test_processes_that_would_share_a_gpu_are_told_so(bed: str, request: pytest.FixtureRequest) -> None:
     folder = Folder(request.getfixturevalue(bed), "sharing")
     (folder.path / "step.sh").write_text(JOIN)
@@ -103,8 +91,8 @@ def test_gridtf_run_in_a_step_of_the_allocation(slurm: Bed) -> None:
     one_gpu_each(folder.tasks(match[1]), 4)
 
 
-def test_hosts_that_end_at_different_times_where_the_site_has_a_waittime(strict: Bed) -> None:
-    folder = Folder(strict, "waittime")
+def test_hosts_that_end_at_different_times_where_the_site_has_a_waittime(constrained_slurm: Bed) -> None:
+    folder = Folder(constrained_slurm, "waittime")
     task = f"{TELL}; [ $RANK = 0 ] || sleep 3"
     job = folder.sbatch(f"{RUN}gridtf_run -- bash -c '{task}'", "--nodes=2", "--gpus-per-node=1").ended()
     one_gpu_each(folder.tasks(job.id), 2)

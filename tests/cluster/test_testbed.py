@@ -348,9 +348,9 @@ def test_help(verb: str) -> None:
 
 
 def test_what_a_host_gets_an_empty_folder_for() -> None:
-    closed = {"/root", "/root/a", "/home/eve"}
-    found = view.hidden(["/root/a/b", "/tmp/x", "/home/eve/src", "/opt/y"], lambda folder: str(folder) not in closed)
-    assert found == [*view.OWN, "/root", "/home/eve"]
+    closed = {"/srv", "/srv/a", "/home/eve"}
+    found = view.hidden(["/srv/a/b", "/tmp/x", "/home/eve/src", "/opt/y"], lambda folder: str(folder) not in closed)
+    assert found == [*view.OWN, "/srv", "/home/eve"]
 
 
 def test_nodes_are_read() -> None:
