@@ -38,11 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     handle = fork_agent(host, arguments[1:], agent.main)
     told = not processes.signal_at_end_of(_STDIN)
     while (end := handle.poll()) is None:
-        number = processes.wait_for_signal(5.0)
         if not told and processes.at_end(_STDIN):  # the launcher's word, or its death
             told = True
             handle.terminate()
-        elif number is not None and (processes.is_end(number) or number in processes.PASSED_ON):
+        number = processes.wait_for_signal(5.0)
+        if number is not None and (processes.is_end(number) or number in processes.PASSED_ON):
             handle.send(signal.Signals(number) if os.getppid() == parent else agent.ORPHANED)
     if end.code >= 0:
         return end.code
