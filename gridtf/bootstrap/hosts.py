@@ -78,7 +78,8 @@ class Hosts:
                 self._check_gone()
                 raise self._ended(end)
         self._check_gone()
-        for host in sorted(self._over):
+        if self._over:
+            host = min(self._over)
             raise GridtfError(f"the agent on host {host} has ended all that ran there", hint="was it told to by hand?")
         for host, watch in self._watches.items():
             if watch.silence() > watch.limit:

@@ -26,16 +26,19 @@ class Answer:
         return lines[-1] if lines else f"exit code {self.code}"
 
 
-def ask(argv: Sequence[str], *, limit: float, stdin: str | None = None) -> Answer:
+class NoAnswerError(SchedulerError):
+    """A command that did not end in time."""
+
+
+def ask(argv: Sequence[str], *, limit: float) -> Answer:
     """Run a command and give its answer, whatever its exit code.
 
-    limit: seconds. stdin: what it reads there. Raises SchedulerError when it is not there or does not end in time.
+    limit: seconds. Raises NoAnswerError when it does not end in time, SchedulerError when it is not there.
     """
     try:
         done = subprocess.run(
             list(argv),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -51,7 +54,7 @@ def ask(argv: Sequence[str], *, limit: float, stdin: str | None = None) -> Answe
     except OSError as error:
         raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise SchedulerError(
+        raise NoAnswerError(
             f"{argv[0]} has not answered within {limit:g} s", hint="the scheduler may be down or overloaded: try later"
         ) from None
     return Answer(done.returncode, done.stdout, done.stderr)

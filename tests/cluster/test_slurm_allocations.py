@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from subprocess import Popen
 
 import pytest
 
@@ -129,17 +130,22 @@ print(seen.decode(), "code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
+def ended_when_all_run(folder: Folder, process: Popen[str]) -> tuple[str, str]:
+    """Tell the process, which waits for it, that all tasks run; gives what it prints."""
+    try:
+        wait_until(folder, r"\d+", "started", 4)
+        (folder.path / "now").touch()
+        return process.communicate(timeout=40)
+    finally:
+        process.kill()
+
+
 def test_ctrl_c_ends_a_run_in_an_allocation(slurm: Bed) -> None:
     folder = Folder(slurm, "ctrl-c")
     (folder.path / "task.sh").write_text(f"setsid sleep 600 &\n{SAVES}")
     command = ("salloc", *ALLOCATED, "gridtf", "run", "--name", "ctrl-c", "--", "bash", "task.sh")
     process = slurm.popen("login", sys.executable, "-c", CTRL_C, *command, env=ENVIRON, cwd=folder.seen_as)
-    try:
-        wait_until(folder, r"\d+", "started", 4)
-        (folder.path / "now").touch()
-        out, errors = process.communicate(timeout=40)
-    finally:
-        process.kill()
+    out, errors = ended_when_all_run(folder, process)
     assert "CANCELLED" in out, out + errors
     assert folder.verdicts(r"\d+") == ["CANCELLED"]
     assert all("saved" in log for log in logs(folder.runs(r"\d+")[0]))
@@ -154,12 +160,7 @@ until [ -e now ]; do sleep 0.1; done
 kill -TERM $run; wait $run; echo code=$?
 srun --gpus-per-node=2 pgrep -a sleep; echo steps=$(squeue --steps --noheader --jobs=$SLURM_JOB_ID | grep -c gridtf)"""
     process = slurm.popen("login", "salloc", *ALLOCATED, "bash", "-c", script, env=ENVIRON, cwd=folder.seen_as)
-    try:
-        wait_until(folder, r"\d+", "started", 4)
-        (folder.path / "now").touch()
-        out, errors = process.communicate(timeout=40)
-    finally:
-        process.kill()
+    out, errors = ended_when_all_run(folder, process)
     assert "code=1\nsteps=0" in out, out + errors
     assert folder.verdicts(r"\d+") == ["CANCELLED"]
     nothing_left(slurm)

@@ -12,7 +12,6 @@ import pytest
 from gridtf.rundir import RunDir
 from gridtf.schedulers.slurm.hostlist import counts
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterjobs import stated_accuracy
 from tests.support.clusterscripts import (
     ENTER,
     HOME,
@@ -28,6 +27,7 @@ from tests.support.clusterscripts import (
     one_gpu_each,
     told,
 )
+from tests.support.examples import stated_accuracy
 
 pytestmark = pytest.mark.timeout(120)
 

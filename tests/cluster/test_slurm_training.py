@@ -8,7 +8,8 @@ import re
 import pytest
 
 from tests.support.cluster import CHECKOUT, SHARED, Bed
-from tests.support.clusterjobs import ClusterJob, received, stated_accuracy
+from tests.support.clusterjobs import ClusterJob, received
+from tests.support.examples import stated_accuracy
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.examples import stated_accuracy
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(folder.parent.name for folder in (ROOT / "examples").glob("*/gridtf.toml"))
-
-
-def stated_accuracy(example: str) -> float:
-    text = (ROOT / "examples" / example / "README.md").read_text()
-    match = re.search(r"Accuracy on 360 held-out digits: at least (0\.\d+)", text)
-    assert match, "the README states no accuracy"
-    return float(match[1])
 
 
 def test_there_are_examples() -> None:

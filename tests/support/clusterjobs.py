@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,14 +93,6 @@ class ClusterJob:
             record = read_record(path) or {}
             found.update({name: (record["host"], tuple(share)) for name, share in record["gpus"].items()})
         return found
-
-
-def stated_accuracy(example: str) -> float:
-    """The accuracy that the README of an example promises."""
-    text = (CHECKOUT / "examples" / example / "README.md").read_text()
-    match = re.search(r"Accuracy on 360 held-out digits: at least (0\.\d+)", text)
-    assert match, "the README states no accuracy"
-    return float(match[1])
 
 
 def received(bed: Bed, *hosts: str) -> dict[str, int]:

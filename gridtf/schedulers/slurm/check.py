@@ -6,7 +6,6 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.layout import components
@@ -40,16 +39,13 @@ _OTHERS = (
 )
 
 
-def check(plan: Plan, script: Path | str | None = None) -> tuple[str, ...]:
+def check(plan: Plan) -> tuple[str, ...]:
     """Ask Slurm about a job without submitting it. Gives notes: what will make it wait, but is a matter of the moment.
 
-    script: its path, or its text; None: where the plan says. Raises SpecError, with the key to blame, for what the site
-    does not have, SchedulerError when Slurm does not answer or refuses for another reason.
+    Its script is where the plan says. Raises SpecError, with the key to blame, for what the site does not have,
+    SchedulerError when Slurm does not answer or refuses for another reason.
     """
-    argv = ["sbatch", "--test-only"]
-    if not isinstance(script, str):
-        argv.append(str(script or RunDir(plan.run_dir).script))
-    answer = controller.query(argv, limit=_PATIENCE, stdin=script if isinstance(script, str) else None)
+    answer = controller.query(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=_PATIENCE)
     types = [part.types[0] for part in components(plan.spec)[1:]]
     asked = asked_for(directives.directives(plan), plan.spec, types, os.environ)
     # it says nothing of a walltime that a partition never allows, unless the site has EnforcePartLimits

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.client import Answer, ask
+from gridtf.schedulers.client import Answer, NoAnswerError, ask
 
 # What they read from the environment: SQUEUE_USERS=bob, which somebody finds handy, would hide the jobs of others,
 # and what is hidden looks like a job that is gone.
@@ -23,18 +23,16 @@ _SILENT = re.compile(
 _PING = re.compile(r"Slurmctld\(\S+\) at (\S+) is (UP|DOWN)")
 
 
-def query(argv: Sequence[str], *, limit: float, stdin: str | None = None, blame: bool = True) -> Answer:
+def query(argv: Sequence[str], *, limit: float, blame: bool = True) -> Answer:
     """What a command of Slurm answers, whatever its exit code.
 
     limit: seconds. blame: whether to spend some more on the name of the controller's host. Raises SchedulerError, whose
     message is one line, when the command is not there, or the controller does not answer.
     """
     try:
-        answer = ask([*_without_filters(os.environ), *argv], limit=limit, stdin=stdin)
-    except SchedulerError as error:
-        if "not answered" in error.what:
-            raise silent(f"{argv[0]} has waited for {limit:g} s", blame=blame) from None
-        raise
+        answer = ask([*_without_filters(os.environ), *argv], limit=limit)
+    except NoAnswerError:
+        raise silent(f"{argv[0]} has waited for {limit:g} s", blame=blame) from None
     if answer.code and is_silent(answer.err):
         raise silent(said(answer), blame=blame)
     return answer

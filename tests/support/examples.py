@@ -1,0 +1,16 @@
+"""What the examples promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def stated_accuracy(example: str) -> float:
+    """The accuracy that the README of an example promises."""
+    text = (EXAMPLES / example / "README.md").read_text()
+    match = re.search(r"Accuracy on 360 held-out digits: at least (0\.\d+)", text)
+    assert match, "the README states no accuracy"
+    return float(match[1])
