@@ -117,7 +117,11 @@ def _run(name: str, log: Path, start: Callable[[], None], go: int, report: int) 
             time.sleep(0.2)  # orphans may come
             continue
         if child in _daemons:
-            print(f"{_ENDED}{_daemons.pop(child)}, exit code {os.waitstatus_to_exitcode(status)}", flush=True)
+            name, code = _daemons.pop(child), os.waitstatus_to_exitcode(status)
+            if code == 0 and (heir := _child(name)):  # on its way to the background it forks twice
+                _daemons[heir] = name
+            else:
+                print(f"{_ENDED}{name}, exit code {code}", flush=True)
 
 
 def _leave_everything(log: Path, keep: tuple[int, ...]) -> None:
@@ -140,6 +144,30 @@ def service(command: list[str], log: str | Path, **options: Any) -> None:
         )
     _daemons[daemon.pid] = command[0]
     daemon.returncode = 0  # it is buried with all others, not by the object that now goes
+
+
+def daemon(command: list[str], log: str | Path, limit: float = 60, **options: Any) -> None:
+    """Start a daemon that goes to the background; this first process, whose child it then is, watches over it as well.
+
+    TestbedError with what it says when it does not start, subprocess.TimeoutExpired when it stays in the foreground.
+    """
+    name = Path(command[0]).name
+    with Path(log).open("ab") as file:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=limit, **options)
+    end = time.monotonic() + 5
+    # its own child becomes ours only when those between them have ended, which may be a moment later
+    while not (pid := _child(name)) and done.returncode == 0 and time.monotonic() < end:
+        time.sleep(0.01)
+    if done.returncode != 0 or not pid:
+        said = Path(log).read_text(errors="replace").strip()
+        raise TestbedError(f"{name} does not start: exit code {done.returncode}", why=said)
+    _daemons[pid] = name
+
+
+def _child(name: str) -> int:
+    """A living child of this process by the name of its program; 0 when there is none."""
+    children = processes.children(os.getpid())
+    return next((pid for pid in children if processes.name(pid) == name[:15] and processes.start_time(pid)), 0)
 
 
 def ended(log: Path) -> str:

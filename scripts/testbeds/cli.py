@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from . import bed as beds
-from . import cluster, enter, processes, slurm
+from . import cluster, enter, processes, sge, slurm
 from .bed import HUB, Bed
 from .errors import TestbedError
 
-_KINDS: dict[str, ModuleType] = {"slurm": slurm}
-_ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces: a login host, a
-controller, four hosts with four pretended GPUs each, and one without. Users: alice and bob. Shared folder:
-/mnt/shared, with their homes. Needs root."""
+_KINDS: dict[str, ModuleType] = {"slurm": slurm, "sge": sge}
+_ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces: {about}. Users: alice
+and bob. Shared folder: /mnt/shared, with their homes. Needs root."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +46,9 @@ def _up(scheduler: ModuleType, options: argparse.Namespace) -> None:
     for option in options.option:
         if "=" not in option:
             raise TestbedError(f"--option {option} is not KEY=VALUE", code=2)
+    for name, why in scheduler.REFUSED.items():
+        if getattr(options, name):
+            raise TestbedError(f"--{name} is not for {options.kind}", why=why, code=2)
     bed = Bed(
         options.kind,
         laggy=options.shared == "laggy",
@@ -58,7 +60,7 @@ def _up(scheduler: ModuleType, options: argparse.Namespace) -> None:
     cluster.up(scheduler, bed, _quiet if options.quiet else _say)
     if not options.quiet:
         _say(f"{len(scheduler.HOSTS)} hosts are up after {time.monotonic() - begin:.1f} s: {' '.join(scheduler.HOSTS)}")
-        _say(f"try: {shlex.quote(sys.argv[0])} {options.kind} exec login sinfo")
+        _say(f"try: {shlex.quote(sys.argv[0])} {options.kind} exec login {scheduler.GLANCE}")
 
 
 def _down(scheduler: ModuleType, options: argparse.Namespace) -> None:
@@ -74,7 +76,10 @@ def _exec(scheduler: ModuleType, options: argparse.Namespace) -> int:
         raise TestbedError("no command was given", hint=f"scripts/testbed {options.kind} exec {host} CMD …", code=2)
     extra = dict(pair.partition("=")[::2] for pair in options.env)
     user = "root" if options.root else options.user
-    environ = enter.environment(user, os.environ, {**scheduler.ENVIRONMENT, **extra})
+    environ = enter.environment(user, os.environ, scheduler.ENVIRONMENT)
+    if scheduler.BINARIES:
+        environ["PATH"] += f":{scheduler.BINARIES}"
+    environ.update(extra)
     if not processes.alive(bed.hosts[host]):
         raise TestbedError(
             f"host {host} has no power", hint=f"boot it: scripts/testbed {options.kind} mend {host}", code=255
@@ -104,7 +109,7 @@ def _status(scheduler: ModuleType, options: argparse.Namespace) -> None:
     bed = beds.require(options.kind)
     for host, address in scheduler.HOSTS.items():
         print(f"{host:8}{cluster.stands(bed, host):11}{address}")
-    print(scheduler.summary(bed), end="")
+    print(cluster.summary(scheduler, bed), end="")
 
 
 def _host(bed: Bed, name: str) -> str:
@@ -140,20 +145,25 @@ def _end(*_: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/testbed", description=_ABOUT)
+    parser = argparse.ArgumentParser(prog="scripts/testbed", description="A real cluster on this machine.")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for kind in _KINDS:
-        verbs = kinds.add_parser(kind, description=_ABOUT, help=f"a {kind} cluster").add_subparsers(
+    for kind, scheduler in _KINDS.items():
+        about = _ABOUT.format(about=scheduler.ABOUT)
+        verbs = kinds.add_parser(kind, description=about, help=f"a {kind} cluster").add_subparsers(
             required=True, metavar="VERB"
         )
         up = verbs.add_parser("up", help="from nothing to all hosts idle; restarts what is up")
         up.add_argument(
             "--shared", choices=("plain", "laggy"), default="plain", help="how truthful the shared folder is"
         )
-        up.add_argument("--cgroups", action="store_true", help="constrain jobs to their GPUs by control groups (v1)")
-        up.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB (200 MB to install)")
+        for name, text in (
+            ("cgroups", "constrain jobs to their GPUs by control groups (v1)"),
+            ("accounting", "with slurmdbd and MariaDB (200 MB to install)"),
+        ):
+            shown = argparse.SUPPRESS if name in scheduler.REFUSED else text
+            up.add_argument(f"--{name}", action="store_true", help=shown)
         up.add_argument("--share", action="append", default=[], metavar="DIR", help="a folder that all hosts see there")
-        up.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf")
+        up.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help=scheduler.OPTION)
         up.add_argument("--quiet", action="store_true", help="print errors only")
         up.set_defaults(action=_up)
         verbs.add_parser("down", help="leave nothing but the packages").set_defaults(action=_down)
@@ -168,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         for verb, action, text in (
             ("kill", _kill, "a power cut of a host"),
             ("cut", _cut, "the link of a host goes down"),
-            ("mend", _mend, "the link is up again, or the host boots; waits until Slurm can use it"),
+            ("mend", _mend, "the link is up again, or the host boots; waits until jobs can run there"),
         ):
             one = verbs.add_parser(verb, help=text)
             one.add_argument("host", metavar="HOST")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from . import accounts, boot, groups, network, packages, processes, view
+from . import accounts, boot, enter, groups, network, packages, processes, view
 from . import bed as beds
 from .bed import HUB, Bed
 from .errors import TestbedError
@@ -20,7 +23,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def up(scheduler: ModuleType, bed: Bed, say: Callable[[str], None]) -> None:
     """From nothing, or from an older test bed, to hosts that are all ready. What fails is taken down again."""
-    packages.need({**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}, say)
+    wanted = {**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}
+    packages.need(wanted, say, scheduler.PRESEED)
     with beds.locked():
         down(bed.kind)
         os.umask(0o022)
@@ -87,6 +91,23 @@ def mend(scheduler: ModuleType, bed: Bed, host: str) -> None:
     scheduler.wait_until_well(bed, [host], since=since)
 
 
+def ask(
+    bed: Bed, controller: str, command: Sequence[str], environ: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the scheduler as root, on its controller's host; when that is off, on the login host."""
+    host = controller if processes.alive(bed.hosts[controller]) else "login"
+    return enter.capture(bed.hosts[host], command, environ)
+
+
+def summary(scheduler: ModuleType, bed: Bed) -> str:
+    """What the scheduler says of its hosts, for people."""
+    try:
+        done = scheduler.ask(bed, [scheduler.GLANCE])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{scheduler.GLANCE}: {error}\n"
+    return str(done.stdout or done.stderr)
+
+
 def boot_hosts(scheduler: ModuleType, bed: Bed, hosts: Sequence[str]) -> None:
     """Switch hosts on, all at once."""
     begun = []
@@ -97,6 +118,18 @@ def boot_hosts(scheduler: ModuleType, bed: Bed, hosts: Sequence[str]) -> None:
     if hosts != [HUB]:
         network.plug(bed.hosts[HUB].pid, {host: bed.hosts[host].pid for host in hosts})
     boot.finish(begun)
+
+
+def wait_for_port(address: str, port: int, limit: float = 1) -> None:
+    """Wait until a daemon of another host takes connections: whoever is faster tries again only after a second or more.
+
+    No longer than limit seconds: that host may be off.
+    """
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection((address, port), 0.1):
+            return
+        time.sleep(0.01)
 
 
 def shares(extra: Sequence[str]) -> tuple[str, ...]:

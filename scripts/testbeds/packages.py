@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .errors import TestbedError
@@ -17,9 +17,12 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 _BUSY = ("Could not get lock", "Unable to lock", "is another process using it")
 
 
-def need(packages: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """packages: command -> the packages that bring it. TestbedError where they are missing and cannot be had."""
-    absent = [names.split() for command, names in packages.items() if not shutil.which(command, path=SBIN)]
+def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Sequence[str] = ()) -> None:
+    """packages: command, or file -> the packages that bring it. TestbedError where they are missing and cannot be had.
+
+    preseed: lines for debconf-set-selections(1); only those of packages that are installed here are used.
+    """
+    absent = [names.split() for thing, names in packages.items() if not _there(thing)]
     missing = sorted({name for names in absent for name in names})
     if not missing:
         return
@@ -32,6 +35,7 @@ def need(packages: Mapping[str, str], say: Callable[[str], None]) -> None:
     say(f"installing {' '.join(missing)}")
     install = ["install", "-y", "--no-install-recommends", *missing]
     with _nothing_starts():
+        _answer([line for line in preseed if line.split()[0] in missing])
         done = _apt(install)
         if done.returncode != 0:  # no package lists yet, or old ones
             update = _apt(["update"])
@@ -43,6 +47,20 @@ def need(packages: Mapping[str, str], say: Callable[[str], None]) -> None:
                     why="\n".join(said[-3:]),
                     hint="check the network and the package sources, then: apt-get update",
                 )
+
+
+def _there(thing: str) -> bool:
+    return Path(thing).exists() if thing.startswith("/") else shutil.which(thing, path=SBIN) is not None
+
+
+def _answer(lines: Sequence[str]) -> None:
+    """Answer what packages would ask, before they do."""
+    if lines:
+        text = "".join(f"{line}\n" for line in lines)
+        command = ["debconf-set-selections"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise TestbedError("packages cannot be told what to do", why=done.stderr.strip())
 
 
 def _apt(arguments: list[str], limit: float = 600) -> subprocess.CompletedProcess[str]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import calendar
-import contextlib
 import os
 import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounting, boot, cluster, enter, processes
+from . import accounting, boot, cluster, processes
 from .bed import HUB, Bed
 from .errors import TestbedError
 from .network import SBIN
@@ -32,6 +30,12 @@ _PACKAGES = {
     "ip": "iproute2",
 }
 HOSTS = ADDRESSES
+ABOUT = "a login host, a controller, four hosts with four pretended GPUs each, and one without"
+OPTION = "a line of slurm.conf"
+REFUSED: dict[str, str] = {}  # options of `up` that it does not take, and why
+GLANCE = "sinfo"
+BINARIES = ""  # the folder of its commands, where that is not on the PATH anyway
+PRESEED: tuple[str, ...] = ()  # answers to what its packages ask while they are installed
 _ENVIRON = {"PATH": SBIN, "LANG": "C.UTF-8", "TZ": "UTC", **ENVIRONMENT}
 _MUNGE = "/run/munge"
 _MAJOR = 240  # of devices for local use (Linux: Documentation/admin-guide/devices.txt); nobody answers there
@@ -91,7 +95,7 @@ def start(bed: Bed, host: str) -> None:
                 os.mknod(f"{DEVICE}{number}", 0o020666, os.makedev(_MAJOR, number))
                 Path(f"{DEVICE}{number}").chmod(0o666)
         Path(DISK, "spool").mkdir(exist_ok=True)
-        _wait_for_controller()
+        cluster.wait_for_port(ADDRESSES[CONTROLLER], CONTROLLER_PORT)
         boot.service(["slurmd", "-D", "-N", host], f"{LOG}/slurmd.{host}.err")
 
 
@@ -125,10 +129,15 @@ def nodes(text: str) -> dict[str, Node]:
     return found
 
 
+def ask(bed: Bed, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command of the scheduler. subprocess.TimeoutExpired when it gives no answer."""
+    return cluster.ask(bed, CONTROLLER, command, _ENVIRON)
+
+
 def _look(bed: Bed) -> dict[str, Node]:
     """Empty while slurmctld does not answer."""
     try:
-        done = _ask(bed, ["scontrol", "--oneliner", "show", "nodes"])
+        done = ask(bed, ["scontrol", "--oneliner", "show", "nodes"])
     except (OSError, subprocess.TimeoutExpired):
         return {}
     return nodes(done.stdout) if done.returncode == 0 else {}
@@ -164,20 +173,6 @@ def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: floa
         time.sleep(0.05)
 
 
-def summary(bed: Bed) -> str:
-    """What sinfo says, for people."""
-    try:
-        done = _ask(bed, ["sinfo"])
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"sinfo: {error}\n"
-    return done.stdout or done.stderr
-
-
-def _ask(bed: Bed, command: list[str]) -> subprocess.CompletedProcess[str]:
-    host = CONTROLLER if processes.alive(bed.hosts[CONTROLLER]) else "login"
-    return enter.capture(bed.hosts[host], command, _ENVIRON)
-
-
 def _register(host: Process) -> None:
     """Have slurmd tell slurmctld at once that it is there; by itself it would be asked half a minute later."""
     for child in processes.children(host.pid):
@@ -188,15 +183,6 @@ def _register(host: Process) -> None:
 def _is_back(node: Node | None, since: int) -> bool:
     """Whether slurmctld holds this host for usable, and not only because it has not noticed the power cut yet."""
     return node is not None and node.well and node.started >= since
-
-
-def _wait_for_controller(limit: float = 1) -> None:
-    """A slurmd that is faster than slurmctld would try again only after a second. No longer: slurmctld may be off."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError), socket.create_connection((ADDRESSES[CONTROLLER], CONTROLLER_PORT), 0.1):
-            return
-        time.sleep(0.01)
 
 
 def _last_words(bed: Bed, hosts: list[str]) -> str:

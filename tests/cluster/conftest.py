@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Bed
+from tests.support.sgebed import GridEngineBed
 
 _HERE = Path(__file__).parent
-_BEDS = ("slurm", "laggy_slurm", "constrained_slurm")
+_BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "sge", "laggy_sge")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,12 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def bed_for_tests(**options: object) -> Iterator[Bed]:
+def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
     """A test bed with a state folder of its own, that is gone at the end whatever happens."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to bring up hosts")
     with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:  # short: sockets lie below it
-        bed = Bed(Path(folder) / "b")
+        bed = kind(Path(folder) / "b")
         try:
             try:
                 bed.up(**options)  # type: ignore[arg-type]
@@ -60,6 +61,20 @@ def constrained_slurm() -> Iterator[Bed]:
     """A Slurm cluster of a strict site: control groups keep the devices of others and more memory than it has asked for
     from a job, and srun ends tasks that outlive the first one by a second."""
     with bed_for_tests(cgroups=True, options=["WaitTime=1"]) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def sge() -> Iterator[Bed]:
+    """A Grid Engine cluster whose hosts all see the shared folder as it is."""
+    with bed_for_tests(GridEngineBed) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def laggy_sge() -> Iterator[Bed]:
+    """A Grid Engine cluster with a caching view of the shared folder on every host."""
+    with bed_for_tests(GridEngineBed, shared="laggy") as bed:
         yield bed
 
 

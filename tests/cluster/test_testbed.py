@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, HOSTS, Bed
+from tests.support.footprints import await_, footprint, processes_of, still_alive
 
 GPU_HOSTS = ("n1", "n2", "n3", "n4")
 
 
 sys.path.append(str(CHECKOUT / "scripts"))
 from testbeds import enter, errors, packages, slurm as slurm_bed, slurmconf, view  # noqa: E402, I001
-
-
-def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None:
-    end = time.monotonic() + limit
-    while not happened():
-        assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 def test_a_command_runs_as_if_typed_on_the_host(slurm: Bed) -> None:
@@ -204,40 +195,6 @@ def test_no_job_ignores_a_signal_for_the_caller_does(tmp_path: Path) -> None:
         assert direct.stdout.split() == ["SigIgn:", "0" * 16]
     finally:
         bed.down()
-
-
-def footprint() -> set[str]:
-    """What a test bed could leave on this machine: mounts, links, devices, groups, users, files."""
-    found = {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    found |= {f"group {path}" for path in Path("/sys/fs/cgroup").glob("*/gridtf-testbed-*")}
-    found |= {f"user {line}" for line in Path("/etc/passwd").read_text().splitlines()}
-    return found | {
-        f"{folder}/{name}" for folder in ("/sys/class/net", "/dev", "/var/tmp") for name in os.listdir(folder)
-    }
-
-
-def processes_of(bed: Bed) -> set[tuple[int, str]]:
-    """The processes in the network namespaces of its hosts: pid, and the time it was started."""
-    firsts = re.findall(r'"pid": (\d+)', (bed.state / "slurm/bed.json").read_text())
-    homes = {Path(f"/proc/{pid}/ns/net").readlink() for pid in firsts}
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended
-            if (process / "ns/net").readlink() in homes:
-                found.add((int(process.name), start_of(int(process.name))))
-    return found
-
-
-def start_of(pid: int) -> str:
-    """Empty when there is no such process, or it only waits for its parent's notice."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] == "Z" else fields[19]
-    return ""
-
-
-def still_alive(known: set[tuple[int, str]]) -> list[int]:
-    return [pid for pid, start in known if start and start_of(pid) == start]
 
 
 def test_up_again_is_a_clean_restart_and_down_leaves_nothing(slurm: Bed, tmp_path: Path) -> None:

@@ -17,11 +17,17 @@ PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
 class Bed:
-    """state: the folder of this test bed, on this machine. kind: the scheduler. script: another copy of the tool."""
+    """A Slurm test bed. state: its folder on this machine. script: another copy of the tool.
 
-    def __init__(self, state: Path, kind: str = "slurm", script: Path = CHECKOUT / "scripts/testbed") -> None:
+    Those of other schedulers are derived from it: what they do in their own way comes last here.
+    """
+
+    kind = "slurm"
+    hosts = HOSTS
+    path = PATH
+
+    def __init__(self, state: Path, script: Path = CHECKOUT / "scripts/testbed") -> None:
         self.state = state
-        self.kind = kind
         self.script = script
 
     @property
@@ -89,7 +95,7 @@ class Bed:
     ) -> list[str]:
         """What runs argv on a host, in the user's home unless cwd (as the host sees it) says otherwise."""
         where = cwd or ("/root" if user == "root" else f"{SHARED}/home/{user}")
-        variables = [f"--env={name}={value}" for name, value in {"PATH": PATH, **(env or {})}.items()]
+        variables = [f"--env={name}={value}" for name, value in {"PATH": self.path, **(env or {})}.items()]
         start = [sys.executable, str(self.script), self.kind, "exec", "--user", user, "--cwd", where]
         return [*start, *variables, host, *argv]
 
@@ -149,11 +155,6 @@ class Bed:
             process.kill()
             process.communicate(timeout=20)
 
-    def states(self) -> dict[str, str]:
-        """Node -> its state as the scheduler sees it, such as idle or down*."""
-        lines = self.run("ctl", "sinfo", "-h", "-N", "-o", "%N %T", user="root").stdout.splitlines()
-        return dict(line.split() for line in lines)
-
     def await_state(self, host: str, wanted: str, limit: float = 60) -> None:
         """Wait until the state of a node begins with this word."""
         end = time.monotonic() + limit
@@ -163,24 +164,33 @@ class Bed:
 
     def tidy(self, limit: float = 60) -> None:
         """No job is left, all hosts are mended and idle: whatever a test has done to them."""
-        for line in self.tool("status").stdout.splitlines():
+        for line in self.tool("status").stdout.splitlines()[: len(self.hosts)]:
             host, state = line.split()[:2]
-            if host in HOSTS and state != "up":
+            if state != "up":
                 self.mend(host)
+        begin = time.monotonic()
+        while busy := self.busy(time.monotonic() - begin):
+            assert time.monotonic() < begin + limit, f"still not idle after {limit:.0f} s:\n" + "\n".join(busy)
+            time.sleep(0.1)
+
+    def _environ(self) -> dict[str, str]:
+        return {"PATH": PATH, "LANG": "C.UTF-8", "GRIDTF_TESTBED_STATE": str(self.state)}
+
+    def states(self) -> dict[str, str]:
+        """Node -> its state as the scheduler sees it, such as idle or down*."""
+        lines = self.run("ctl", "sinfo", "-h", "-N", "-o", "%N %T", user="root").stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def busy(self, since: float = 0) -> list[str]:
+        """Cancel all jobs, and clear what they have left. Returns what is still there, a line each.
+
+        since: seconds since the first time that this was tried.
+        """
         idle = (
             "squeue --noheader --format=%i | sort -u | xargs -r scancel;"
             # drained by Slurm, when a job has ended there while the controller was down
             " for node in $(sinfo -hNo %N --states=drained); do scontrol update nodename=$node state=resume; done;"
             " squeue --noheader; sinfo -hNo '%N %T'"
         )
-        end = time.monotonic() + limit
-        while True:
-            left = self.run("ctl", "bash", "-c", idle, user="root").stdout.splitlines()
-            busy = [line for line in left if not line.endswith(" idle")]
-            if not busy:
-                return
-            assert time.monotonic() < end, f"still not idle after {limit:.0f} s:\n" + "\n".join(busy)
-            time.sleep(0.1)
-
-    def _environ(self) -> dict[str, str]:
-        return {"PATH": PATH, "LANG": "C.UTF-8", "GRIDTF_TESTBED_STATE": str(self.state)}
+        left = self.run("ctl", "bash", "-c", idle, user="root").stdout.splitlines()
+        return [line for line in left if not line.endswith(" idle")]

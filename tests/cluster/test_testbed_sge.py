@@ -1,0 +1,219 @@
+"""scripts/testbed sge: what it promises, on a real Grid Engine; what holds for all schedulers: test_testbed.py."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import bed_for_tests
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.footprints import await_, footprint, processes_of, still_alive
+from tests.support.sgebed import GridEngineBed
+
+sys.path.append(str(CHECKOUT / "scripts"))
+from testbeds import errors, packages, sge as sge_bed, sgeconf  # noqa: I001
+
+HOSTS = ("n1", "n2", "n3", "n4")
+
+
+def qsub(bed: Bed, *options: str, script: str) -> list[str]:
+    """What a job prints, line by line; returns when it has ended."""
+    bed.run("login", "qsub", "-sync", "y", "-j", "y", "-o", "out", *options, stdin=script)
+    output = bed.home() / "out"
+    lines = output.read_text().splitlines()
+    output.unlink()
+    return lines
+
+
+def test_commands_are_found_on_every_host(sge: Bed) -> None:
+    script = 'echo "$SGE_ROOT $SGE_CELL $SGE_QMASTER_PORT $SGE_EXECD_PORT"; qstat; qhost -h $(hostname) | tail -1'
+    tool = ["exec", "--user", "bob", "n2", "bash", "-c", script]
+    words = sge.tool(*tool).stdout.split()
+    assert words[:5] == ["/mnt/sge", "default", "6444", "6445", "n2"]
+
+
+def test_the_root_looks_as_installed(sge: Bed) -> None:
+    look = (
+        "unset ${!SGE_*}; PATH=/bin; . /mnt/sge/default/common/settings.sh; type -p qsub;"
+        " cat $SGE_ROOT/$SGE_CELL/common/act_qmaster; ls $SGE_ROOT/lib/$SGE_ARCH"
+    )
+    assert sge.run("login", "bash", "-c", look).stdout.split() == [
+        "/mnt/sge/bin/lx-amd64/qsub",
+        "ctl",
+        "libdrmaa.so",
+        "libdrmaa.so.1.0",
+        "libspoolc.so",
+    ]
+    look = "source /mnt/sge/default/common/settings.csh; echo $DRMAA_LIBRARY_PATH"
+    assert sge.run("login", "tcsh", "-fc", look).stdout == "/mnt/sge/lib/lx-amd64/libdrmaa.so\n"
+
+
+@pytest.mark.parametrize(
+    ("request_", "granted"),
+    [
+        (["rr", "8"], [(host, "2", "all.q") for host in HOSTS]),
+        (["fill", "6"], [("n1", "4", "all.q"), ("n2", "2", "all.q")]),
+        (["two", "4"], [("n1", "2", "all.q"), ("n2", "2", "all.q")]),
+        (["smp", "3"], [("n1", "3", "all.q")]),
+        (["rr", "2", "-q", "short.q", "-P", "ml"], [("n1", "1", "short.q"), ("n2", "1", "short.q")]),
+        (
+            ["rr", "16", "-q", "left.q,right.q"],
+            [(host, "2", queue) for queue in ("left.q", "right.q") for host in HOSTS],
+        ),
+    ],
+)
+def test_allocations_and_tasks_on_other_hosts(sge: Bed, request_: list[str], granted: list[tuple[str, ...]]) -> None:
+    script = (
+        "cat $PE_HOSTFILE; for host in $(cut -d' ' -f1 $PE_HOSTFILE | sort -u | grep -v $HOSTNAME); do"
+        " $SGE_BINARY_PATH/qrsh -inherit -nostdin $host 'echo $HOSTNAME has GPUs $GRIDTF_LOCAL_GPUS' & done; wait"
+    )
+    lines = qsub(sge, "-pe", *request_, script=script)
+    hostfile, tasks = lines[: len(granted)], lines[len(granted) :]
+    assert [tuple(re.split("[ @]", line)[:3]) for line in hostfile] == granted
+    others = sorted({host for host, *_ in granted} - {"n1"})
+    assert sorted(tasks) == [f"{host} has GPUs 0,1" for host in others]
+
+
+def test_what_a_site_may_have_set_up(sge: Bed) -> None:
+    """A csh by default, an environment that may not start tasks elsewhere, one without a queue, GPUs to be counted."""
+    assert qsub(sge, "-q", "csh.q", script="set x = here; echo $x $version:h\n")[-1].startswith("here tcsh")
+    loose = qsub(sge, "-pe", "loose", "4", script="$SGE_BINARY_PATH/qrsh -inherit n2 true || :\n")
+    assert 'execution daemon on host "n2" didn\'t accept task' in loose[0]
+    no_queue = sge.run("login", "qsub", "-w", "e", "-pe", "idle", "2", "-b", "y", "true", check=False)
+    assert "no suitable queues" in no_queue.stderr
+    sge.run("login", "qsub", "-b", "y", "-pe", "two", "4", "-l", "gpu=1", "-o", "/dev/null", "-j", "y", "sleep", "60")
+    await_("four GPUs are taken", lambda: _free_gpus(sge) == ["0", "0", "2", "2"])
+
+
+def _free_gpus(bed: Bed) -> list[str]:
+    return re.findall(r"hc:gpu=(\d)", bed.run("login", "qhost", "-F", "gpu").stdout)
+
+
+def test_accounts_are_read_by_plain_users(sge: Bed) -> None:
+    submit = ["qsub", "-terse", "-sync", "y", "-b", "y", "-j", "y", "-o", "/dev/null", "false"]
+    done = sge.run("login", *submit, check=False)
+    assert done.returncode == 1
+    ask = ["qacct", "-j", done.stdout.split()[0]]
+    await_("qacct knows", lambda: sge.run("login", *ask, user="bob", check=False).returncode == 0)
+    assert re.search(r"exit_status +1\b", sge.run("login", *ask, user="bob").stdout)
+
+
+def test_power_and_links_fail_and_are_mended(sge: Bed) -> None:
+    """A host that was off for less time than Grid Engine needs to notice is waited for nevertheless."""
+    script = "echo ready; exec sleep 1000"
+    with sge.running("n4", script) as (without_power, _), sge.running("n3", script) as (without_link, _):
+        sge.kill("n4")
+        assert without_power.wait(timeout=20) == 128 + signal.SIGKILL
+        sge.cut("n3")
+        status = sge.tool("status").stdout
+        assert re.search("^n4 +no power ", status, re.MULTILINE)
+        assert re.search("^n3 +link cut ", status, re.MULTILINE)
+        sge.mend("n4")
+        sge.mend("n3")
+        assert without_link.poll() is None
+    assert set(sge.states().values()) == {"well"}
+    for host in ("n3", "n4"):
+        assert qsub(sge, "-q", f"all.q@{host}", script="hostname\n") == [host]
+
+
+def test_a_host_whose_daemon_is_dead_is_mended(sge: Bed) -> None:
+    sge.run("n2", "pkill", "-9", "sge_execd", user="root")
+    await_("the dead daemon is noticed", lambda: "n2      no daemon" in sge.tool("status").stdout)
+    sge.mend("n2")
+    assert qsub(sge, "-q", "all.q@n2", script="hostname\n") == ["n2"]
+
+
+def test_the_qmaster_comes_back_with_what_it_knew(sge: Bed) -> None:
+    """Half a minute passes, because an execd asks for a lost qmaster no more often."""
+    job = sge.run("login", "qsub", "-terse", "-h", "-b", "y", "true").stdout.strip()
+    sge.kill("ctl")
+    assert sge.run("login", "timeout", "1", "qstat", check=False).returncode == 124
+    sge.mend("ctl")
+    assert re.findall(r"^ +(\d+) ", sge.run("login", "qstat").stdout, re.MULTILINE) == [job]
+
+
+def test_a_laggy_folder_lies(laggy_sge: Bed) -> None:
+    ask = ("test", "-e", "news")
+    assert laggy_sge.run("n1", *ask, check=False).returncode == 1
+    assert qsub(laggy_sge, "-q", "all.q@n2", script="touch news; hostname\n") == ["n2"]
+    assert laggy_sge.run("n1", *ask, check=False).returncode == 1
+    assert laggy_sge.run("n3", *ask).returncode == 0
+
+
+def test_up_again_is_a_clean_restart_and_down_leaves_nothing(sge: Bed) -> None:
+    """While another test bed is up, of which neither takes notice; options change what the cell is like."""
+    before = footprint()
+    options = ["all.q.slots=3", "n1.complex_values=slots=4,gpu=1"]
+    with bed_for_tests(GridEngineBed, options=options) as bed:
+        assert qsub(bed, "-pe", "smp", "3", "-l", "gpu=0", script="echo $NSLOTS\n") == ["3"]
+        assert _free_gpus(bed) == ["1", "2", "2", "2"]
+        submit = ["qsub", "-b", "y", "-o", "/dev/null", "-j", "y", "bash", "-c", "setsid sleep 1000 & sleep 1000"]
+        bed.run("login", *submit)
+        await_("the job runs", lambda: " r " in bed.run("login", "qstat").stdout)
+        old = processes_of(bed)
+        bed.up()
+        assert not still_alive(old)
+        assert bed.run("login", "qstat").stdout == ""
+        assert qsub(bed, "-pe", "smp", "4", script="echo $JOB_ID\n") == ["1"]
+        new = processes_of(bed)
+        bed.down()
+        assert not still_alive(new)
+        assert not bed.state.exists()
+        assert footprint() <= before
+    assert qsub(sge, script="hostname\n") == ["n1"]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """One line what, one line why or what to do."""
+    bed = GridEngineBed(tmp_path)
+    refused = bed.tool("up", "--cgroups", check=False)
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: --cgroups is not for sge")
+    refused = bed.tool("up", "--accounting", check=False)
+    assert "qacct works without it" in refused.stderr
+    refused = bed.tool("up", "--option", "all.q.colour=red", check=False)
+    assert refused.stderr.startswith("error: --option all.q.colour: Grid Engine has no such attribute\n")
+    assert not (tmp_path / "sge").exists()
+    help_ = [sys.executable, str(bed.script), "sge", "up", "--help"]
+    assert "accounting" not in subprocess.run(help_, capture_output=True, text=True, timeout=20).stdout
+
+
+def test_options_find_their_file() -> None:
+    text = sgeconf.files(["rr.slots=7", "max_unheard=0:1:0", "schedule_interval=0:0:9", "n2.complex_values=gpu=0"])
+    assert re.search("(?m)^slots +7$", text["spool/pe/rr"])
+    assert re.search("(?m)^max_unheard +0:1:0$", text["common/configuration"])
+    assert re.search("(?m)^schedule_interval +0:0:9$", text["common/sched_configuration"])
+    assert re.search("(?m)^complex_values +gpu=0$", text["spool/exec_hosts/n2"])
+    with pytest.raises(errors.TestbedError, match=r"--option rr\.colour"):
+        sgeconf.files(["rr.colour=red"])
+    with pytest.raises(errors.TestbedError, match="there are: global, scheduler, rr"):
+        sgeconf.files(["rrr.slots=1"])
+
+
+def test_queues_and_registrations_are_read() -> None:
+    queue = "<Queue-List><name>{}</name><load_avg>0.1</load_avg>{}</Queue-List>"
+    text = f"<job_info>{queue.format('all.q@n1', '')}{queue.format('all.q@n2', '<state>au</state>')}</job_info>"
+    assert sge_bed.usable(text) == {"all.q@n1": True, "all.q@n2": False}
+    messages = (
+        "01/01/1970 00:00:05|worker|ctl|I|execd on n1 registered\n"
+        "01/01/1970 00:01:00|  main|ctl|W|something else\n"
+        "01/01/1970 00:01:40|worker|ctl|I|execd on n1 registered\n"
+    )
+    assert sge_bed.registered(messages) == {"n1": 100}
+
+
+def test_packages_are_told_not_to_make_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only those that are missing, and before they are installed."""
+    for name, code in {"apt-get": 0, "debconf-set-selections": 0}.items():
+        (tmp_path / name).write_text(
+            f'#!/bin/sh\n(echo {name}; [ {name} = apt-get ] || cat) >>"{tmp_path}/calls"; exit {code}'
+        )
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(packages, "_POLICY", tmp_path / "policy")
+    packages.need({"/no/such/file": "one", "sh": "two"}, lambda line: None, ["one one/make boolean false", "two x y z"])
+    assert (tmp_path / "calls").read_text() == "debconf-set-selections\none one/make boolean false\napt-get\n"

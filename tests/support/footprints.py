@@ -1,0 +1,53 @@
+"""What a test bed leaves behind, or should not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.cluster import Bed
+
+
+def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None:
+    end = time.monotonic() + limit
+    while not happened():
+        assert time.monotonic() < end, f"not after {limit:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+def footprint() -> set[str]:
+    """What a test bed could leave on this machine: mounts, links, devices, groups, users, files."""
+    found = {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    found |= {f"group {path}" for path in Path("/sys/fs/cgroup").glob("*/gridtf-testbed-*")}
+    found |= {f"user {line}" for line in Path("/etc/passwd").read_text().splitlines()}
+    return found | {
+        f"{folder}/{name}" for folder in ("/sys/class/net", "/dev", "/var/tmp") for name in os.listdir(folder)
+    }
+
+
+def processes_of(bed: Bed) -> set[tuple[int, str]]:
+    """The processes in the network namespaces of its hosts: pid, and the time it was started."""
+    firsts = re.findall(r'"pid": (\d+)', (bed.state / f"{bed.kind}/bed.json").read_text())
+    homes = {Path(f"/proc/{pid}/ns/net").readlink() for pid in firsts}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if (process / "ns/net").readlink() in homes:
+                found.add((int(process.name), start_of(int(process.name))))
+    return found
+
+
+def start_of(pid: int) -> str:
+    """Empty when there is no such process, or it only waits for its parent's notice."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] == "Z" else fields[19]
+    return ""
+
+
+def still_alive(known: set[tuple[int, str]]) -> list[int]:
+    return [pid for pid, start in known if start and start_of(pid) == start]

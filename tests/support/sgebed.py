@@ -1,0 +1,34 @@
+"""A Grid Engine test bed of scripts/testbed."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from tests.support.cluster import PATH, Bed
+
+BINARIES = "/mnt/sge/bin/lx-amd64"
+
+
+class GridEngineBed(Bed):
+    kind = "sge"
+    hosts = ("ctl", "login", "n1", "n2", "n3", "n4")
+    path = f"{BINARIES}:{PATH}"
+
+    def states(self) -> dict[str, str]:
+        """Host -> the state of its queue all.q, such as u (unknown), au, E (error) or d (disabled); "well" for none."""
+        queues = self._look("-q", "all.q").iter("Queue-List")
+        return {queue.findtext("name", "").partition("@")[2]: queue.findtext("state", "well") for queue in queues}
+
+    def busy(self, since: float = 0) -> list[str]:
+        """After five seconds jobs are forgotten by force. The rights of login are put back as well."""
+        force = "-f" if since > 5 else ""
+        clear = f"qdel {force} -u '*'; qmod -c '*'; qmod -e '*'; qconf -ah login -as login"
+        self.run("ctl", "bash", "-c", f"({clear}) &>/dev/null || :", user="root")
+        seen = self._look("-u", "*")
+        jobs = [f"job {job.findtext('JB_job_number')} {job.findtext('state')}" for job in seen.iter("job_list")]
+        queues = [(queue.findtext("name"), queue.findtext("state")) for queue in seen.iter("Queue-List")]
+        return [*jobs, *(f"{name} {state}" for name, state in queues if state)]
+
+    def _look(self, *options: str) -> ET.Element:
+        """What qstat says of queues and jobs."""
+        return ET.fromstring(self.run("ctl", "qstat", "-f", "-xml", *options, user="root").stdout)
