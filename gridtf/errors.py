@@ -58,6 +58,14 @@ class SchedulerError(GridtfError):
     """The scheduler refused, is missing or does not answer."""
 
 
+class MaybeSubmittedError(SchedulerError):
+    """Nobody knows whether the scheduler has taken the job; if it has, the job needs its run directory."""
+
+
+class HostLostError(GridtfError):
+    """A host that is not heard of any more."""
+
+
 def nearest(word: str, known: list[str], *, most: int = 3) -> str:
     """'did you mean …' for an unknown word; empty when nothing is near."""
     from difflib import get_close_matches

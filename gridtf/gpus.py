@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from gridtf.errors import GridtfError
 
@@ -100,22 +101,45 @@ def _index(item: str, found: Mapping[str, str]) -> str | None:
 
 def _from_driver() -> dict[str, str]:
     """Index -> UUID, as the NVIDIA driver counts, without GPUs that it has lost; nothing where there is no driver."""
-    if not Path("/dev/nvidiactl").exists():  # spares the import where there is no driver
-        return {}
+    found: dict[str, str] = {}
+    with _driver() as nvml:
+        for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
+            with suppress(nvml.NVMLError):
+                found[str(index)] = str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index)))
+    return found
+
+
+def idle_first(gpus: Sequence[str]) -> tuple[str, ...]:
+    """The same, but first those on which nobody computes, as far as the NVIDIA driver says: not all take locks."""
+    busy = set()
+    with _driver() as nvml:
+        for gpu in gpus if nvml else ():
+            with suppress(nvml.NVMLError, ValueError):
+                handle = nvml.nvmlDeviceGetHandleByIndex(int(gpu))
+                busy.update([gpu] if nvml.nvmlDeviceGetComputeRunningProcesses(handle) else [])
+    return tuple(sorted(gpus, key=lambda gpu: gpu in busy))
+
+
+@contextmanager
+def _driver() -> Iterator[Any]:
+    """pynvml, ready to be asked; None where there is no NVIDIA driver, or it is broken."""
+    if not Path("/dev/nvidiactl").exists():  # spares the import
+        yield None
+        return
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        try:
-            found = {}
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                with suppress(pynvml.NVMLError):
-                    found[str(index)] = str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)))
-            return found
-        finally:
-            pynvml.nvmlShutdown()
     except pynvml.NVMLError:
-        return {}
+        yield None
+        return
+    try:
+        yield pynvml
+    except pynvml.NVMLError:
+        return
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
 def lock_folder(environ: Mapping[str, str]) -> Path:

@@ -61,6 +61,12 @@ def unblock_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def ignore_signals(numbers: Iterable[int]) -> None:
+    """From now on these do nothing here, nor in what is started from here, unless a program says otherwise."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def wait_for_signal(seconds: float) -> int | None:
     """The next signal, or None when the time is over. Needs block_signals."""
     got = signal.sigtimedwait(_WAKING, max(0.0, seconds))

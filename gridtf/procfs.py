@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -32,6 +33,20 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+
+
+def name(pid: int) -> str:
+    """What the kernel calls a process: the first 15 characters of its program's name; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").removesuffix("\n")
+    except OSError:
+        return ""
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The parent of a process, that one's parent, and so on."""
+    while (fields := _stat(pid)) and (pid := int(fields[1])):
+        yield pid
 
 
 def descendants(root: int) -> list[int]:

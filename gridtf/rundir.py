@@ -96,6 +96,7 @@ class Attempt:
         self.state = self.path / "state"
         self.logs = self.path / "logs"
         self.agents_log = self.path / "agents.log"
+        self.environment = self.path / "environment.json"
         self.stop = self.path / "stop.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import config, jobrecords, layout, precheck, resources, schedulers, validation
-from gridtf.errors import GridtfError, RunDirError, SchedulerError, SpecError
+from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, SchedulerError, SpecError
 from gridtf.rundir import Record, RunDir, make_folder, new_folder, read_record, write_record, write_text
 from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus, Plan
 from gridtf.spec import JobSpec
@@ -150,11 +150,13 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:
     """Make the run directory, render the script and hand it to the scheduler.
 
     sources: where the spec's values came from, for messages. Raises UsageError for what cannot be, RunDirError and
-    SchedulerError; after an error nothing is left behind.
+    SchedulerError; after an error nothing is left behind, unless it is MaybeSubmittedError.
     """
     plan = _make_run_dir(prepare(spec, sources))
     try:
         submitted, notes = _hand_over(plan, script(plan))
+    except MaybeSubmittedError:
+        raise
     except BaseException:
         _remove(plan.run_dir)
         raise
@@ -243,6 +245,7 @@ def _hand_over(plan: Plan, text: str) -> tuple[Record, tuple[str, ...]]:
     make_folder(run.output)
     command = scheduler.submit_command(plan)
     identity = {**scheduler.submit(plan), **({"elements": elements} if elements else {})}
+    notes += tuple(identity.pop("notes", ()))
     record = jobrecords.submitted(plan.spec, plan.scheduler, command, identity)
     try:
         write_record(run.submitted, record)

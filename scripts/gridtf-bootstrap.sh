@@ -8,6 +8,9 @@
 # gridtf_exec is the last line of rendered scripts. GRIDTF_PYTHON names the Python that gridtf is installed in; without
 # it the `gridtf` command on the PATH tells.
 
+# The C shell, where a queue may start scripts with it, understands the first line and ends here.
+test "$?shell" = 1 && \
+    sh -c 'echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash" >&2' && exit 1
 if [ -z "${BASH_VERSION:-}" ]; then
     echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #\$ -S /bin/bash" >&2
     # shellcheck disable=SC2317
@@ -57,9 +60,11 @@ gridtf_exec() {
 # bash itself would hold them back until the launcher has ended.
 gridtf_run() {
     _gridtf_find || return 1
-    local launcher='' told='' code again=0 traps
-    traps=$(trap -p TERM INT HUP)
+    local launcher='' told='' code again=0 traps signals=(TERM INT HUP)
+    [ -z "${SGE_TASK_ID:-}" ] || signals+=(USR1 USR2) # Grid Engine warns by them, the launcher too: not to die of
+    traps=$(trap -p "${signals[@]}")
     trap 'told=1; [ -z "$launcher" ] || kill -TERM "$launcher" 2>/dev/null || true' TERM INT HUP
+    [ -z "${SGE_TASK_ID:-}" ] || trap : USR1 USR2
     "$GRIDTF_PYTHON" -c "$_gridtf_code" run "$@" </dev/null &
     launcher=$!
     [ -z "$told" ] || kill -TERM "$launcher"
@@ -72,7 +77,7 @@ gridtf_run() {
         wait "$launcher" 2>/dev/null || again=$?
         [ "$again" = 127 ] || code=$again
     fi
-    trap - TERM INT HUP
+    trap - "${signals[@]}"
     eval "$traps"
     return "$code"
 }

@@ -11,18 +11,18 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridtf import __version__, gpus, processes
-from gridtf.bootstrap import environment, rendezvous
-from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE
+from gridtf import __version__, processes, schedulers
+from gridtf.bootstrap import environment, rendezvous, sent
+from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_WRITE, NoLauncherError, NoRunDirError
 from gridtf.bootstrap.heartbeat import Heartbeat, Watch, next_look
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.bootstrap.supervisor import Supervisor
-from gridtf.errors import GridtfError, RendezvousError, RunDirError
+from gridtf.errors import GridtfError, RunDirError
 from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Attempt, Record, RunDir, cannot, names, read_record, write_record
-from gridtf.schedulers.agents import TOLD
+from gridtf.rundir import Attempt, Record, RunDir, names, read_record, write_record
+from gridtf.schedulers.agents import SENT, TOLD
 
 # The warden tells us by it that what had started it is gone.
 ORPHANED = signal.SIGHUP
@@ -46,14 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     except GridtfError as error:
         _say(host, error, BROKEN)
         return agent.report(error)
-
-
-class NoRunDirError(RendezvousError):
-    code = NO_RUN_DIR
-
-
-class NoLauncherError(RendezvousError):
-    code = NO_LAUNCHER
 
 
 class _ToldToStop(Exception):
@@ -81,6 +73,8 @@ class Agent:
         self._watch: Watch | None = None
         self._listened = float("-inf")
         self._parent = os.getppid()
+        self._ignored: frozenset[int] = frozenset()  # signals by which the scheduler warns
+        self._waits = ""  # what for, before there is anything to publish
         self._over = False  # whether nobody of ours is left
         self._reported = 0.0  # when the launcher was last told of a task's end
         self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
@@ -88,6 +82,8 @@ class Agent:
     def run(self, keep: Sequence[int]) -> int:
         try:
             plan = self._plan()
+            if os.environ.pop(SENT, None):
+                self._take_environment()
         except _ToldToStop:  # before there was anything to do
             return 0
         mine = plan.on(self.host)
@@ -95,7 +91,8 @@ class Agent:
         self.heartbeat = Heartbeat(
             self.attempt.host_state(self.host), self._record, len(plan.hosts), plan.spec.heartbeat_timeout
         )
-        self._watch = Watch(plan.spec.heartbeat_timeout)
+        scheduler = schedulers.get(plan.scheduler)
+        self._watch = Watch(plan.spec.heartbeat_timeout, lambda: scheduler.suspended(os.environ))
         grace = plan.spec.kill_grace
         try:
             with PortHolder() as holder:
@@ -104,7 +101,8 @@ class Agent:
                 except _ToldToStop as told:
                     self._say_goodbye(told.number)
                 except NoLauncherError:  # which may only have been stopped, and come back
-                    self._gone = {"what": f"the agent on host {self.host} {EXITS[NO_LAUNCHER]}", "why": "", "hint": ""}
+                    what = f"the agent on host {self.host} {EXITS[NoLauncherError.code]}"
+                    self._gone = {"what": what, "why": "", "hint": ""}
                     raise
                 finally:
                     # whatever happened, nobody of ours stays
@@ -118,7 +116,13 @@ class Agent:
         return 0
 
     def _take_part(self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, keep: Sequence[int]) -> None:
-        shares = share_gpus(self.host, mine, gpus.granted(os.environ))
+        scheduler = schedulers.get(plan.scheduler)
+        needed, owner = sum(task.gpus for task in mine), f"{plan.spec.title}, job {plan.job_id}"
+        claim = scheduler.grant(os.environ, plan.spec, needed, owner, self._wait_for_gpus)
+        self._waits = ""
+        self._ignored = scheduler.warnings
+        keep = [*keep, *claim.descriptors]  # its tasks hold the locks on after an agent that is killed
+        shares = share_gpus(self.host, mine, claim.gpus)
         master_port = self._publish(plan, mine, holder, shares)
         meeting = self._rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
@@ -137,6 +141,22 @@ class Agent:
             if waited > _UNSHARED and run.path.name not in names(run.path.parent):
                 break
         raise NoRunDirError(f"{self.attempt.plan} is not to be seen on host {socket.gethostname()}")
+
+    def _take_environment(self) -> None:
+        """That of the job script, where what has started us took none along."""
+        for _ in self._waiting(self.start_timeout):
+            if sent.take(self.attempt, self.nonce, os.environ):
+                return
+        raise NoRunDirError(f"{self.attempt.environment} is not to be seen on host {socket.gethostname()}")
+
+    def _wait_for_gpus(self, why: str, seconds: float) -> None:
+        if why != self._waits:
+            self._waits = why
+            processes.tell(f"agent on {self.host}: {why}")
+            self._beat(now=True)
+        for _ in self._waiting(seconds):
+            self._beat()
+            self._listen()
 
     def _publish(
         self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, shares: dict[str, tuple[str, ...]]
@@ -186,25 +206,14 @@ class Agent:
         shares: dict[str, tuple[str, ...]],
         keep: Sequence[int],
     ) -> None:
-        package = self._package_folder() if any(environment.runs_gridtf(plan, task) for task in mine) else Path()
+        runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
+        package = sent.package_folder(self.attempt, self.host) if runs_gridtf else Path()
         for task in mine:
             env = environment.task_environment(os.environ, plan, task, meeting, shares[task.name], package)
             argv = environment.command(plan, task, meeting)
             log = self.attempt.task_log(task.type, task.index)
-            self.supervisor.start(task.name, argv, env, plan.cwd, log, keep)
+            self.supervisor.start(task.name, argv, env, plan.cwd, log, keep, self._ignored)
         self._beat(now=True)
-
-    def _package_folder(self) -> Path:
-        """A folder that holds the gridtf package and nothing else: a task's Python need not be the one we run in."""
-        import gridtf
-
-        folder = self.attempt.path / "python" / self.host
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "gridtf").symlink_to(Path(gridtf.__file__).resolve().parent)
-        except OSError as error:
-            raise cannot("make", folder, error) from None
-        return folder
 
     def _watch_over(self) -> None:
         """Until the launcher says stop, a signal does, or the launcher is heard of no more: all of them raise."""
@@ -213,7 +222,7 @@ class Agent:
             number = processes.wait_for_signal(min(self.heartbeat.interval, _LISTENING))
             if processes.is_end(number):
                 raise _ToldToStop(number)
-            if number in processes.PASSED_ON:
+            if number in processes.PASSED_ON and number not in self._ignored:
                 self.supervisor.pass_on(signal.Signals(number))
             changed = self.supervisor.collect()
             if changed and self.supervisor.maybe_told():
@@ -228,7 +237,8 @@ class Agent:
     def _record(self) -> dict[str, object]:
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
         who = {"nonce": self.nonce, "host": self.host, "pid": os.getpid()}
-        return {**who, "tasks": tasks, "over": self._over, **({"gone": self._gone} if self._gone else {})}
+        more = {name: what for name, what in (("gone", self._gone), ("waits", self._waits)) if what}
+        return {**who, "tasks": tasks, "over": self._over, **more}
 
     def _beat(self, *, now: bool = False) -> None:
         """Tell the launcher how we are, at most once an interval unless now."""
@@ -246,7 +256,7 @@ class Agent:
         launcher = read_record(self.attempt.launcher)
         if launcher is not None and launcher.get("nonce") == self.nonce:
             self._watch.heard(launcher.get("beat"))
-        if self._watch.silence() > self._watch.limit:
+        if self._watch.lost():
             raise NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
 
     def _stopped(self) -> bool:
@@ -267,7 +277,7 @@ class Agent:
         if number in (TOLD, ORPHANED) or os.getppid() != self._parent:
             what = f"the process that had started the agent on host {self.host} was killed"
             hint = "by hand, or by the kernel because memory ran out: see dmesg on that host"
-            self._gone = {"what": what, "why": "", "hint": hint}
+            self._gone = {"what": what, "why": "", "hint": hint, "orphaned": True}
         else:
             what = f"the agent on host {self.host} was told to end by {processes.signal_name(number)}"
             self._gone = {"what": what, "why": "", "hint": "the scheduler does so when it ends a job", "signal": number}

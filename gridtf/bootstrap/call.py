@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from gridtf.bootstrap import sent
 from gridtf.rundir import Attempt
 from gridtf.schedulers.base import AgentCall
 
@@ -24,6 +25,7 @@ def agent_call(attempt: Attempt, nonce: str, start_timeout: float) -> AgentCall:
         main=_agent,
         command=(sys.executable, "-S", "-c", _WARDEN.format(path=sys.path)),
         log=attempt.agents_log,
+        leave=lambda environ: sent.leave(attempt, nonce, environ),
     )
 
 

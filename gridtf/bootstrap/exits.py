@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gridtf.errors import RendezvousError
+
 NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
 EXITS = {
     NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
@@ -11,3 +13,11 @@ EXITS = {
     BROKEN: "could not go on (see job.log)",
     KILLED: "was killed",
 }
+
+
+class NoRunDirError(RendezvousError):
+    code = NO_RUN_DIR
+
+
+class NoLauncherError(RendezvousError):
+    code = NO_LAUNCHER

@@ -41,21 +41,38 @@ class Heartbeat:
 
 
 class Watch:
-    """How long somebody has not been heard of. limit: seconds of silence after which it counts as lost."""
+    """How long somebody has not been heard of. limit: seconds of silence after which it counts as lost.
 
-    def __init__(self, limit: float) -> None:
+    excuse: is asked when the silence has lasted so long whether it means nothing.
+    """
+
+    def __init__(self, limit: float, excuse: Callable[[], bool] = lambda: False) -> None:
         self.limit = limit
+        self._excuse = excuse
         self._count: object = None
-        self._since = time.monotonic()
+        self._silence, self._looked = 0.0, time.monotonic()
 
     def heard(self, count: object) -> None:
         """Note the counter that the record now shows."""
         if count != self._count:
-            self._count, self._since = count, time.monotonic()
+            self._count, self._silence, self._looked = count, 0.0, time.monotonic()
 
     def silence(self) -> float:
-        """Seconds since the counter last changed."""
-        return time.monotonic() - self._since
+        """Seconds since the counter last changed, as far as somebody has looked: we may have been stopped meanwhile,
+        and those that we watch with us. Then less than half of the limit is counted."""
+        now = time.monotonic()
+        self._silence += min(now - self._looked, self.limit / 3)
+        self._looked = now
+        return self._silence
+
+    def lost(self) -> bool:
+        """Whether the silence has lasted too long, and there is no excuse for it."""
+        if self.silence() <= self.limit:
+            return False
+        if self._excuse():
+            self._silence = 0.0
+            return False
+        return True
 
 
 def next_look(waited: float, lookers: int = 1) -> float:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from gridtf.bootstrap.exits import EXITS
-from gridtf.bootstrap.heartbeat import Watch
-from gridtf.errors import GridtfError
+from gridtf.bootstrap.heartbeat import Watch, interval
+from gridtf.errors import GridtfError, HostLostError
 from gridtf.processes import signal_name, wait_for_signal
 from gridtf.rundir import Attempt, Record, names, read_record
 from gridtf.schedulers.base import AgentEnd, AgentHandle
@@ -17,15 +17,11 @@ from gridtf.schedulers.base import AgentEnd, AgentHandle
 _A_MOMENT = 2.0
 
 
-class HostLostError(GridtfError):
-    """A host that is silent."""
-
-
 class Hosts:
     """The hosts of one attempt. limit: seconds of silence after which one is lost. pause: waits so many seconds, and
     raises when a signal ends the job meanwhile.
 
-    tasks: what they last said of each task, by its name.
+    tasks: what they last said of each task, by its name. waits: what hosts wait for, by their name.
     """
 
     def __init__(
@@ -42,6 +38,7 @@ class Hosts:
         self._nonce = nonce
         self._limit = limit
         self.tasks: dict[str, Record] = {}
+        self.waits: dict[str, str] = {}
         self._handles = handles
         self._pause = pause
         self._watches: dict[str, Watch] = {}
@@ -64,6 +61,8 @@ class Hosts:
             if host in self._watches:
                 self._watches[host].heard(record.get("beat"))
             self.tasks.update(record["tasks"])
+            if record.get("waits"):
+                self.waits[host] = record["waits"]
             if record.get("over"):
                 self._over.add(host)
             if record.get("gone"):
@@ -74,6 +73,9 @@ class Hosts:
         for handle in self._handles:
             end = handle.poll()
             if end is not None:
+                if end.code < 0 and end.error is not None:  # on this host, so we know for sure who began
+                    self._pause(_A_MOMENT)  # unless we are next
+                    raise end.error
                 self.read()
                 self._check_gone()
                 raise self._ended(end)
@@ -102,12 +104,13 @@ class Hosts:
 
     def _ended_within(self, seconds: float, beat: Callable[[], None]) -> bool:
         begin = time.monotonic()
-        deadline, look = begin + seconds, begin + 1.0
-        while any(handle.poll() is None for handle in self._handles):
+        deadline, look, ended = begin + seconds, begin + 1.0, False
+        while (running := any(handle.poll() is None for handle in self._handles)) or self._cut_off():
             now = time.monotonic()
             if now > deadline:
                 return False
-            if now > look:
+            if now > look or not (running or ended):
+                ended = not running
                 # srun waits for hosts that are lost, or where nobody is left who could tell it
                 look = now + look_again(len(self.names), now - begin)
                 with contextlib.suppress(GridtfError):
@@ -118,6 +121,13 @@ class Hosts:
             beat()
         return True
 
+    def _cut_off(self) -> bool:
+        """Whether somebody is still heard of on a host that the connection is lost to: stop.json will reach it."""
+        heard = 3 * interval(len(self.names), self._limit)
+        ends = [handle.poll() for handle in self._handles]
+        lost = {end.host for end in ends if end is not None and isinstance(end.error, HostLostError)} - self._over
+        return any(host in lost and watch.silence() < heard for host, watch in self._watches.items())
+
     def _all_over(self) -> bool:
         """Whether nothing more is to come: every host has said that nobody is left there, or is silent."""
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
@@ -126,6 +136,11 @@ class Hosts:
     def _check_gone(self) -> None:
         if not self._gone:
             return
+        if any(gone.get("orphaned") for gone in self._gone.values()):
+            self._pause(_A_MOMENT)  # whoever ends a whole job by KILL may have begun there, and end us next
+            for end in filter(None, (handle.poll() for handle in self._handles)):
+                if end.error is not None and end.host is None:  # it was not an agent
+                    raise end.error
         if all("signal" in gone for gone in self._gone.values()):
             # Mostly the whole job is to end, and whoever ended it tells us as well, in a moment. Else one agent has
             # ended badly, and that was how the others were told: who it was is known when all have ended.
@@ -138,6 +153,8 @@ class Hosts:
         raise GridtfError(gone["what"], why=gone["why"], hint=gone["hint"])
 
     def _ended(self, end: AgentEnd) -> GridtfError:
+        if end.error is not None:
+            return end.error
         who = f"the agent on host {end.host}" if end.host else "an agent"
         if end.code < 0:
             how = f"was killed by {signal_name(-end.code)}"

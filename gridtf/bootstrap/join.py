@@ -15,10 +15,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import gpus, schedulers
+from gridtf import gpus, layout, schedulers
 from gridtf.bootstrap import environment, keeper, rendezvous
 from gridtf.bootstrap.members import Member, at_home, member_of, roster, split_gpus
 from gridtf.bootstrap.placement import PlacedTask
@@ -60,16 +60,18 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or "gridtf-runs") / f"{spec.title}-{member.step}").absolute())
     scheduler = spec.scheduler or schedulers.around_this_process(environ)
     holder = PortHolder()
-    mine = _own_record(member, scheduler, environ, holder)
+    job_id = environ.get("GRIDTF_JOB_ID") or _job_id(scheduler, member, environ)
+    seen = dict(environ)
+    claim = _own_gpus(scheduler, spec, tasks[member.rank], job_id, seen)
+    mine = _own_record(member, claim, seen, holder)
     if member.rank == 0:
-        job_id = environ.get("GRIDTF_JOB_ID") or _job_id(scheduler, member, environ)
         plan, shares, agreed = _lead(run, spec, member, tasks, scheduler, job_id, mine)
         holder.release(mine["master_port"])  # programs that are not TensorFlow do not share ports
     else:
         plan, shares, agreed = _follow(run, spec, member, mine)
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
-    keeper.leave(plan, task, f"rank-{member.rank}", parent, holder)
-    env = environment.task_environment(environ, plan, task, agreed, shares[task.name], Path())
+    keeper.leave(plan, task, f"rank-{member.rank}", parent, holder, claim.descriptors)
+    env = environment.task_environment(seen, plan, task, agreed, shares[task.name], Path())
     print(exports(environ, env))
     return 0
 
@@ -91,17 +93,28 @@ def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 _Meeting = tuple[TaskPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
-def _own_record(member: Member, scheduler: str, environ: Mapping[str, str], holder: PortHolder) -> Record:
+def _own_gpus(
+    scheduler: str, spec: JobSpec, task: PlacedTask, job_id: str, environ: MutableMapping[str, str]
+) -> gpus.Claim:
+    """What this process has of its host's GPUs, alone or together with the others there."""
+    told = layout.gpus_per_task(spec)  # 0 where the user has said nothing
+    count = layout.gpus_of(task.type, spec, told) if told or spec.gpus_per_task == 0 else None
+
+    def wait(why: str, seconds: float) -> None:
+        time.sleep(seconds)
+
+    return schedulers.get(scheduler).grant(environ, spec, count, f"{spec.title}, job {job_id}", wait)
+
+
+def _own_record(member: Member, claim: gpus.Claim, environ: Mapping[str, str], holder: PortHolder) -> Record:
     host = socket.gethostname()
-    # where no scheduler grants GPUs, all that the driver shows are there to be shared out
-    all_of_them = scheduler == "local" and gpus.VISIBLE not in environ
     record: Record = {
         "host": host,
         "hostname": host,
         "address": host,
         "pid": os.getpid(),
         "port": holder.reserve(),
-        "granted": gpus.present(environ) if all_of_them else gpus.granted(environ),
+        "granted": claim.gpus,
         "step_gpus": int(environ.get("SLURM_GPUS_ON_NODE") or 0),
         "cpus": sorted(os.sched_getaffinity(0)),
     }

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from gridtf import procfs
@@ -21,21 +22,24 @@ from gridtf.rundir import Record
 _LONGEST_LOOK = 1.0
 
 
-def leave(plan: TaskPlan, task: PlacedTask, member: str, parent: int, holder: PortHolder) -> None:
-    """Fork the keeper of this task. parent: the process that joined: the shell, then what it execs.
+def leave(plan: TaskPlan, task: PlacedTask, member: str, parent: int, holder: PortHolder, locks: Sequence[int]) -> None:
+    """Fork the keeper of this task. parent: the process that joined: the shell, then what it execs. locks: descriptors
+    of the locks on its GPUs.
 
-    It keeps nothing open but the ports: whoever waits for the end of a pipe or for a lock of the shell's must not wait
-    for the keeper.
+    It keeps nothing else open but the ports: whoever waits for the end of a pipe or for a lock of the shell's must not
+    wait for the keeper.
     """
     sys.stdout.flush()
     if os.fork() != 0:
         holder.close()
+        for lock in locks:
+            os.close(lock)
         return
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
-        kept = {0, 1, 2, *holder.filenos()}
+        kept = {0, 1, 2, *holder.filenos(), *locks}
         for name in os.listdir("/proc/self/fd"):
             if int(name) not in kept:
                 with contextlib.suppress(OSError):  # the listing's own, gone by now

@@ -19,9 +19,9 @@ from gridtf import processes
 from gridtf.bootstrap import verdict
 from gridtf.bootstrap.call import agent_call
 from gridtf.bootstrap.heartbeat import Heartbeat, next_look
-from gridtf.bootstrap.hosts import HostLostError, Hosts, look_again
+from gridtf.bootstrap.hosts import Hosts, look_again
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, RendezvousError, RunDirError
+from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError
 from gridtf.rundir import Record, RunDir, make_folder, names, read_record, write_record
 from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
@@ -39,6 +39,9 @@ from gridtf.spec import JobSpec
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
     from gridtf.bootstrap.plan import TaskPlan
+
+
+_SOON = 2.0  # seconds after which most hosts are there, and those that are not may have a reason
 
 
 class _ToldToEnd(Exception):
@@ -147,10 +150,15 @@ class Launcher:
             waited = time.monotonic() - begin
             if waited > self.spec.start_timeout:
                 raise self._missing(plan, missing)
+            if waited > _SOON:
+                hosts.read()
+                missing = [f"{host} ({hosts.waits[host]})" if host in hosts.waits else host for host in missing]
             self._say("waiting", f"waiting for {_count(len(missing), 'host')}: {verdict.some(missing)}")
             self._pause(next_look(waited))
         self._met = True
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
+        with contextlib.suppress(OSError):
+            self.attempt.environment.unlink(missing_ok=True)  # all hosts have it; people keep passwords there
 
     def _missing(self, plan: TaskPlan, hosts: list[str]) -> RendezvousError:
         tasks = [task.name for task in plan.tasks if task.host in hosts]
@@ -193,7 +201,7 @@ class Launcher:
     def _pause(self, seconds: float) -> None:
         """Wait; a signal that ends the job raises."""
         number = processes.wait_for_signal(seconds)
-        if number is not None and processes.is_end(number):
+        if number is not None and (processes.is_end(number) or number in self.scheduler.last_warnings):
             raise _ToldToEnd(number)
 
     # --- the end
@@ -203,7 +211,7 @@ class Launcher:
         grace = self.spec.kill_grace
         with contextlib.suppress(GridtfError):
             self._say("stopping", "ending what still runs")
-            write_record(self.attempt.stop, {"nonce": self.nonce, "state": end.state})
+            write_record(self.attempt.stop, {"nonce": self.nonce, "state": end.state, "reason": end.reason})
         if self.hosts is not None:
             # agents that never met have no tasks to tear down
             self.hosts.end(grace + 12.0 if self._met else 2.0, self._beat_if_possible)

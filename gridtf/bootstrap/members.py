@@ -43,7 +43,8 @@ def member_of(environ: Mapping[str, str]) -> Member:
     raise UsageError(
         "gridtf_join does not know this process's rank",
         why="none of " + ", ".join(rank for rank, _, _ in _STARTERS) + " is set",
-        hint="start it with srun or mpirun, or set RANK and WORLD_SIZE; to start the tasks too, call gridtf_run",
+        hint="start it with srun or mpirun, or set RANK and WORLD_SIZE (qrsh -inherit -v RANK=0,WORLD_SIZE=8 …); "
+        "to start the tasks too, call gridtf_run",
     )
 
 
@@ -70,6 +71,9 @@ def _step(names: Sequence[str], environ: Mapping[str, str]) -> str:
     parts = [environ.get(name, "0" if name == _RESTARTS else "") for name in names]
     if not parts or not all(parts):
         parts = [environ.get("GRIDTF_JOB_ID", "")]
+    if not all(parts) and "SGE_TASK_ID" in environ:  # qrsh -inherit tells the job, but neither rank nor size
+        told = (environ.get(name, "0") for name in ("JOB_ID", "SGE_TASK_ID", "RESTARTED"))
+        parts = [text for text in told if text != "undefined"]  # no element of an array
     if not all(parts):
         raise UsageError(
             "gridtf_join does not know which processes belong together",

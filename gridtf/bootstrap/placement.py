@@ -174,7 +174,7 @@ def _room(host: Host, taken: int, places: int, gpus: int, spec: JobSpec) -> int:
     if not needs:
         return max(0, host.slots - places)
     room = ((host.gpus or 0) - taken) // needs
-    return max(0, min(room, spec.tasks_per_node - places) if spec.tasks_per_node else room)
+    return max(0, min(room, host.slots - places) if spec.tasks_per_node else room)
 
 
 def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[int]:

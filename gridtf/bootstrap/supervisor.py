@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -56,9 +56,17 @@ class Supervisor:
         self._oom_kills = procfs.out_of_memory_kills()
 
     def start(
-        self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, keep: Sequence[int] = ()
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        keep: Sequence[int] = (),
+        ignored: Iterable[int] = (),
     ) -> None:
         """Start one task in a session of its own, with its own log; it dies with us. keep: descriptors it inherits.
+        ignored: signals that do not end it, unless it says otherwise.
 
         A command that cannot be started makes the task FAILED with exit code 127 or 126, as a shell says it. Raises
         RunDirError when the log cannot be written.
@@ -67,6 +75,7 @@ class Supervisor:
 
         def child() -> None:
             processes.die_with_parent(parent, signal.SIGKILL)
+            processes.ignore_signals(ignored)
             processes.unblock_signals()
 
         task.started = self._now()

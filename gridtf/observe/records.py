@@ -23,6 +23,7 @@ class Records:
     attempt: int | None = None
     plan: Record | None = None
     verdict: Record | None = None
+    stop: Record | None = None
     launcher: Record | None = None
     hosts: tuple[Record, ...] = ()
     logs: frozenset[str] = frozenset()
@@ -60,6 +61,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         launcher=ours(read_record(attempt.launcher, listed=True)) if attempt.launcher.name in states else None,
         hosts=tuple(record for record in map(ours, hosts) if record),
         logs=frozenset(names(attempt.logs)),
+        stop=ours(read_record(attempt.stop)),
         verdict=ours(read_record(attempt.verdict)),  # last: what it sums up has been read before
     )
 

@@ -117,10 +117,11 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
 def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> _Standing:
     verdict = records.verdict
     if records.elements:
-        return _of_array(records.elements, queue, str((records.submitted or {}).get("job_id")))
+        return _of_array(run, records.elements, queue)
     if verdict is not None:
         if queue is not None and (queue.state == PENDING or (verdict.get("again") and queue.state == RUNNING)):
-            return _Standing(PENDING, f"queued again after attempt {records.attempt} ended {verdict.get('state')}")
+            again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
+            return _Standing(PENDING, "; ".join(part for part in (again, queue.reason) if part))
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
     if queue is None or (queue.state == UNKNOWN and not queue.gone):
         return _by_signs_of_life(records, queue, now)
@@ -131,16 +132,19 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
             queue.state, queue.reason or ("the job script is setting up" if queue.state == RUNNING else "")
         )
     if abs(_age(records.launcher, now)) > 2 * _patience(records):
-        return _Standing(queue.state, f"the launcher is silent: {_last_sign(records.launcher, now)}")
-    return _Standing(queue.state, str(records.launcher.get("detail", "")))
+        detail = f"the launcher is silent: {_last_sign(records.launcher, now)}"
+    else:
+        detail = str(records.launcher.get("detail", ""))
+    return _Standing(queue.state, "; ".join(filter(None, (queue.reason, detail))))
 
 
-def _of_array(elements: Mapping[str, str | None], queue: JobStatus | None, job_id: str) -> _Standing:
+def _of_array(run: RunDir, elements: Mapping[str, str | None], queue: JobStatus | None) -> _Standing:
     """A job array as a whole; each element is a job of its own."""
     states = list(elements.values())
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    reason, hint = f"array of {len(elements)}: {told}", f"one element: gridtf status {job_id}_{next(iter(elements))}"
+    reason = f"array of {len(elements)}: {told}"
+    hint = f"one element: gridtf status {run.elements / next(iter(elements))}"
     if None not in states:
         others = [state for state in states if state and state != COMPLETED]
         return _Standing(others[0] if others else COMPLETED, reason, hint)
@@ -160,6 +164,10 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         return _Standing(RUNNING, "has ended; this host does not see the verdict yet")
     if cancelled:
         return _Standing(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+    stop = records.stop or {}
+    if launcher and stop.get("reason") and stop.get("state") in ENDED - {COMPLETED}:
+        reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
+        return _Standing(str(stop["state"]), reason, hint)
     if launcher:
         what = f"the launcher on {launcher.get('host')} was killed"
     elif records.has_log:

@@ -6,16 +6,19 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import SchedulerError
-from gridtf.processes import die_with_parent, tell, unblock_signals
+from gridtf.processes import die_with_parent, ignore_signals, tell, unblock_signals
 from gridtf.schedulers.base import AgentEnd, AgentMain
 
 # Our own word to an agent. A TERM may be anybody's, and then its tasks have got one, too.
 TOLD = signal.SIGINT
+
+# A variable that says to an agent: the environment of the job waits for you in the run directory.
+SENT = "GRIDTF_ENVIRONMENT"
 
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
@@ -76,12 +79,24 @@ class StartedAgents:
 
     argv: its command; it must pass its standard input on: the end of that tells the agents to stop, whether we close
     it or die. No signal could do that: srun passes signals on to the tasks as well. log: where it and the agents print.
-    blame: who ended and how, from its exit code and the lines it has printed.
+    blame: who ended and how, from its exit code and the lines it has printed. ignored: signals that must not end it.
     """
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], log: Path, blame: Blame) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        log: Path,
+        blame: Blame,
+        ignored: Iterable[int] = (),
+    ) -> None:
         self._log, self._blame = log, blame
         self._end: AgentEnd | None = None
+
+        def child() -> None:
+            ignore_signals(ignored)
+            unblock_signals()
+
         try:
             with log.open("ab") as output:
                 self._begin = output.tell()
@@ -92,7 +107,7 @@ class StartedAgents:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # a Ctrl-C is for us, who then tell the agents
-                    preexec_fn=unblock_signals,  # safe: this process has one thread
+                    preexec_fn=child,  # safe: this process has one thread
                 )
         except OSError as error:
             raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None

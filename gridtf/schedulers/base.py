@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gridtf.rundir import Record
 from gridtf.spec import JobSpec
+
+if TYPE_CHECKING:
+    from gridtf.errors import GridtfError
+    from gridtf.gpus import Claim
 
 # Job states, in Slurm's spelling; UNKNOWN is ours.
 PENDING = "PENDING"
@@ -55,8 +59,9 @@ class JobStatus:
 class Host:
     """One host of an allocation.
 
-    slots: tasks it has room for without GPUs. gpus, cpus: None where nobody says. address: what the other hosts reach
-    it by; None: its name. component: which one of layout.components it belongs to.
+    slots: training tasks it has room for without GPUs, and with them where tasks_per_node sets a limit. gpus, cpus:
+    None where nobody says. address: what the other hosts reach it by; None: its name. component: which one of
+    layout.components it belongs to.
     """
 
     name: str
@@ -84,23 +89,26 @@ class AgentCall:
 
     main: the agent's main function, for a scheduler that can fork it. command: what goes before those words where
     another Python has to be started; there, ``@NAME`` for HOST means what the variable NAME says on the host. log: for
-    what the agents print, and what starts them.
+    what the agents print, and what starts them. leave: puts an environment where those agents find it whose own one has
+    agents.SENT; for a scheduler that takes none along.
     """
 
     arguments: tuple[str, ...]
     main: AgentMain
     command: tuple[str, ...]
     log: Path
+    leave: Callable[[Mapping[str, str]], None]
 
 
 @dataclass(frozen=True)
 class AgentEnd:
     """How an agent has ended. code: its exit code, or minus the signal. host: None where nobody says it.
-    words: what was said about it, mostly empty."""
+    words: what was said about it, mostly empty. error: what to make of it, where the scheduler knows better."""
 
     code: int
     host: str | None
     words: tuple[str, ...] = ()
+    error: GridtfError | None = None
 
 
 class AgentHandle(Protocol):
@@ -120,6 +128,9 @@ class Scheduler(Protocol):
     """One kind of scheduler, both halves: on the login node, and inside a job."""
 
     name: str
+    # Signals that it sends to all processes of a job, tasks included, by way of warning; those that announce the end.
+    warnings: frozenset[int]
+    last_warnings: frozenset[int]
 
     def here(self, environ: Mapping[str, str]) -> bool:
         """Whether jobs can be submitted to it from this machine."""
@@ -144,7 +155,11 @@ class Scheduler(Protocol):
         """The elements of the job array that the user's native options ask for; none for a single job. Pure."""
 
     def submit(self, plan: Plan) -> Record:
-        """Hand plan.run_dir/job.sh over; gives ``job_id`` and whatever else query and cancel need to find it."""
+        """Hand plan.run_dir/job.sh over; gives ``job_id`` and whatever else query and cancel need to find it.
+
+        ``notes``, where it is there, is for the user and not for the record. Raises MaybeSubmittedError when nobody
+        knows whether there is a job now.
+        """
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         """The state of these jobs (records as written by submit), in one call; job id -> status."""
@@ -169,5 +184,19 @@ class Scheduler(Protocol):
     ) -> Sequence[AgentHandle]:
         """Start an agent on every host. environ: what they, and the tasks, are to find in theirs."""
 
+    def grant(
+        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
+    ) -> Claim:
+        """On a host of a job: the GPUs that it may use there, at least so many if all is well, as this host calls them.
+
+        environ: the agent's; CUDA_VISIBLE_DEVICES says afterwards what is granted. count: None for one of several
+        processes that join, and nobody has said how many it needs: its own share, or what all of them share. owner:
+        one line that tells others who has them. Calls wait(why, seconds) again and again while it has to wait. Raises
+        PlacementError.
+        """
+
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
         """Inside a job that has just been told to end: how the scheduler will say that it ended; None: no telling."""
+
+    def suspended(self, environ: Mapping[str, str]) -> bool:
+        """Inside a job: whether it is stopped on some hosts, and goes on on others, so that silence means nothing."""

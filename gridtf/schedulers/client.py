@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gridtf import processes
@@ -27,13 +27,16 @@ class Answer:
 
 
 class NoAnswerError(SchedulerError):
-    """A command that did not end in time."""
+    """A command that did not end in time. out: what it had printed until then."""
+
+    out = ""
 
 
-def ask(argv: Sequence[str], *, limit: float) -> Answer:
+def ask(argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None) -> Answer:
     """Run a command and give its answer, whatever its exit code.
 
-    limit: seconds. Raises NoAnswerError when it does not end in time, SchedulerError when it is not there.
+    limit: seconds. environ: its environment; None: ours, with words in English. Raises NoAnswerError when it does not
+    end in time, SchedulerError when it is not there.
     """
     try:
         done = subprocess.run(
@@ -44,7 +47,7 @@ def ask(argv: Sequence[str], *, limit: float) -> Answer:
             errors="replace",
             timeout=limit,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C"} if environ is None else environ,
             preexec_fn=processes.unblock_signals,  # a launcher holds signals back, and this would inherit that
         )
     except FileNotFoundError:
@@ -53,8 +56,10 @@ def ask(argv: Sequence[str], *, limit: float) -> Answer:
         ) from None
     except OSError as error:
         raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise NoAnswerError(
+    except subprocess.TimeoutExpired as expired:
+        silent = NoAnswerError(
             f"{argv[0]} has not answered within {limit:g} s", hint="the scheduler may be down or overloaded: try later"
-        ) from None
+        )
+        silent.out = (expired.stdout or b"").decode("utf-8", "replace")  # bytes, also where text was asked for
+        raise silent from None
     return Answer(done.returncode, done.stdout, done.stderr)

@@ -14,6 +14,8 @@ from gridtf.roles import TASK_TYPES
 from gridtf.spec import JobSpec, TaskSpec
 from gridtf.units import parse_memory
 
+_MOST_ELEMENTS = 4_000_001  # the largest MaxArraySize that Slurm takes; Grid Engine's arrays are smaller
+_INDICES = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 # Quotes, backslashes and # mean something to the one scheduler or the other; whitespace ends a word.
 _WORD = re.compile(r"""[^\s'"`\\#-][^\s'"`\\#]*""")
 
@@ -118,6 +120,17 @@ def native(spec: JobSpec) -> tuple[str, ...]:
         if not option.startswith("-") or not option.isprintable():
             raise SpecError("native", f"{option!r} is not an option", hint="one option a string, such as '--qos=high'")
     return spec.native
+
+
+def indices(text: str) -> range | None:
+    """Elements of a job array as schedulers write them, ``3``, ``0-6`` or ``0-6:2``; None for anything else."""
+    match = _INDICES.fullmatch(text)
+    if match is None:
+        return None
+    low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if high < low or high - low > _MOST_ELEMENTS or step < 1:
+        return None
+    return range(low, high + 1, step)
 
 
 def on_path(program: str, environ: Mapping[str, str]) -> bool:

@@ -25,6 +25,8 @@ class LocalScheduler:
     """Jobs on this machine. A job's id is ``PID.HOST`` of its script, which becomes its launcher by exec."""
 
     name = "local"
+    warnings: frozenset[int] = frozenset()
+    last_warnings: frozenset[int] = frozenset()
 
     def __init__(self) -> None:
         self._descriptors: tuple[int, ...] = ()  # of the GPU locks; agents and tasks inherit them
@@ -146,8 +148,17 @@ class LocalScheduler:
         words = [*call.arguments, *map(str, self._descriptors)]
         return [fork_agent(host.name, words, call.main) for host in allocation.hosts]
 
+    def grant(
+        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
+    ) -> gpus.Claim:
+        """The launcher has claimed them; without one, processes that join share out what the driver shows."""
+        return gpus.Claim(gpus.granted(environ) if gpus.VISIBLE in environ else gpus.present(environ), ())
+
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
         return None
+
+    def suspended(self, environ: Mapping[str, str]) -> bool:
+        return False
 
 
 def _gpus_wanted(spec: JobSpec, present: int) -> int:

@@ -3,6 +3,7 @@
 #$ -S /bin/bash
 #$ -j y
 #$ -r y
+#$ -notify
 #
 # Job train, rendered by gridtf 1.2.3 for sge from sge.sh.j2
 # Run directory: x\n#$ -l evil=1\n#SBATCH --nodes=99\n

@@ -3,6 +3,7 @@
 #$ -S /bin/bash
 #$ -j y
 #$ -r y
+#$ -notify
 #$ -pe mpi 8
 #$ -l gpu=1
 #$ -l mem_free=16384M

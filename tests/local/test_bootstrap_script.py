@@ -15,7 +15,7 @@ import pytest
 
 from gridtf.rundir import Attempt, RunDir, read_record
 from tests.support.jobs import gone, until
-from tests.support.python import ROOT, environment
+from tests.support.python import ROOT, environment, heed_signals
 
 SCRIPT = ROOT / "scripts" / "gridtf-bootstrap.sh"
 STRICT = "set -euo pipefail"
@@ -51,6 +51,7 @@ def bash(tmp_path: Path) -> Iterator[Bash]:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                preexec_fn=heed_signals,
             )
         )
         return started[-1]

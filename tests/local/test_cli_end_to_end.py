@@ -21,6 +21,7 @@ from gridtf.resources import bootstrap_script
 from gridtf.rundir import RunDir
 from gridtf.submission import Job
 from tests.support.jobs import gone, until
+from tests.support.python import heed_signals
 
 TWO = ("--workers", "2", "--kill-grace", "1")
 Done = subprocess.CompletedProcess[str]
@@ -312,6 +313,7 @@ def test_a_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
         ],
         capture_output=True,
         timeout=30,
+        preexec_fn=heed_signals,
     )
     assert shell.returncode == -signal.SIGHUP
     running("outlives")

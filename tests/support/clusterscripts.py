@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +17,11 @@ NODES = ("n1", "n2", "n3", "n4")
 HOME = f"{SHARED}/home/alice"
 ENVIRON = {"PATH": f"{HOME}/bin:{PATH}", "PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
 # What a user's module or virtual environment does, for scripts that inherit nothing.
-ENTER = "\n".join(f"export {name}={value}" for name, value in ENVIRON.items())
-GRIDTF = f"""#!{sys.executable}
+ENTER = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in ENVIRON.items())
+# A first line cannot hold a path with spaces: what pip writes then is read by sh, and by Python as a string.
+GRIDTF = f"""#!/bin/sh
+'''exec' {shlex.quote(sys.executable)} "$0" "$@"
+' '''
 import sys
 sys.path.insert(0, {str(CHECKOUT)!r})
 from gridtf.cli import main
@@ -52,6 +57,7 @@ def told(text: str) -> dict[str, Task]:
     found = {}
     for line in re.findall(r"task=.*", text):
         said = dict(word.split("=", 1) for word in line.split())
+        said.setdefault("rocr", said["gpu"])  # not every scheduler sets it
         lists = (tuple(filter(None, said[name].split(","))) for name in ("gpu", "rocr", "granted"))
         found[said["task"]] = Task(said["host"], *lists, said["rank"])
     return found
@@ -69,7 +75,7 @@ class Folder:
 
     def run(self, *argv: str, **more: Any) -> str:
         """Run a command on the login host; gives what it prints."""
-        more.setdefault("env", ENVIRON)
+        more.setdefault("env", {**ENVIRON, "PATH": f"{HOME}/bin:{self.bed.path}"})
         return self.bed.run("login", *argv, cwd=self.seen_as, **more).stdout
 
     def sbatch(self, script: str, *options: str) -> Batch:
@@ -99,7 +105,7 @@ def logs(run: RunDir) -> list[str]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A job that was handed over with sbatch."""
+    """A job that was handed over with sbatch. Those of other schedulers are derived from it."""
 
     folder: Folder
     id: str
@@ -113,15 +119,33 @@ class Batch:
         said = self.folder.run("scontrol", "-o", "show", "job", self.id)
         return re.findall(r"JobState=(\w+) .*?ExitCode=(\S+)", said)
 
-    def ended(self, seconds: float = 60) -> Batch:
-        """Wait until it has ended well."""
+    def goes_on(self) -> bool:
+        return any(state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") for state, _ in self.states())
+
+    def well(self) -> bool:
+        """Whether a job that has ended has ended well."""
+        return {state for state, _ in self.states()} == {"COMPLETED"}
+
+    def over(self, seconds: float = 60) -> Batch:
+        """Wait until it has ended."""
         deadline = time.monotonic() + seconds
-        while any(state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") for state, _ in self.states()):
+        while self.goes_on():
             assert time.monotonic() < deadline, f"job {self.id} goes on\n{self.output}"
             time.sleep(0.1)
-        everything = "".join("".join(logs(run)) for run in self.folder.runs(self.id))
-        assert {state for state, _ in self.states()} == {"COMPLETED"}, self.output + everything
         return self
+
+    def ended(self, seconds: float = 60) -> Batch:
+        """Wait until it has ended well."""
+        self.over(seconds)
+        everything = "".join("".join(logs(run)) for run in self.folder.runs(self.id))
+        assert self.well(), self.output + everything
+        return self
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not after {seconds} s: {what}\n{self.output}"
+            time.sleep(0.05)
 
     def until_said(self, word: str, count: int, seconds: float = 30) -> None:
         """Wait until so many tasks have printed this."""

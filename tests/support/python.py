@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -17,3 +18,9 @@ def python(code: str, *arguments: object) -> list[str]:
 def environment(**more: str) -> dict[str, str]:
     """This process's environment, in which gridtf can be imported."""
     return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+
+
+def heed_signals() -> None:
+    """For a new process: tests may run under nohup or in the background, where shells cannot trap what is ignored."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)

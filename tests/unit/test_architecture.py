@@ -64,7 +64,7 @@ ONLY_IN = {
     "keras": {"training"},
     "numpy": {"training"},
     "jinja2": {"render"},
-    "drmaa": {"schedulers.sge"},
+    "drmaa": {"schedulers.sge.session"},
     "filelock": {"gpus", "schedulers.local"},
     "pynvml": {"gpus"},
     "argcomplete": {"cli"},

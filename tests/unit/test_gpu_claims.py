@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import GridtfError
-from gridtf.gpus import Claim, Refusal, claim, granted, lock_folder, present, visible
+from gridtf.gpus import Claim, Refusal, claim, granted, idle_first, lock_folder, present, visible
 from tests.support.jobs import gone, until
 from tests.support.python import environment, python
 
@@ -148,6 +148,9 @@ class FakeDriver(types.ModuleType):
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}abc-def"
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[str]:
+        return ["a process"] if handle == 0 else []
+
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
@@ -175,6 +178,14 @@ def test_declared_gpus_need_no_driver_and_a_broken_driver_has_none(driver: FakeD
     driver.broken = True
     assert present({}) == ()
     assert present({"GRIDTF_LOCAL_GPUS": "0"}) == ("0",)
+
+
+def test_gpus_on_which_somebody_computes_are_taken_last(driver: FakeDriver) -> None:
+    assert idle_first(("0", "1", "2", "3")) == ("1", "2", "3", "0")
+    assert idle_first(("3", "GPU-0abc", "0", "1")) == ("3", "GPU-0abc", "1", "0")
+    assert driver.sessions == 0
+    driver.broken = True
+    assert idle_first(("0", "1")) == ("0", "1")
 
 
 def test_without_a_driver_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:

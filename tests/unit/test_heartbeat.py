@@ -89,14 +89,37 @@ def test_silence_is_measured_by_the_watchers_clock_alone(clock: Clock) -> None:
     assert watch.silence() == 5
     watch.heard(1)
     assert watch.silence() == 0
-    clock.now += 31
-    watch.heard(1)  # the same beat again is no sign of life
-    assert watch.silence() == 31 > watch.limit
+    for second in range(1, 32):
+        clock.now += 1
+        watch.heard(1)  # the same beat again is no sign of life
+        assert watch.silence() == second
+    assert watch.lost()
     watch.heard(2)
     assert watch.silence() == 0
     clock.now += 1
     watch.heard(1)  # a counter that is another one is heard, also when it began anew
     assert watch.silence() == 0
+
+
+def test_time_in_which_nobody_looked_hardly_counts(clock: Clock) -> None:
+    watch = Watch(30.0)
+    clock.now += 8
+    assert watch.silence() == 8
+    clock.now += 3600  # the watcher was stopped, and who is watched perhaps as well
+    assert watch.silence() == 18
+    clock.now += 1
+    assert watch.silence() == 19
+
+
+def test_silence_with_an_excuse_begins_anew(clock: Clock) -> None:
+    excuses = [True, False]
+    watch = Watch(4.0, lambda: excuses.pop(0))
+    lost = []
+    for _ in range(10):
+        clock.now += 1
+        lost.append(watch.lost())
+    assert lost == [False] * 9 + [True]
+    assert excuses == []
 
 
 def test_looks_add_little_to_a_wait_and_spare_the_file_server() -> None:

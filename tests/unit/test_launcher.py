@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from gridtf.bootstrap.hosts import look_again
+import time
+from pathlib import Path
+
+from gridtf.bootstrap.hosts import Hosts, look_again
+from gridtf.errors import HostLostError
+from gridtf.rundir import RunDir, write_record
+from gridtf.schedulers.base import AgentEnd
+
+
+class Ended:
+    """An AgentHandle whose agent was told to end, but the connection to it says that it is lost, as qrsh does."""
+
+    def __init__(self, host: str) -> None:
+        self._end = AgentEnd(0, host, (), HostLostError(f"the connection to host {host} is lost"))
+
+    def poll(self) -> AgentEnd:
+        return self._end
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 def test_the_file_server_is_spared() -> None:
@@ -11,3 +31,16 @@ def test_the_file_server_is_spared() -> None:
     for hosts in (64, 1024, 4096):
         assert hosts / look_again(hosts, 3600) <= 200
         assert hosts / look_again(hosts, 0) <= 200
+
+
+def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    attempt = run.new_attempt()
+    hosts = Hosts(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], time.sleep)
+    hosts.listen()
+    for host in hosts.names:
+        write_record(attempt.host_state(host), {"nonce": "nonce", "host": host, "tasks": {}, "over": True, "beat": 7})
+    begin = time.monotonic()
+    hosts.end(10, lambda: None)
+    assert time.monotonic() - begin < 0.5

@@ -56,6 +56,11 @@ from tests.support.plans import job
             },
             Member(1, 2, "x"),
         ),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "JOB_ID": "7", "SGE_TASK_ID": "undefined", "RESTARTED": "0"},
+            Member(1, 2, "7.0"),
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2", "JOB_ID": "7", "SGE_TASK_ID": "3", "RESTARTED": "1"}, Member(1, 2, "7.3.1")),
     ],
 )
 def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], expected: Member) -> None:

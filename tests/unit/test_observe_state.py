@@ -79,9 +79,9 @@ def test_the_verdict_decides_whatever_the_queue_says(state: str, queue: JobStatu
 
 
 def test_a_job_that_is_queued_again_has_not_ended() -> None:
-    seen = view(JobStatus(PENDING), verdict=verdict(NODE_FAIL))
+    seen = view(JobStatus(PENDING, "in error (Eqw)"), verdict=verdict(NODE_FAIL))
     assert seen.state == PENDING
-    assert "attempt 1 ended NODE_FAIL" in seen.reason
+    assert seen.reason == "queued again after attempt 1 ended NODE_FAIL; in error (Eqw)"
     assert (seen.started, seen.ended, seen.exit_code, seen.cause) == (None, None, None, None)
 
 
@@ -136,6 +136,19 @@ def test_a_bad_end_is_believed_of_the_queue(state: str) -> None:
 def test_cancelled_without_a_verdict(queue: JobStatus, values: dict[str, Any]) -> None:
     seen = view(queue, cancelled=CANCEL, **values)
     assert (seen.state, seen.reason) == (CANCELLED, "cancelled by me on login1")
+
+
+def test_killed_while_it_ended_its_tasks_it_has_said_why() -> None:
+    stop = {"nonce": NONCE, "state": TIMEOUT, "reason": "the walltime is over"}
+    seen = view(JobStatus(FAILED), stop=stop)
+    why = "the walltime is over; the launcher on h0 was killed before it had ended all tasks"
+    assert (seen.state, seen.reason) == (TIMEOUT, why)
+    assert view(GONE, stop={**stop, "state": COMPLETED}).state == FAILED
+    assert view(GONE, stop={**stop, "reason": ""}).state == FAILED
+
+
+def test_what_the_queue_says_of_a_running_job_is_told() -> None:
+    assert view(JobStatus(RUNNING, "suspended")).reason == "suspended; 3 tasks"
 
 
 def test_cancelling_is_not_the_end() -> None:
@@ -303,7 +316,7 @@ def test_a_job_array_is_as_good_as_its_elements() -> None:
     assert array(gone, COMPLETED, COMPLETED).state == COMPLETED
     failed = array(gone, COMPLETED, TIMEOUT, COMPLETED)
     assert (failed.state, failed.reason) == (TIMEOUT, "array of 3: 2 COMPLETED, 1 TIMEOUT")
-    assert failed.hint == "one element: gridtf status 7_0"
+    assert failed.hint == f"one element: gridtf status {RUN.elements / '0'}"
     lost = array(gone, COMPLETED, None)
     assert (lost.state, lost.reason) == (FAILED, "array of 2: 1 COMPLETED, 1 without a verdict")
     assert array(JobStatus(COMPLETED), COMPLETED, None).state == FAILED

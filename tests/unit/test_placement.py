@@ -58,7 +58,7 @@ def test_workers_left_open_are_as_many_as_fit() -> None:
         "worker:2",
     ]
     assert len(placed(hosts(None, None, slots=3))) == 6
-    assert len(placed(hosts(4, 4), tasks_per_node=3)) == 6
+    assert len(placed(hosts(4, 4, slots=3), tasks_per_node=3)) == 6
 
 
 def test_a_chief_may_be_all_there_is_room_for() -> None:
@@ -205,7 +205,7 @@ def test_the_ps_of_an_entry_job_is_served_unless_it_has_a_command_of_its_own() -
             "asked for: 3 workers with 2 GPUs each",
         ),
         (
-            hosts(4),
+            hosts(4, slots=2),
             {"tasks_per_node": 2, "tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks a host (room for 2)",
             "asked for: 3 workers with 1 GPU each",

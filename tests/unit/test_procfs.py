@@ -121,3 +121,11 @@ def test_boot_and_out_of_memory_kills() -> None:
 def test_signals_have_names_but_for_the_real_time_ones() -> None:
     assert processes.signal_name(9) == "SIGKILL"
     assert processes.signal_name(40) == "signal 40"
+
+
+def test_names_and_ancestors() -> None:
+    above = list(procfs.ancestors(os.getpid()))
+    assert above[0] == os.getppid()
+    assert list(procfs.ancestors(above[0])) == above[1:]
+    assert procfs.name(os.getpid()) == Path("/proc/self/comm").read_text().strip()
+    assert (procfs.name(2**30), list(procfs.ancestors(2**30))) == ("", [])

@@ -85,7 +85,7 @@ def test_no_value_becomes_a_directive() -> None:
     env = {"A": "x\n#$ -l evil=1", "B": "\n#$ -pe mpi 99", "C": "\r\n#$ -V"}
     made = plan("sge", run_dir="/r\n#$ -V", command=["\n#$ -V"], name="x", chdir=None, env=env)
     head = [line for line in render.script(made).splitlines() if line.startswith("#$")]
-    assert head == ["#$ -N x", "#$ -S /bin/bash", "#$ -j y", "#$ -r y"]
+    assert head == ["#$ -N x", "#$ -S /bin/bash", "#$ -j y", "#$ -r y", "#$ -notify"]
 
 
 def test_quote_refuses_what_is_no_value() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gridtf.errors import SchedulerError, SpecError
+from gridtf.errors import SpecError
 from gridtf.schedulers.sge import scheduler
 from tests.support.rendering import plan
 
-HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y"]
+HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y", "-notify"]
 
 
 def directives(**values: Any) -> list[str]:
@@ -98,6 +98,11 @@ def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
     assert command == ("qsub", "-terse", "-o", "/runs/it's x/job.log", "/runs/it's x/job.sh")
 
 
+def test_every_element_of_an_array_has_a_log_of_its_own() -> None:
+    command = scheduler.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
+    assert command == ("qsub", "-terse", "-o", "/runs/x/array/$TASK_ID/job.log", "/runs/x/job.sh")
+
+
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a$b", "a\nb"])
 def test_paths_that_qsub_would_misread_are_refused(name: str) -> None:
     with pytest.raises(SpecError, match="run_dir") as caught:
@@ -113,12 +118,6 @@ def test_here_is_where_grid_engine_and_its_qsub_are(tmp_path: Path) -> None:
 
 
 def test_inside_is_where_grid_engine_says_so() -> None:
-    assert scheduler.inside({"SGE_TASK_ID": "undefined"})
-    assert scheduler.inside({"PE_HOSTFILE": "/spool/pe_hostfile"})
-    assert not scheduler.inside({"SGE_ROOT": "/sge"})
-
-
-def test_submitting_is_refused_with_the_way_out() -> None:
-    with pytest.raises(SchedulerError, match="Grid Engine") as caught:
-        scheduler.submit(plan("sge"))
-    assert "gridtf render" in caught.value.hint
+    assert scheduler.inside({"SGE_TASK_ID": "undefined", "JOB_ID": "3"})
+    assert not scheduler.inside({"SGE_TASK_ID": "undefined"})
+    assert not scheduler.inside({"SGE_ROOT": "/sge", "JOB_ID": "3"})

@@ -16,7 +16,13 @@ from gridtf.schedulers.slurm.arrays import elements
 from gridtf.spec import JobSpec
 from tests.support.rendering import plan
 
-CALL = AgentCall(("/runs/a", "1"), lambda words: 0, ("python", "-c", "code", "warden"), Path("/runs/a/agents.log"))
+CALL = AgentCall(
+    ("/runs/a", "1"),
+    lambda words: 0,
+    ("python", "-c", "code", "warden"),
+    Path("/runs/a/agents.log"),
+    lambda environ: None,
+)
 BATCH = {
     "SLURM_JOB_ID": "7",
     "SLURMD_NODENAME": "n1",

@@ -16,7 +16,7 @@ import pytest
 
 import gridtf
 from gridtf import registry, resources, submission
-from gridtf.errors import GridtfError, RunDirError, SchedulerError, UsageError
+from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, SchedulerError, UsageError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec, TaskSpec
@@ -156,6 +156,27 @@ def test_a_refusal_leaves_nothing_behind(run_root: str | None, fake: FakeSchedul
         submission.submit(dataclasses.replace(RUNS, run_root=run_root))
     assert tree(rough_path) == before
     assert list(registry.entries(os.environ)) == []
+
+
+def test_a_job_that_may_be_there_keeps_its_run_directory(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(plan: Plan) -> Record:
+        raise MaybeSubmittedError("no answer")
+
+    monkeypatch.setattr(fake, "submit", lost)
+    with pytest.raises(MaybeSubmittedError):
+        submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
+    assert Path("mine/job.sh").exists()
+
+
+def test_notes_of_the_scheduler_are_not_for_the_record(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake, "submit", lambda plan: {"job_id": "7", "notes": ("in another way",)})
+    job = submission.submit(RUNS)
+    assert job.notes == ("in another way",)
+    assert "notes" not in json.loads(job.run.submitted.read_text())
 
 
 def test_a_template_that_fails_leaves_nothing_behind(fake: FakeScheduler, rough_path: Path) -> None:

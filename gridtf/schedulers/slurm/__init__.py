@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
 from gridtf.spec import JobSpec
+
+if TYPE_CHECKING:
+    from gridtf.gpus import Claim
 
 _PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
 
@@ -18,6 +22,8 @@ class Slurm:
     """Jobs of a Slurm cluster. A job's id is Slurm's own, ``4711`` or, in an array, ``4711_3``."""
 
     name = "slurm"
+    warnings: frozenset[int] = frozenset()
+    last_warnings: frozenset[int] = frozenset()
 
     # --- on the login node
 
@@ -64,13 +70,9 @@ class Slurm:
         return check.check(plan)
 
     def submit(self, plan: Plan) -> Record:
-        from gridtf.schedulers.slurm import controller
+        from gridtf.schedulers.slurm import handover
 
-        answer = controller.query(self.submit_command(plan), limit=_PATIENCE)
-        job_id, _, cluster = answer.out.strip().partition(";")  # --parsable: the id, and in a federation the cluster
-        if answer.code or not job_id.isdigit():
-            raise SchedulerError(f"Slurm has refused the job: {controller.said(answer)}")
-        return {"job_id": job_id, **({"cluster": cluster} if cluster else {})}
+        return handover.submit(plan, self.submit_command(plan))
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         from gridtf.schedulers.slurm import queue
@@ -121,10 +123,20 @@ class Slurm:
         argv = step.command(allocation.hosts, call, environ)
         return [StartedAgents(argv, step.environment(environ), call.log, step.blame)]
 
+    def grant(
+        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
+    ) -> Claim:
+        from gridtf import gpus
+
+        return gpus.Claim(gpus.granted(environ), ())
+
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
         from gridtf.schedulers.slurm.ending import why_told_to_end
 
         return why_told_to_end(environ["SLURM_JOB_ID"], environ)
+
+    def suspended(self, environ: Mapping[str, str]) -> bool:
+        return False  # it stops the job on all hosts at once
 
 
 scheduler = Slurm()

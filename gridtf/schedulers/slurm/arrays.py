@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 
 from gridtf.errors import SpecError
+from gridtf.schedulers.common import indices
 
 _OPTION = re.compile(r"(?:--array[= ]\s*|-a\s*)(\S+)")
-_PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
-_MOST = 4_000_001  # the largest MaxArraySize that Slurm takes
 
 
 def elements(native: Sequence[str]) -> tuple[str, ...]:
@@ -20,9 +19,8 @@ def elements(native: Sequence[str]) -> tuple[str, ...]:
     text = found[-1][1].strip("'\"").partition("%")[0]  # %4: so many at a time
     numbers: set[int] = set()
     for part in text.split(","):
-        match = _PART.fullmatch(part)
-        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if match is None or high < low or high - low > _MOST or match[3] == "0":
+        some = indices(part)
+        if some is None:
             raise SpecError("native", f"{found[-1][0]!r}: {part!r} is no array index", hint="such as --array=0-15%4")
-        numbers.update(range(low, high + 1, int(match[3] or 1)))
+        numbers.update(some)
     return tuple(str(number) for number in sorted(numbers))

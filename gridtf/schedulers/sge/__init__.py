@@ -1,0 +1,114 @@
+"""Grid Engine (Son of Grid Engine and its relatives): the seam to it. What a command does not need is not imported."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING
+
+from gridtf.rundir import Record
+from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
+from gridtf.spec import JobSpec
+
+if TYPE_CHECKING:
+    from gridtf.gpus import Claim
+
+
+class GridEngine:
+    """Jobs of a Grid Engine cell. A job's id is Grid Engine's own, ``4711`` or, in an array, ``4711.3``."""
+
+    name = "sge"
+    warnings: frozenset[int] = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
+    last_warnings: frozenset[int] = frozenset({signal.SIGUSR2})
+
+    # --- on the login node
+
+    def here(self, environ: Mapping[str, str]) -> bool:
+        from gridtf.schedulers.common import on_path
+
+        return "SGE_ROOT" in environ and on_path("qsub", environ)  # other schedulers have a qsub, too
+
+    def directives(self, plan: Plan) -> tuple[str, ...]:
+        from gridtf.schedulers.sge import directives
+
+        return directives.directives(plan)
+
+    def submit_command(self, plan: Plan) -> tuple[str, ...]:
+        from gridtf.schedulers.sge import directives
+
+        return directives.submit_command(plan)
+
+    def elements(self, spec: JobSpec) -> Sequence[str]:
+        from gridtf.schedulers.sge import arrays
+
+        return arrays.elements(spec.native)
+
+    def check(self, plan: Plan) -> Sequence[str]:
+        from gridtf.schedulers import shared
+        from gridtf.schedulers.sge import check
+
+        shared.check(plan)
+        return check.check(plan)
+
+    def submit(self, plan: Plan) -> Record:
+        from gridtf.schedulers.sge import handover
+
+        return handover.submit(plan, self.submit_command(plan))
+
+    def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.sge import queue
+
+        return queue.query(submitted)
+
+    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.sge import accounting
+
+        return accounting.accounting(submitted)
+
+    def cancel(self, submitted: Record, *, force: bool = False) -> None:
+        from gridtf.schedulers.sge import handover
+
+        handover.cancel(submitted, force=force)
+
+    # --- inside a job
+
+    def inside(self, environ: Mapping[str, str]) -> bool:
+        return "SGE_TASK_ID" in environ and "JOB_ID" in environ
+
+    def identity(self, environ: Mapping[str, str]) -> Record:
+        from gridtf.schedulers.sge import job
+
+        return job.identity(environ)
+
+    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+        from gridtf.schedulers.sge import allocation, job, requested
+
+        found = allocation.lines(environ, job.host(environ))
+        return allocation.allocation(found, spec, lambda: requested.ask(environ["JOB_ID"], limit=10))
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        from gridtf.schedulers.sge import job
+
+        return job.start_agents(allocation, call, environ)
+
+    def grant(
+        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
+    ) -> Claim:
+        from gridtf.schedulers.sge import grant
+
+        return grant.grant(environ, spec, count, owner, wait)
+
+    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+        from gridtf.schedulers.sge import ending
+
+        return ending.why_told_to_end(str(self.identity(environ)["job_id"]), environ.get("QUEUE", ""))
+
+    def suspended(self, environ: Mapping[str, str]) -> bool:
+        from gridtf.schedulers.sge import suspension
+
+        return suspension.suspended(str(self.identity(environ)["job_id"]))
+
+
+scheduler = GridEngine()

@@ -1,0 +1,101 @@
+"""What a Grid Engine job was given, from the environment of its script: qsub(1), ENVIRONMENTAL VARIABLES."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gridtf import layout
+from gridtf.errors import SchedulerError
+from gridtf.layout import request
+from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.sge import slots
+from gridtf.schedulers.sge.hostfile import HostLine, parse, same
+from gridtf.schedulers.sge.requested import PER_HOST, PER_JOB, PER_SLOT, Resource
+from gridtf.spec import JobSpec
+
+AskRequests = Callable[[], Mapping[str, Resource]]
+
+
+def lines(environ: Mapping[str, str], here: str) -> tuple[HostLine, ...]:
+    """The hosts of this job, the one that we run on first. here: its name. Raises SchedulerError."""
+    path = environ.get("PE_HOSTFILE")
+    if path is None:
+        return (_without_hostfile(environ, here),)
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise SchedulerError(
+            f"cannot read PE_HOSTFILE, {path}, on {here}: {error.strerror}",
+            why="it lies in the spool folder of the host that runs the job script, and goes with the job",
+            hint="is this the job script's own host? has a script changed PE_HOSTFILE, or taken it from another job?",
+        ) from None
+    found = parse(text, path)
+    own = next((number for number, line in enumerate(found) if same(line.name, here)), 0)
+    return (found[own], *found[:own], *found[own + 1 :])
+
+
+def _without_hostfile(environ: Mapping[str, str], here: str) -> HostLine:
+    """A job without a parallel environment has one slot."""
+    if environ.get("PE"):
+        raise SchedulerError(
+            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
+            why="only the job script has it, not what qrsh -inherit starts",
+            hint="call gridtf_run in the job script itself; in what qrsh -inherit starts call gridtf_join",
+        )
+    count = environ.get("NSLOTS", "1")
+    return HostLine(here, int(count) if count.isdigit() else 1)
+
+
+def allocation(found: Sequence[HostLine], spec: JobSpec, ask: AskRequests) -> Allocation:
+    """What the hosts of a job have room for. found: as from lines.
+
+    ask: what the job has asked Grid Engine for. Raises SchedulerError.
+    """
+    shape, asked = slots.in_job(spec), request(spec)
+    gpus = _gpus(found, spec, shape.per_task, ask)
+    counts = _without_riders([line.slots for line in found], 0 if any(gpus) else shape.riders)
+    hosts = [
+        Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own, shape.per_task), address=line.name)
+        for line, count, own in zip(found, counts, gpus, strict=True)
+        if line.slots  # a host may be there for the job script alone
+    ]
+    total = sum(host.slots for host in hosts)
+    if spec.tasks_per_node and not asked.nodes[0] <= total / spec.tasks_per_node <= asked.nodes[1]:
+        # a script of the user's own has asked for something else. What gridtf asks for is so many slots in all, and
+        # only the parallel environment knows over how many hosts; better fewer hosts than fewer tasks
+        hosts = [replace(host, slots=min(host.slots, spec.tasks_per_node)) for host in hosts]
+    return Allocation(tuple(hosts))
+
+
+def _cpus(line: HostLine, gpus: int, per_task: int) -> int | None:
+    """A slot is a CPU, unless there is one for each GPU: then nobody says how many CPUs that means."""
+    if line.cores is not None:
+        return line.cores
+    return None if gpus and per_task == 1 else line.slots
+
+
+def _without_riders(counts: list[int], riders: int) -> list[int]:
+    """Slots that were asked for on behalf of tasks that ride along are not there for training tasks."""
+    for _ in range(min(riders, sum(counts) - 1)):
+        fullest = max(range(len(counts)), key=lambda number: (counts[number], number))
+        counts[fullest] -= 1
+    return counts
+
+
+def _gpus(found: Sequence[HostLine], spec: JobSpec, per_task: int, ask: AskRequests) -> list[int]:
+    """GPUs on each host: as asked of Grid Engine, or else as gridtf was told."""
+    try:
+        asked = ask().get(spec.gpu_resource)
+    except SchedulerError:  # qmaster is down; the job goes on without it
+        asked = None
+    if asked is not None and asked.per == PER_SLOT:
+        return [int(asked.amount * line.slots) for line in found]
+    if asked is not None and asked.per == PER_HOST:
+        return [int(asked.amount) for _ in found]
+    if asked is not None and asked.per == PER_JOB:
+        return [int(asked.amount) if number == 0 else 0 for number, _ in enumerate(found)]
+    if spec.gpus_per_node is not None:
+        return [spec.gpus_per_node for _ in found]
+    return [line.slots // per_task * layout.gpus_per_task(spec) for line in found]

@@ -1,0 +1,40 @@
+"""Inside a job that Grid Engine has warned of its end (qsub(1), -notify): why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gridtf.errors import SchedulerError
+from gridtf.schedulers.base import CANCELLED, TIMEOUT, JobStatus
+from gridtf.schedulers.sge import cell, requested
+from gridtf.schedulers.sge.queue import Row, rows
+
+_PATIENCE = 3.0  # seconds; KILL follows after the queue's notify, 60 by default
+_LIMITS = ("h_rt", "s_rt")
+
+
+def why_told_to_end(job_id: str, queue: str) -> JobStatus | None:
+    """How this job ends; None when that is not known. job_id: with the element of a job array. queue: it runs in."""
+    number, _, element = job_id.partition(".")
+    try:
+        answer = cell.query(["qstat", "-xml", "-u", "*", "-s", "r"], limit=_PATIENCE)
+        limits = [name for name in requested.ask(number, limit=_PATIENCE) if name in _LIMITS]
+        return ending(rows(answer.out), number, element, limits, queue)
+    except SchedulerError:
+        return None
+
+
+def ending(found: Sequence[Row], number: str, element: str, limits: Sequence[str], queue: str) -> JobStatus | None:
+    """The same from what qstat says. element: empty for a job. limits: those on the time that it has asked for. Pure.
+
+    When USR2 comes (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel, and ``r`` after the time is over;
+    a job that is started anew gets no warning.
+    """
+    for row in found:
+        if row.number != number or row.tasks != element:
+            continue
+        if "d" in row.state:
+            return JobStatus(CANCELLED, "deleted with qdel")
+        over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
+        return JobStatus(TIMEOUT, over)
+    return None

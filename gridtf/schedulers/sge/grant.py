@@ -1,0 +1,84 @@
+"""The GPUs of a Grid Engine job on one host: as the site grants them there, else claimed under locks."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, MutableMapping
+
+from gridtf import gpus
+from gridtf.errors import PlacementError
+from gridtf.schedulers.base import Wait
+from gridtf.spec import JobSpec
+
+
+def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait) -> gpus.Claim:
+    """As Scheduler.grant. A site grants by resource maps, a prolog or a starter_method; else we claim, and those that
+    have not asked Grid Engine for GPUs get none."""
+    if count == 0:
+        return gpus.Claim((), ())
+    if gpus.VISIBLE not in environ and (mapped := resource_map(environ, spec.gpu_resource)):
+        environ[gpus.VISIBLE] = ",".join(mapped)
+    given = gpus.granted(environ)
+    if given:
+        # A lock beside the site's word keeps those away who have to claim, such as this host's part of another job
+        # whose prolog ran elsewhere; one that is held already does not weaken the site's word.
+        folder = gpus.lock_folder(environ)
+        locked = gpus.claim(len(given), gpus.present(environ) or given, owner, folder)
+        return gpus.Claim(given, locked.descriptors if isinstance(locked, gpus.Claim) else ())
+    if count is None:
+        count = _asked_for_a_slot(environ, spec.gpu_resource)
+    if not count:
+        return gpus.Claim((), ())
+    claim = _claim(environ, count, owner, 0.8 * spec.start_timeout, wait)
+    environ[gpus.VISIBLE] = ",".join(claim.gpus)
+    environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which we count
+    return claim
+
+
+def _asked_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
+    from gridtf.schedulers.sge import requested
+
+    asked = requested.ask(environ["JOB_ID"], limit=10).get(resource)
+    return int(asked.amount) if asked is not None and asked.per == requested.PER_SLOT else 0
+
+
+def resource_map(environ: Mapping[str, str], resource: str) -> tuple[str, ...]:
+    """What SGE_HGR_gpu says where gpu is a resource map: ``0 2``, ``gpu0 gpu2`` or UUIDs -> as CUDA calls them."""
+    words = re.split(r"[\s,]+", environ.get(f"SGE_HGR_{resource}", "").strip())
+    named = (_device(word) for word in words if word and word.upper() not in ("NONE", "<NULL>"))
+    return tuple(dict.fromkeys(named))  # one that jobs may share is there several times
+
+
+def _device(word: str) -> str:
+    number = re.search(r"\d+$", word)
+    return word if number is None or word.upper().startswith(("GPU-", "MIG-")) else number[0]
+
+
+def _claim(environ: Mapping[str, str], count: int, owner: str, limit: float, wait: Wait) -> gpus.Claim:
+    """Claim GPUs, waiting for those of a job that is about to be gone. limit: seconds."""
+    import random
+
+    host, folder = os.uname().nodename, gpus.lock_folder(environ)
+    present = gpus.present(environ)
+    if count > len(present):
+        shown = environ.get(gpus.VISIBLE)
+        raise PlacementError(
+            f"{count} GPUs are needed on host {host}, which shows {len(present)}",
+            why=f"CUDA_VISIBLE_DEVICES={shown} is set there" if shown is not None else "",
+            hint="where no NVIDIA driver tells, GRIDTF_LOCAL_GPUS=0,1 in a starter_method does; see docs/sge.md",
+        )
+    deadline = time.monotonic() + limit
+    while True:
+        claim = gpus.claim(count, gpus.idle_first(present), owner, folder)
+        if isinstance(claim, gpus.Claim):
+            return claim
+        why = f"waiting for {count} GPUs, {claim.free} free; {'; '.join(claim.holders)}"
+        if time.monotonic() > deadline:
+            raise PlacementError(
+                f"{count} GPUs are needed on host {host}, {claim.free} of its {len(present)} are free",
+                why="; ".join(claim.holders),
+                hint="have all jobs there asked Grid Engine for the GPUs that they use?",
+            )
+        wait(why, 0.3 + random.random() / 2)

@@ -1,0 +1,281 @@
+"""What can go wrong with a job that runs on a real Grid Engine: it ends, says why, and leaves nobody behind."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import STUBBORN, admin, ended, kill9, nobody_left, parent, started
+from tests.support.clusterjobs import ClusterJob
+from tests.support.sgefaults import RUN, ScriptJob, changed, shepherd
+
+pytestmark = pytest.mark.timeout(120)
+
+KILLED = "ended without a verdict: the launcher on n1 was killed"
+# The time that is promised after a process was killed, in seconds.
+SOON = 5.0
+
+
+def by_hand(bed: Bed, *options: str, command: str = STUBBORN, hosts: int = 4, more: str = "") -> ScriptJob:
+    """A job of one task a host from a script of alice's own, which nobody warns unless the options say so.
+
+    more: options of gridtf_run.
+    """
+    script = f"{RUN} {more} -- bash -c {shlex.quote(command)}\n"
+    job = ScriptJob(bed, script, "-pe", "one", str(hosts), *options)
+    job.until(job.run.latest, "an attempt")
+    job.running(hosts)
+    return job
+
+
+def told_by_status(job: ClusterJob, state: str, *pieces: str) -> None:
+    """What status says soon, of a job that could write no verdict: the accounting comes a little later than the end."""
+
+    def says() -> bool:
+        view = job.status()
+        return view["state"] == state and all(piece in view["reason"] for piece in pieces)
+
+    try:
+        job.until(says, f"{state}: {pieces}", 10)
+    except AssertionError as error:
+        raise AssertionError(f"{job.status()}") from error
+
+
+# --- somebody ends the job
+
+
+def test_qdel(sge: Bed) -> None:
+    job = started(sge, command=STUBBORN)
+    sge.run("login", "qdel", job.id)
+    ended(job, "CANCELLED", "deleted with qdel")
+    nobody_left(sge)
+    assert job.status()["state"] == "CANCELLED"
+
+
+def test_qdel_of_a_script_that_gets_no_warning(sge: Bed) -> None:
+    job = by_hand(sge)
+    sge.run("login", "qdel", job.id)
+    nobody_left(sge)
+    told_by_status(job, "FAILED", f"{KILLED}; the scheduler says FAILED", "killed by SIGKILL: by qdel")
+
+
+def test_qdel_of_a_script_by_hand_that_asks_for_a_warning(sge: Bed) -> None:
+    job = by_hand(sge, "-notify")
+    sge.run("login", "qdel", job.id)
+    ended(job, "CANCELLED", "deleted with qdel")
+    nobody_left(sge)
+    job.until(lambda: "the script ends with 1" in job.output, "the end of the script")
+
+
+def test_cancel(sge: Bed) -> None:
+    job = started(sge, command=STUBBORN)
+    assert f"fault ({job.id}): CANCELLED" in job.gridtf("cancel").stdout
+    ended(job, "CANCELLED", "cancelled by alice on login")
+    nobody_left(sge)
+
+
+def test_walltime(sge: Bed) -> None:
+    job = started(sge, "--time", "3s", command=STUBBORN)
+    ended(job, "TIMEOUT", "the walltime is over (h_rt)", "--time")
+    nobody_left(sge)
+    assert job.gridtf("wait", check=False).returncode == 1
+    assert job.status()["state"] == "TIMEOUT"
+
+
+def test_walltime_of_the_queue(sge: Bed) -> None:
+    with changed(sge, "h_rt", "0:0:3", "short.q"):
+        job = started(sge, "--partition", "short.q", "--pe", "rr", nodes=2, command=STUBBORN)
+        ended(job, "TIMEOUT", "a limit of queue short.q is reached, such as h_rt", "--time")
+    nobody_left(sge)
+
+
+def test_walltime_of_a_script_that_gets_no_warning(sge: Bed) -> None:
+    job = by_hand(sge, "-l", "h_rt=3")
+    nobody_left(sge)
+    told_by_status(job, "TIMEOUT", KILLED, "h_rt")
+
+
+def test_killed_while_it_ends_its_tasks(sge: Bed) -> None:
+    job = started(sge, "--kill-grace", "7", nodes=2, command=STUBBORN)  # KILL follows the warning after 5 s
+    sge.run("login", "qdel", job.id)
+    told_by_status(job, "CANCELLED", "deleted with qdel; the launcher on n1 was killed before it had ended all tasks")
+    nobody_left(sge)
+
+
+def test_put_back_into_the_queue_it_starts_again(sge: Bed) -> None:
+    # with -notify it would be killed a minute later, and not be started again
+    command = f"[ $GRIDTF_ATTEMPT = 2 ] || {{ {STUBBORN}; }}"
+    job = by_hand(sge, "-r", "y", command=command, hosts=2)
+    first = job.attempt.rendezvous.read_text()
+    admin(sge, "qmod", "-rj", job.id)
+    ended(job, "COMPLETED", attempt=2)
+    nobody_left(sge)
+    view = job.status()
+    assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
+    assert job.run.attempt(1).rendezvous.read_text() == first != job.run.attempt(2).rendezvous.read_text()
+
+
+def test_its_script_asks_for_more_starts(sge: Bed) -> None:
+    # RESTARTED is 1 in the second start and in the third
+    job = ScriptJob(sge, f"{RUN} -- bash -c '[ $GRIDTF_ATTEMPT = 3 ]' || exit 99\n", "-pe", "one", "2", "-r", "y")
+    for attempt in (1, 2):
+        ended(job, "FAILED", "exit code 1", attempt=attempt)
+    ended(job, "COMPLETED", attempt=3)
+    view = job.status()
+    assert (view["state"], view["attempt"]) == ("COMPLETED", 3)
+
+
+def test_suspended_it_goes_on_afterwards(sge: Bed) -> None:
+    job = by_hand(sge, command="for i in {1..35}; do sleep 0.1; done", hosts=2, more="--heartbeat-timeout 2")
+    pid = (read_record(job.attempt.launcher) or {})["pid"]
+    admin(sge, "qmod", "-sj", job.id)
+
+    def stopped() -> bool:
+        return sge.run("n1", "ps", "-o", "stat=", "-p", str(pid), user="root").stdout.startswith("T")
+
+    job.until(stopped, "it to be stopped")
+    assert "suspended" in job.status()["reason"]
+    time.sleep(3)  # longer than the timeout
+    admin(sge, "qmod", "-usj", job.id)
+    ended(job, "COMPLETED")
+
+
+# --- a process is killed
+
+
+def test_a_task_killed_on_another_host(sge: Bed) -> None:
+    job = started(sge, command=STUBBORN)
+    killed = time.time()
+    kill9(sge, "n3", job.tasks()["worker:2"]["pid"])
+    verdict = ended(job, "FAILED", "worker:2 on n3: killed by SIGKILL")
+    assert verdict["cause"]["task"] == "worker:2"
+    assert verdict["ended"] - killed < SOON
+    nobody_left(sge)
+    tasks = {task["name"]: task["state"] for task in job.status()["tasks"]}
+    assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
+
+
+def test_a_task_that_crashes_does_not_take_the_job_along(sge: Bed) -> None:
+    command = "[ $RANK != 2 ] || kill -SEGV $$; trap 'echo told; sleep 1; echo saved; exit 0' TERM; sleep 300 & wait"
+    job = started(sge, "--kill-grace", "4", command=command, running=False)
+    ended(job, "FAILED", "worker:2 on n3: killed by SIGSEGV")
+    assert all("saved" in job.logs()[f"worker-{index}"] for index in (0, 1, 3))  # they were not killed by Grid Engine
+    nobody_left(sge)
+
+
+# Each is the parent of the one before.
+PROCESSES = ("agent", "warden", "sh", "qrsh_starter", "sge_shepherd")
+
+
+@pytest.mark.parametrize("process", ["agent", "warden", "sge_shepherd"])
+def test_what_stands_between_grid_engine_and_the_tasks_is_killed(sge: Bed, process: str) -> None:
+    job = started(sge)
+    pid = job.tasks()["worker:2"]["agent"]
+    for _ in range(PROCESSES.index(process)):
+        pid = parent(sge, "n3", pid)
+    killed = time.time()
+    kill9(sge, "n3", pid)
+    verdict = ended(job, "FAILED", "agent on host n3")
+    assert verdict["ended"] - killed < SOON
+    nobody_left(sge)
+    assert job.status()["state"] == "FAILED"
+
+
+def test_qrsh_starter_is_killed_and_nobody_misses_it(sge: Bed) -> None:
+    job = started(sge, nodes=2, command="sleep 2")
+    pid = job.tasks()["worker:1"]["agent"]
+    for _ in range(PROCESSES.index("qrsh_starter")):
+        pid = parent(sge, "n2", pid)
+    kill9(sge, "n2", pid)
+    ended(job, "COMPLETED")
+    nobody_left(sge)
+
+
+def test_the_agent_of_the_first_host_is_killed(sge: Bed) -> None:
+    job = started(sge)
+    killed = time.time()
+    kill9(sge, "n1", job.tasks()["worker:0"]["agent"])
+    verdict = ended(job, "FAILED", "the agent on host n1 was killed by SIGKILL")
+    assert verdict["ended"] - killed < SOON
+    nobody_left(sge)
+
+
+def test_qrsh_is_killed(sge: Bed) -> None:
+    job = started(sge)
+    killed = time.time()
+    admin(sge, "pkill", "-9", "-f", "qrsh -inherit .* n2 ", host="n1")  # in n1's own namespace of processes
+    verdict = ended(job, "FAILED", "qrsh, the connection to host n2, was killed by SIGKILL")
+    assert verdict["ended"] - killed < SOON
+    nobody_left(sge)
+
+
+def test_the_launcher_is_killed(sge: Bed) -> None:
+    job = started(sge, command=STUBBORN)
+    kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
+    nobody_left(sge, seconds=SOON)
+    told_by_status(job, "FAILED", f"{KILLED}; the scheduler says FAILED")
+    assert job.status()["exit_code"] != 0
+
+
+@pytest.mark.parametrize("exec_script", [True, False], ids=["rendered", "by hand"])
+def test_the_shepherd_of_the_script_is_killed(sge: Bed, exec_script: bool) -> None:
+    """Grid Engine starts the job anew after a while, and would not end what still runs of it."""
+    job = started(sge, command=STUBBORN) if exec_script else by_hand(sge)
+    killed = time.time()
+    kill9(sge, "n1", shepherd(sge, "n1"))
+    verdict = ended(job, "FAILED", "the job script on host n1, or the sge_shepherd that had started it, was killed")
+    assert verdict["ended"] - killed < SOON
+    nobody_left(sge)
+
+
+# --- signals
+
+
+def test_signals_by_which_grid_engine_warns_are_not_the_end_of_tasks(sge: Bed) -> None:
+    """They come to every process of the job's on every host, before a suspension or the end."""
+    command = "trap 'echo told; exit 0' TERM; echo ready; for i in {1..300}; do sleep 0.1; done"
+    job = started(sge, command=command)
+    job.until(lambda: all("ready" in text for text in job.logs().values()) and len(job.logs()) == 4, "all tasks")
+    for host in ("n1", "n2", "n3", "n4"):
+        admin(sge, "pkill", "-USR1", "-u", "alice", host=host)
+    time.sleep(1)
+    assert job.status()["state"] == "RUNNING"
+    for host in ("n2", "n3", "n4", "n1"):
+        admin(sge, "pkill", "-USR2", "-u", "alice", host=host)
+    ended(job, "TIMEOUT")
+    assert all("told" in text for text in job.logs().values())
+    nobody_left(sge)
+
+
+# --- it cannot start everywhere
+
+
+def test_a_parallel_environment_that_starts_no_tasks_elsewhere(sge: Bed) -> None:
+    job = ScriptJob(sge, f"{RUN} -- true\n", "-pe", "loose", "4")
+    ended(job, "FAILED", "Grid Engine has not started the agent on host n", "`qconf -sp loose`: control_slaves TRUE")
+    job.until(lambda: "the script ends with 1" in job.output, "the end of the script")
+    nobody_left(sge)
+
+
+def test_too_many_of_qrsh_on_a_host(sge: Bed) -> None:
+    others = "for i in 1 2; do $SGE_BINARY_PATH/qrsh -inherit -nostdin n2 sleep 60 & done\nsleep 2\n"
+    job = ScriptJob(sge, f"{others}{RUN} -- true\n", "-pe", "one", "2")
+    ended(job, "FAILED", "Grid Engine has not started the agent on host n2", "do others of this job's qrsh run there?")
+    nobody_left(sge)
+
+
+def test_a_run_directory_that_another_host_does_not_see(sge: Bed) -> None:
+    script = f"{RUN} --run-dir /run/testbed/disk/alice/run -- true\n"
+    admin(sge, "install", "-d", "-o", "alice", "/run/testbed/disk/alice", host="n1")
+    admin(sge, "chmod", "o+x", "/run/testbed/disk", host="n1")
+    try:
+        job = ScriptJob(sge, script, "-pe", "one", "2")
+        job.until(lambda: "the script ends with 1" in job.output, "its end")
+        assert "the agent on host n2 does not see the run directory: it must lie on a file system" in job.output
+    finally:
+        admin(sge, "rm", "-r", "/run/testbed/disk/alice", host="n1")
+    nobody_left(sge)

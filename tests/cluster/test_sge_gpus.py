@@ -1,0 +1,158 @@
+"""GPUs on a real Grid Engine, which counts them but names none: granted by the site in its ways, or claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterfaults import admin
+from tests.support.clusterscripts import RUN, nothing_left, one_gpu_each, told
+from tests.support.sgescripts import TASK, TELL, Folder, Job
+
+pytestmark = pytest.mark.timeout(120)
+
+HOSTS = ("-q", "all.q@n1,all.q@n2")
+# tells what it sees, and stays until it may go
+STAYS = f"bash -c '{TELL}; until [ -e enough.$JOB_ID ]; do sleep 0.1; done'"
+
+
+def gpus(job: Job) -> dict[str, str]:
+    """Host -> the GPU of its one task."""
+    return {task.host: ",".join(task.gpus) for task in job.folder.tasks(job.id).values()}
+
+
+def others(taken: dict[str, str]) -> dict[str, str]:
+    """The other one of two GPUs on each host."""
+    return {host: "10"[int(gpu)] for host, gpu in taken.items()}
+
+
+@contextmanager
+def queue(bed: Bed, attribute: str, script: str) -> Iterator[None]:
+    """all.q has this script, such as a starter_method."""
+    path = bed.home() / f"{attribute}.sh"
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+    owner = "root@" if attribute == "prolog" else ""  # only root can add to what a job will find in its environment
+    admin(bed, "qconf", "-mattr", "queue", attribute, f"{owner}{bed.seen(path)}", "all.q")
+    try:
+        yield
+    finally:
+        admin(bed, "qconf", "-mattr", "queue", attribute, "NONE", "all.q")
+
+
+# --- claims
+
+
+def test_two_jobs_share_no_gpu_and_one_that_is_killed_leaves_its_own(sge: Bed) -> None:
+    """Grid Engine was not asked for GPUs, so nobody but gridtf keeps the jobs apart."""
+    folder = Folder(sge, "claims")
+    script = f"{RUN}gridtf_run --gpus-per-task 1 --kill-grace 1 -- {STAYS}"
+    first, other = (folder.qsub(script, "-pe", "one", "2", *HOSTS) for _ in range(2))
+    for job in (first, other):
+        job.until_said("task=", 2)
+    assert gpus(other) == others(gpus(first))
+    assert set(gpus(first)) == {"n1", "n2"}
+
+    third = folder.qsub(script, "-pe", "one", "2", *HOSTS)
+    third.until(lambda: "waiting for 1 GPUs, 0 free" in third.output, "it waits")
+    assert f"job {first.id}" in third.output
+    record = read_record(folder.runs(first.id)[0].attempt(1).state / "@n2.json")
+    assert record is not None
+    pids = [record["pid"], *(task["pid"] for task in record["tasks"].values())]
+    admin(sge, "kill", "-9", *map(str, pids), host="n2")
+    third.until_said("task=", 2)
+    assert gpus(third) == gpus(first)
+    first.over()
+    assert folder.verdicts(first.id) == ["FAILED"]
+
+    folder.run("qdel", third.id)  # KILL, at once and for all
+    fourth = folder.qsub(script, "-pe", "one", "2", *HOSTS)
+    fourth.until_said("task=", 2)
+    assert gpus(fourth) == gpus(first)
+    for job in (other, fourth):
+        (folder.path / f"enough.{job.id}").touch()
+        job.ended()
+    nothing_left(sge)
+
+
+def test_processes_that_join_claim_a_gpu_each(sge: Bed) -> None:
+    """Beside another job on one of their hosts, and as many as they have asked Grid Engine for."""
+    folder = Folder(sge, "joins")
+    before = folder.qsub(f"{RUN}gridtf_run -- {STAYS}", "-q", "all.q@n2", "-l", "gpu=1")
+    before.until_said("task=", 1)
+    job = joined(folder, "-pe", "fillj", "3")  # the first host takes a qrsh less than it has slots
+    tasks = told(job.output)
+    one_gpu_each(tasks, 3)
+    assert [task.host for task in tasks.values()].count("n1") == 2
+    here = [task.gpus[0] for task in tasks.values() if task.host == "n2"]
+    assert here == [others(gpus(before))["n2"]]
+    (folder.path / f"enough.{before.id}").touch()
+
+
+def joined(folder: Folder, *options: str) -> Job:
+    """The example for gridtf_join, with tasks that tell what they see."""
+    (folder.path / "tell.sh").write_text(f"{TELL}\n")
+    text = (CHECKOUT / "examples/sge_scripts/join.sh").read_text().replace("python train.py", "bash tell.sh")
+    (folder.path / "join.sh").write_text(text)
+    job = folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG", *options)
+    job.over()
+    return job
+
+
+def test_a_host_with_fewer_gpus_than_its_tasks_need(sge: Bed) -> None:
+    folder = Folder(sge, "too_few")
+    job = folder.qsub(f"{RUN}gridtf_run --gpus-per-task 3 -- true", "-pe", "one", "2")
+    job.over()
+    assert job.codes == ["1"]
+    assert "3 GPUs are needed on host n" in job.output
+    assert "which shows 2" in job.output
+
+
+def test_who_asks_for_no_gpus_gets_none(sge: Bed) -> None:
+    with queue(sge, "starter_method", 'export CUDA_VISIBLE_DEVICES=0,1\nexec "$@"'):
+        folder = Folder(sge, "none")
+        job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2")
+        job.ended()
+        assert gpus(job) == dict.fromkeys(job.layout(), "")
+
+
+# --- what the site grants
+
+
+@pytest.mark.parametrize(
+    "grant",
+    ["export CUDA_VISIBLE_DEVICES=$gpu", "export SGE_HGR_gpu=gpu$gpu"],
+    ids=["CUDA_VISIBLE_DEVICES", "SGE_HGR_gpu"],
+)
+def test_a_starter_method_grants_on_each_host(sge: Bed, grant: str) -> None:
+    """The one with a resource map stands for Grid Engines that have them; this one has not."""
+    with queue(sge, "starter_method", f'gpu=0; [ "$(uname -n)" = n1 ] || gpu=1; {grant}\nexec "$@"'):
+        folder = Folder(sge, "starter")
+        job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
+        job.ended()
+        assert gpus(job) == {"n1": "0", "n2": "1"}
+
+
+def test_processes_that_join_share_what_a_starter_method_grants(sge: Bed) -> None:
+    with queue(sge, "starter_method", 'export CUDA_VISIBLE_DEVICES=0,1\nexec "$@"'):
+        tasks = told(joined(Folder(sge, "shares"), "-pe", "rr", "4", *HOSTS).output)
+    one_gpu_each(tasks, 4)
+    assert sorted(task.host for task in tasks.values()) == ["n1", "n1", "n2", "n2"]
+
+
+def test_a_prolog_grants_on_the_first_host_and_the_others_are_claimed(sge: Bed) -> None:
+    folder = Folder(sge, "prolog")
+    with queue(sge, "prolog", "echo CUDA_VISIBLE_DEVICES=1 >>$SGE_JOB_SPOOL_DIR/environment"):
+        job = folder.qsub(f"{RUN}gridtf_run -- {STAYS}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
+        job.until_said("task=", 2)
+    assert gpus(job) == {"n1": "1", "n2": "0"}
+    # a lock beside the prolog's word keeps those away that claim
+    claims = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
+    claims.ended()
+    assert gpus(claims) == {"n1": "0", "n2": "1"}
+    (folder.path / f"enough.{job.id}").touch()
+    job.ended()

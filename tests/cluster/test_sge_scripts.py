@@ -1,0 +1,195 @@
+"""Hand-written qsub scripts on a real Grid Engine: the examples, and what gridtf_run makes of a job."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gridtf.rundir import RunDir
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterscripts import ENTER, HOME, NODES, RUN, logs, nothing_left, one_gpu_each, told
+from tests.support.examples import stated_accuracy
+from tests.support.sgescripts import HOSTFILE, TASK, TELL, Folder, Job
+
+pytestmark = pytest.mark.timeout(120)
+
+
+# --- the examples
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(290)
+@pytest.mark.parametrize("script", ["run.sh", "join.sh"])
+def test_example(sge: Bed, script: str) -> None:
+    folder = Folder(sge, "sge_scripts")
+    folder.run("cp", "-r", f"{CHECKOUT}/examples/sge_scripts", HOME)
+    # each task says where it is and what it sees, then becomes the program
+    (folder.path / "tell.sh").write_text(f"{TELL}\nexec python train.py\n")
+    text = (folder.path / script).read_text().replace("python train.py", "bash tell.sh")
+    (folder.path / script).write_text(text)
+    job = folder.qsub(script, "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over(240)
+    (run,) = folder.runs(job.id)
+    said = job.output + "\n".join(logs(run))
+    assert (run.output / "result.json").exists(), said
+    reached = json.loads((run.output / "result.json").read_text())["accuracy"]
+    assert stated_accuracy("sge_scripts") <= reached <= 1
+    tasks = told(said)
+    one_gpu_each(tasks, 8)
+    assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
+
+
+def test_the_program_is_the_same_as_for_slurm() -> None:
+    one, other = (CHECKOUT / f"examples/{kind}_scripts/train.py" for kind in ("sge", "slurm"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_when_one_of_the_processes_that_join_fails_the_others_end(sge: Bed) -> None:
+    folder = Folder(sge, "join_fails")
+    example = (CHECKOUT / "examples/sge_scripts/join.sh").read_text()
+    (folder.path / "join.sh").write_text(example.replace("python train.py", "bash task.sh"))
+    (folder.path / "task.sh").write_text("[ $RANK != 5 ] || exit 7; exec sleep 1000\n")
+    folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over(30)
+    nothing_left(sge)
+
+
+# --- gridtf_run
+
+
+@pytest.mark.parametrize(
+    ("pe", "shape"),
+    [
+        ("rr 6", [2, 2, 1, 1]),
+        ("fill 6", [4, 2]),
+        ("two 6", [2, 2, 2]),
+        ("one 4", [1, 1, 1, 1]),
+        ("smp 3", [3]),
+        ("rrj 6", [2, 2, 1, 1]),
+        ("fillj 6", [4, 2]),
+        ("rr 2-16", [4, 4, 4, 4]),
+        ("rr 12 -q left.q,right.q", [3, 3, 3, 3]),
+        ("rr 4 -masterq all.q@n3", [1, 1, 1, 1]),
+    ],
+)
+def test_a_task_for_each_slot_where_grid_engine_gave_it(sge: Bed, pe: str, shape: list[int]) -> None:
+    """In the order of PE_HOSTFILE, the first host among them, whatever job_is_first_task says."""
+    folder = Folder(sge, "slots")
+    job = folder.qsub(f"{RUN}{HOSTFILE}gridtf_run -- {TASK}", "-pe", *pe.split())
+    job.ended()
+    assert list(job.layout().items()) == list(job.slots.items())
+    assert sorted(job.slots.values(), reverse=True) == shape
+    if "-masterq" in pe:
+        assert next(iter(job.slots)) == "n3"
+
+
+def test_a_job_without_a_parallel_environment_is_one_task(sge: Bed) -> None:
+    folder = Folder(sge, "alone")
+    job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-q", "all.q@n2")
+    job.ended()
+    assert job.layout() == {"n2": 1}
+    assert folder.tasks(job.id)["worker:0"].gpus == ()
+
+
+def test_one_task_per_gpu(sge: Bed) -> None:
+    folder = Folder(sge, "gpus")
+    job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "fill", "6", "-l", "gpu=1")
+    job.ended()
+    one_gpu_each(folder.tasks(job.id), 6)
+    assert sorted(job.layout().values()) == [2, 2, 2]
+
+
+def test_every_element_of_an_array_has_a_run_of_its_own(sge: Bed) -> None:
+    folder = Folder(sge, "array")
+    script = f"""{RUN}gridtf_run --name tell -- bash -c '{TELL}; [ "$SGE_TASK_ID" != 2 ]' || [ $? = 1 ]"""
+    job = folder.qsub(script, "-t", "1-3", "-pe", "one", "2")
+    job.ended()
+    assert len(job.codes) == 3
+    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}.{element}" for element in (1, 2, 3)]
+    assert folder.verdicts(job.id) == ["COMPLETED", "FAILED", "COMPLETED"]
+    status = json.loads(folder.run("gridtf", "status", "--json", f"{job.id}.2"))
+    assert (status["state"], status["name"]) == ("FAILED", "tell_2")
+
+
+def test_several_runs_in_one_script(sge: Bed) -> None:
+    folder = Folder(sge, "several")
+    runs = (f"-- {TASK}", f"--ps 1 -- {TASK}", "-- false || echo code=$?")
+    script = RUN + "\n".join(f"gridtf_run --name tell {run}" for run in runs)
+    job = folder.qsub(script, "-pe", "one", "2", "-l", "gpu=1")
+    job.ended()
+    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}{more}" for more in ("", "-2", "-3")]
+    assert folder.verdicts(job.id) == ["COMPLETED", "COMPLETED", "FAILED"]
+    assert "code=1" in job.output
+    second = told("\n".join(logs(folder.runs(job.id)[1])))
+    assert second.pop("ps:0").gpus == ()
+    one_gpu_each(second, 2)
+
+
+def test_a_rendered_script_can_be_piped_to_qsub(sge: Bed) -> None:
+    folder = Folder(sge, "piped")
+    options = "--scheduler sge --pe rr --workers 4 --gpus-per-task 1 --run-dir there"
+    said = folder.run("bash", "-c", f"gridtf render {options} -- {TASK} | qsub -terse -v PYTHONPATH")
+    Job(folder, said.strip()).over()
+    run = RunDir(folder.path / "there")
+    one_gpu_each(told("\n".join(logs(run))), 4)
+    status = json.loads(folder.run("gridtf", "status", "--json", "there"))
+    assert (status["state"], status["job_id"]) == ("COMPLETED", said.strip())
+
+
+# --- shells
+
+
+def test_a_script_for_bash_where_csh_is_the_default(sge: Bed) -> None:
+    folder = Folder(sge, "csh")
+    job = folder.qsub(f"{ENTER}\n{RUN}gridtf_run -- {TASK}", "-q", "csh.q", "-pe", "rr", "3")
+    job.ended()
+    assert len(folder.tasks(job.id)) == 3
+
+
+@pytest.mark.parametrize(
+    ("head", "script"),
+    [
+        ("#$ -q csh.q -cwd -j y -V\n", 'source "`gridtf bootstrap-path`"\n'),
+        ("#$ -q csh.q -S /bin/sh -cwd -j y\n", f'{ENTER}\nset -eu\n. "$(gridtf bootstrap-path)"\necho goes on\n'),
+    ],
+    ids=["csh", "sh"],
+)
+def test_another_shell_is_told_what_to_ask_for(sge: Bed, head: str, script: str) -> None:
+    job = Folder(sge, "shells").qsub(script, head=head)
+    job.over()
+    assert "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash\n" in job.output
+    assert "goes on" not in job.output
+
+
+# --- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        (
+            "export PE_HOSTFILE=/nonexistent",
+            r"cannot read PE_HOSTFILE, /nonexistent, on n\d: No such file",
+        ),
+        ("echo n1 two >$TMPDIR/hosts; export PE_HOSTFILE=$TMPDIR/hosts", r"/hosts:1: 'two' is not a number of slots\n"),
+        ("unset PE_HOSTFILE", r"PE_HOSTFILE is not set on n\d, although the job has the parallel environment rr\n"),
+    ],
+    ids=["missing", "garbled", "unset"],
+)
+def test_a_hostfile_that_is_of_no_use(sge: Bed, before: str, message: str) -> None:
+    folder = Folder(sge, "hostfile")
+    job = folder.qsub(f"{RUN}{before}\ngridtf_run -- {TASK}", "-pe", "rr", "2")
+    job.over()
+    assert job.codes == ["1"]
+    assert re.search(message, job.output)
+
+
+def test_gridtf_run_in_what_qrsh_has_started(sge: Bed) -> None:
+    folder = Folder(sge, "inherited")
+    (folder.path / "inner.sh").write_text(f"{RUN}gridtf_run -- true\n")
+    other = "$(awk -v here=$HOSTNAME '$1 != here {print $1; exit}' $PE_HOSTFILE)"
+    script = f"$SGE_BINARY_PATH/qrsh -inherit -noshell -v PATH,PYTHONPATH {other} /bin/bash inner.sh"
+    job = folder.qsub(f"echo\n{script}", "-pe", "one", "2")
+    job.over()
+    assert job.codes == ["1"]
+    assert "call gridtf_run in the job script itself; in what qrsh -inherit starts call gridtf_join" in job.output

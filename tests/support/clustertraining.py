@@ -1,0 +1,55 @@
+"""Training on a test bed: the examples in alice's home, and what they have to come to."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.support.cluster import CHECKOUT, SHARED, Bed
+from tests.support.clusterjobs import ClusterJob, received
+from tests.support.examples import stated_accuracy
+
+NODES = ("n1", "n2", "n3", "n4")
+# Each task says where it is and what it sees, then becomes the program.
+TELLING = ("bash", "-c", 'echo "at $(uname -n) sees $CUDA_VISIBLE_DEVICES"; exec "$@"', "task")
+
+
+def example(bed: Bed, name: str) -> str:
+    """An example, copied into alice's home; its folder as the hosts see it."""
+    bed.run("login", "cp", "-r", str(CHECKOUT / "examples" / name), ".")
+    return f"{SHARED}/home/alice/{name}"
+
+
+def trained(job: ClusterJob, name: str) -> None:
+    """The job has ended well, with the accuracy that the example promises."""
+    done = job.gridtf("wait", "--timeout", "240", check=False, timeout=250)
+    said = done.stdout + done.stderr + job.output + "".join(job.logs().values())
+    assert done.returncode == 0, said
+    assert job.status()["state"] == "COMPLETED"
+    reached = json.loads((job.run.output / "result.json").read_text())["accuracy"]
+    assert stated_accuracy(name) <= reached <= 1, said
+
+
+def one_gpu_each(job: ClusterJob, *names: str) -> None:
+    """Each of these tasks has one GPU of its own host, no two the same; the others have none."""
+    gpus = job.gpus()
+    assert all(len(gpus[name][1]) == 1 for name in names), gpus
+    assert len({gpus[name] for name in names}) == len(names), gpus
+    assert all(not share for name, (_, share) in gpus.items() if name not in names), gpus
+
+
+def where(job: ClusterJob) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Task name -> (host, GPUs), in the words of the tasks that began with TELLING."""
+    told = {name: re.match(r"at (\S+) sees (\S*)\n", text) for name, text in job.logs().items()}
+    return {name.replace("-", ":"): (match[1], (match[2],)) for name, match in told.items() if match}
+
+
+@contextmanager
+def traffic(bed: Bed, least: int) -> Iterator[None]:
+    """Meanwhile every host receives at least so many bytes through its link."""
+    before = received(bed, *NODES)
+    yield
+    after = received(bed, *NODES)
+    assert all(after[node] - before[node] > least for node in NODES), (before, after)

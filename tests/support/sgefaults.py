@@ -1,0 +1,48 @@
+"""Jobs on a Grid Engine test bed that something is done to: scripts of alice's own, and what runs on the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gridtf.rundir import RunDir
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import admin
+from tests.support.clusterjobs import ClusterJob
+from tests.support.sgescripts import Folder
+
+# In a script by hand, what is said of every job of one task a host.
+RUN = 'source "$(gridtf bootstrap-path)"\ngridtf_run --run-dir $JOB_ID --tasks-per-node 1 --kill-grace 1'
+
+
+class ScriptJob(ClusterJob):
+    """A script of alice's own, with RUN in it, that she has given to qsub."""
+
+    def __init__(self, bed: Bed, script: str, *options: str) -> None:
+        self.bed, self.user = bed, "alice"
+        self._job = Folder(bed, "faults").qsub(script, *options)
+        self.id = self._job.id
+        self.run = RunDir(self._job.folder.path / self.id)
+        self.seen_as = bed.seen(self.run.path)
+
+    @property
+    def output(self) -> str:
+        return self._job.output
+
+
+def shepherd(bed: Bed, host: str) -> int:
+    """The process id, on a host that has one job, of what Grid Engine's daemon has started there for it."""
+    return int(admin(bed, "pgrep", "-x", "sge_shepherd", host=host))
+
+
+@contextmanager
+def changed(bed: Bed, attribute: str, value: str, queue: str) -> Iterator[None]:
+    """An attribute of a queue has another value for a while."""
+    (line,) = (
+        line for line in admin(bed, "qconf", "-sq", queue).splitlines() if line.split(maxsplit=1)[0] == attribute
+    )
+    admin(bed, "qconf", "-mattr", "queue", attribute, value, queue)
+    try:
+        yield
+    finally:
+        admin(bed, "qconf", "-mattr", "queue", attribute, line.split(maxsplit=1)[1], queue)

@@ -1,0 +1,206 @@
+"""The GPUs of a Grid Engine job on one host: what the site grants in its ways, else a claim."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gridtf import gpus
+from gridtf.errors import PlacementError, SchedulerError
+from gridtf.schedulers.sge import grant, requested
+from gridtf.schedulers.sge.requested import PER_HOST, PER_JOB, PER_SLOT, Resource
+from gridtf.spec import JobSpec
+
+SPEC = JobSpec.from_dict({"command": ["x"], "start_timeout": 1.0})
+
+
+class Host:
+    """A host with some GPUs, and what has been claimed there."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.environ = {
+            "JOB_ID": "7",
+            "GRIDTF_LOCK_DIR": str(folder),
+            "GRIDTF_LOCAL_GPUS": ",".join(map(str, range(count))),
+        }
+        self.folder = folder
+        self.claims: list[gpus.Claim] = []
+        self.waits: list[str] = []
+
+    def claim(self, *wanted: str) -> None:
+        """Somebody else has them."""
+        found = gpus.claim(len(wanted), wanted, "another job", self.folder)
+        assert isinstance(found, gpus.Claim)
+        self.claims.append(found)
+
+    def let_go(self) -> None:
+        for descriptor in (descriptor for claim in self.claims for descriptor in claim.descriptors):
+            os.close(descriptor)
+        self.claims.clear()
+
+    def grant(self, count: int | None, **more: str) -> tuple[str, ...]:
+        """What is granted; environ is then what the agent's has become."""
+        self.environ.update(more)
+        found = grant.grant(self.environ, SPEC, count, "ours, job 7", self._wait)
+        self.claims.append(found)
+        return found.gpus
+
+    def free(self) -> tuple[str, ...]:
+        """What another job could still claim."""
+        found = []
+        for gpu in self.environ["GRIDTF_LOCAL_GPUS"].split(","):
+            claim = gpus.claim(1, [gpu], "", self.folder)
+            if isinstance(claim, gpus.Claim):
+                found.append(gpu)
+                os.close(claim.descriptors[0])
+        return tuple(found)
+
+    def _wait(self, why: str, seconds: float) -> None:
+        self.waits.append(why)
+        if len(self.waits) == 2:
+            self.let_go()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path, 4)
+    yield made
+    made.let_go()
+
+
+def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, Resource]) -> None:
+    monkeypatch.setattr(requested, "ask", lambda job_id, *, limit: resources)
+
+
+# --- the site grants
+
+
+@pytest.mark.parametrize(
+    ("words", "devices"),
+    [
+        ("0 2", ("0", "2")),
+        ("0,2", ("0", "2")),
+        ("gpu1 gpu3", ("1", "3")),
+        (" gpu10\n", ("10",)),
+        ("/dev/nvidia1", ("1",)),
+        ("GPU-5ebe9f43-ac33 MIG-11c29e81", ("GPU-5ebe9f43-ac33", "MIG-11c29e81")),
+        ("NONE", ()),
+        ("<NULL>", ()),
+        ("", ()),
+    ],
+)
+def test_resource_maps(words: str, devices: tuple[str, ...]) -> None:
+    assert grant.resource_map({"SGE_HGR_gpu": words}, "gpu") == devices
+
+
+def test_a_resource_map_has_the_name_of_the_resource() -> None:
+    assert grant.resource_map({"SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}, "cuda") == ("1",)
+    assert grant.resource_map({}, "gpu") == ()
+
+
+def test_what_a_resource_map_grants_is_seen(host: Host) -> None:
+    assert host.grant(2, SGE_HGR_gpu="gpu1 gpu3") == ("1", "3")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert host.free() == ("0", "2")
+
+
+def test_the_site_s_own_variable_comes_before_its_resource_map(host: Host) -> None:
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2", SGE_HGR_gpu="gpu1") == ("2",)
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+def test_what_is_granted_is_ours_even_where_somebody_else_holds_the_lock(host: Host) -> None:
+    host.claim("2")
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
+    assert host.waits == []
+
+
+def test_a_grant_where_no_driver_says_what_there_is(host: Host) -> None:
+    del host.environ["GRIDTF_LOCAL_GPUS"]
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
+    assert (host.folder / "gridtf-gpu-2.lock").exists()
+
+
+# --- claims
+
+
+def test_free_gpus_are_claimed(host: Host) -> None:
+    host.claim("0", "2")
+    assert host.grant(2) == ("1", "3")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert host.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert host.free() == ()
+
+
+def test_an_empty_word_of_the_site_is_no_grant_and_hides_all(host: Host) -> None:
+    with pytest.raises(PlacementError) as caught:
+        host.grant(1, CUDA_VISIBLE_DEVICES="")
+    assert "which shows 0" in caught.value.what
+    assert caught.value.why == "CUDA_VISIBLE_DEVICES= is set there"
+
+
+def test_waits_for_those_of_a_job_that_is_about_to_be_gone(host: Host) -> None:
+    host.claim("0", "1", "2")
+    assert host.grant(2) == ("0", "1")
+    assert host.waits[0].startswith("waiting for 2 GPUs, 1 free; GPU 0: another job; GPU 1: another job")
+
+
+def test_does_not_wait_for_ever(host: Host) -> None:
+    host.claim("0", "1", "2", "3")
+    spec = JobSpec.from_dict({"command": ["x"], "start_timeout": 0.0001})
+    with pytest.raises(PlacementError) as caught:
+        grant.grant(host.environ, spec, 1, "ours", lambda why, seconds: None)
+    assert "0 of its 4 are free" in caught.value.what
+    assert "GPU 3: another job" in caught.value.why
+
+
+def test_a_host_has_too_few(host: Host) -> None:
+    with pytest.raises(PlacementError) as caught:
+        host.grant(5)
+    assert "5 GPUs are needed" in caught.value.what
+    assert "which shows 4" in caught.value.what
+    assert caught.value.why == ""
+    assert host.free() == ("0", "1", "2", "3")
+
+
+def test_who_needs_none_gets_none(host: Host) -> None:
+    assert host.grant(0, CUDA_VISIBLE_DEVICES="1", SGE_HGR_gpu="1") == ()
+    assert host.free() == ("0", "1", "2", "3")
+
+
+# --- processes that join, and have not said how many
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"gpu": Resource(2, PER_SLOT)}, ("0", "1")),
+        ({"gpu": Resource(2, PER_HOST)}, ()),  # those of a host are not one process's
+        ({"gpu": Resource(2, PER_JOB)}, ()),
+        ({"mem_free": Resource(2, PER_SLOT)}, ()),
+        ({}, ()),
+    ],
+)
+def test_as_many_as_a_slot_has_asked_for(
+    host: Host, monkeypatch: pytest.MonkeyPatch, resources: dict[str, Resource], expected: tuple[str, ...]
+) -> None:
+    asks(monkeypatch, resources)
+    assert host.grant(None) == expected
+
+
+def test_what_the_site_grants_needs_no_asking(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(requested, "ask")
+    assert host.grant(None, CUDA_VISIBLE_DEVICES="0,1") == ("0", "1")
+    assert host.grant(None) == ("0", "1")  # another process there, which shares them
+
+
+def test_grid_engine_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(job_id: str, *, limit: float) -> Mapping[str, Resource]:
+        raise SchedulerError("no answer")
+
+    monkeypatch.setattr(requested, "ask", ask)
+    with pytest.raises(SchedulerError):
+        host.grant(None)

@@ -1,0 +1,84 @@
+"""Inside a Grid Engine job: the shepherd of its script is killed, the job is suspended, qrsh is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from gridtf import procfs
+from gridtf.errors import GridtfError, SchedulerError
+from gridtf.schedulers.sge import cell, inherit, shepherd, suspension
+from gridtf.schedulers.sge.queue import Row
+from gridtf.schedulers.sge.shepherd import Shepherd
+
+
+@pytest.fixture
+def above(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+    """The processes above this one, by pid, nearest first."""
+    found = {30: "bash", 20: "sge_shepherd", 10: "sge_execd"}
+
+    def ancestors(pid: int) -> Iterator[int]:
+        assert pid == os.getpid()
+        return iter(list(found))
+
+    monkeypatch.setattr(shepherd, "_EVERY", 0.0)
+    monkeypatch.setattr(procfs, "ancestors", ancestors)
+    monkeypatch.setattr(procfs, "name", lambda pid: found.get(pid, ""))
+    return found
+
+
+@pytest.mark.parametrize("killed", [[20, 10], [30, 20, 10]], ids=["shepherd", "script"])
+def test_a_script_without_its_shepherd_is_noticed(above: dict[int, str], killed: list[int]) -> None:
+    watch = Shepherd("n1")
+    assert watch.poll() is None
+    for pid in killed:
+        del above[pid]
+    end = watch.poll()
+    assert end is not None
+    assert isinstance(end.error, GridtfError)
+    assert "the job script on host n1, or the sge_shepherd that had started it, was killed" in end.error.what
+
+
+def test_who_runs_below_no_shepherd_misses_none(above: dict[int, str]) -> None:
+    del above[20]
+    watch = Shepherd("n1")
+    above.clear()
+    assert watch.poll() is None
+
+
+@pytest.mark.parametrize("word", ["terminate", "kill"])
+def test_at_the_end_nobody_waits_for_it(above: dict[int, str], word: str) -> None:
+    watch = Shepherd("n1")
+    getattr(watch, word)()
+    end = watch.poll()
+    assert end is not None
+    assert end.error is None
+
+
+ROWS = [Row("7", "r"), Row("8", "s"), Row("9", "S"), Row("10", "T"), Row("11", "s", "3"), Row("12", "dr")]
+
+
+@pytest.mark.parametrize(
+    ("job_id", "expected"),
+    [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("1", False)],
+)
+def test_suspended_as_qstat_says(job_id: str, expected: bool) -> None:
+    assert suspension.is_suspended(ROWS, job_id) == expected
+
+
+def test_where_nobody_answers_it_is_not_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(*words: object, **more: object) -> None:
+        raise SchedulerError("no answer")
+
+    monkeypatch.setattr(cell, "query", query)
+    assert not suspension.suspended("7")
+
+
+def test_qrsh_itself_was_killed() -> None:
+    end = inherit.blame("n2", "rr", -signal.SIGKILL, [])
+    assert end.error is not None
+    assert end.error.what == "qrsh, the connection to host n2, was killed by SIGKILL"
+    assert inherit.blame("n2", "rr", 128 + signal.SIGKILL, []).error is None  # its other half
