@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|rendezvous|slurm]…: measure gridtf; by default all but slurm."""
+"""python scripts/benchmarks [start|launch|rendezvous|slurm|sge]…: measure gridtf; by default all but slurm and sge."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ("start", "launch", "rendezvous")  # slurm needs root, and is run when it is asked for
+BENCHMARKS = ("start", "launch", "rendezvous")  # the others need root, and are run when they are asked for
 
 
 def main(chosen: list[str]) -> None:

@@ -1,26 +1,16 @@
-"""The ways to start 16 tasks in an allocation of four hosts, each as a command. Used on the hosts of the test bed."""
+"""The ways to start 16 tasks in a Slurm job on four hosts, each as a command. Used on the hosts of the test bed."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
-HOSTS, EACH = 4, 4
-TASKS = HOSTS * EACH
-FLOOR, BARE, PASTED, MPIRUN, TORCHRUN, GRIDTF = "floor", "bare", "pasted", "mpirun", "torchrun", "gridtf"
-KILLED = "killed"  # srun, told to end all tasks when one fails
+from marks import EACH, HOSTS, TASKS
+from ways import MPIRUN, Ways
 
-# A task notes the time in its first line, in a file of its own below the folder it is given.
-_TASK = """\
-import time; now = time.time()
-import os, sys
-with open(f"{sys.argv[1]}/.{os.uname().nodename}-{os.getpid()}", "w") as mark:
-    mark.write(str(now))
-os.rename(mark.name, mark.name.replace("/.", "/"))
-time.sleep(float(sys.argv[2]))
-"""
+FLOOR, BARE, PASTED, TORCHRUN = "floor", "bare", "pasted", "torchrun"
+KILLED = "killed"  # srun, told to end all tasks when one fails
 
 # What is found in many a job script, to be run by every task.
 _PASTED = r"""
@@ -36,20 +26,14 @@ exec "$@"
 """
 
 
-class Ways:
-    """folder: shared by the hosts; what the commands need is made there."""
+class SlurmWays(Ways):
+    """As Ways; the commands are for a job's script."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._task = folder / "task.py"
-        self._pasted = folder / "pasted.sh"
-        self._task.write_text(_TASK)
-        self._pasted.write_text(_PASTED)
-        self._count = 0
+        super().__init__(folder, scheduler="slurm", nodes=HOSTS, tasks_per_node=EACH)
+        self._pasted = self.write("pasted.sh", _PASTED)
 
-    def command(self, way: str, marks: Path, stay: float = 0) -> list[str]:
-        """marks: the folder where tasks note the time. stay: seconds for which they stay then."""
-        task = [sys.executable, str(self._task), str(marks), str(stay)]
+    def other(self, way: str, task: list[str]) -> list[str]:
         srun = ["srun", f"--nodes={HOSTS}", f"--ntasks={TASKS}"]
         if way == FLOOR:
             return [*srun, "true"]
@@ -61,11 +45,8 @@ class Ways:
             return [*srun, "bash", str(self._pasted), *task]
         if way == MPIRUN:
             return ["mpirun", "-np", str(TASKS), *task]
-        self._count += 1
-        if way == TORCHRUN:
-            return self._torchrun(task[1:])
-        assert way == GRIDTF, way
-        return ["bash", str(self._script(tuple(task)))]
+        assert way == TORCHRUN, way
+        return self._torchrun(task[1:])
 
     def _torchrun(self, task: list[str]) -> list[str]:
         meeting = f"{os.uname().nodename}:{29500 + self._count}"  # this host is the first one
@@ -75,30 +56,3 @@ class Ways:
             *(*srun, *torchrun, "--rdzv-backend=c10d"),
             *(f"--rdzv-endpoint={meeting}", f"--rdzv-id={self._count}", *task),
         ]
-
-    def _script(self, command: tuple[str, ...]) -> Path:
-        """A job script with its run directory, as `gridtf submit` makes them."""
-        import gridtf
-        from gridtf import jobrecords, submission
-        from gridtf.rundir import RunDir
-
-        run = RunDir(self.folder / f"run-{self._count}")
-        spec = gridtf.JobSpec(
-            command=command,
-            name="bench",
-            scheduler="slurm",
-            nodes=HOSTS,
-            tasks_per_node=EACH,
-            chdir=str(self.folder),
-            run_dir=str(run.path),
-        )
-        plan = submission.prepare(spec)
-        run.output.mkdir(parents=True)
-        jobrecords.write_job(run, plan.spec, plan.sources)
-        run.script.write_text(submission.script(plan))
-        return run.script
-
-    def tidy(self) -> None:
-        """Run directories make the listing of the folder above them longer, way by way."""
-        for run in self.folder.glob("run-*"):
-            shutil.rmtree(run, ignore_errors=True)

@@ -1,0 +1,178 @@
+"""A test bed of scripts/testbed to measure on, and what is seen of it from outside. Needs root."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from marks import MARK, TASK_FILE, TASKS, gone_file, kill_folder, marked
+from rounds import KILLS
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = "/mnt/shared/home/alice/bench"  # as the hosts see it
+_LIMIT = 900.0
+_SCRIPTED = "n1"  # the host that the job script runs on
+_OTHERS = ("n2", "n3", "n4")
+_VICTIM = "n3"
+
+
+class Cluster:
+    """kind: of the test bed. shared: its shared folder, as seen from here."""
+
+    def __init__(self, kind: str, shared: Path) -> None:
+        self._kind = kind
+        self.folder = shared / "home/alice/bench"
+        self.folder.mkdir()
+        self._alice = self.folder.parent.stat().st_uid
+        os.chown(self.folder, self._alice, self.folder.parent.stat().st_gid)
+
+    def on_login(self, *command: str, text: str = "") -> str:
+        """Run a command as alice on the login host, with text to read; gives what it prints."""
+        return tool(self._kind, "exec", "--cwd", "/mnt/shared/home/alice", "login", *command, text=text)
+
+    def submitted(self, program: str) -> dict[str, float]:
+        """Medians in seconds of what `program submit` does on the login host."""
+        self.on_login(sys.executable, program, "submit", FOLDER)
+        return _medians(self._times("submit.json"))
+
+    def script(self, program: str) -> str:
+        """A job script that runs `program launch`, and can tell us that it has failed."""
+        run = shlex.join([sys.executable, program, "launch", FOLDER])
+        return f"#!/bin/bash\n{run} || touch {FOLDER}/failed\n"
+
+    def launched(self, job: str) -> dict[str, list[float]]:
+        """What such a job has measured, in seconds."""
+        self._await(job, self.folder / "launch.json")
+        return self._times("launch.json")
+
+    def gone(self, job: str, ways: Sequence[str]) -> dict[str, float]:
+        """Medians in seconds from the kill -9 of one task until nobody is left, as the job starts way after way."""
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for number in range(KILLS):
+            for way in ways:
+                marks = kill_folder(self.folder, number, way)
+                self._await(job, marks)
+                times[way].append(self._kill_one(job, marks))
+                gone_file(marks).touch()
+        return _medians(times)
+
+    def _kill_one(self, job: str, marks: Path) -> float:
+        from testbeds import bed as beds
+
+        end = time.monotonic() + _LIMIT
+        while len(marked(marks)) < TASKS:
+            self._check(job, end)
+            time.sleep(0.02)
+        time.sleep(1.0)  # all that a start still does is done
+        hosts = beds.require(self._kind).hosts
+        names = {_name_space(hosts[host].pid): host for host in (_SCRIPTED, *_OTHERS)}
+        mark = f"{MARK}={FOLDER}/{marks.name}\0".encode()
+        family = self._family(names, mark)
+        os.kill(next(pid for pid in family if names[_name_space(pid)] == _VICTIM and _is_task(pid)), signal.SIGKILL)
+        begin = time.monotonic()
+        while family := [pid for pid in family if self._belongs(pid, names, mark)] or self._family(names, mark):
+            self._check(job, end)
+            time.sleep(0.005)
+        return time.monotonic() - begin
+
+    def _family(self, names: Mapping[str, str], mark: bytes) -> list[int]:
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and self._belongs(int(pid), names, mark)]
+
+    def _belongs(self, pid: int, names: Mapping[str, str], mark: bytes) -> bool:
+        """Whether it is a process of a way. The job's script has a host where others have nothing but what it starts.
+
+        names: hosts by their name spaces. mark: what a way's processes have in their environment on the script's host.
+        """
+        try:
+            process = Path(f"/proc/{pid}")
+            if process.stat().st_uid != self._alice:
+                return False
+            host = names.get(_name_space(pid))
+            return host in _OTHERS or (host == _SCRIPTED and mark in (process / "environ").read_bytes())
+        except OSError:  # it is gone
+            return False
+
+    def _await(self, job: str, path: Path) -> None:
+        """Wait for something that the job makes."""
+        end = time.monotonic() + _LIMIT
+        while not path.exists():
+            self._check(job, end)
+            time.sleep(0.1)
+
+    def _check(self, job: str, end: float) -> None:
+        """SystemExit when the job has failed, or the time is over."""
+        if time.monotonic() < end and not (self.folder / "failed").exists():
+            return
+        log = self.folder / "job.log"
+        raise SystemExit(f"job {job} does not go on: {log.read_text() if log.exists() else 'it has not begun'}")
+
+    def _times(self, name: str) -> dict[str, list[float]]:
+        times: dict[str, list[float]] = json.loads((self.folder / name).read_text())
+        return times
+
+
+@contextlib.contextmanager
+def test_bed(kind: str, needs: Mapping[str, str]) -> Iterator[Cluster]:
+    """A test bed of its own that is taken down whatever happens.
+
+    needs: command -> the package that brings it, for what its hosts need besides.
+    """
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from testbeds import packages
+    from testbeds.errors import TestbedError
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    try:
+        packages.need(needs, print)
+    except TestbedError as error:
+        raise SystemExit(str(error)) from None
+    state = Path(f"/run/gridtf-bench-{os.getpid()}")
+    os.environ["GRIDTF_TESTBED_STATE"] = str(state)
+    try:
+        tool(kind, "up", "--quiet")
+        yield Cluster(kind, state / kind / "shared")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        tool(kind, "down")
+
+
+def tool(kind: str, *arguments: str, text: str = "") -> str:
+    """What a command of scripts/testbed prints. SystemExit when it fails."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/testbed"), kind, *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT,
+    )
+    if done.returncode:
+        raise SystemExit(f"scripts/testbed {kind} {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def _medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {way: statistics.median(seconds) for way, seconds in times.items()}
+
+
+def _name_space(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/uts").readlink())
+
+
+def _is_task(pid: int) -> bool:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [f"{FOLDER}/{TASK_FILE}".encode()]

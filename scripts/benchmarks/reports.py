@@ -1,0 +1,44 @@
+"""The tables of what was measured on a test bed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from marks import HOSTS, TASKS
+from measure import table
+from rounds import KILLS, ROUNDS, SUBMISSIONS
+from ways import GRIDTF
+
+Texts = Mapping[str, str]
+Medians = Mapping[str, float]  # seconds
+
+
+def launched(times: Mapping[str, Sequence[float]], names: Texts, floor: str, aims: Texts) -> None:
+    """times: of each way, in seconds. names: what the ways are called. aims: for what gridtf takes of a way's time."""
+    print(f"From the command to the last of {TASKS} tasks running on {HOSTS} hosts, medians of {ROUNDS}, interleaved")
+    medians = {way: statistics.median(seconds) for way, seconds in times.items()}
+    rows = [["", "s", "from", "to", "of the floor", "gridtf is of it", "aim"]]
+    for way, seconds in times.items():
+        own = [f"{value:.3f}" for value in (medians[way], min(seconds), max(seconds))]
+        mine = "" if way == GRIDTF else f"{medians[GRIDTF] / medians[way]:.2f}"
+        rows.append([names[way], *own, f"{medians[way] / medians[floor]:.2f}", mine, aims.get(way, "")])
+    table(rows)
+
+
+def gone(medians: Medians, names: Texts) -> None:
+    print(f"\nFrom kill -9 of one of {TASKS} tasks until no process of the job is left, median of {KILLS}")
+    table([["", "s"], *([names[way], f"{seconds:.2f}"] for way, seconds in medians.items())])
+
+
+def submitted(medians: Medians, names: Texts, bare: tuple[str, str], aims: Texts) -> None:
+    """bare: two ways whose times together are what the others are measured by."""
+    print(f"\nSubmission on the login host, median of {SUBMISSIONS}, interleaved")
+    both = sum(medians[way] for way in bare)
+    rows = [["", "s", "ratio", "aim"]]
+    rows += [[names[way], f"{medians[way]:.4f}", "", ""] for way in bare]
+    rows.append(["both", f"{both:.4f}", "1.00", ""])
+    for way, seconds in medians.items():
+        if way not in bare:
+            rows.append([names[way], f"{seconds:.4f}", f"{seconds / both:.2f}", aims.get(way, "")])
+    table(rows)

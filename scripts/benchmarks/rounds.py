@@ -1,0 +1,123 @@
+"""What runs on the hosts of a test bed, as a plain user: all ways in turn, again and again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from marks import MARK, gone_file, kill_folder, set_begin, until_last
+from ways import Ways
+
+ROUNDS = 11
+KILLS = 3
+SUBMISSIONS = 11
+LIMIT = 120.0
+_SELDOM = 3
+
+
+class Job:
+    """Inside a job. settle: waits until the scheduler has cleaned up after a way, which might disturb the next."""
+
+    def __init__(self, ways: Ways, settle: Callable[[], None]) -> None:
+        self._ways = ways
+        self._folder = ways.folder
+        self._settle = settle
+
+    def launch(self, names: Sequence[str], *, whole: Collection[str], seldom: Collection[str] = ()) -> None:
+        """Write the seconds that the ways took into launch.json; one round to warm up does not count.
+
+        whole: ways whose end counts, and not that the last of their tasks runs. seldom: only in every third round.
+        """
+        times: dict[str, list[float]] = {way: [] for way in names}
+        for number in range(ROUNDS + 1):
+            for way in names:
+                if way in seldom and number % _SELDOM:
+                    continue
+                marks = self._folder / f"marks-{number}-{way}"
+                seconds = self._run(way, marks)
+                if number:
+                    times[way].append(seconds if way in whole else until_last(marks, way))
+        write(self._folder / "launch.json", times)
+
+    def to_be_killed(self, names: Sequence[str]) -> None:
+        """Start them again and wait until they are gone, because somebody kills one of their tasks."""
+        for number in range(KILLS):
+            for way in names:
+                marks = kill_folder(self._folder, number, way)
+                self._run(way, marks, stay=LIMIT)
+                await_that(gone_file(marks).exists, f"{way} does not end")
+
+    def _run(self, way: str, marks: Path, stay: float = 0) -> float:
+        """Run a way to its end, which is a bad one where tasks stay. Gives the seconds it took."""
+        marks.mkdir()
+        command = self._ways.command(way, marks, stay)
+        log = self._folder / f"{way}.log"
+        with log.open("ab") as output:
+            environ = {**os.environ, MARK: str(marks)}
+            begin = time.time()
+            process = subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                code = process.wait(LIMIT)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        end = time.time()
+        set_begin(marks, begin)
+        if bool(code) != bool(stay):
+            raise SystemExit(f"{way} ended with exit code {code}: {log.read_text(errors='replace')[-2000:]}")
+        self._settle()
+        self._ways.tidy()
+        return end - begin
+
+
+def submit(folder: Path, ways: Mapping[str, Sequence[str]], clear: Callable[[], None]) -> None:
+    """Write the seconds that commands on the login host take into submit.json.
+
+    clear: forgets the jobs that they have submitted, which must not disturb what is measured.
+    """
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(SUBMISSIONS + 1):
+        for way, command in ways.items():
+            begin = time.perf_counter()
+            output(command)
+            if number:
+                times[way].append(time.perf_counter() - begin)
+            clear()
+    write(folder / "submit.json", times)
+
+
+def gridtf(verb: str, scheduler: str, *options: str) -> list[str]:
+    """`gridtf submit` or `gridtf render` of a job that does nothing."""
+    return [sys.executable, "-m", "gridtf", verb, f"--scheduler={scheduler}", "--name=bench", *options, "--", "true"]
+
+
+def await_that(true: Callable[[], bool], otherwise: str) -> None:
+    """Wait until something is true. SystemExit, with the words, when that takes too long."""
+    end = time.monotonic() + LIMIT
+    while not true():
+        if time.monotonic() > end:
+            raise SystemExit(otherwise)
+        time.sleep(0.05)
+
+
+def output(command: Sequence[str], *, may_fail: bool = False) -> str:
+    """What a command prints. SystemExit when it fails."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
+    if done.returncode and not may_fail:
+        raise SystemExit(f"{' '.join(command)} ended with exit code {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def write(path: Path, times: dict[str, list[float]]) -> None:
+    """All at once: somebody waits for it."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(times))
+    new.replace(path)

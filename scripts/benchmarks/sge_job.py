@@ -1,0 +1,60 @@
+"""python sge_job.py launch|submit FOLDER: what scripts/bench sge runs on its hosts, as a plain user.
+
+launch is the script of a job on four hosts; submit runs on the login host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import rounds
+from marks import TASKS
+from rounds import await_that, gridtf, output
+from sge_ways import EACH_TASK, FANNED, FLOOR, NOSTDIN, PE, GridEngineWays, commands
+from ways import GRIDTF, MPIRUN
+
+LAUNCHED = (FLOOR, NOSTDIN, FANNED, EACH_TASK, MPIRUN, GRIDTF)
+TO_KILL = (MPIRUN, GRIDTF)
+DRMAA, QSUB = "drmaa", "qsub"  # how gridtf submits
+
+
+def launch(folder: Path) -> None:
+    job = rounds.Job(GridEngineWays(folder), _settle)
+    job.launch(LAUNCHED, whole={FLOOR, NOSTDIN})
+    job.to_be_killed(TO_KILL)
+
+
+def submit(folder: Path) -> None:
+    """Jobs that are held, and deleted when the time has been taken."""
+    script = folder / "job.sh"
+    options = ("sge", f"--pe={PE}", f"--slots={TASKS}", "--native=-h")
+    script.write_text(output(gridtf("render", *options)))
+    qsub = str(commands() / "qsub")
+    ways = {
+        "bare": [qsub, "-terse", "-o", "/dev/null", str(script)],
+        "python": [sys.executable, "-c", "pass"],
+        "verify": [qsub, "-w", "v", str(script)],
+        "render": gridtf("render", *options),
+        **{way: ["env", f"GRIDTF_SGE_SUBMIT={way}", *gridtf("submit", *options)] for way in (DRMAA, QSUB)},
+    }
+    rounds.submit(folder, ways, _delete)
+
+
+def _delete() -> None:
+    output([str(commands() / "qdel"), "-u", os.environ["USER"]], may_fail=True)  # there may be no job
+
+
+def _settle() -> None:
+    """Until the qmaster knows of no task any more that qrsh has started: those of a host are limited in number."""
+    ask = [str(commands() / "qstat"), "-xml", "-j", os.environ["JOB_ID"]]
+    await_that(lambda: set(re.findall("<PET_id>(.*?)</PET_id>", output(ask))) <= {"past_usage"}, "a task does not end")
+    time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    verb, where = sys.argv[1:]
+    (launch if verb == "launch" else submit)(Path(where))

@@ -1,0 +1,64 @@
+"""The ways to start 16 tasks in a Grid Engine job on four hosts, each as a command. Used on the test bed's hosts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from marks import EACH, TASKS
+from ways import MPIRUN, Ways
+
+PE = "rr"
+FLOOR, NOSTDIN = "floor", "nostdin"
+FANNED, EACH_TASK = "fanned", "each-task"
+
+# $1: how often on each host; then options of qrsh, up to --, and a command. qrsh is not called from a loop that reads
+# the hosts: it would read them, too.
+_ON_ALL = r"""
+count=$1 options=()
+shift
+while [[ $1 != -- ]]; do options+=("$1"); shift; done
+shift
+mapfile -t lines <"$PE_HOSTFILE"
+for line in "${lines[@]}"; do
+    for ((i = 0; i < count; i++)); do
+        "$SGE_BINARY_PATH/qrsh" -inherit "${options[@]}" "${line%% *}" "$@" </dev/null &
+    done
+done
+wait
+"""
+_SEVERAL = r"""
+count=$1
+shift
+for ((i = 0; i < count; i++)); do "$@" & done
+wait
+"""
+
+
+class GridEngineWays(Ways):
+    """As Ways; the commands are for a job's script."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, scheduler="sge", pe=PE, slots=TASKS)
+        self._on_all = self.write("on_all.sh", _ON_ALL)
+        self._several = self.write("several.sh", _SEVERAL)
+
+    def other(self, way: str, task: list[str]) -> list[str]:
+        if way == FLOOR:
+            return self._qrsh(1, [], ["true"])
+        if way == NOSTDIN:
+            return self._qrsh(1, ["-nostdin"], ["true"])
+        if way == FANNED:
+            return self._qrsh(1, ["-nostdin"], ["bash", str(self._several), str(EACH), *task])
+        if way == EACH_TASK:
+            return self._qrsh(EACH, ["-nostdin"], task)
+        assert way == MPIRUN, way
+        return ["mpirun", "-np", str(TASKS), *task]
+
+    def _qrsh(self, count: int, options: list[str], command: list[str]) -> list[str]:
+        return ["bash", str(self._on_all), str(count), *options, "--", *command]
+
+
+def commands() -> Path:
+    """Where Grid Engine's own commands lie: those on the PATH may be a distribution's slow shell scripts."""
+    return next(Path(os.environ["SGE_ROOT"], "bin").glob("*/qsub")).parent

@@ -1,0 +1,58 @@
+"""What the ways to start tasks have in common, whatever the scheduler. Used on the hosts of a test bed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from marks import TASK, TASK_FILE
+
+GRIDTF, MPIRUN = "gridtf", "mpirun"
+
+
+class Ways:
+    """folder: shared by the hosts; what the commands need is made there. asked: of gridtf, for the job."""
+
+    def __init__(self, folder: Path, **asked: Any) -> None:
+        self.folder = folder
+        self._asked = asked
+        self._task = self.write(TASK_FILE, TASK)
+        self._count = 0
+
+    def command(self, way: str, marks: Path, stay: float = 0) -> list[str]:
+        """marks: the folder where tasks note the time. stay: seconds for which they stay then."""
+        self._count += 1
+        task = [sys.executable, str(self._task), str(marks), str(stay)]
+        return ["bash", str(self._script(tuple(task)))] if way == GRIDTF else self.other(way, task)
+
+    def other(self, way: str, task: list[str]) -> list[str]:
+        """The command of a way that is not gridtf."""
+        raise NotImplementedError(way)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def _script(self, command: tuple[str, ...]) -> Path:
+        """A job script with its run directory, as `gridtf submit` makes them."""
+        import gridtf
+        from gridtf import jobrecords, submission
+        from gridtf.rundir import RunDir
+
+        run = RunDir(self.folder / f"run-{self._count}")
+        spec = gridtf.JobSpec(
+            command=command, name="bench", chdir=str(self.folder), run_dir=str(run.path), **self._asked
+        )
+        plan = submission.prepare(spec)
+        run.output.mkdir(parents=True)
+        jobrecords.write_job(run, plan.spec, plan.sources)
+        run.script.write_text(submission.script(plan))
+        return run.script
+
+    def tidy(self) -> None:
+        """Run directories make the listing of the folder above them longer, way by way."""
+        for run in self.folder.glob("run-*"):
+            shutil.rmtree(run, ignore_errors=True)
