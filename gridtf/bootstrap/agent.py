@@ -23,6 +23,7 @@ from gridtf.errors import GridtfError, RunDirError
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record, RunDir, names, read_record, write_record
 from gridtf.schedulers.agents import SENT, TOLD
+from gridtf.schedulers.base import Scheduler
 
 # The warden tells us by it that what had started it is gone.
 ORPHANED = signal.SIGHUP
@@ -93,11 +94,10 @@ class Agent:
         )
         scheduler = schedulers.get(plan.scheduler)
         self._watch = Watch(plan.spec.heartbeat_timeout, lambda: scheduler.suspended(os.environ))
-        grace = plan.spec.kill_grace
         try:
             with PortHolder() as holder:
                 try:
-                    self._take_part(plan, mine, holder, keep)
+                    self._take_part(plan, mine, scheduler, holder, keep)
                 except _ToldToStop as told:
                     self._say_goodbye(told.number)
                 except NoLauncherError:  # which may only have been stopped, and come back
@@ -106,7 +106,7 @@ class Agent:
                     raise
                 finally:
                     # whatever happened, nobody of ours stays
-                    left = self.supervisor.tear_down(grace, self._beat_if_possible)
+                    left = self.supervisor.tear_down(plan.spec.kill_grace, self._beat_if_possible)
                     self._over = not left
         finally:
             self._beat_if_possible(now=True)
@@ -115,12 +115,12 @@ class Agent:
             return LEFTOVERS
         return 0
 
-    def _take_part(self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, keep: Sequence[int]) -> None:
-        scheduler = schedulers.get(plan.scheduler)
+    def _take_part(
+        self, plan: TaskPlan, mine: list[PlacedTask], scheduler: Scheduler, holder: PortHolder, keep: Sequence[int]
+    ) -> None:
         needed, owner = sum(task.gpus for task in mine), f"{plan.spec.title}, job {plan.job_id}"
         claim = scheduler.grant(os.environ, plan.spec, needed, owner, self._wait_for_gpus)
-        self._waits = ""
-        self._ignored = scheduler.warnings
+        self._waits, self._ignored = "", scheduler.warnings
         keep = [*keep, *claim.descriptors]  # its tasks hold the locks on after an agent that is killed
         shares = share_gpus(self.host, mine, claim.gpus)
         master_port = self._publish(plan, mine, holder, shares)

@@ -165,7 +165,9 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     if cancelled:
         return _Standing(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
     stop = records.stop or {}
-    if launcher and stop.get("reason") and stop.get("state") in ENDED - {COMPLETED}:
+    # who ends a job by KILL may begin with other hosts: what the launcher makes of that is not why the job ended
+    known = stop.get("state") != FAILED or queue.state not in ENDED
+    if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {COMPLETED}:
         reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
         return _Standing(str(stop["state"]), reason, hint)
     if launcher:

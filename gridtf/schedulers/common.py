@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridtf.errors import SpecError
+from gridtf.errors import MaybeSubmittedError, SpecError
 from gridtf.layout import Component, Request, components
 from gridtf.roles import TASK_TYPES
+from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec, TaskSpec
 from gridtf.units import parse_memory
 
@@ -131,6 +132,16 @@ def indices(text: str) -> range | None:
     if high < low or high - low > _MOST_ELEMENTS or step < 1:
         return None
     return range(low, high + 1, step)
+
+
+def maybe_submitted(plan: Plan, scheduler: str, words: str, command: str) -> MaybeSubmittedError:
+    """The error for a submission of which nobody knows what came. scheduler: its title. words: what was said of it.
+    command: lists the user's jobs."""
+    return MaybeSubmittedError(
+        f"{scheduler} may have taken the job, or may not: {words}",
+        why=f"its run directory is kept: {plan.run_dir}",
+        hint=f"look for {plan.spec.title} in `{command}` before you submit it again",
+    )
 
 
 def on_path(program: str, environ: Mapping[str, str]) -> bool:

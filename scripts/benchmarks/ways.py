@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from marks import TASK, TASK_FILE
 GRIDTF, MPIRUN = "gridtf", "mpirun"
 
 
-class Ways:
+class Ways(ABC):
     """folder: shared by the hosts; what the commands need is made there. asked: of gridtf, for the job."""
 
     def __init__(self, folder: Path, **asked: Any) -> None:
@@ -27,9 +28,9 @@ class Ways:
         task = [sys.executable, str(self._task), str(marks), str(stay)]
         return ["bash", str(self._script(tuple(task)))] if way == GRIDTF else self.other(way, task)
 
+    @abstractmethod
     def other(self, way: str, task: list[str]) -> list[str]:
         """The command of a way that is not gridtf."""
-        raise NotImplementedError(way)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

@@ -138,6 +138,15 @@ def test_cancelled_without_a_verdict(queue: JobStatus, values: dict[str, Any]) -
     assert (seen.state, seen.reason) == (CANCELLED, "cancelled by me on login1")
 
 
+def test_that_other_hosts_were_killed_first_is_not_why_a_job_ended() -> None:
+    stop = {"nonce": NONCE, "state": FAILED, "reason": "the process that had started the agent on host n2 was killed"}
+    assert "on host n2 was killed" in view(GONE, stop=stop).reason
+    seen = view(JobStatus(TIMEOUT, "the walltime is over (h_rt=3)"), stop=stop)
+    assert seen.state == TIMEOUT
+    assert "n2" not in seen.reason
+    assert "h_rt=3" in seen.reason
+
+
 def test_killed_while_it_ended_its_tasks_it_has_said_why() -> None:
     stop = {"nonce": NONCE, "state": TIMEOUT, "reason": "the walltime is over"}
     seen = view(JobStatus(FAILED), stop=stop)

@@ -13,7 +13,7 @@ from gridtf.errors import HostLostError, SchedulerError
 from gridtf.schedulers.base import CANCELLED, TIMEOUT, AgentCall, Host
 from gridtf.schedulers.sge import allocation, ending, inherit, job, requested
 from gridtf.schedulers.sge.hostfile import HostLine
-from gridtf.schedulers.sge.queue import Row
+from gridtf.schedulers.sge.queue import Row, row_of
 from gridtf.schedulers.sge.requested import NO, PER_HOST, PER_JOB, PER_SLOT, Resource
 from gridtf.spec import JobSpec, TaskSpec
 
@@ -232,5 +232,5 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
     ],
 )
 def test_why_it_ends(job_id: str, element: str, limits: list[str], expected: tuple[str, str] | None) -> None:
-    status = ending.ending(ROWS, job_id, element, limits, "all.q")
+    status = ending.ending(row_of(ROWS, ".".join(filter(None, (job_id, element)))), limits, "all.q")
     assert (status and (status.state, status.reason)) == expected

@@ -11,7 +11,7 @@ import pytest
 from gridtf import procfs
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.schedulers.sge import cell, inherit, shepherd, suspension
-from gridtf.schedulers.sge.queue import Row
+from gridtf.schedulers.sge.queue import Row, row_of
 from gridtf.schedulers.sge.shepherd import Shepherd
 
 
@@ -66,7 +66,7 @@ ROWS = [Row("7", "r"), Row("8", "s"), Row("9", "S"), Row("10", "T"), Row("11", "
     [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("1", False)],
 )
 def test_suspended_as_qstat_says(job_id: str, expected: bool) -> None:
-    assert suspension.is_suspended(ROWS, job_id) == expected
+    assert suspension.is_suspended(row_of(ROWS, job_id)) == expected
 
 
 def test_where_nobody_answers_it_is_not_suspended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ class GridEngine:
     ) -> Sequence[AgentHandle]:
         from gridtf.schedulers.sge import job
 
-        return job.start_agents(allocation, call, environ)
+        return job.start_agents(allocation, call, environ, self.warnings)
 
     def grant(
         self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait

@@ -28,7 +28,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     found = slots(spec, asked, needed)
     _need_pe(spec, found)
     lines = [f"-N {_job_name(spec)}", "-S /bin/bash", "-j y"]
-    lines.append("-r y")  # run again after a host crashed, as Slurm does by default
+    lines.append("-r y")  # run again when Grid Engine loses it, as Slurm does by default
     lines.append("-notify")  # USR2 some time before KILL: time to end in good order
     if spec.pe is not None:
         count = str(found.low) if found.low == found.high else f"{found.low}-{found.high}"

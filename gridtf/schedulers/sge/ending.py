@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.base import CANCELLED, TIMEOUT, JobStatus
-from gridtf.schedulers.sge import cell, requested
-from gridtf.schedulers.sge.queue import Row, rows
+from gridtf.schedulers.sge import requested
+from gridtf.schedulers.sge.queue import Row, own_row
 
 _PATIENCE = 3.0  # seconds; KILL follows after the queue's notify, 60 by default
 _LIMITS = ("h_rt", "s_rt")
@@ -15,26 +15,23 @@ _LIMITS = ("h_rt", "s_rt")
 
 def why_told_to_end(job_id: str, queue: str) -> JobStatus | None:
     """How this job ends; None when that is not known. job_id: with the element of a job array. queue: it runs in."""
-    number, _, element = job_id.partition(".")
     try:
-        answer = cell.query(["qstat", "-xml", "-u", "*", "-s", "r"], limit=_PATIENCE)
-        limits = [name for name in requested.ask(number, limit=_PATIENCE) if name in _LIMITS]
-        return ending(rows(answer.out), number, element, limits, queue)
+        row = own_row(job_id, "r", limit=_PATIENCE)
+        limits = [name for name in requested.ask(job_id, limit=_PATIENCE) if name in _LIMITS]
+        return ending(row, limits, queue)
     except SchedulerError:
         return None
 
 
-def ending(found: Sequence[Row], number: str, element: str, limits: Sequence[str], queue: str) -> JobStatus | None:
-    """The same from what qstat says. element: empty for a job. limits: those on the time that it has asked for. Pure.
+def ending(row: Row | None, limits: Sequence[str], queue: str) -> JobStatus | None:
+    """The same from what qstat says. limits: those on the time that the job has asked for. Pure.
 
     When USR2 comes (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel, and ``r`` after the time is over;
     a job that is started anew gets no warning.
     """
-    for row in found:
-        if row.number != number or row.tasks != element:
-            continue
-        if "d" in row.state:
-            return JobStatus(CANCELLED, "deleted with qdel")
-        over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
-        return JobStatus(TIMEOUT, over)
-    return None
+    if row is None:
+        return None
+    if "d" in row.state:
+        return JobStatus(CANCELLED, "deleted with qdel")
+    over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
+    return JobStatus(TIMEOUT, over)

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from gridtf import processes
-from gridtf.errors import MaybeSubmittedError, SchedulerError, UsageError
+from gridtf.errors import SchedulerError, UsageError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
+from gridtf.schedulers.common import maybe_submitted
 from gridtf.schedulers.sge import arrays
 from gridtf.schedulers.sge.cell import problem, program, query, said, silent
 
@@ -109,11 +110,7 @@ def _refusal(plan: Plan, text: str, words: str) -> SchedulerError:
 
 
 def _maybe_submitted(plan: Plan, words: str) -> SchedulerError:
-    return MaybeSubmittedError(
-        f"Grid Engine may have taken the job, or may not: {words}",
-        why=f"its run directory is kept: {plan.run_dir}",
-        hint=f"look for {plan.spec.title} in `qstat -u $USER` before you submit it again",
-    )
+    return maybe_submitted(plan, "Grid Engine", words, "qstat -u $USER")
 
 
 # --- by DRMAA

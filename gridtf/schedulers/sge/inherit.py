@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
@@ -11,9 +10,6 @@ from gridtf.processes import signal_name
 from gridtf.schedulers.agents import SENT
 from gridtf.schedulers.base import AgentCall, AgentEnd
 from gridtf.schedulers.sge.hostfile import short
-
-# qsub(1), -notify: they come to all processes of the job, qrsh included, before STOP and KILL.
-WARNINGS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 # A task of a parallel job that a signal ends may take the whole job along: this outer process exits by itself.
 _OUTER = ("/bin/sh", "-c", "trap '' USR1 USR2; \"$@\"; exit $?", "sh")

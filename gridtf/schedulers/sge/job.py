@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -43,8 +43,13 @@ def host(environ: Mapping[str, str]) -> str:
     return told if same(told, name) else name
 
 
-def start_agents(allocation: Allocation, call: AgentCall, environ: Mapping[str, str]) -> Sequence[AgentHandle]:
-    """All at once: qrsh takes a second. On this host it may not be allowed at all (job_is_first_task): fork there."""
+def start_agents(
+    allocation: Allocation, call: AgentCall, environ: Mapping[str, str], warnings: Iterable[int]
+) -> Sequence[AgentHandle]:
+    """All at once: qrsh takes a second. On this host it may not be allowed at all (job_is_first_task): fork there.
+
+    warnings: signals that come to all processes of the job, qrsh included.
+    """
     here = host(environ)
     others = [one.name for one in allocation.hosts if not same(one.name, here)]
     if others:
@@ -55,9 +60,7 @@ def start_agents(allocation: Allocation, call: AgentCall, environ: Mapping[str, 
         fork_agent(one.name, call.arguments, call.main) for one in allocation.hosts if same(one.name, here)
     ]
     handles += [
-        StartedAgents(
-            inherit.command(qrsh, name, call), environ, call.log, partial(inherit.blame, name, pe), inherit.WARNINGS
-        )
+        StartedAgents(inherit.command(qrsh, name, call), environ, call.log, partial(inherit.blame, name, pe), warnings)
         for name in others
     ]
     return [*handles, Shepherd(here)]

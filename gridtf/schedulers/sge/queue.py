@@ -87,6 +87,19 @@ def _details(ids: Sequence[str]) -> dict[str, Detail]:
     return found
 
 
+def own_row(job_id: str, which: str, *, limit: float) -> Row | None:
+    """What qstat shows of the job that we are in; None when it does not show it among these. which: as in its ``-s``.
+    limit: seconds. Raises SchedulerError."""
+    answer = cell.query(["qstat", "-xml", "-u", "*", "-s", which], limit=limit)
+    return row_of(rows(answer.out), job_id)
+
+
+def row_of(found: Iterable[Row], job_id: str) -> Row | None:
+    """The row of a job, or of one element of an array, that runs. Pure."""
+    number, _, element = job_id.partition(".")
+    return next((row for row in found if row.number == number and row.tasks == element), None)
+
+
 # --- what qstat prints -----------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,8 @@ Its script's host is stopped with all that runs there; agents on the others may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.sge import cell
-from gridtf.schedulers.sge.queue import Row, rows
+from gridtf.schedulers.sge.queue import Row, own_row
 
 _PATIENCE = 3.0  # seconds
 
@@ -17,13 +14,11 @@ _PATIENCE = 3.0  # seconds
 def suspended(job_id: str) -> bool:
     """Ask qstat; False as well when nobody answers. job_id: with the element of a job array."""
     try:
-        answer = cell.query(["qstat", "-xml", "-u", "*", "-s", "s"], limit=_PATIENCE)
-        return is_suspended(rows(answer.out), job_id)
+        return is_suspended(own_row(job_id, "s", limit=_PATIENCE))
     except SchedulerError:
         return False
 
 
-def is_suspended(found: Sequence[Row], job_id: str) -> bool:
+def is_suspended(row: Row | None) -> bool:
     """The same from what qstat says: s for the job, S for its queue, T for the load of its host. Pure."""
-    number, _, element = job_id.partition(".")
-    return any(row.number == number and row.tasks == element and set(row.state) & set("sST") for row in found)
+    return row is not None and bool(set(row.state) & set("sST"))

@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Sequence
 
-from gridtf.errors import MaybeSubmittedError, SchedulerError
+from gridtf.errors import SchedulerError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
+from gridtf.schedulers.common import maybe_submitted
 from gridtf.schedulers.slurm import controller
 
 _PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
@@ -37,8 +38,4 @@ def submit(plan: Plan, command: Sequence[str]) -> Record:
 
 
 def _maybe_submitted(plan: Plan, words: str) -> SchedulerError:
-    return MaybeSubmittedError(
-        f"Slurm may have taken the job, or may not: {words}",
-        why=f"its run directory is kept: {plan.run_dir}",
-        hint=f"look for {plan.spec.title} in `squeue --me` before you submit it again",
-    )
+    return maybe_submitted(plan, "Slurm", words, "squeue --me")
