@@ -32,6 +32,7 @@ class RunDir:
         self.log = self.path / "job.log"
         self.submitted = self.path / "submitted.json"
         self.cancelled = self.path / "cancelled.json"
+        self.ended = self.path / "ended.json"  # how the script ended, where no other scheduler knows it
         self.output = self.path / "output"
         self.elements = self.path / "array"  # a job array's: a run directory each
 

@@ -20,6 +20,9 @@ TOLD = signal.SIGINT
 # A variable that says to an agent: the environment of the job waits for you in the run directory.
 SENT = "GRIDTF_ENVIRONMENT"
 
+# A variable that says to a local job's script, and the launcher that it becomes, who has started it: the minder's pid.
+MINDER = "GRIDTF_LOCAL_JOB"
+
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
     """Fork an agent: it starts in no time, inherits what is open, and is told to end when this process dies."""

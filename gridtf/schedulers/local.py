@@ -9,20 +9,45 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 
 from gridtf import gpus, layout, procfs
 from gridtf.errors import PlacementError, SchedulerError, SpecError
-from gridtf.rundir import Record, RunDir
-from gridtf.schedulers.agents import fork_agent
-from gridtf.schedulers.base import RUNNING, UNKNOWN, AgentCall, AgentHandle, Allocation, Host, JobStatus, Plan, Wait
+from gridtf.processes import signal_all
+from gridtf.rundir import Record, RunDir, read_record
+from gridtf.schedulers.agents import MINDER, fork_agent
+from gridtf.schedulers.base import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    RUNNING,
+    TIMEOUT,
+    UNKNOWN,
+    AgentCall,
+    AgentHandle,
+    Allocation,
+    Host,
+    JobStatus,
+    Plan,
+    Wait,
+)
 from gridtf.spec import JobSpec
 
 # A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
 _LONGEST_WAIT = 24 * 3600.0
 
 
+# gridtf and the standard library are all that it needs; what a user's folder calls signal.py must not become ours.
+_MINDER = """\
+import sys
+sys.path[:] = [*filter(None, sys.path), {root!r}]
+from gridtf.bootstrap.minder import main
+sys.exit(main(sys.argv[1:]))"""
+
+
 class LocalScheduler:
-    """Jobs on this machine. A job's id is ``PID.HOST`` of its script, which becomes its launcher by exec."""
+    """Jobs on this machine. A job's id is ``PID.HOST`` of the minder that runs its script (bootstrap/minder.py), or of
+    the launcher where nobody has submitted it."""
 
     name = "local"
     warnings: frozenset[int] = frozenset()
@@ -55,27 +80,22 @@ class LocalScheduler:
         return ()
 
     def submit(self, plan: Plan) -> Record:
-        run = RunDir(plan.run_dir)
-        walltime = plan.spec.walltime
-
-        def limit() -> None:
-            # An alarm outlives exec: it ends set-up lines that hang, and reaches the launcher after them.
-            signal.alarm(walltime or 0)
-
+        run, spec = RunDir(plan.run_dir), plan.spec
+        code = _MINDER.format(root=str(Path(__file__).parents[2]))
+        words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0), *self.submit_command(plan)]
         try:
             with run.log.open("ab") as log:
-                script = subprocess.Popen(
-                    list(self.submit_command(plan)),
+                minder = subprocess.Popen(
+                    [plan.python, "-S", "-c", code, *words],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # outlives the shell that submits it
-                    preexec_fn=limit if walltime else None,
                 )
         except OSError as error:
-            raise SchedulerError(f"cannot start {run.script}: {error.strerror}") from None
-        script.returncode = 0  # nobody here waits for it: it is to outlive this process
-        return _identity(script.pid)
+            raise SchedulerError(f"cannot start {plan.python}: {error.strerror}") from None
+        minder.returncode = 0  # nobody here waits for it: it is to outlive this process
+        return {**_identity(minder.pid), "ended": str(run.ended)}
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         return {record["job_id"]: _status(record) for record in submitted}
@@ -84,26 +104,29 @@ class LocalScheduler:
         return {}
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
-        """TERM (force: KILL) to the script's process group: set-up lines or launcher. The agents are in others: they
-        tear their tasks down when the launcher says so, or when it dies."""
-        if submitted.get("host") != os.uname().nodename:
-            raise SchedulerError(
-                f"job {submitted['job_id']} runs on {submitted.get('host')}", hint="cancel a local job on its own host"
-            )
-        pid, started = int(submitted["pid"]), submitted.get("start")
-        number = signal.SIGKILL if force else signal.SIGTERM
-        if not procfs.alive(pid, started):
+        """TERM to the minder, which tears everything down, or to a launcher of somebody else's script. force: KILL to
+        all that is below it, so that nothing but a minder is left, which ends then."""
+        job_id, host = submitted["job_id"], submitted.get("host")
+        if host != os.uname().nodename:
+            raise SchedulerError(f"job {job_id} runs on {host}", hint="cancel a local job on its own host")
+        pid = int(submitted["pid"])
+        if not procfs.alive(pid, submitted.get("start")):
             return
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
-            if os.getpgid(pid) == pid:
-                os.killpg(pid, number)
+        try:
+            if force:
+                signal_all([*procfs.descendants(pid), *([] if "ended" in submitted else [pid])], signal.SIGKILL)
             else:
-                os.kill(pid, number)  # gridtf_run in a script of somebody else's group
+                os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:  # it has just ended
+            return
+        except PermissionError:
+            raise SchedulerError(f"job {job_id} is not yours", hint=f"{submitted.get('user')} can cancel it") from None
 
     # --- inside a job
 
     def identity(self, environ: Mapping[str, str]) -> Record:
-        return _identity(os.getpid())
+        minded = environ.get(MINDER) == str(os.getppid())  # not that of a job within which this one was started
+        return _identity(os.getppid() if minded else os.getpid())
 
     def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
         cpus = len(os.sched_getaffinity(0))
@@ -113,8 +136,7 @@ class LocalScheduler:
         # what every agent finds as its grant, as under Slurm
         environ[gpus.VISIBLE] = ",".join(claimed)
         environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which we count
-        if spec.walltime:
-            signal.alarm(spec.walltime)
+        _set_walltime(spec)
         slots = spec.tasks_per_node or max(1, cpus // (spec.cpus_per_task or 1))
         host = os.uname().nodename
         return Allocation((Host(host, slots, gpus=len(claimed), cpus=cpus, address="127.0.0.1"),))
@@ -131,12 +153,15 @@ class LocalScheduler:
             )
         owner = f"{spec.title}, job {os.getpid()}.{os.uname().nodename}"
         deadline = time.monotonic() + _LONGEST_WAIT
+        left = 0  # of the walltime, in seconds
         while True:
             claim = gpus.claim(wanted, candidates, owner, gpus.lock_folder(environ))
             if isinstance(claim, gpus.Claim):
                 self._descriptors = claim.descriptors
+                if left:
+                    signal.alarm(left)
                 return claim.gpus
-            signal.alarm(0)
+            left = signal.alarm(0) or left
             why = f"waiting for {wanted} GPUs, {claim.free} free; {'; '.join(claim.holders)}"
             if time.monotonic() > deadline:
                 raise PlacementError(f"gave up after {_LONGEST_WAIT / 3600:g} h of {why}")
@@ -155,6 +180,9 @@ class LocalScheduler:
         return gpus.Claim(gpus.granted(environ) if gpus.VISIBLE in environ else gpus.present(environ), ())
 
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+        minder = environ.get(MINDER)
+        if minder and not procfs.alive(int(minder)):
+            return JobStatus(FAILED, f"the process that minds the job, {minder}, was killed")
         return None
 
     def suspended(self, environ: Mapping[str, str]) -> bool:
@@ -169,6 +197,12 @@ def _gpus_wanted(spec: JobSpec, present: int) -> int:
     if wanted is None:  # as many workers as there is room for
         return present - present % per_task if per_task else 0
     return wanted
+
+
+def _set_walltime(spec: JobSpec) -> None:
+    """Unless it runs already, since the script began."""
+    if spec.walltime and not signal.getitimer(signal.ITIMER_REAL)[0]:
+        signal.alarm(spec.walltime)
 
 
 def _identity(pid: int) -> Record:
@@ -191,7 +225,23 @@ def _status(record: Record) -> JobStatus:
         os.waitpid(pid, os.WNOHANG)  # ours, when the process that submitted it asks
     if same_boot and procfs.alive(pid, record.get("start")):
         return JobStatus(RUNNING)
-    return JobStatus(UNKNOWN, "its process is gone", gone=True)
+    end = read_record(Path(record["ended"])) if "ended" in record else None
+    return _ended(end) if end else JobStatus(UNKNOWN, "its process is gone", gone=True)
+
+
+def _ended(end: Record) -> JobStatus:
+    """From the minder's word on how the script has ended. Pure."""
+    if end.get("error"):
+        return JobStatus(FAILED, str(end["error"]))
+    if end.get("told"):
+        return JobStatus(CANCELLED, f"told to end by {end['told']}")
+    if end.get("signal") == "SIGALRM":
+        return JobStatus(TIMEOUT, "the walltime is over")
+    if end.get("signal"):
+        return JobStatus(FAILED, f"the job script was killed by {end['signal']}")
+    return JobStatus(
+        COMPLETED if end.get("exit") == 0 else FAILED, f"the job script ended with exit code {end['exit']}"
+    )
 
 
 scheduler = LocalScheduler()

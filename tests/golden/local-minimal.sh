@@ -8,13 +8,6 @@
 _gridtf_stop() {
     trap - EXIT
     printf 'gridtf: %s: %s\n' "${HOSTNAME}" "$1" >&2
-    # No scheduler ends what the set-up has started: its process group is ours, if we lead one.
-    local group
-    read -r _ _ _ _ group _ <"/proc/$$/stat"
-    if [ "${group}" = "$$" ]; then
-        trap '' TERM
-        kill -TERM 0
-    fi
     exit 1
 }
 

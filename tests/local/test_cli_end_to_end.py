@@ -2,106 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import gridtf
 from gridtf import registry
 from gridtf.resources import bootstrap_script
 from gridtf.rundir import RunDir
-from gridtf.submission import Job
-from tests.support.jobs import gone, until
+from tests.support.commands import FAILS, PRINTS, SLEEPS, TWO, as_json, call, command, running, started, status, submit
+from tests.support.jobs import until
 from tests.support.python import heed_signals
-
-TWO = ("--workers", "2", "--kill-grace", "1")
-Done = subprocess.CompletedProcess[str]
-
-
-def python(code: str) -> list[str]:
-    return ["--", sys.executable, "-c", code]
-
-
-PRINTS = python("import os; print('I am', os.environ['GRIDTF_TASK_TYPE'], os.environ['GRIDTF_TASK_INDEX'])")
-FAILS = python(
-    "import os, sys, time; print('last words', flush=True)\n"
-    "sys.exit(3) if os.environ['GRIDTF_TASK_INDEX'] == '1' else time.sleep(600)"
-)
-SLEEPS = python("import time; print('up', flush=True); time.sleep(600)")
-
-
-@pytest.fixture
-def here(rough_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A working folder; jobs that still run at the end are cancelled."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(gridtf.__file__).parents[1]))
-    monkeypatch.setenv("GRIDTF_LOCK_DIR", str(tmp_path))
-    monkeypatch.setenv("GRIDTF_SUBMIT_SCHEDULER", "local")
-    yield rough_path
-    for entry in registry.entries(os.environ):
-        if entry.run_dir:
-            Job(entry.run_dir).cancel(wait=10)
-
-
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "gridtf", *words]
-
-
-def call(*words: str, code: int = 0) -> Done:
-    """A command line; it must end with this exit code."""
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
-
-
-@contextlib.contextmanager
-def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on in the background, in a session of its own as in a terminal."""
-    with subprocess.Popen(
-        command(*words),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def as_json(*words: str, code: int = 0) -> Any:
-    return json.loads(call(*words, "--json", code=code).stdout)
-
-
-def submit(*words: str) -> dict[str, str]:
-    """Submit a job: its name, job_id and run_dir."""
-    return dict(json.loads(call("submit", "--json", *words).stdout))
-
-
-def status(job: str) -> dict[str, Any]:
-    return dict(json.loads(call("status", "--json", job).stdout))
-
-
-def running(job: str) -> dict[str, Any]:
-    """Wait until all tasks of a job run."""
-
-    def look() -> dict[str, Any] | None:
-        view = status(job)
-        states = {task["state"] for task in view["tasks"]}
-        return view if view["state"] == "RUNNING" and states == {"RUNNING"} else None
-
-    return dict(until(look, f"{job} to run"))
 
 
 def test_a_job_from_submission_to_its_end(here: Path) -> None:
@@ -171,13 +87,6 @@ def test_cancelling_a_job_that_has_ended(here: Path) -> None:
     assert done.stderr == f"gridtf: job {job} had ended already\n"
     assert "COMPLETED" in done.stdout
     assert status(job)["state"] == "COMPLETED"
-
-
-def test_cancelling_during_the_set_up(here: Path) -> None:
-    job = submit("--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
-    assert status(job)["state"] == "RUNNING"
-    call("cancel", job)
-    assert status(job)["state"] == "CANCELLED"
 
 
 def test_following_the_logs(here: Path) -> None:
@@ -264,41 +173,6 @@ def test_the_python_api(here: Path) -> None:
     job_id, name, run_dir, *told = json.loads(done.stdout)
     assert told == ["COMPLETED", "COMPLETED", "COMPLETED", "worker:0 | 42\nworker:1 | 42\n", "42\n"]
     assert [(view["job_id"], view["name"], view["run_dir"]) for view in as_json("list")] == [(job_id, name, run_dir)]
-
-
-def test_cancelling_a_set_up_that_ignores_it(here: Path) -> None:
-    told = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
-    ended = Job(Path(told["run_dir"])).cancel(wait=1)
-    assert ended.state == "CANCELLED"
-
-
-def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
-    job = submit(*TWO, *SLEEPS)["job_id"]
-    running(job)
-    os.kill(int(job.partition(".")[0]), signal.SIGKILL)
-    call("wait", job, code=1)
-    view = status(job)
-    assert view["state"] == "FAILED"
-    assert "the launcher on" in view["reason"]
-    assert "was killed" in view["reason"]
-    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
-
-
-def test_the_walltime_ends_a_job(here: Path) -> None:
-    job = submit("--time", "0:02", *TWO, *SLEEPS)["job_id"]
-    call("wait", job, code=1)
-    view = status(job)
-    assert view["state"] == "TIMEOUT"
-    assert view["reason"] == "the walltime is over"
-    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
-
-
-def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
-    hangs = "bash -c 'echo $$ >child.pid; exec sleep 600'"
-    job = submit("--time", "0:01", "--setup", hangs, *TWO, *SLEEPS)["job_id"]
-    call("wait", job, code=1)
-    assert status(job)["state"] == "FAILED"
-    assert gone(int(Path("child.pid").read_text()))
 
 
 def test_a_job_outlives_the_shell_that_submitted_it(here: Path) -> None:

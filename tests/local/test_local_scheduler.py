@@ -1,0 +1,141 @@
+"""What the local scheduler owes a job beside starting it: its walltime, its end, and that nobody is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gridtf.errors import SchedulerError
+from gridtf.rundir import RunDir, read_record
+from gridtf.submission import Job
+from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
+from tests.support.jobs import gone, until
+
+# Set-up lines that leave behind what no signal to a process group reaches: a daemon, and one that does not heed TERM.
+DAEMONS = (
+    "--setup",
+    "(setsid sleep 600 & echo $! >daemon.pid)",
+    "--setup",
+    "(setsid bash -c \"trap '' TERM; echo \\$\\$ >stubborn.pid; while :; do sleep 0.1; done\" &)",
+)
+
+
+def daemons() -> list[int]:
+    """The pids of what DAEMONS has left behind."""
+    files = [Path("daemon.pid"), Path("stubborn.pid")]
+    return [int(until(lambda file=file: file.exists() and file.read_text().strip(), str(file))) for file in files]
+
+
+def test_cancelling_during_the_set_up(here: Path) -> None:
+    job = submit("--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
+    assert status(job)["state"] == "RUNNING"
+    call("cancel", job)
+    assert status(job)["state"] == "CANCELLED"
+
+
+def test_cancelling_a_set_up_that_ignores_it(here: Path) -> None:
+    told = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
+    ended = Job(Path(told["run_dir"])).cancel(wait=1)
+    assert ended.state == "CANCELLED"
+
+
+def test_cancelling_during_the_set_up_leaves_nobody(here: Path) -> None:
+    job = submit("--kill-grace", "1", *DAEMONS, "--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
+    left = daemons()
+    call("cancel", job)
+    assert status(job)["state"] == "CANCELLED"
+    assert gone(*left)
+
+
+def test_what_the_set_up_left_ends_with_the_job(here: Path) -> None:
+    job = submit("--kill-grace", "1", *DAEMONS, *TWO, *PRINTS)["job_id"]
+    left = daemons()
+    call("wait", job)
+    assert status(job)["state"] == "COMPLETED"
+    assert gone(int(job.partition(".")[0]), *left)
+
+
+def test_a_set_up_that_fails_leaves_nobody(here: Path) -> None:
+    job = submit("--kill-grace", "1", *DAEMONS, "--setup", "false", *TWO, *PRINTS)
+    call("wait", job["job_id"], code=1)
+    view = status(job["job_id"])
+    assert view["state"] == "FAILED"
+    assert "before the launcher began" in view["reason"]
+    assert "the job script ended with exit code 1" in view["reason"]
+    assert "this set-up line failed with exit code 1: false" in RunDir(job["run_dir"]).log.read_text()
+    assert gone(*daemons())
+
+
+def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
+    job = submit("--kill-grace", "1", *DAEMONS, *TWO, *SLEEPS)
+    running(job["job_id"])
+    attempt = RunDir(job["run_dir"]).latest()
+    assert attempt is not None
+    launcher = read_record(attempt.launcher)
+    assert launcher is not None
+    os.kill(launcher["pid"], signal.SIGKILL)
+    call("wait", job["job_id"], code=1)
+    view = status(job["job_id"])
+    assert view["state"] == "FAILED"
+    assert "the launcher on" in view["reason"]
+    assert "was killed" in view["reason"]
+    assert "the job script was killed by SIGKILL" in view["reason"]
+    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
+    assert gone(*daemons())
+
+
+def test_the_minder_is_killed(here: Path) -> None:
+    job = submit(*TWO, *SLEEPS)["job_id"]
+    running(job)
+    minder = int(job.partition(".")[0])
+    os.kill(minder, signal.SIGKILL)
+    call("wait", job, code=1)
+    view = status(job)
+    assert (view["state"], view["reason"]) == ("FAILED", f"the process that minds the job, {minder}, was killed")
+    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
+
+
+def test_the_walltime_ends_a_job(here: Path) -> None:
+    job = submit("--time", "0:02", *TWO, *SLEEPS)["job_id"]
+    call("wait", job, code=1)
+    view = status(job)
+    assert view["state"] == "TIMEOUT"
+    assert view["reason"] == "the walltime is over"
+    assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
+
+
+def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
+    job = submit("--time", "0:01", "--kill-grace", "1", *DAEMONS, "--setup", "sleep 600", *TWO, *SLEEPS)["job_id"]
+    call("wait", job, code=1)
+    view = status(job)
+    assert view["state"] == "TIMEOUT"
+    assert "before the launcher began; the scheduler says TIMEOUT, the walltime is over" in view["reason"]
+    assert gone(*daemons())
+
+
+def test_the_walltime_has_begun_with_the_set_up(here: Path) -> None:
+    """What is left of it after the set-up is what the tasks have: here less than their grace after it begins anew."""
+    counts = python(
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nbegin = time.monotonic()\n"
+        "try:\n    time.sleep(600)\nfinally:\n    print(time.monotonic() - begin)"
+    )
+    job = submit("--time", "0:08", "--setup", "sleep 5", "--workers", "1", *counts)
+    call("wait", job["job_id"], code=1)
+    assert status(job["job_id"])["state"] == "TIMEOUT"
+    assert float(call("logs", job["job_id"], "--task", "worker:0").stdout.split()[-1]) < 5
+
+
+def test_a_job_of_another_user_is_not_ours_to_cancel(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(submit(*TWO, *SLEEPS)["run_dir"])
+
+    def refused(pid: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patched, pytest.raises(SchedulerError, match="is not yours") as caught:
+        patched.setattr(os, "kill", refused)
+        job.cancel()
+    assert caught.value.hint.endswith(" can cancel it")
+    assert job.status().state == "RUNNING"
