@@ -10,7 +10,7 @@ _HOME = {
     "JobSpec": "gridtf.spec",
     "TaskSpec": "gridtf.spec",
     "GridtfError": "gridtf.errors",
-    "Job": "gridtf.submission",
+    "Job": "gridtf.job",
     "submit": "gridtf.submission",
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
@@ -18,20 +18,25 @@ _HOME = {
 
 TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
+    from gridtf import training
     from gridtf.contract import Task, task
     from gridtf.errors import GridtfError
+    from gridtf.job import Job
     from gridtf.spec import JobSpec, TaskSpec
-    from gridtf.submission import Job, submit
+    from gridtf.submission import submit
+else:  # a type checker that saw this would take any name for one of ours
 
-__all__ = ["GridtfError", "Job", "JobSpec", "Task", "TaskSpec", "__version__", "submit", "task"]
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'gridtf' has no attribute {name!r}")
+        from importlib import import_module
+
+        if name == "training":
+            return import_module("gridtf.training")
+        return getattr(import_module(_HOME[name]), name)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'gridtf' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_HOME[name]), name)
+__all__ = ["GridtfError", "Job", "JobSpec", "Task", "TaskSpec", "__version__", "submit", "task", "training"]
 
 
 def __dir__() -> list[str]:

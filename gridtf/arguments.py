@@ -12,6 +12,13 @@ from gridtf.errors import UsageError, nearest
 
 # Values of these begin with a dash more often than not, which argparse would take for another flag.
 _DASHED = ("--native", "--setup")
+# What users may be used to from sbatch and qsub.
+_THEIR_OWN = (
+    *("--array", "--begin", "--constraint", "--dependency", "--exclude", "--exclusive", "--gres", "--licenses"),
+    *("--mail-type", "--mail-user", "--nodelist", "--qos", "--requeue", "--reservation", "-C", "-d", "-w", "-x"),
+    *("-hold_jid", "-l", "-m", "-M"),
+)
+_CALLED_OTHERWISE = {"--ntasks": "--workers", "-n": "--workers", "-P": "--project"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,20 +37,37 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse everything. Raises UsageError, with the nearest flags, for what is left over."""
-        arguments, rest = self.parse_known_args(_glued(argv))
+        words = _glued(argv)
+        try:
+            arguments, rest = self.parse_known_args(words)
+        except UsageError as error:
+            if "required" in error.what:  # argparse tells what is missing before what is too much
+                self._refuse_unknown(words)
+            raise
         help_hint = f"see `{self.prog} --help`"
-        if rest and rest[0].startswith("-"):
-            flag = rest[0].partition("=")[0]
-            raise UsageError(f"unknown option {flag}", hint=self._near(flag) or help_hint)
+        self._refuse_unknown(rest[:1])
         if rest:
             hint = f"a command goes after --: {self.prog} [options] -- command" if "jobfile" in arguments else help_hint
             raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
 
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        known = {name for action in self._actions for name in action.option_strings}
+        flags = (word.partition("=")[0] for word in words if word.startswith("-"))
+        flag = next((flag for flag in flags if flag not in known), None)
+        if flag is not None:
+            raise UsageError(f"unknown option {flag}", hint=self._near(flag) or f"see `{self.prog} --help`")
+
     def _near(self, flag: str) -> str:
-        """As errors.nearest, without the dashes, which would make all flags alike."""
-        flags = [name for action in self._actions for name in action.option_strings]
-        hint = nearest(flag.lstrip("-"), [name[2:] for name in flags if name.startswith("--")])
+        """What the user may have meant by an unknown option; empty when nothing is near."""
+        flags = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        if "--native" in flags and flag in _THEIR_OWN:
+            return "--native hands an option on to the scheduler: --native=--qos=long, --native='-l arch=lx-amd64'"
+        likely = [name for name in flags if name.startswith(f"{flag}-") or name == _CALLED_OTHERWISE.get(flag)]
+        if likely:
+            return f"did you mean {' or '.join(likely)}?"
+        # without the dashes, which would make all flags alike
+        hint = nearest(flag.lstrip("-"), [name[2:] for name in flags])
         return hint.replace("mean ", "mean --").replace(" or ", " or --")
 
 

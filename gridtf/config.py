@@ -7,11 +7,13 @@ Layers, each over the one before: defaults < site file < user file < job file < 
 - A command in a higher layer sets a lower layer's entry aside, and the other way round.
 - ``[tasks.ps]`` without ``count`` in the site or user file says what a ps is like, not that there is one.
 - ``./gridtf.toml`` is read by itself only when the command line says nothing of what to run.
-- Relative paths in a file are meant from that file's folder, elsewhere from the working folder.
+- Relative paths in a file are meant from that file's folder, elsewhere from the working folder. A ``python`` with a
+  slash in it is such a path.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,10 +24,11 @@ from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
 from gridtf.options import ALIASES, Key, Option
 from gridtf.roles import TASK_TYPES
 from gridtf.spec import JobSpec, TaskSpec
-from gridtf.validation import need_program
+from gridtf.validation import need_program, told
 
 JOB_FILE = "gridtf.toml"
 SITE_FILE = "/etc/gridtf/config.toml"
+_SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
 _PATHS = ("chdir", "template", "run_dir", "run_root")
 _COMMAND, _ENTRY = ("command",), ("entry",)
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
@@ -70,10 +73,10 @@ def configure(
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
         raise UsageError("there is no command after --")
-    if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and (cwd / JOB_FILE).is_file():
+    if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and _is_file(cwd / JOB_FILE):
         jobfile = JOB_FILE
-    general = [_read(path, str(path), required=required) for path, required in _files(environ)]
-    own = [_read(cwd / jobfile, jobfile, required=True)] if jobfile is not None else []
+    general = [_read(path, str(path), missing) for path, missing in _files(environ)]
+    own = [_read(cwd / jobfile, jobfile, _no_job_file(jobfile))] if jobfile is not None else []
     if jobfile is not None and ("chdir",) not in own[0]:
         # below everything: whoever names a folder means another one than the job file's
         general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
@@ -99,45 +102,67 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
         what = f"{sources[key]}: {error.problem}"
     else:
         what = f"{sources[key]}: {error.key}: {error.problem}"
-    return UsageError(what, why=error.why, hint=error.hint)
+    return UsageError(_printable(what), why=error.why, hint=error.hint)
+
+
+def _printable(text: str) -> str:
+    """text without what plays tricks on a terminal: keys can hold any character."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 # --- layers ---------------------------------------------------------------------------------------------------
 
 
-def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, bool]]:
-    """The site's and the user's file, and whether they must be there."""
-    site = environ.get("GRIDTF_SITE_CONFIG")
-    if site != "":
-        yield Path(site or SITE_FILE), site is not None
-    home = Path(environ.get("HOME") or "~").expanduser()
-    yield Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "gridtf" / "config.toml", False
+def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None]]:
+    """The site's and the user's file, and the error where they must be there and are not."""
+    site = environ.get(_SITE_VARIABLE)
+    if site is None:
+        yield Path(SITE_FILE), None
+    elif site:
+        hint = "unset it, or set it to nothing for no file at all"
+        yield Path(site), NotFoundError(f"{_SITE_VARIABLE}: no such file: {site}", hint=hint)
+    with contextlib.suppress(RuntimeError):  # who has no home folder has no file in it
+        folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".config"
+        yield Path(folder) / "gridtf" / "config.toml", None
 
 
-def _read(path: Path, name: str, *, required: bool) -> Layer:
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # in a folder that is closed to this user
+        return False
+
+
+def _no_job_file(name: str) -> NotFoundError:
+    hint = "" if name.endswith(".toml") else "a command goes after --: gridtf submit [options] -- command"
+    return NotFoundError(f"no such file: {name}", hint=hint)
+
+
+def _read(path: Path, name: str, missing: NotFoundError | None) -> Layer:
+    """A file as a layer. missing: what to raise when it is not there; None: it need not be."""
     from gridtf import toml
 
     try:
         data, lines = toml.load(path, name)
-    except FileNotFoundError:
-        if not required:
+    except (FileNotFoundError, NotADirectoryError):
+        if missing is None:
             return {}
-        hint = "a command goes after --: gridtf submit [options] -- command" if path.suffix != ".toml" else ""
-        raise NotFoundError(f"no such file: {name}", hint=hint) from None
+        raise missing from None
     layer: Layer = {}
     for key, value in _flat(data):
         place = f"{name}:{_line(lines, key)}"
         try:
             _check_key(key, value)
         except SpecError as error:
-            raise UsageError(f"{place}: {error.what}", hint=error.hint) from None
+            raise UsageError(_printable(f"{place}: {error.what}"), hint=error.hint) from None
         if key == ("time",) and hasattr(value, "isoformat"):
             value = value.isoformat()  # TOML reads a bare 02:00:00 as a time of day
         canonical = (ALIASES.get(key[0], key[0]), *key[1:])
         if canonical in layer:
             twins = [word for word in data if ALIASES.get(word, word) == canonical[0]]
             raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
-        layer[canonical] = Value(_absolute(canonical, value, path.parent), place)
+        source = place if canonical == key else f"{place} ({key[0]})"
+        layer[canonical] = Value(_absolute(canonical, value, path.parent), source)
     return layer
 
 
@@ -150,9 +175,8 @@ def _environment(environ: Mapping[str, str], cwd: Path) -> Layer:
             continue
         option = known.get(variable)
         if option is None:
-            raise UsageError(
-                f"{variable}: no option is called that", hint=nearest(variable, list(known)) or "unset it, please"
-            )
+            hint = options.as_variable(variable) or nearest(variable, list(known)) or "unset it, please"
+            raise UsageError(f"{variable}: no option is called that", hint=hint)
         parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
         _add(layer, option, parts, variable, environ, cwd)
     return layer
@@ -162,7 +186,7 @@ def _flags(given: Given, command: Sequence[str] | None, environ: Mapping[str, st
     layer: Layer = {}
     for option, flag, text in given:
         if text is None:
-            layer.update({key: Value(value, flag) for key, value in options.switch(option, flag).items()})
+            _put(layer, options.switch(option, flag), flag)
         else:
             _add(layer, option, [text], flag, environ, cwd)
     if command:
@@ -178,10 +202,15 @@ def _add(
             values = options.read(option, text, environ)
         except UsageError as error:
             raise UsageError(f"{source}: {error.what}", why=error.why, hint=error.hint) from None
-        for key, value in values.items():
-            if option.kind == "lines" and key in layer:
-                value = (*layer[key].value, *value)  # type: ignore[misc]
-            layer[key] = Value(_absolute(key, value, cwd), source)
+        _put(layer, {key: _absolute(key, value, cwd) for key, value in values.items()}, source)
+
+
+def _put(layer: Layer, values: Mapping[Key, Any], source: str) -> None:
+    """Into the layer of one command line: lists add up."""
+    for key, value in values.items():
+        if isinstance(value, tuple) and key in layer:
+            value = (*layer[key].value, *value)
+        layer[key] = Value(value, source)
 
 
 def _merge(general: Sequence[Layer], own: Sequence[Layer]) -> Layer:
@@ -208,7 +237,7 @@ def _flat(table: Mapping[str, Any], path: Key = ()) -> Iterator[tuple[Key, Any]]
     for name, value in table.items():
         key = (*path, name)
         merges = key[0] == "tasks" if len(key) < 3 else key[0] == "tasks" and name == "env"
-        if isinstance(value, dict) and value and (merges or key == ("env",)):
+        if isinstance(value, dict) and (value or key == ("tasks",)) and (merges or key == ("env",)):
             yield from _flat(value, key)
         else:
             yield key, tuple(value) if isinstance(value, list) else value
@@ -241,15 +270,24 @@ def _check_key(key: Key, value: object) -> None:
     for depth, known in enumerate(([*(f.name for f in fields(JobSpec)), *ALIASES], list(TASK_TYPES), tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
-            hint = nearest(key[depth], known) or f"known: {', '.join(known)}"
+            hint = options.as_key(key[depth], value) if depth == 0 else ""
+            hint = hint or nearest(key[depth], known) or f"known: {', '.join(known)}"
             raise SpecError(".".join(key[: depth + 1]), what, hint=hint)
     table_wanted = key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
     if table_wanted and value != {}:
-        raise SpecError(dotted, f"{value!r} is not a table", hint=f"write [{dotted}] on a line of its own")
+        raise SpecError(dotted, f"{told(value)} is not a table", hint=f"write [{dotted}] on a line of its own")
+    if key == _COMMAND and value == ():
+        raise SpecError(dotted, "an empty list is nothing to run")
 
 
 def _absolute(key: Key, value: Any, base: Path) -> Any:
-    if key[0] in _PATHS and isinstance(value, str) and value:
-        path = Path(value).expanduser() if value.startswith("~/") else Path(value)
-        return str(Path(base, path).absolute())
-    return value
+    """value, as a path that is meant from base if it is one."""
+    if not isinstance(value, str) or not value:
+        return value
+    if key[0] not in _PATHS and not (key[0] == "python" and "/" in value):
+        return value
+    path = Path(value)
+    if path.parts[:1] == ("~",):
+        with contextlib.suppress(RuntimeError):  # who has no home folder gets to hear that ~ is not there
+            path = path.expanduser()
+    return str(Path(base, path).absolute())

@@ -35,6 +35,9 @@ class SpecError(UsageError):
         self.key = key
         self.problem = what
 
+    def __reduce__(self) -> tuple[object, ...]:  # the default would make it anew from the text alone
+        return type(self), (self.key, self.problem), self.__dict__
+
 
 class NotFoundError(GridtfError):
     """No such job, file or template."""
@@ -44,6 +47,10 @@ class NotFoundError(GridtfError):
 
 class RunDirError(GridtfError):
     """The run directory cannot be read or written."""
+
+
+class OutputError(GridtfError):
+    """What a command prints cannot be written."""
 
 
 class PlacementError(GridtfError):

@@ -13,8 +13,9 @@ from gridtf.spec import JobSpec
 
 
 def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
-    """Write job.json: what was asked for, and where each value came from."""
-    write_record(run.job, {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)})
+    """Write job.json: what was asked for, and where each value came from. Private: env may hold passwords."""
+    record = {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)}
+    write_record(run.job, record, mode=0o600)
 
 
 def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record) -> Record:

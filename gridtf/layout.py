@@ -55,6 +55,9 @@ def request(spec: JobSpec) -> Request:
     per_task = gpus_per_task(spec)
     training = training_tasks(spec, per_task)
     gpus = max(gpus_of(name, spec, per_task) for name in TASK_TYPES if spec.count(name) != 0)
+    if spec.gpus_per_node is not None and gpus > spec.gpus_per_node:
+        key = next((f"tasks.{name}.gpus" for name, own in spec.tasks.items() if own.gpus == gpus), "gpus_per_task")
+        raise SpecError(key, f"{gpus} GPUs a task, but gpus_per_node is {spec.gpus_per_node}")
     low, high = spec.node_range or (None, None)
     per_node = spec.tasks_per_node
     if per_node is None and spec.gpus_per_node and gpus:
@@ -66,7 +69,7 @@ def request(spec: JobSpec) -> Request:
         low = high = -(-(training or per_node) // per_node)
     if training is not None and training > high * per_node:
         raise SpecError(
-            "tasks",
+            "tasks.worker.count",
             f"{training} training tasks do not fit into {high} x {per_node} = {high * per_node} (nodes x tasks a node)",
             hint="ask for more nodes, more GPUs or tasks a node, or fewer workers",
         )

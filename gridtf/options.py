@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,9 @@ class Option:
 
 
 PREFIX = "GRIDTF_SUBMIT_"
+
+_OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the job
+_NUMBER = re.compile(r"[0-9.e-]+")  # what else Python takes for one is more likely a slip: 1_000, +3, inf, ٣
 
 # fmt: off
 # columns: key, flags, kind, metavar, help
@@ -135,8 +139,38 @@ def switch(option: Option, flag: str) -> dict[Key, object]:
     return {key: ("ps",) if option.kind == "served_ps" else int(not flag.startswith("--no-"))}
 
 
+def as_key(word: str, value: object) -> str:
+    """What to write in a file for a flag's name that is no key, such as ``workers``; empty where no flag is so called.
+
+    value: what the file gives it.
+    """
+    option = _by_flag(word)
+    if option is None:
+        return f"that is for the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
+    if option.kind == "served_ps":
+        return 'write serve = ["ps"]'
+    table, _, name = option.key.rpartition(".")
+    if option.kind == "switch":
+        value = int(bool(value) != word.startswith("no"))
+    return f"in [{table}] write {name} = {value if type(value) is int else '…'}" if table else f"write {name} = …"
+
+
+def as_variable(variable: str) -> str:
+    """What to set for a flag that is no variable, such as --no-chief; empty where no flag is called that."""
+    option = _by_flag(variable.removeprefix(PREFIX))
+    if option is None:
+        return ""
+    same = next(other for other in OPTIONS if other.key == option.key)
+    return f"write {same.variables[0]}={'ps' if option.kind == 'served_ps' else 0}"
+
+
+def _by_flag(word: str) -> Option | None:
+    flag = f"--{word.lower().replace('_', '-')}"
+    return next((option for option in OPTIONS if flag in option.flags), None)
+
+
 def _number(text: str, kind: type[int] | type[float]) -> object:
     try:
-        return kind(text)
+        return kind(text) if _NUMBER.fullmatch(text) else text
     except ValueError:
         return text

@@ -1,7 +1,9 @@
-"""What can be known to fail before anything is submitted, from the file system alone; imports nothing of the user's."""
+"""What can be known to fail before anything is submitted, from what is here; runs and imports nothing of the user's."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,21 +13,61 @@ from gridtf.spec import JobSpec
 if TYPE_CHECKING:
     import ast
 
+_PARSE_SECONDS = 10
+_COMPLAINT = re.compile(r"^.*?: line \d+: (?:warning: )?(.*)", re.MULTILINE)
+
 
 def check(spec: JobSpec) -> None:
-    """Raises SpecError for a folder, a template or an entry function that is not there. spec.chdir must be absolute."""
-    if spec.chdir and not Path(spec.chdir).is_dir():
+    """Raises SpecError for a folder, a template or an entry function that is not there, and for set-up lines that bash
+    cannot parse. spec.chdir must be absolute."""
+    if spec.chdir and not _sees("chdir", Path.is_dir, Path(spec.chdir)):
         raise SpecError("chdir", f"there is no folder {spec.chdir}")
-    if spec.template and not Path(spec.template).is_file():
+    if spec.template and not _sees("template", Path.is_file, Path(spec.template)):
         raise SpecError("template", f"there is no file {spec.template}")
     if spec.entry:
         _check_entry(spec, spec.entry, Path(spec.chdir or "."))
+    if spec.setup:
+        _check_setup("".join(f"{line}\n" for line in spec.setup))
+
+
+def _sees(key: str, test: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return test(path)
+    except OSError as error:
+        raise SpecError(key, f"cannot look at {path}: {error.strerror}") from None
+
+
+def _check_setup(text: str) -> None:
+    """Let bash read the lines without running them: what is left open would swallow the script below them."""
+    import os
+    import shutil
+    import subprocess
+
+    bash = shutil.which("bash")
+    if bash is None:  # which says nothing about the hosts of the job
+        return
+    try:
+        said = subprocess.run(
+            [bash, "-O", "extglob", "-n"],  # set-up lines may turn extended patterns on before they use them
+            input=text.encode(errors="surrogateescape"),
+            capture_output=True,
+            cwd="/",
+            env={"PATH": os.defpath, "LC_ALL": "C"},
+            timeout=_PARSE_SECONDS,
+            check=False,
+        ).stderr.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    lines = _COMPLAINT.findall(said)
+    if lines:
+        raise SpecError("setup", f"bash cannot read this: {lines[0]}", why=" ".join(lines[1:]))
 
 
 def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     module, function = entry.split(":")
     base = folder.joinpath(*module.split("."))
-    path = next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+    files = (base.with_suffix(".py"), base / "__init__.py")
+    path = next((path for path in files if _sees("entry", Path.is_file, path)), None)
     if path is None:
         # another Python, set-up lines or PYTHONPATH may bring it: only the job can tell
         if not (spec.python or spec.setup or "PYTHONPATH" in spec.env or _installed(module)):
@@ -44,7 +86,8 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
 def _installed(module: str) -> bool:
     from importlib.util import find_spec
 
-    return find_spec(module.partition(".")[0]) is not None
+    package = module.partition(".")[0]
+    return package != "__main__" and find_spec(package) is not None  # __main__ is gridtf itself here
 
 
 def _names(path: Path) -> dict[str, bool] | None:

@@ -28,19 +28,21 @@ class Entry:
     link: Path
 
     @property
-    def run_dir(self) -> Path | None:
-        """The run directory; None when it is no longer there."""
+    def target(self) -> Path | None:
+        """Where the run directory is or was; None for something else that lies in the index."""
         try:
-            target = self.link.readlink()
+            return self.link.readlink()
         except OSError:
             return None
-        return target if is_run(target) else None
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Where the index lies."""
-    home = Path(environ.get("HOME") or "~").expanduser()
-    return Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "gridtf" / "runs"
+    """Where the index lies. Raises RunDirError for a user without a home."""
+    try:
+        state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "~", ".local", "state").expanduser()
+    except RuntimeError:  # nor does the directory service know this user
+        raise RunDirError("there is no home for the index of runs", hint="set HOME or XDG_STATE_HOME") from None
+    return Path(state, "gridtf", "runs")
 
 
 def add(run_dir: Path, *, scheduler: str, job_id: str, name: str, now: float, environ: Mapping[str, str]) -> None:
@@ -63,32 +65,63 @@ def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
             yield Entry(scheduler, job_id, title, home / name)
 
 
+def runs(environ: Mapping[str, str]) -> Iterator[Path]:
+    """The run directories that are still there, newest first, each once. Those that cannot be read are there too."""
+    seen = set()
+    for entry in entries(environ):
+        target = entry.target
+        if target is not None and target not in seen and _is_left(target):
+            seen.add(target)
+            yield target
+
+
 def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
-    """The run directory of JOB: a run directory, a job id or a name (the newest). Raises NotFoundError."""
+    """The run directory of JOB: a run directory, a job id or a name (the newest).
+
+    Raises NotFoundError, also when that one is gone: an older job of the same name is not what was meant. Raises
+    RunDirError when it cannot be read.
+    """
     path = cwd / job
+    if "/" in job:
+        need_run(path)
+        return path
     if is_run(path):
         return path
-    if "/" in job:
-        raise NotFoundError(f"{job} is not a run directory", why="there is no job.json and no attempt in it")
     index = list(entries(environ))
     for wanted in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
-        for entry in wanted:
-            if entry.run_dir:
-                return entry.run_dir
-        if wanted:
-            gone = wanted[0].link.readlink()
-            raise NotFoundError(f"the run directory of {job} is no longer there", why=f"it was {gone}")
+        found = [(entry.job_id, target) for entry in wanted if (target := entry.target) is not None]
+        if not found:
+            continue
+        (job_id, newest), *before = found
+        if is_run(newest):
+            return newest
+        left = next((f"the one before it is there: {older}" for _, older in before if _is_left(older)), "")
+        raise NotFoundError(
+            f"the newest run called {job} (job {job_id}) is gone: {newest}",
+            hint=left or "`gridtf list` shows the jobs that are there",
+        )
     known = list(dict.fromkeys(word for entry in index for word in (entry.name, entry.job_id)))
     hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory is understood as well"
     raise NotFoundError(f"no job is called {job}", hint=hint)
 
 
 def is_run(path: Path) -> bool:
-    """Whether this is a run directory that can be read."""
+    """Whether this is a run directory. Raises RunDirError when it cannot be read."""
+    return RunDir(path).job.name in names(path) or bool(RunDir(path).attempts())
+
+
+def need_run(path: Path) -> None:
+    """Raises NotFoundError when this is no run directory."""
+    if not is_run(path):
+        why = "there is no job.json and no attempt in it"
+        raise NotFoundError(f"{path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are")
+
+
+def _is_left(path: Path) -> bool:
     try:
-        return RunDir(path).job.name in names(path) or bool(RunDir(path).attempts())
-    except RunDirError:
-        return False
+        return is_run(path)
+    except RunDirError:  # it is there
+        return True
 
 
 def _word(job_id: str) -> str:

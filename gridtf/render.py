@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
 
 import gridtf
 from gridtf import resources, schedulers
-from gridtf.errors import GridtfError, NotFoundError, SpecError
+from gridtf.errors import GridtfError, NotFoundError, SpecError, nearest
 from gridtf.schedulers.base import Plan
+from gridtf.units import LONGEST_VARIABLE
+from gridtf.validation import SCHEDULERS
 
 # What the job itself never looks at: it is spent once the script is rendered and handed over.
 LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account"})
@@ -30,15 +33,17 @@ _ESCAPES = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
 
 
 def script(plan: Plan) -> str:
-    """The job script. The same plan gives the same text: no clock, no environment.
+    """The job script. The same plan gives the same text: no clock, no environment. Bytes of values that are no UTF-8
+    are surrogate escapes in it.
 
     Raises SpecError for values that a script or a directive cannot carry, NotFoundError when the user's template is
     not there, GridtfError with file and line for whatever is wrong in it.
     """
     for name in plan.spec.env:
         if _BASH_OWN.fullmatch(name):
-            raise SpecError(f"env.{name}", "bash itself sets this variable", hint="choose another name")
+            raise SpecError(f"env.{name}", f"bash itself sets {name}", hint="choose another name")
     values = _values(plan)
+    _refuse_long(values["job"])
     loader = _Loader(Path(plan.spec.template).absolute() if plan.spec.template else None)
     environment = jinja2.Environment(
         loader=loader,
@@ -52,7 +57,10 @@ def script(plan: Plan) -> str:
     )
     environment.filters.update(FILTERS)
     try:
-        return environment.get_template(str(loader.own or values["template"])).render(values)
+        text = environment.get_template(str(loader.own or values["template"])).render(values)
+        if loader.own:
+            _check_ancestors(environment, loader, plan.scheduler)
+        return text
     except GridtfError:
         raise
     except Exception as error:  # a template is a program: whatever it does wrong is told with its place
@@ -80,6 +88,20 @@ def _values(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _refuse_long(job: dict[str, Any]) -> None:
+    """The job finds its specification in the environment, where an entry that is too long keeps any program from
+    starting."""
+    size = len(f"GRIDTF_SPEC={_json(job)}".encode())
+    if size > LONGEST_VARIABLE:
+        key = max(job, key=lambda key: len(_json(job[key])))
+        raise SpecError(
+            key,
+            f"the specification has {size} bytes, {LONGEST_VARIABLE} can be handed to a job",
+            why=f"it goes by an environment variable, and Linux takes no longer one; most of it is {key}",
+            hint="leave what is long in a file that the program reads",
+        )
+
+
 # --- filters ----------------------------------------------------------------------------------------------------
 
 
@@ -99,8 +121,7 @@ def quote(value: object) -> str:
 
 def quote_json(value: object) -> str:
     """value as JSON that a person can read, as one shell word over several lines."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return shlex.quote("".join(char if char == "\n" else _printable(char, _json_escape) for char in text))
+    return shlex.quote(_json(value))
 
 
 def directive(value: object) -> str:
@@ -122,6 +143,11 @@ FILTERS: dict[str, Callable[[object], str]] = {
     "directive": directive,
     "comment": comment,
 }
+
+
+def _json(value: object) -> str:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(char if char == "\n" else _printable(char, _json_escape) for char in text)
 
 
 def _printable(char: str, escape: Callable[[str], str]) -> str:
@@ -152,7 +178,7 @@ class _Loader(jinja2.BaseLoader):
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
         for path in self._candidates(template):
             try:
-                return path.read_text(encoding="utf-8"), str(path), lambda: True
+                return path.read_text(encoding="utf-8-sig"), str(path), lambda: True
             except FileNotFoundError:
                 continue
             except (OSError, UnicodeDecodeError) as error:
@@ -170,6 +196,36 @@ class _Loader(jinja2.BaseLoader):
     def owns(self, filename: str) -> bool:
         """Whether this is the file of a template and not Python code."""
         return not filename.endswith(".py") and Path(filename).parent in self.folders
+
+
+def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler: str) -> None:
+    """What Jinja2 would let pass without a word: a block that no extended template has, which is dropped, and another
+    scheduler's template, whose directives this one does not read."""
+    others = {f"{name}.sh.j2" for name in SCHEDULERS} - {f"{scheduler}.sh.j2"}
+    chain: list[tuple[str, nodes.Template]] = []
+    name = str(loader.own)
+    while True:
+        text, file, _ = loader.get_source(environment, name)
+        tree = environment.parse(text, name, file)
+        chain.append((file, tree))
+        extends = tree.find(nodes.Extends)
+        if extends is None:
+            break
+        if extends not in tree.body or not isinstance(extends.template, nodes.Const):
+            return  # which template that is only shows when it is rendered
+        name = str(extends.template.value)
+        if name in others and scheduler != "local":
+            what = f"{file}:{extends.lineno}: {name} is another scheduler's template, this job goes to {scheduler}"
+            raise GridtfError(what, hint=f"extend {scheduler}.sh.j2 instead")
+    known = {block.name for block in chain.pop()[1].find_all(nodes.Block)}
+    for file, tree in reversed(chain):
+        blocks = list(tree.find_all(nodes.Block))
+        inner = {block.name for outer in blocks for block in outer.find_all(nodes.Block)}
+        for block in blocks:
+            if block.name not in known | inner:
+                what = f"{file}:{block.lineno}: no template that this one extends has a block {block.name!r}"
+                raise GridtfError(what, hint=nearest(block.name, [*known]) or f"blocks: {', '.join(sorted(known))}")
+        known.update(block.name for block in blocks)
 
 
 def _shipped() -> str:

@@ -153,6 +153,14 @@ def _marked(mark: Path, text: str) -> bool:
     return True
 
 
+def here() -> Path:
+    """The present folder."""
+    try:
+        return Path.cwd()
+    except OSError:
+        raise RunDirError("the present folder is no longer there", hint="go to another one with cd") from None
+
+
 def names(folder: Path) -> list[str]:
     """The names in a folder; none when the folder is not there (yet)."""
     try:
@@ -205,18 +213,27 @@ def read_record(path: Path, *, listed: bool = False) -> Record | None:
     return record if isinstance(record, dict) else None
 
 
-def write_record(path: Path, record: Record, *, indent: int | None = 1) -> None:
-    """Write one JSON object atomically."""
-    write_text(path, json.dumps(record, indent=indent) + "\n")
+def read_private(path: Path) -> Record | None:
+    """As read_record, for what may be only its owner's to read; to others it is as good as absent."""
+    readable = path.name in names(path.parent) and os.access(path, os.R_OK)
+    return read_record(path, listed=True) if readable else None
+
+
+def write_record(path: Path, record: Record, *, indent: int | None = 1, mode: int = 0o666) -> None:
+    """Write one JSON object atomically. mode: as write_text."""
+    write_text(path, json.dumps(record, indent=indent) + "\n", mode=mode)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Write a file beside its place and rename it: readers see the old text or the new one, never a part."""
+    """Write a file beside its place and rename it: readers see the old text or the new one, never a part.
+
+    mode: who may read it and run it, less the umask.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             temporary.replace(path)
         except BaseException:  # Ctrl-C too leaves nothing lying about
@@ -245,7 +262,7 @@ def make_folder(path: Path, *, parents: bool = False) -> None:
         raise cannot("make", path, error) from None
 
 
-_HINTS = {
+_HINTS = {  # of what cannot be made or written
     errno.ENOSPC: "free some space there, or choose another place with --run-dir",
     errno.EDQUOT: "your quota there is used up: free some space, or choose another place with --run-dir",
     errno.EACCES: "choose a folder of yours with --run-dir or --run-root",
@@ -257,6 +274,9 @@ _HINTS = {
 
 def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
     """The error of something in a run directory that could not be done, with what to do about it."""
-    problem = RunDirError(f"cannot {verb} {path}: {error.strerror or error}", hint=_HINTS.get(error.errno or 0, ""))
+    hint = _HINTS.get(error.errno or 0, "")
+    if verb in ("list", "read"):
+        hint = "ask its owner to let you read it" if isinstance(error, PermissionError) else ""
+    problem = RunDirError(f"cannot {verb} {path}: {error.strerror or error}", hint=hint)
     problem.__cause__ = error
     return problem

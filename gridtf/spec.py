@@ -9,7 +9,10 @@ from typing import Any
 
 from gridtf.errors import SpecError, nearest
 from gridtf.units import parse_memory, parse_nodes, parse_walltime
-from gridtf.validation import validate
+from gridtf.validation import told, validate
+
+# Any list of strings is taken and kept as a tuple. Not Sequence[str]: one string is that, too.
+Strings = tuple[str, ...] | list[str]
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class TaskSpec:
 
     count: how many tasks; None for workers: as many as the allocation has room for.
     gpus: GPUs a task; None: the job's gpus_per_task where the type takes GPUs at all.
-    cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, such as "8G"; None: the job's mem_per_task.
+    cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, in MiB or as text ("8G"); None: the job's
+    mem_per_task.
     partition: for a ps or an evaluator, where its tasks are to run when not on the hosts of the job's own partition.
     command: its own command instead of the job's. env: more environment variables, for this type alone.
     """
@@ -28,29 +32,32 @@ class TaskSpec:
     cpus: int | None = None
     mem: str | int | None = None
     partition: str | None = None
-    command: tuple[str, ...] | None = None
+    command: Strings | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         command: object = self.command
         if isinstance(command, list):
             object.__setattr__(self, "command", tuple(command))
+        _keep(self, "env")
 
 
 @dataclass(frozen=True)
 class JobSpec:
     """A job, validated when it is made. Field names are the job file's keys and, with dashes, the flags.
 
-    Raises SpecError, which names the field, when a value cannot be. Times: see gridtf.units; ``kill_grace``,
-    ``start_timeout``, ``heartbeat_timeout`` and ``evaluator_wait`` are seconds.
+    time: the walltime, in minutes or as text ("2:00:00", "90m"). mem, mem_per_task: in MiB or as text ("16G").
+    kill_grace, start_timeout, heartbeat_timeout, evaluator_wait: in seconds.
+
+    Raises SpecError, which names the field, when a value cannot be.
     """
 
-    command: tuple[str, ...] = ()
+    command: Strings = ()
     entry: str | None = None
     name: str | None = None
     scheduler: str | None = None
     tasks: Mapping[str, TaskSpec] = field(default_factory=dict)
-    serve: tuple[str, ...] = ()
+    serve: Strings = ()
     success_policy: str = "all"
     nodes: int | str | None = None
     gpus_per_node: int | None = None
@@ -65,9 +72,9 @@ class JobSpec:
     pe: str | None = None
     slots: int | str | None = None
     gpu_resource: str = "gpu"
-    native: tuple[str, ...] = ()
+    native: Strings = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    setup: tuple[str, ...] = ()
+    setup: Strings = ()
     python: str | None = None
     chdir: str | None = None
     template: str | None = None
@@ -84,8 +91,15 @@ class JobSpec:
             if isinstance(value, str):  # a str is a sequence too, of the wrong things
                 raise SpecError(name, "a list of strings is wanted, not one string")
             if not isinstance(value, Sequence):
-                raise SpecError(name, f"a list of strings is wanted, not {value!r}")
+                raise SpecError(name, f"a list of strings is wanted, not {told(value)}")
             object.__setattr__(self, name, tuple(value))
+        tasks: object = self.tasks
+        if not isinstance(tasks, Mapping):
+            raise SpecError("tasks", f"a table is wanted, not {told(tasks)}", hint=_table("ps"))
+        for name, table in tasks.items():
+            if not isinstance(table, TaskSpec):
+                raise SpecError(f"tasks.{name}", f"a TaskSpec is wanted, not {told(table)}", hint=_table(name))
+        _keep(self, "env", "tasks")
         validate(self)
 
     @property
@@ -173,6 +187,17 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
 def _without_the_jobs_partition(table: TaskSpec, spec: JobSpec | TaskSpec) -> TaskSpec:
     """The job's own partition is a type's default; inside the job, which is not told it, it would look like another."""
     return replace(table, partition=None) if table.partition == spec.partition else table
+
+
+def _keep(spec: JobSpec | TaskSpec, *names: str) -> None:
+    """Tables of its own: whoever has given them may go on to change theirs."""
+    for name in names:
+        if isinstance(value := getattr(spec, name), Mapping):
+            object.__setattr__(spec, name, dict(value))
+
+
+def _table(task_type: str) -> str:
+    return f'write tasks={{"{task_type}": TaskSpec(count=1)}}'
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 from collections.abc import Iterator
@@ -22,20 +23,24 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_KEY = re.compile(r"\(('.*'),?\)")  # as the parser names one: ('tasks', 'ps')
 _AT_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)")
 
 
 def load(path: Path, name: str) -> tuple[dict[str, Any], Lines]:
     """A file's values, and the line of every key. name: what to call the file in messages.
 
-    Raises FileNotFoundError, GridtfError when it cannot be read, and UsageError naming the line for bad syntax.
+    Raises FileNotFoundError, NotADirectoryError (of what is above it), GridtfError when it cannot be read, and
+    UsageError naming the line for bad syntax.
     """
     try:
-        text = path.read_bytes().decode()
-    except FileNotFoundError:
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        text = data.decode()
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name} is not UTF-8 text", why=str(error)) from None
+        number = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{name}:{number}: this is not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
         raise GridtfError(f"cannot read {name}: {error.strerror}") from None
     if sys.version_info >= (3, 11):
@@ -47,8 +52,10 @@ def load(path: Path, name: str) -> tuple[dict[str, Any], Lines]:
     except tomllib.TOMLDecodeError as error:
         found = _AT_LINE.search(str(error))
         line = found[1] if found and found[1] else str(max(1, len(text.splitlines())))
-        problem = _AT_LINE.sub("", str(error))
+        problem = _KEY.sub(lambda key: key[1].replace("', '", ".").strip("'"), _AT_LINE.sub("", str(error)))
         raise UsageError(f"{name}:{line}: {problem}", hint="see https://toml.io for how TOML is written") from None
+    except (RecursionError, ValueError):
+        raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
 
 
 def locate(text: str) -> Lines:

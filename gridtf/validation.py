@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError, UsageError, nearest
@@ -18,7 +18,10 @@ SUCCESS_POLICIES = ("all", "chief")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_SLOTS = re.compile(r"[1-9]\d*(-[1-9]\d*)?")
+_SLOTS = re.compile(r"[1-9]\d*(-[1-9]\d*)?", re.ASCII)
+_MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
+# What Slurm takes for a lack of limits. gridtf has to know numbers, the scheduler alone need not.
+_LIMITLESS = ("0", "-1", "unlimited", "infinite")
 
 
 def need_program(spec: JobSpec) -> None:
@@ -39,26 +42,43 @@ def validate(spec: JobSpec) -> None:
         check(spec)
 
 
+def told(value: object) -> str:
+    """A value in messages, as a job file has it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(told, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {told(one)}' for key, one in value.items())}}}"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
 def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise SpecError(key, f"{value!r} is not a whole number of {least} or more")
+        raise SpecError(key, f"{told(value)} is not a whole number of {least} or more")
 
 
 def _text(key: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str) or not value:
-        raise SpecError(key, f"{value!r} is not a string with something in it")
+        raise SpecError(key, f"{told(value)} is not a string with something in it")
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise SpecError(key, f"{value!r} holds a control character", hint="leave out newlines, tabs and the like")
 
 
-def _strings(key: str, value: tuple[object, ...], *, newlines: bool) -> None:
+def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
     for item in value:
         if not isinstance(item, str):
-            raise SpecError(key, f"{item!r} is not a string")
+            raise SpecError(key, f"{told(item)} is not a string")
         if "\0" in item or (not newlines and "\n" in item):
             raise SpecError(key, f"{item!r} holds a {'NUL' if newlines else 'newline'}, which cannot be passed on")
+
+
+def _command(key: str, words: Sequence[object]) -> None:
+    _strings(key, words, newlines=True)
+    if words and not words[0]:
+        raise SpecError(key, "its first word, the program to run, is empty")
 
 
 def _environment(key: str, value: object) -> None:
@@ -68,21 +88,20 @@ def _environment(key: str, value: object) -> None:
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export")
         if not isinstance(text, str) or "\0" in text:
-            raise SpecError(f"{key}.{name}", f"{text!r} is not a string", hint=f'write {name} = "{text}"')
+            raise SpecError(f"{key}.{name}", f"{told(text)} is not a string", hint=f'write {name} = "{told(text)}"')
 
 
 def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise SpecError(key, f"{value!r} is of the wrong type", hint=f"write {forms}")
+        raise SpecError(key, f"{told(value)} is of the wrong type", hint=f"write {forms}")
     try:
         parse(value)
     except ValueError as error:
-        raise SpecError(key, str(error), hint=f"write {forms}") from None
-
-
-_MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
+        limitless = key in ("time", "mem") and str(value).lower() in _LIMITLESS
+        hint = f"for Slurm's lack of a limit: --native=--{key}=0" if limitless else f"write {forms}"
+        raise SpecError(key, str(error), hint=hint) from None
 
 
 def _check_words(spec: JobSpec) -> None:
@@ -91,10 +110,10 @@ def _check_words(spec: JobSpec) -> None:
     if spec.name is not None and not (isinstance(spec.name, str) and _NAME.fullmatch(spec.name)):
         raise SpecError(
             "name",
-            f"{spec.name!r} is not a job name",
+            f"{told(spec.name)} is not a job name",
             hint="use up to 63 letters, digits and _ . + = -, with a letter, digit or _ first",
         )
-    _strings("command", spec.command, newlines=True)
+    _command("command", spec.command)
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
     _environment("env", spec.env)
@@ -105,7 +124,7 @@ def _check_choices(spec: JobSpec) -> None:
         value = getattr(spec, key)
         if value is not None and value not in choices:
             hint = nearest(str(value), list(choices)) or f"choose from {', '.join(choices)}"
-            raise SpecError(key, f"{value!r} is not one of {', '.join(choices)}", hint=hint)
+            raise SpecError(key, f"{told(value)} is not one of {', '.join(choices)}", hint=hint)
 
 
 def _check_sizes(spec: JobSpec) -> None:
@@ -119,7 +138,7 @@ def _check_sizes(spec: JobSpec) -> None:
         _whole(key, getattr(spec, key), least)
     if spec.slots is not None and not _SLOTS.fullmatch(str(spec.slots)):
         raise SpecError(
-            "slots", f"{spec.slots!r} is not a number of slots", hint="write a number, or a range such as 2-16"
+            "slots", f"{told(spec.slots)} is not a number of slots", hint="write a number, or a range such as 2-16"
         )
     if spec.slots is not None and spec.scheduler == "sge" and spec.pe is None:
         raise SpecError("slots", "slots need a parallel environment", hint="name it with --pe")
@@ -127,7 +146,7 @@ def _check_sizes(spec: JobSpec) -> None:
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in ("kill_grace", "evaluator_wait")):
-            raise SpecError(key, f"{value!r} is not a number of seconds")
+            raise SpecError(key, f"{told(value)} is not a number of seconds")
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         raise SpecError("gpus_per_task", f"{spec.gpus_per_task} GPUs a task, but gpus_per_node is {spec.gpus_per_node}")
 
@@ -147,7 +166,7 @@ def _check_tasks(spec: JobSpec) -> None:
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
                 raise SpecError(f"{key}.command", "a list of strings is wanted")
-            _strings(f"{key}.command", table.command, newlines=True)
+            _command(f"{key}.command", table.command)
         limit = TASK_TYPES[task_type].limit
         if limit is not None and (table.count or 0) > limit:
             raise SpecError(f"{key}.count", f"{table.count} asked for, but there can be only {limit}")
@@ -176,10 +195,10 @@ def _check_program(spec: JobSpec) -> None:
     if spec.command and spec.entry:
         raise SpecError("entry", "a command and an entry function were given", hint="give one of them")
     if spec.entry is not None and not (isinstance(spec.entry, str) and _ENTRY.fullmatch(spec.entry)):
-        raise SpecError("entry", f"{spec.entry!r} is not module:function", hint="for main() in train.py: train:main")
+        raise SpecError("entry", f"{told(spec.entry)} is not module:function", hint="main() in train.py is train:main")
     for task_type in spec.serve:
         if task_type not in ("ps", "worker"):
-            raise SpecError("serve", f"{task_type!r} cannot be served by gridtf", hint="ps, worker or both")
+            raise SpecError("serve", f"{told(task_type)} cannot be served by gridtf", hint="ps, worker or both")
         if spec.task(task_type).command is not None:
             raise SpecError("serve", f"tasks.{task_type}.command is set, yet gridtf is to serve {task_type}")
     leader = any(spec.count(leader) for leader in LEADERS)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from gridtf.cli import output
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,13 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; gives the exit code: 0 fine, 1 the job or gridtf failed, 2 wrong usage, 130 Ctrl-C."""
     words = [*(sys.argv[1:] if argv is None else argv)]  # here list is the command, once it has been imported
     debug = _take_debug(words)
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # what the terminal cannot show is no reason to fail
+    output.prepare()
     try:
         code = _run(words)
-        sys.stdout.flush()
+        output.write("")  # flushes what is left
     except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE
     except KeyboardInterrupt:
         return _SIGINT
@@ -71,15 +71,15 @@ def _run(words: list[str]) -> int:
 
         return complete()
     if not words:
-        sys.stderr.write(HELP)
+        output.tell(HELP.rstrip())
         return 2
     if words[0] in ("-h", "--help", "help"):
-        sys.stdout.write(HELP)
+        output.write(HELP)
         return 0
     if words[0] in ("-V", "--version"):
         from gridtf import __version__
 
-        sys.stdout.write(f"gridtf {__version__}\n")
+        output.write(f"gridtf {__version__}\n")
         return 0
     from gridtf.cli.common import run_command
 
@@ -102,5 +102,5 @@ def _tell(error: Exception) -> int:
     else:
         lines = [f"{type(error).__name__}: {error}", "this should not happen: --debug shows where it comes from"]
         code = 1
-    sys.stderr.write("gridtf: " + "\n  ".join(line for line in lines if line) + "\n")
+    output.tell("gridtf: " + "\n  ".join(line for line in lines if line))
     return code

@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from gridtf.arguments import Parser
+from gridtf.cli import output
 from gridtf.cli.common import new_parser
 
 
@@ -18,5 +19,5 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     from gridtf import resources
 
-    print(resources.bootstrap_script())
+    output.write(f"{resources.bootstrap_script()}\n")
     return 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import Namespace
 from typing import Any
 
 from gridtf.arguments import Parser
+from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 
 
@@ -20,21 +20,20 @@ def parser(**more: Any) -> Parser:
 
 def run(arguments: Namespace) -> int:
     from gridtf.cli import show
-    from gridtf.schedulers.base import ENDED
 
     job = find_job(arguments)
     before = job.status()
-    if before.state in ENDED:
-        print(f"gridtf: job {job.id} had ended already", file=sys.stderr)
+    if before.over:
+        output.tell(f"gridtf: job {job.id} had ended already")
         after = before
     else:
         after = job.cancel()
     if arguments.json:
-        show.as_json(after)
-    elif after.state in ENDED:
-        print(show.verdict(after, time.time()))
-    if after.state in ENDED:
+        output.insist(show.as_json(after))
+    elif after.over:
+        output.insist(show.verdict(after, time.time()))
+    if after.over:
         return 0
-    print(f"gridtf: job {job.id} was told to end, but is still {after.state}", file=sys.stderr)
-    print(f"  look again with: gridtf status {job.id}", file=sys.stderr)
+    output.tell(f"gridtf: job {job.id} was told to end, but is still {after.state}")
+    output.tell(f"  look again with: gridtf status {job.id}")
     return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gridtf.arguments import Parser, split_command
-from gridtf.cli import COMMANDS
+from gridtf.cli import COMMANDS, output
 from gridtf.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from gridtf.config import Configured
-    from gridtf.submission import Job
+    from gridtf.job import Job
 
 
 class Command(Protocol):
@@ -47,14 +48,20 @@ def run_command(name: str, words: Sequence[str]) -> int:
     if after is not None and not hasattr(arguments, "given"):
         raise UsageError(f"gridtf {name} takes no command", hint=f"see `gridtf {name} --help`")
     arguments.command = after
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it is not told how sbatch or qsub has ended
     return command.run(arguments)
+
+
+class _Parser(Parser):
+    def print_help(self, file: object = None) -> None:
+        output.write(self.format_help())
 
 
 def new_parser(name: str, arguments: str, examples: Sequence[str], **more: Any) -> Parser:
     """A parser whose help tells the usage first and examples last."""
     text = "examples:\n" + "".join(f"  gridtf {name} {example}".rstrip() + "\n" for example in examples)
     description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
-    return Parser(
+    return _Parser(
         f"gridtf {name}", usage=f"gridtf {name} {arguments}", description=description, epilog=text.rstrip(), **more
     )
 
@@ -62,27 +69,32 @@ def new_parser(name: str, arguments: str, examples: Sequence[str], **more: Any) 
 def add_job(parser: Parser) -> None:
     """Add JOB."""
     action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
-    action.completer = complete_job  # type: ignore[attr-defined]
+    action.completer = _jobs  # type: ignore[attr-defined]
 
 
-def complete_job(prefix: str, **_: object) -> list[str]:
-    """Names and ids that begin so, for tab completion."""
+def _jobs(prefix: str, **_: object) -> list[str]:
+    """Names, ids and folders that begin so, for tab completion."""
+    from argcomplete.completers import FilesCompleter
+
     from gridtf import registry
 
     words = [word for entry in registry.entries(os.environ) for word in (entry.name, entry.job_id)]
-    return [word for word in dict.fromkeys(words) if word.startswith(prefix)]
+    folders = [path for path in FilesCompleter()(prefix) if path.endswith("/")]
+    return [word for word in dict.fromkeys(words) if word.startswith(prefix)] + folders
 
 
 def find_job(arguments: Namespace) -> Job:
-    """The job that JOB means. Raises NotFoundError."""
+    """The job that JOB means. Raises NotFoundError and RunDirError."""
     from gridtf import registry
-    from gridtf.submission import Job
+    from gridtf.job import Job
 
-    return Job(registry.find(arguments.job, os.environ, Path.cwd()))
+    # not the present folder's own path: that folder may have been removed
+    return Job(registry.find(arguments.job, os.environ, Path()))
 
 
 def configured(arguments: Namespace) -> Configured:
-    """The JobSpec of a command line of submit or render."""
+    """The JobSpec of a command line of submit or render. Raises UsageError, RunDirError without a present folder."""
     from gridtf.config import configure
+    from gridtf.rundir import here
 
-    return configure(arguments.jobfile, arguments.given, arguments.command, os.environ, Path.cwd())
+    return configure(arguments.jobfile, arguments.given, arguments.command, os.environ, here())

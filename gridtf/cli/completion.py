@@ -5,9 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from argcomplete.completers import ChoicesCompleter, FilesCompleter
+from argcomplete.finders import CompletionFinder
+from argcomplete.shell_integration import shellcode
+
 from gridtf.arguments import Parser
-from gridtf.cli import COMMANDS
+from gridtf.cli import COMMANDS, output
 from gridtf.cli.common import module, new_parser
+
+_FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # what stands for a path in the help
 
 
 def parser(**more: Any) -> Parser:
@@ -22,20 +28,29 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from argcomplete.shell_integration import shellcode
-
-    print(shellcode(["gridtf"], shell=arguments.shell))
+    code = shellcode(["gridtf"], use_defaults=False, shell=arguments.shell)  # where files fit, complete offers them
+    output.write(f"{code}\n")
     return 0
 
 
 def complete() -> int:
     """Answer the shell, which asks through the environment; does not return when it did ask."""
-    import argcomplete
-
     top = Parser("gridtf")
     commands = top.add_subparsers()
     for name, summary in COMMANDS.items():
         made = module(name).parser(add_help=False)
+        for action in made._actions:
+            if action.metavar in _FILES:
+                action.completer = FilesCompleter()  # type: ignore[attr-defined]
         commands.add_parser(name, parents=[made], help=summary, prog=made.prog)
-    argcomplete.autocomplete(top, always_complete_options="long")
+    _Finder()(top, always_complete_options="long", default_completer=ChoicesCompleter({}))
     return 0
+
+
+class _Finder(CompletionFinder):
+    def collect_completions(self, active_parsers: Any, parsed_args: Any, cword_prefix: str) -> list[str]:
+        if self.always_complete_options is not False:
+            return super().collect_completions(active_parsers, parsed_args, cword_prefix)
+        found = FilesCompleter()(cword_prefix)  # argcomplete turns options off behind --, where the user's command is
+        self.get_display_completions().update(dict.fromkeys(found, ""))
+        return found

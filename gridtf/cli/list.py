@@ -8,6 +8,7 @@ from argparse import Namespace
 from typing import Any
 
 from gridtf.arguments import Parser
+from gridtf.cli import output
 from gridtf.cli.common import new_parser
 
 _SOME = 20
@@ -21,17 +22,13 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf import registry, submission
+    from gridtf import registry
     from gridtf.cli import show
+    from gridtf.observe import jobs
+    from gridtf.rundir import RunDir
 
-    there = dict.fromkeys(entry.run_dir for entry in registry.entries(os.environ))
-    found = (submission.Job(run_dir) for run_dir in there if run_dir is not None)
-    jobs = list(found if arguments.all else itertools.islice(found, _SOME))
-    views = submission.views(jobs)
-    if arguments.json:
-        show.as_json(views)
-    elif views:
-        print(show.job_table(views))
-    else:
-        print("no jobs yet")
+    found = map(RunDir, registry.runs(os.environ))
+    views = jobs.views(list(found if arguments.all else itertools.islice(found, _SOME)))
+    text = show.as_json(views) if arguments.json else show.job_table(views)
+    output.write(f"{text}\n")
     return 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
 from gridtf.arguments import Parser
+from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 
 
@@ -15,7 +15,8 @@ def parser(**more: Any) -> Parser:
     add_job(made)
     made.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     task_help = "this task (worker:0), all of a type (worker), or the job script (job); repeatable"
-    made.add_argument("--task", metavar="TASK", action="append", help=task_help)
+    task = made.add_argument("--task", metavar="TASK", action="append", help=task_help)
+    task.completer = _tasks  # type: ignore[attr-defined]
     made.add_argument("--tail", metavar="N", type=lines, help="begin with the last N lines of each log")
     return made
 
@@ -23,21 +24,28 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     import time
 
-    from gridtf.observe import logs
-    from gridtf.schedulers.base import ENDED
+    from gridtf.observe import jobs, logs
 
-    job = find_job(arguments)
+    run = find_job(arguments).run
     if arguments.follow:
-        printed = logs.follow(
-            job.run, arguments.task, lambda: job.status().state in ENDED, time.sleep, tail=arguments.tail
-        )
+        printed = logs.follow(run, arguments.task, jobs.ending(run), time.sleep, tail=arguments.tail)
     else:
-        printed = logs.read(job.run, arguments.task, arguments.tail)
+        printed = logs.read(run, arguments.task, arguments.tail)
     for line in printed:
-        sys.stdout.write(line)
-        if arguments.follow:
-            sys.stdout.flush()
+        output.write(line, flush=arguments.follow)
     return 0
+
+
+def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
+    """Tasks of the job and their types that begin so, for tab completion."""
+    from gridtf.observe import logs
+
+    if not parsed_args.job:  # it comes later in the line
+        return []
+    latest = find_job(parsed_args).run.latest()
+    names = logs.planned(latest) if latest else []
+    words = [*names, *(name.partition(":")[0] for name in names), logs.JOB]
+    return [word for word in dict.fromkeys(words) if word.startswith(prefix)]
 
 
 def lines(text: str) -> int:

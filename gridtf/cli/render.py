@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from gridtf.arguments import Parser, add_job_options
+from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
 
 if TYPE_CHECKING:
@@ -30,23 +31,22 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf import schedulers, submission
+    from gridtf import submission
 
     asked = configured(arguments)
     plan = submission.prepare(asked.spec, asked.sources)
     script = submission.script(plan)
-    command = schedulers.get(plan.scheduler).submit_command(plan)
-    print(_about(plan, command), file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    sys.stdout.buffer.write(script.encode())  # the very bytes that submit writes, whatever the locale
+    output.tell(_about(plan, submission.command(plan)))
+    output.write(script.encode(errors="surrogateescape"))  # the very bytes that submit writes, whatever the locale
     return 0
 
 
 def _about(plan: Plan, command: tuple[str, ...]) -> str:
+    taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler}",
-        f"run directory  {plan.run_dir}",
+        f"run directory  {plan.run_dir}{' (is there already: submit would refuse it)' if taken else ''}",
         f"submit with    {shlex.join(command)}",
         f"resources      {'; '.join([_resources(plan.spec), *_components(plan)])}",
         f"tasks          {', '.join(_tasks(plan.spec))}",

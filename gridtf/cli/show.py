@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView
 
 
-def as_json(value: object) -> None:
-    """Print JSON; JobViews as objects."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+def as_json(value: object) -> str:
+    """JSON; JobViews as objects. In ASCII, so that os.fsencode makes the very path of a string, whatever its bytes."""
+    return json.dumps(value, indent=2, default=_plain)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -27,6 +27,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def job_table(views: Sequence[JobView]) -> str:
     """One line a job."""
+    if not views:
+        return "no jobs yet"
     rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
     for view in views:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.started)) if view.started else "-"
@@ -42,7 +44,7 @@ def job(view: JobView, now: float) -> str:
         f"job            {view.job_id} ({view.scheduler})",
         f"state          {view.state}{_when(view, now)}",
     ]
-    label = "detail" if view.ended is None else "why"
+    label = "why" if view.over else "detail"
     lines += [f"{'' if index else label:<15}{line}" for index, line in enumerate(_why(view))]
     lines.append(f"run directory  {view.run_dir}")
     if view.attempt and view.attempt > 1:
@@ -87,7 +89,7 @@ def _when(view: JobView, now: float) -> str:
         return ""
     if view.ended is not None:
         return f" after {duration(view.ended - view.started)}"
-    return f" for {duration(now - view.started)}"
+    return "" if view.over else f" for {duration(now - view.started)}"
 
 
 def _why(view: JobView) -> list[str]:

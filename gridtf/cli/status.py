@@ -7,6 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from gridtf.arguments import Parser
+from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 
 
@@ -21,8 +22,6 @@ def run(arguments: Namespace) -> int:
     from gridtf.cli import show
 
     view = find_job(arguments).status()
-    if arguments.json:
-        show.as_json(view)
-    else:
-        print(show.job(view, time.time()))
+    text = show.as_json(view) if arguments.json else show.job(view, time.time())
+    output.write(f"{text}\n")
     return 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import Any
 
 from gridtf.arguments import Parser, add_job_options
+from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
+from gridtf.errors import UsageError
 
 LAYERS = """\
-Each option can also stand in a file, under its long name with _ for -, or in the environment. In order of weight:
---nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's /etc/gridtf/config.toml.
-./gridtf.toml is read by itself when nothing else says what to run."""
+What to run and what to ask for can also stand in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the
+environment. In order of weight: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's
+/etc/gridtf/config.toml. ./gridtf.toml is read by itself when nothing else says what to run."""
 
 
 def parser(**more: Any) -> Parser:
@@ -34,6 +35,8 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         from gridtf.cli import render
 
+        if arguments.json:
+            raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
         return render.run(arguments)
     from gridtf import submission
     from gridtf.cli import show
@@ -41,14 +44,14 @@ def run(arguments: Namespace) -> int:
     asked = configured(arguments)
     job = submission.submit(asked.spec, asked.sources)
     for note in job.notes:
-        print(f"gridtf: {note}", file=sys.stderr)
-    if arguments.json and not arguments.wait:
-        show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)})
+        output.tell(f"gridtf: {note}")
+    words = f"name           {job.name}\njob            {job.id}\nrun directory  {job.run_dir}"
+    if arguments.json and arguments.wait:
+        output.tell(words)
+    elif arguments.json:
+        output.insist(show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)}))
     else:
-        file = sys.stderr if arguments.json else sys.stdout
-        print(
-            f"name           {job.name}\njob            {job.id}\nrun directory  {job.run_dir}", file=file, flush=True
-        )
+        output.insist(words)
     if arguments.wait:
         from gridtf.cli import wait
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from gridtf.arguments import Parser
+from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 
 if TYPE_CHECKING:
-    from gridtf.submission import Job
+    from gridtf.job import Job
 
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130
@@ -44,27 +44,27 @@ def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> 
             f"  to wait again: gridtf wait {job.id}",
             f"  to end it:     gridtf cancel {job.id}",
         )
-        print("\n" + "\n".join(lines), file=sys.stderr)
+        output.tell("\n" + "\n".join(lines))
         return _INTERRUPTED
 
 
 def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
     from gridtf.cli import show
-    from gridtf.schedulers.base import COMPLETED, ENDED
+    from gridtf.schedulers.base import COMPLETED
 
     said, said_at = "", 0.0
     for view in job.watch(timeout):
         line, now = show.progress(view), time.monotonic()
-        if view.state not in ENDED and (line != said or now - said_at > _SILENCE):
-            print(f"{time.strftime('%H:%M:%S')}  {line}", file=sys.stderr, flush=True)
+        if not view.over and (line != said or now - said_at > _SILENCE):
+            output.tell(f"{time.strftime('%H:%M:%S')}  {line}")
             said, said_at = line, now
     if as_json:
-        show.as_json(view)
-    elif view.state in ENDED:
-        print(show.verdict(view, time.time()))
+        output.insist(show.as_json(view))
+    elif view.over:
+        output.insist(show.verdict(view, time.time()))
     else:
-        print(f"gridtf: job {job.id} has not ended after {timeout:g} s", file=sys.stderr)
-    if view.state not in ENDED:
+        output.tell(f"gridtf: job {job.id} has not ended after {timeout:g} s")
+    if not view.over:
         return STILL_RUNNING
     return 0 if view.state == COMPLETED else view.exit_code or 1
 
@@ -74,6 +74,6 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if seconds < 0:
+    if not seconds >= 0:  # nor a nan
         raise ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from gridtf.errors import NotFoundError, RunDirError, nearest
-from gridtf.rundir import Attempt, RunDir, names, read_record
+from gridtf.errors import NotFoundError, nearest
+from gridtf.rundir import Attempt, RunDir, cannot, names, read_private
 
 JOB = "job"  # the name under which the log of the job script goes
 _BLOCK = 1 << 16
 _CHUNK = 1 << 20
 _LONGEST_LINE = 1 << 16
 _FASTEST, _SLOWEST = 0.1, 1.0
+_LOG = re.compile(r"([a-z]+)-(\d+)\.log")
 _BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
 
 Chosen = list[tuple[str, Path]]
@@ -30,7 +31,7 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
     tail: the last lines of each log. Raises NotFoundError for a task that is not there.
     """
     attempt = run.latest()
-    known = _planned(attempt) if attempt else []
+    known = planned(attempt) if attempt else []
     for name, path in _choose(run, attempt, known, tasks):
         yield from _Follower(name, path, _prefixed(name, known, tasks), tail).rest()
 
@@ -62,8 +63,9 @@ def follow(
             attempt, known = latest, []
             following = {path: follower for path, follower in following.items() if path == run.log}
         if attempt and not known:
-            known = _planned(attempt)
-        chosen = _choose(run, attempt, known, tasks) if known or not tasks or tuple(tasks) == (JOB,) else []
+            known = planned(attempt)
+        ready = known or over or not tasks or tuple(tasks) == (JOB,)
+        chosen = _choose(run, attempt, known, tasks) if ready else []
         fresh = False
         for name, path in chosen:
             if path not in following:
@@ -121,7 +123,7 @@ class _Follower:
         except OSError as error:
             if error.errno in (errno.ESTALE, errno.ENOENT):
                 return b""
-            raise _unreadable(self._path, error) from None
+            raise cannot("read", self._path, error) from None
         self._offset += len(chunk)
         return chunk
 
@@ -135,10 +137,15 @@ def _last(followers: Iterable[_Follower]) -> Iterator[str]:
         yield from follower.rest()
 
 
-def _planned(attempt: Attempt) -> list[str]:
-    """The names of an attempt's tasks; none while there is no plan."""
-    plan = read_record(attempt.plan)
-    return [f"{task['type']}:{task['index']}" for task in plan["tasks"]] if plan else []
+def planned(attempt: Attempt) -> list[str]:
+    """The names of an attempt's tasks; none while there is no plan. Who may not read that knows those with a log."""
+    plan = read_private(attempt.plan)
+    if plan:
+        return [f"{task['type']}:{task['index']}" for task in plan["tasks"]]
+    if attempt.plan.name not in names(attempt.path):
+        return []
+    logs = (_LOG.fullmatch(name) for name in names(attempt.logs))
+    return [f"{kind}:{index}" for kind, index in sorted((log[1], int(log[2])) for log in logs if log)]
 
 
 def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:
@@ -159,7 +166,7 @@ def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
             raise NotFoundError(
                 f"there is no task {task}",
                 why=f"there are: {_some([*known, JOB])}" if known else "the job has no tasks yet",
-                hint=nearest(task, [*known, JOB]),
+                hint=nearest(task, [*known, JOB]) if known else f"--task {JOB} shows what its script has printed",
             )
     return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
 
@@ -201,7 +208,3 @@ def _tail_start(file: BinaryIO, count: int) -> int:
         if start == 0 or count <= 0:
             return 0 if count > 0 else end
         size *= 4
-
-
-def _unreadable(path: Path, error: OSError) -> RunDirError:
-    return RunDirError(f"cannot read {path}: {error.strerror}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gridtf.rundir import JOINED, Record, RunDir, names, read_record
+from gridtf.errors import RunDirError
+from gridtf.rundir import JOINED, Record, RunDir, names, read_private, read_record
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,24 @@ class Records:
     elements: Mapping[str, str | None] = field(default_factory=dict)
 
 
+def read_submitted(run: RunDir) -> Record | None:
+    """submitted.json; None where it is not there, or not for us to read. Raises RunDirError when it tells no job."""
+    record = read_private(run.submitted)
+    if record is not None and not all(isinstance(record.get(key), str) for key in ("scheduler", "job_id")):
+        hint = "without that file, `gridtf status` goes by what else there is"
+        raise RunDirError(f"{run.submitted} does not say which job it is", hint=hint)
+    return record
+
+
 def read(run: RunDir, submitted: Record | None) -> Records:
-    """Read what there is. Records whose nonce is not the plan's are another attempt's and count as not there."""
+    """Read what there is. Records whose nonce is not the plan's are another attempt's and count as not there.
+
+    What was asked for is its owner's to read, who may have secrets in it; how it stands is everybody's.
+    """
     top = names(run.path)
     records = Records(
         submitted=submitted,
-        job=read_record(run.job, listed=True) if run.job.name in top else None,
+        job=read_private(run.job),
         cancelled=read_record(run.cancelled, listed=True) if run.cancelled.name in top else None,
         has_log=run.log.name in top,
         joined=any(name.startswith(JOINED) for name in top),
@@ -46,7 +59,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     attempt = run.latest()
     if attempt is None:
         return records
-    plan = read_record(attempt.plan)
+    plan = read_private(attempt.plan)
     nonce = plan.get("nonce") if plan else None
 
     def ours(record: Record | None) -> Record | None:

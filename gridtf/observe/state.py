@@ -62,6 +62,11 @@ class JobView:
     tasks: tuple[TaskView, ...]
     cause: Mapping[str, Any] | None
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended; its state is UNKNOWN when nobody can say how."""
+        return self.state in ENDED or self.ended is not None
+
 
 @dataclass(frozen=True)
 class _Standing:
@@ -70,6 +75,7 @@ class _Standing:
     state: str
     reason: str = ""
     hint: str = ""
+    ended: float | None = None  # without a verdict
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
@@ -94,7 +100,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
     planned: Record = (records.plan or {}).get("job", {})
     standing = _standing(run, records, queue, now)
     over = standing.state in ENDED
-    tasks = _tasks(run, records, over)
+    tasks = _tasks(run, records, over or standing.ended is not None)
     starts = [task.started for task in tasks if task.started is not None]
     return JobView(
         name=str(submitted.get("name") or planned.get("name") or run.path.name),
@@ -107,7 +113,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         attempt=records.attempt,
         phase=str((records.launcher or {}).get("phase", "")),
         started=None if standing.state == PENDING else verdict.get("started", min(starts, default=None)),
-        ended=verdict.get("ended") if over else None,
+        ended=verdict.get("ended") if over else standing.ended,
         exit_code=verdict.get("exit_code", 1) if over else None,
         tasks=tasks,
         cause=verdict.get("cause") if over else None,
@@ -158,7 +164,7 @@ def _of_array(run: RunDir, elements: Mapping[str, str | None], queue: JobStatus 
 def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:
     """The job has ended, and its launcher has not said how."""
     launcher, cancelled = records.launcher, records.cancelled
-    hint = f"see {run.log}"
+    hint = f"see {run.log}" if records.has_log else ""
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # it writes that after the verdict, which this host's file system just does not show yet
         return _Standing(RUNNING, "has ended; this host does not see the verdict yet")
@@ -173,7 +179,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     if launcher:
         what = f"the launcher on {launcher.get('host')} was killed"
     elif records.has_log:
-        what = "the job script failed, or was killed, before the launcher began"
+        what = "the job script ended before the launcher began"
     else:
         what = "it has left nothing in the run directory"
         hint = "do the hosts see that folder? if not, choose a shared one with --run-dir or --run-root"
@@ -193,7 +199,7 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
             return _Standing(RUNNING, str(launcher.get("detail", "")))
         return _Standing(UNKNOWN, f"{_last_sign(launcher, now)}; {unasked}")
     if records.joined:
-        return _Standing(UNKNOWN, "its tasks were started by srun, mpirun or a script, which know how they end")
+        return _of_joined(records, now)
     if records.attempt is not None or records.has_log:
         return _Standing(UNKNOWN, f"the job script has begun, its launcher has not been seen; {unasked}")
     if records.submitted is None:
@@ -201,9 +207,22 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
     return _Standing(PENDING, f"nothing of it has begun; {unasked}")
 
 
-def _age(launcher: Record, now: float) -> float:
-    """Seconds since its last sign of life; two hosts' clocks are in it, so it may be off, or negative."""
-    return now - float(launcher.get("time") or 0.0)
+def _of_joined(records: Records, now: float) -> _Standing:
+    """Tasks that joined by themselves: their keepers tell that they live, then that they have ended, but not how."""
+    heard = [record for record in records.hosts if abs(_age(record, now)) <= _patience(records)]
+    if any(task.get("state") == RUNNING for record in heard for task in record.get("tasks", {}).values()):
+        return _Standing(RUNNING, "its tasks joined by themselves")
+    how = "how they end, only what started them knows: srun, mpirun or a script"
+    all_seen = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
+    if not records.hosts or (heard and not all_seen):
+        return _Standing(UNKNOWN, f"its tasks are joining; {how}")
+    last = max(float(record.get("time") or 0.0) for record in records.hosts)
+    return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=last)
+
+
+def _age(record: Record, now: float) -> float:
+    """Seconds since a last sign of life; two hosts' clocks are in it, so it may be off, or negative."""
+    return now - float(record.get("time") or 0.0)
 
 
 def _patience(records: Records) -> float:

@@ -45,6 +45,12 @@ class RiderNeeds:
     mem: int | None
 
 
+def unused(spec: JobSpec, keys: Iterable[str], scheduler: str) -> tuple[str, ...]:
+    """A note on those of these keys that the user has set, although this kind of scheduler has no use for them."""
+    words = [key for key in keys if getattr(spec, key)]
+    return (f"{scheduler} has no use for {', '.join(words)}",) if words else ()
+
+
 def needs(spec: JobSpec, asked: Request) -> Needs:
     """Add up the CPUs and the memory of the tasks. Raises SpecError when only some of them say their memory."""
     types = components(spec)[0].types
@@ -120,7 +126,7 @@ def native(spec: JobSpec) -> tuple[str, ...]:
     for option in spec.native:
         if not option.startswith("-") or not option.isprintable():
             raise SpecError("native", f"{option!r} is not an option", hint="one option a string, such as '--qos=high'")
-    return spec.native
+    return tuple(spec.native)
 
 
 def indices(text: str) -> range | None:

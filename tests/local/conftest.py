@@ -10,7 +10,7 @@ import pytest
 
 import gridtf
 from gridtf import registry
-from gridtf.submission import Job
+from gridtf.job import Job
 
 
 @pytest.fixture
@@ -20,6 +20,5 @@ def here(rough_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     monkeypatch.setenv("GRIDTF_LOCK_DIR", str(tmp_path))
     monkeypatch.setenv("GRIDTF_SUBMIT_SCHEDULER", "local")
     yield rough_path
-    for entry in registry.entries(os.environ):
-        if entry.run_dir:
-            Job(entry.run_dir).cancel(wait=10)
+    for run_dir in registry.runs(os.environ):
+        Job(run_dir).cancel(wait=10)

@@ -154,7 +154,7 @@ def test_a_job_that_outlives_its_run_directory_is_told_so(here: Path) -> None:
     call("wait", job["job_id"])
     Path(job["run_dir"]).rename(here / "moved")
     done = call("status", job["job_id"], code=2)
-    assert f"the run directory of {job['job_id']} is no longer there" in done.stderr
+    assert f"(job {job['job_id']}) is gone: {job['run_dir']}" in done.stderr
     assert as_json("list") == []
     assert status("moved")["state"] == "COMPLETED"
 
@@ -205,6 +205,18 @@ def test_cancelling_a_hand_written_script(here: Path) -> None:
         running("by-hand")
         assert "CANCELLED" in call("cancel", "by-hand").stdout
         assert job.wait(30) == 1
+
+
+def test_waiting_for_tasks_that_joined_by_themselves(here: Path) -> None:
+    """Only their parent knows how they end, so wait does not say that all is well."""
+    script = 'source "$1"; gridtf_join --run-dir run; exec sleep 2'
+    env = {**os.environ, "GRIDTF_PYTHON": sys.executable, "RANK": "0", "WORLD_SIZE": "1", "GRIDTF_JOB_ID": "by-hand"}
+    with subprocess.Popen(["bash", "-c", script, "script", str(bootstrap_script())], env=env) as task:
+        until(lambda: Path("run").is_dir() and status("./run")["state"] == "RUNNING", "the task to join")
+        waited = call("wait", "./run", code=1)
+        assert task.wait(30) == 0
+    assert "UNKNOWN after" in waited.stdout
+    assert "only what started them knows" in waited.stdout
 
 
 def test_a_set_up_that_sends_the_output_through_a_pipe(here: Path) -> None:

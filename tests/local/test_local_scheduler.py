@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SchedulerError
+from gridtf.job import Job
 from gridtf.rundir import RunDir, read_record
-from gridtf.submission import Job
 from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
 from tests.support.jobs import gone, until
 
@@ -20,6 +20,8 @@ DAEMONS = (
     "(setsid sleep 600 & echo $! >daemon.pid)",
     "--setup",
     "(setsid bash -c \"trap '' TERM; echo \\$\\$ >stubborn.pid; while :; do sleep 0.1; done\" &)",
+    "--setup",
+    "until [ -s stubborn.pid ]; do sleep 0.05; done",
 )
 
 

@@ -50,7 +50,8 @@ ARROWS["bootstrap"] = ARROWS["schedulers"] | {
 }
 ARROWS["training"] = {"contract", "errors", "roles", "rundir"}
 ARROWS["observe"] = ARROWS["schedulers"] | {"schedulers", "tail"}
-ARROWS["submission"] = ARROWS["observe"] | {"", "config", "jobrecords", "observe", "precheck", "render", "resources"}
+ARROWS["job"] = ARROWS["observe"] | {"jobrecords", "observe", "registry"}
+ARROWS["submission"] = ARROWS["job"] | {"", "config", "job", "precheck", "render", "resources"}
 ARROWS["__main__"] = {"cli"}
 ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission"}
 

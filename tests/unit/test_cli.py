@@ -14,6 +14,8 @@ import gridtf
 from gridtf import cli, registry, resources
 from gridtf.cli import COMMANDS, main
 from gridtf.cli.common import module
+from gridtf.rundir import RunDir, write_record
+from tests.support.scheduler import FakeScheduler
 
 ROOT = str(Path(gridtf.__file__).parents[1])
 
@@ -75,10 +77,14 @@ def test_the_examples_in_the_help_parse(capsys: Captured) -> None:
         (["list", "--", "x"], "gridtf: gridtf list takes no command\n  see `gridtf list --help`\n"),
         (["status"], "gridtf: the following arguments are required: JOB\n  see `gridtf status --help`\n"),
         (["wait", "x", "--timeout", "soon"], "gridtf: argument --timeout: 'soon' is not a number of seconds\n"),
+        (["wait", "x", "--timeout", "nan"], "gridtf: argument --timeout: 'nan' is not a number of seconds\n"),
+        (["submit", "--json", "--dry-run", "--", "x"], "gridtf: --dry-run prints the job script, not JSON\n"),
         (["completion", "csh"], "gridtf: argument shell: invalid choice: 'csh' "),
         (["submit", "--wiat", "--", "x"], "gridtf: unknown option --wiat\n  did you mean --wait?\n"),
         (["submit", "nothing.toml"], "gridtf: no such file: nothing.toml\n"),
         (["submit", "--nodes", "x", "--", "y"], "gridtf: --nodes: 'x' is not a node count\n  write a number, or a"),
+        (["status", "--jsno"], "gridtf: unknown option --jsno\n  did you mean --json?"),
+        (["wait", "x", "--timeout", "-5"], "gridtf: argument --timeout: '-5' is not a number of seconds"),
         (["status", "nothing"], "gridtf: no job is called nothing\n  `gridtf list` shows the jobs"),
     ],
 )
@@ -88,6 +94,20 @@ def test_wrong_usage_is_told_in_a_few_lines(words: list[str], error: str, rough_
     assert captured.out == ""
     assert captured.err.startswith(error)
     assert "Traceback" not in captured.err
+
+
+def test_a_run_is_seen_from_a_folder_that_is_gone(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    assert main(["submit", "--run-dir", str(rough_path.parent / "run"), "--", "x"]) == 0
+    rough_path.rmdir()
+    for words in (
+        ["status", str(rough_path.parent / "run")],
+        ["logs", str(rough_path.parent / "run")],
+        ["status", "x"],
+    ):
+        assert main(words) == 0
+    capsys.readouterr()
+    assert main(["submit", "--", "x"]) == 1
+    assert capsys.readouterr().err == "gridtf: the present folder is no longer there\n  go to another one with cd\n"
 
 
 def test_debug_raises_wherever_it_stands_but_in_the_users_command(rough_path: Path, capsys: Captured) -> None:
@@ -168,6 +188,39 @@ def test_commands_options_and_jobs_are_completed(tmp_path: Path) -> None:
     assert completions("gridtf cancel ", tmp_path) >= {"digits", "4711"}
     assert completions("gridtf completion z", tmp_path) == {"zsh"}
     assert completions("gridtf submit --scheduler s", tmp_path) == {"slurm", "sge"}
+
+
+def test_tasks_are_completed(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).new_attempt()
+    tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "ps", "index": 0}]
+    write_record(attempt.plan, {"tasks": tasks})
+    assert completions("gridtf logs . --task ", tmp_path) == {"worker:0", "worker:1", "worker", "ps:0", "ps", "job"}
+    assert completions("gridtf logs . --task p", tmp_path) == {"ps:0", "ps"}
+    assert completions("gridtf logs --task p", tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("submit d", {"data.py", "dir/"}),
+        ("submit --chdir d", {"data.py", "dir/"}),
+        ("submit -- python d", {"data.py", "dir/"}),
+        ("submit --workers 2 -- n", {"n"}),
+        ("submit dir/x -- d", {"data.py", "dir/"}),
+        ("status d", {"dir/"}),
+        ("submit --name ", set()),
+        ("submit --nodes ", set()),
+        ("submit --mem d", set()),
+        ("submit --entry d", set()),
+        ("wait dir --timeout ", set()),
+        ("logs dir --tail ", set()),
+    ],
+)
+def test_files_are_offered_where_one_fits(line: str, words: set[str], tmp_path: Path) -> None:
+    (tmp_path / "dir").mkdir()
+    for name in ("data.py", "n"):
+        (tmp_path / name).touch()
+    assert completions(f"gridtf {line}", tmp_path) == words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -90,6 +90,41 @@ def test_what_the_scheduler_cannot_do_is_told_with_its_place(rough_path: Path, c
     assert (captured.out, captured.err[:17]) == ("", "gridtf: --nodes: ")
 
 
+def test_a_run_directory_that_is_there_already_is_told(rough_path: Path, capsys: Captured) -> None:
+    words = ["render", "--scheduler", "local", "--run-dir", "run", "--", "x"]
+    assert main(words) == 0
+    assert f"run directory  {rough_path}/run\n" in capsys.readouterr().err
+    Path("run").mkdir()
+    assert main(words) == 0
+    assert f"run directory  {rough_path}/run (is there already: submit would refuse it)\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--scheduler", "slurm", "--run-dir", "a\\b"], "gridtf: --run-dir: "),
+        (["--scheduler", "sge", "--run-dir", "a,b"], "gridtf: --run-dir: "),
+        (["--scheduler", "slurm", "--native", "--array=x"], "gridtf: --native: "),
+    ],
+)
+def test_what_cannot_stand_in_the_submit_command_is_told_with_its_place(
+    words: list[str], what: str, rough_path: Path, capsys: Captured
+) -> None:
+    assert main(["render", *words, "--", "x"]) == 2
+    assert capsys.readouterr().err.startswith(what)
+
+
+def test_any_byte_of_a_set_up_line_stands_in_the_script(
+    fake: FakeScheduler, rough_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    words = ["--run-dir", "run", "--setup", "echo \udcff", "--", "x"]
+    assert main(["render", *words]) == 0
+    script = capsysbinary.readouterr().out
+    assert b"\necho \xff\n" in script
+    assert main(["submit", *words]) == 0
+    assert Path("run/job.sh").read_bytes() == script
+
+
 @pytest.mark.parametrize(
     ("spec", "tasks"),
     [

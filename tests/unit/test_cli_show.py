@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gridtf import submission
+import gridtf.job
 from gridtf.cli import main, show, wait
+from gridtf.job import Job
 from gridtf.observe.state import JobView, TaskView
-from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, JobStatus
-from gridtf.submission import Job
+from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
 from tests.support.scheduler import FakeScheduler
 
 Captured = pytest.CaptureFixture[str]
@@ -88,6 +90,19 @@ def test_a_job_that_failed() -> None:
         "  a\n"
         "  b"
     )
+
+
+def test_a_job_that_ended_without_a_verdict_does_not_go_on() -> None:
+    lost = replace(FAILURE, ended=None, tasks=(), cause=None)
+    assert show.job(lost, 5000.0) == (
+        "name           digits\n"
+        "job            4711 (slurm)\n"
+        "state          FAILED\n"
+        "why            worker:1 on node2: exit code 3\n"
+        "               look at it\n"
+        "run directory  /runs/digits-1"
+    )
+    assert show.verdict(lost, 5000.0).startswith("digits (4711): FAILED\n")
 
 
 def test_a_verdict() -> None:
@@ -176,6 +191,24 @@ def test_a_limit_that_passes_is_told(capsys: Captured) -> None:
     assert (captured.out, captured.err.splitlines()[-1]) == ("", "gridtf: job 4711 has not ended after 5 s")
 
 
+def test_a_job_of_whose_end_nobody_can_tell_is_not_waited_for(capsys: Captured) -> None:
+    unknown = replace(GOING, state=UNKNOWN, reason="only srun knows", ended=1200.0)
+    assert wait.follow(Watched(GOING, unknown)) == 1
+    assert capsys.readouterr().out == "digits (4711): UNKNOWN after 3 min 20 s\n  only srun knows\n"
+
+
+def test_a_job_s_exit_code_is_given_whatever_can_be_told_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    with monkeypatch.context() as patched, contextlib.suppress(OSError), Path("/dev/full").open("w") as full:
+        patched.setattr(sys, "stdout", full)
+        assert wait.follow(Watched(FAILURE)) == 1
+        told = capsys.readouterr().err
+        assert told.startswith("gridtf: cannot write to stdout: No space left on device\ndigits (4711): FAILED")
+        patched.setattr(sys, "stderr", full)
+        assert wait.follow(Watched(FAILURE, replace(FAILURE, exit_code=7))) == 7
+
+
 def test_json_alone_stands_on_stdout(capsys: Captured) -> None:
     assert wait.follow(Watched(GOING, FAILURE), as_json=True) == 1
     view = json.loads(capsys.readouterr().out)
@@ -206,7 +239,7 @@ def test_a_job_that_does_not_end_when_told_to(
 ) -> None:
     assert main(["submit", "--name", "stubborn", "--kill-grace", "0", "--", "x"]) == 0
     monkeypatch.setattr(fake, "cancel", lambda submitted, force=False: None)
-    monkeypatch.setattr(submission, "_CANCEL_MARGIN", 0.0)
+    monkeypatch.setattr(gridtf.job, "_CANCEL_MARGIN", 0.0)
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
     told = capsys.readouterr().err.splitlines()

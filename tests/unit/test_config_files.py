@@ -52,7 +52,7 @@ def test_a_job_file(rough_path: Path) -> None:
     assert made.sources == {
         "chdir": "the folder of sub/job.toml",
         "name": "sub/job.toml:2",
-        "partition": "sub/job.toml:3",
+        "partition": "sub/job.toml:3 (queue)",
         "nodes": "--nodes",
         "time": "sub/job.toml:5",
         "command": "sub/job.toml:6",
@@ -74,11 +74,12 @@ def test_a_job_file(rough_path: Path) -> None:
         ("[tasks.ps]\ncuont = 1", "job.toml:3: tasks.ps.cuont: unknown key", "did you mean count?"),
         ("tasks = { ps = { count = -1 } }", "job.toml:2: tasks.ps.count: -1 is not a whole number of 0 or more", ""),
         ("tasks = 3", "job.toml:2: tasks: 3 is not a table", "write [tasks] on a line of its own"),
-        ("[[tasks.ps]]\ncount = 1", "job.toml:2: tasks.ps: ({'count': 1},) is not a table", "write [tasks.ps]"),
+        ("[[tasks.ps]]\ncount = 1", "job.toml:2: tasks.ps: [{count = 1}] is not a table", "write [tasks.ps]"),
         ("env = 'A=1'", "job.toml:2: env: 'A=1' is not a table", "write [env]"),
         ("env.PORT = 80", "job.toml:2: env.PORT: 80 is not a string", 'write PORT = "80"'),
+        ("env.DEBUG = true", "job.toml:2: env.DEBUG: true is not a string", 'write DEBUG = "true"'),
         ("nodes = '4-2'", "job.toml:2: nodes: '4-2' is not a node count", "a range such as 2-4"),
-        ("gpus_per_node = true", "job.toml:2: gpus_per_node: True is not a whole number of 0 or more", ""),
+        ("gpus_per_node = true", "job.toml:2: gpus_per_node: true is not a whole number of 0 or more", ""),
         ("setup = 'module load a'", "job.toml:2: setup: a list of strings is wanted, not one string", ""),
         ("time = 1.5", "job.toml:2: time: 1.5 is of the wrong type", "90m"),
         ("queue = 'a'\npartition = 'b'", "job.toml:3: queue and partition are two names of one key", "keep"),
@@ -90,7 +91,21 @@ def test_a_job_file(rough_path: Path) -> None:
         ("[tasks.ps]\ngpus = 1", "job.toml:3: tasks.ps.gpus: a ps takes no GPU", "leave it out"),
         ("nodes = ", "job.toml:2: Invalid value", "toml.io"),
         ("nodes = 1\nnodes = 2", "job.toml:3: Cannot overwrite a value", "toml.io"),
+        ("[env]\n[env]", "job.toml:3: Cannot declare env twice", "toml.io"),
+        ("[tasks.ps]\n[tasks.ps]", "job.toml:3: Cannot declare tasks.ps twice", "toml.io"),
         ("setup = [", "job.toml:2: ", "toml.io"),
+        ("setup = [1, true]", "job.toml:2: setup: 1 is not a string", ""),
+        ("name = ['a', true]", "job.toml:2: name: ['a', true] is not a job name", ""),
+        ("queue = ''", "job.toml:2 (queue): partition: '' is not a string with something in it", ""),
+        ("slots = '1٣'", "job.toml:2: slots: '1٣' is not a number of slots", ""),
+        ("nodes = '+3'", "job.toml:2: nodes: '+3' is not a node count", ""),
+        ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "--native=--time=0"),
+        ("mem = 0", "job.toml:2: mem: '0' is not a memory size", "--native=--mem=0"),
+        ("time = '25000-0'", "job.toml:2: time: '25000-0' is longer than 24855 days", ""),
+        ("mem = '" + "9" * 400 + "'", "job.toml:2: mem: '99", "16G"),
+        (f"nodes = {'9' * 5000}", "job.toml: it is nested too deeply, or a number has", ""),
+        (f"setup = {'[' * 9000}", "job.toml: it is nested too deeply, or a number has", ""),
+        ("[tasks.worker]\ncommand = ['']", "job.toml:3: tasks.worker.command: its first word", ""),
     ],
 )
 def test_a_wrong_line_is_named(line: str, what: str, hint: str, tmp_path: Path) -> None:
@@ -98,6 +113,49 @@ def test_a_wrong_line_is_named(line: str, what: str, hint: str, tmp_path: Path) 
     error = refused("job.toml", tmp_path)
     assert error.what.startswith(what)
     assert hint in error.hint
+
+
+@pytest.mark.parametrize("line", ['"A\\u001bB" = 1', 'env."A\\u001bB" = "1"'])
+def test_no_key_plays_tricks_on_the_terminal(line: str, tmp_path: Path) -> None:
+    write(tmp_path / "job.toml", f'{line}\ncommand = ["x"]\n')
+    what = refused("job.toml", tmp_path).what
+    assert (what.isprintable(), r"A\x1bB: " in what) == (True, True)
+
+
+@pytest.mark.parametrize("command", ["[]", "['', 'x']"])
+def test_an_empty_command_is_told_with_its_place(command: str, tmp_path: Path) -> None:
+    write(tmp_path / "job.toml", f"nodes = 1\ncommand = {command}\n")
+    assert refused("job.toml", tmp_path).what.startswith("job.toml:2: command: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("workers = 3", "in [tasks.worker] write count = 3"),
+        ("ps = true", "in [tasks.ps] write count = …"),
+        ("ps = '2'", "in [tasks.ps] write count = …"),
+        ("[ps]\ncount = 2", "in [tasks.ps] write count = …"),
+        ("chief = true", "in [tasks.chief] write count = 1"),
+        ("chief = false", "in [tasks.chief] write count = 0"),
+        ("no_chief = true", "in [tasks.chief] write count = 0"),
+        ("evaluator = 1", "in [tasks.evaluator] write count = 1"),
+        ("ps_builtin = true", 'write serve = ["ps"]'),
+        ("gpus-per-node = 2", "write gpus_per_node = …"),
+        ("dry_run = true", "that is for the command line: --dry-run"),
+    ],
+)
+def test_a_flag_for_a_key_is_told_what_to_write(line: str, hint: str, tmp_path: Path) -> None:
+    write(tmp_path / "job.toml", f'command = ["x"]\n{line}\n')
+    error = refused("job.toml", tmp_path)
+    assert (error.what.startswith("job.toml:2: "), error.hint) == (True, hint)
+
+
+@pytest.mark.parametrize("empty", ["[tasks]", "tasks = {}"])
+def test_an_empty_table_of_tasks_says_nothing(empty: str, tmp_path: Path) -> None:
+    user_file(f"{empty}\n")
+    write(tmp_path / "job.toml", f'command = ["x"]\n{empty}\n')
+    assert read("job.toml", tmp_path).spec.tasks == {}
+    assert read("job.toml --ps 1", tmp_path).spec.tasks == {"ps": TaskSpec(count=1)}
 
 
 def test_no_such_job_file(tmp_path: Path) -> None:
@@ -109,11 +167,16 @@ def test_no_such_job_file(tmp_path: Path) -> None:
 
 
 def test_a_job_file_that_is_no_text_or_no_file(tmp_path: Path) -> None:
-    (tmp_path / "job.toml").write_bytes(b"\xff\xfe")
-    assert refused("job.toml", tmp_path).what == "job.toml is not UTF-8 text"
+    (tmp_path / "job.toml").write_bytes(b'command = ["x"]\n\n# Universit\xe4t\n')
+    assert refused("job.toml", tmp_path).what == "job.toml:3: this is not UTF-8 text"
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(GridtfError, match=r"cannot read folder\.toml: Is a directory"):
         read("folder.toml", tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_job_file(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('command = ["x"]\nnodes = 0\n', encoding="utf-8-sig")
+    assert refused("job.toml", tmp_path).what.startswith("job.toml:2: nodes: ")
 
 
 def test_the_job_file_here_is_read_when_nothing_else_says_what_to_run(tmp_path: Path) -> None:
@@ -129,17 +192,22 @@ def test_the_job_file_here_is_read_when_nothing_else_says_what_to_run(tmp_path: 
 
 
 def test_paths_are_meant_from_where_they_stand(tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path / "home")}
     user_file('run_root = "~/runs"\ntemplate = "own.sh.j2"\n')
-    write(tmp_path / "sub" / "job.toml", 'command = ["x"]\nchdir = "work"\nrun_dir = "/abs"\n')
-    # HOME is read by expanduser from the process itself
-    spec = read("sub/job.toml", tmp_path, home).spec
+    write(
+        tmp_path / "sub" / "job.toml",
+        'command = ["x"]\nchdir = "work"\nrun_dir = "/abs"\npython = "venv/bin/python"\n',
+    )
+    spec = read("sub/job.toml", tmp_path).spec
     assert spec.chdir == str(tmp_path / "sub" / "work")
     assert spec.run_dir == "/abs"
     assert spec.run_root == str(Path.home() / "runs")
     assert spec.template == str(Path(os.environ["XDG_CONFIG_HOME"]) / "gridtf" / "own.sh.j2")
+    assert spec.python == str(tmp_path / "sub" / "venv" / "bin" / "python")
     assert read("sub/job.toml --chdir .", tmp_path).spec.chdir == str(tmp_path)
     assert read("sub/job.toml", tmp_path, {"GRIDTF_SUBMIT_CHDIR": "env"}).spec.chdir == str(tmp_path / "env")
+    assert read("sub/job.toml --python python3.12", tmp_path).spec.python == "python3.12"
+    assert read("sub/job.toml --python=~/bin/python", tmp_path).spec.python == str(Path.home() / "bin" / "python")
+    assert read("sub/job.toml --chdir=~", tmp_path).spec.chdir == str(Path.home())
 
 
 # --- layers
@@ -220,9 +288,36 @@ def test_the_environment_layer(tmp_path: Path) -> None:
     assert "GRIDTF_SUBMIT_NODES" in error.hint
 
 
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("GRIDTF_SUBMIT_NO_CHIEF", "write GRIDTF_SUBMIT_CHIEF=0"),
+        ("GRIDTF_SUBMIT_NO_EVALUATOR", "write GRIDTF_SUBMIT_EVALUATOR=0"),
+        ("GRIDTF_SUBMIT_PS_BUILTIN", "write GRIDTF_SUBMIT_SERVE=ps"),
+    ],
+)
+def test_a_flag_that_is_no_variable_is_told_what_to_set(variable: str, hint: str, tmp_path: Path) -> None:
+    assert refused("-- x", tmp_path, {variable: "1"}).hint == hint
+    name, _, value = hint.removeprefix("write ").partition("=")
+    read("-- x", tmp_path, {name: value})
+
+
 def test_a_site_file_that_is_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no such file: /nowhere/site"):
-        read("-- x", tmp_path, {"GRIDTF_SITE_CONFIG": "/nowhere/site.toml"})
+    for path in ("/nowhere/site", "/dev/null/site"):
+        with pytest.raises(NotFoundError) as caught:
+            read("-- x", tmp_path, {"GRIDTF_SITE_CONFIG": path})
+        assert caught.value.what == f"GRIDTF_SITE_CONFIG: no such file: {path}"
+        assert caught.value.hint == "unset it, or set it to nothing for no file at all"
+
+
+def test_the_users_file_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = {name: value for name, value in os.environ.items() if name != "XDG_CONFIG_HOME"}
+    assert config.from_arguments(["--", "x"], {**without, "HOME": "/dev/null"}, tmp_path).sources.keys() == {"command"}
+    # a user whom the password file does not know
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    del without["HOME"]
+    assert config.from_arguments(["--", "x"], without, tmp_path).sources.keys() == {"command"}
 
 
 def test_a_type_with_nothing_to_run_is_named(tmp_path: Path) -> None:

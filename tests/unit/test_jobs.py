@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +16,19 @@ import pytest
 
 import gridtf
 from gridtf import submission
-from gridtf.errors import GridtfError
-from gridtf.schedulers.base import CANCELLED, COMPLETED, PENDING, RUNNING, JobStatus
+from gridtf.errors import GridtfError, MaybeSubmittedError, NotFoundError, RunDirError, SpecError
+from gridtf.job import Job
+from gridtf.observe import jobs as observe
+from gridtf.observe.records import Records
+from gridtf.observe.state import decide
+from gridtf.rundir import RunDir, write_record
+from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
 from gridtf.spec import JobSpec
-from gridtf.submission import Job
+from tests.support.python import environment, python
 from tests.support.scheduler import FakeScheduler
 
 RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
+VIEW = decide(RunDir("/r"), Records(), None, 0.0)
 
 
 def end(job: Job, state: str, **more: Any) -> None:
@@ -30,7 +42,7 @@ def end(job: Job, state: str, **more: Any) -> None:
 def test_many_jobs_are_one_question(fake: FakeScheduler, rough_path: Path) -> None:
     jobs = [submission.submit(RUNS) for _ in range(3)]
     fake.states = [JobStatus(PENDING, "Resources")]
-    views = submission.views(jobs)
+    views = observe.views([job.run for job in jobs])
     assert fake.asked == [["101", "102", "103"]]
     assert [(view.job_id, view.state, view.scheduler) for view in views] == [
         (number, PENDING, "slurm") for number in ("101", "102", "103")
@@ -55,11 +67,103 @@ def test_waiting_ends_with_the_job(fake: FakeScheduler, rough_path: Path, monkey
         if len(pauses) == 20:
             end(job, COMPLETED)
 
-    monkeypatch.setattr(submission.time, "sleep", sleep)
+    monkeypatch.setattr("time.sleep", sleep)
     view = job.wait(poll=1.0)
     assert (view.state, len(pauses)) == (COMPLETED, 20)
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0.1, 1.0)
+
+
+def test_a_cluster_s_scheduler_is_asked_seldom_and_its_verdict_seen_soon(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submission.submit(RUNS)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if sum(slept) > 1000:
+            end(job, COMPLETED)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert job.wait().state == COMPLETED
+    assert max(slept) == 2.0
+    assert sum(slept) < 1000 + 2.0
+    assert len(fake.asked) < 20 + 1000 / 10
+
+
+def test_this_machine_is_asked_as_before() -> None:
+    assert [observe.pace(replace(VIEW, scheduler=name)) for name in ("local", "slurm", "sge", "")] == [2, 10, 10, 2]
+
+
+def test_who_follows_a_job_asks_its_scheduler_seldom(fake: FakeScheduler, rough_path: Path) -> None:
+    job, now = submission.submit(RUNS), [0.0]
+    ended = observe.ending(job.run, lambda: now[0])
+    for _ in range(600):
+        assert not ended()
+        now[0] += 0.1
+    assert len(fake.asked) == 6
+    end(job, FAILED)
+    assert ended()
+    assert len(fake.asked) == 7
+
+
+def test_a_verdict_that_is_not_the_end_is_asked_about_once(fake: FakeScheduler, rough_path: Path) -> None:
+    job = submission.submit(RUNS)
+    ended = observe.ending(job.run, lambda: 0.0)
+    end(job, FAILED)
+    fake.states = [JobStatus(PENDING)]  # queued again
+    assert not any(ended() for _ in range(10))
+    assert len(fake.asked) == 1
+
+
+def test_what_is_no_run_directory_is_neither_waited_for_nor_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
+    job = Job("4711")
+    assert job.status().state == UNKNOWN
+    for ask in (job.wait, job.cancel, job.logs):
+        with pytest.raises(NotFoundError, match="4711 is not a run directory"):
+            ask()
+
+
+def test_waiting_ends_when_the_run_directory_is_removed(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submission.submit(RUNS)
+    monkeypatch.setattr("time.sleep", lambda seconds: shutil.rmtree(job.run_dir))
+    with pytest.raises(NotFoundError, match="is not a run directory"):
+        job.wait()
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ("{}", "submitted.json does not say which job it is"),
+        ('{"scheduler": ["slurm"], "job_id": "7"}', "submitted.json does not say which job it is"),
+        (None, "submitted.json: Is a directory"),
+    ],
+)
+def test_one_job_that_cannot_be_read_does_not_hide_the_others(
+    record: str | None, reason: str, fake: FakeScheduler, rough_path: Path
+) -> None:
+    bad, good = (submission.submit(RUNS) for _ in range(2))
+    bad.run.submitted.unlink()
+    if record is None:
+        bad.run.submitted.mkdir()
+    else:
+        bad.run.submitted.write_text(record)
+    seen = observe.views([bad.run, good.run])
+    assert [view.state for view in seen] == [UNKNOWN, RUNNING]
+    assert reason in seen[0].reason
+    with pytest.raises(RunDirError):
+        bad.status()
+
+
+def test_a_scheduler_of_a_later_gridtf_is_no_error(rough_path: Path) -> None:
+    job = Job(rough_path)
+    write_record(job.run.job, {})
+    write_record(job.run.submitted, {"scheduler": "pbs", "job_id": "7", "name": "n"})
+    assert (job.status().state, job.status().job_id) == (PENDING, "7")
+    assert "no scheduler is called 'pbs'" in job.status().reason
 
 
 def test_waiting_has_a_limit(fake: FakeScheduler, rough_path: Path) -> None:
@@ -88,6 +192,7 @@ def test_a_run_that_gridtf_did_not_submit_cannot_be_cancelled_by_it(fake: FakeSc
     attempt = job.run.new_attempt()
     attempt.plan.write_text(json.dumps({"nonce": "n", "job": {"id": "9", "name": "hand"}}))
     assert (job.id, job.name) == ("9", "hand")
+    attempt.launcher.write_text(json.dumps({"nonce": "n", "time": time.time()}))
     with pytest.raises(GridtfError, match="was not submitted by gridtf"):
         job.cancel()
 
@@ -96,3 +201,31 @@ def test_the_public_names(fake: FakeScheduler, rough_path: Path) -> None:
     job = gridtf.submit(gridtf.JobSpec(command=("x",)))
     assert isinstance(job, gridtf.Job)
     assert repr(job) == f"Job({str(job.run_dir)!r})"
+    assert {"ClusterResolver", "Context"} <= {*dir(gridtf.training)}
+    for name in gridtf.__all__:
+        assert name in dir(gridtf)
+        assert getattr(gridtf, name)
+    with pytest.raises(AttributeError, match="module 'gridtf' has no attribute 'sumbit'"):
+        gridtf.sumbit  # noqa: B018
+
+
+def test_gridtf_training_is_there_once_gridtf_is() -> None:
+    code = "import sys, gridtf; assert 'gridtf.training' not in sys.modules; gridtf.training.Context"
+    subprocess.run(python(code), env=environment(), timeout=60, check=True)
+
+
+def test_a_misspelt_name_is_found_by_a_type_checker(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    uses = tmp_path / "uses.py"
+    uses.write_text("import gridtf\ngridtf.submit\ngridtf.training\ngridtf.sumbit\n")
+    words = ["-m", "mypy", "--config-file=", "--cache-dir=/dev/null", "--follow-imports=skip", gridtf.__file__, uses]
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert 'uses.py:4: error: Module has no attribute "sumbit"' in done.stdout
+    assert "Found 1 error" in done.stdout
+
+
+@pytest.mark.parametrize("kind", [GridtfError, *GridtfError.__subclasses__(), SpecError, MaybeSubmittedError])
+def test_errors_get_through_to_another_process(kind: type[GridtfError]) -> None:
+    error = kind("nodes", "too many", hint="ask for fewer") if kind is SpecError else kind("too many", why="w")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), vars(again), str(again)) == (kind, vars(error), str(error))

@@ -46,12 +46,12 @@ def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: Request) -> No
     [
         (
             spec(workers=9, nodes=2, tasks_per_node=4),
-            "tasks",
+            "tasks.worker.count",
             "9 training tasks do not fit into 2 x 4 = 8 (nodes x tasks a node)",
         ),
         (
             spec(workers=3, nodes=1, gpus_per_node=2),
-            "tasks",
+            "tasks.worker.count",
             "3 training tasks do not fit into 1 x 2 = 2 (nodes x tasks a node)",
         ),
         (
@@ -59,6 +59,12 @@ def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: Request) -> No
             "tasks_per_node",
             "4 tasks x 1 GPUs need more than gpus_per_node = 2",
         ),
+        (
+            JobSpec(command=("x",), nodes=2, gpus_per_node=2, tasks={"worker": TaskSpec(count=8, gpus=3)}),
+            "tasks.worker.gpus",
+            "3 GPUs a task, but gpus_per_node is 2",
+        ),
+        (spec(gpus_per_node=0, gpus_per_task=1), "gpus_per_task", "1 GPUs a task, but gpus_per_node is 0"),
     ],
 )
 def test_counts_that_do_not_fit_are_told_with_the_numbers(asked: JobSpec, key: str, numbers: str) -> None:

@@ -72,6 +72,15 @@ def test_the_script_s_log_is_shown_until_a_task_has_one(run: RunDir) -> None:
     assert read(run, "job", "worker:1") == "worker:1 | a\njob | setting up\n"
 
 
+def test_who_may_not_read_the_plan_reads_the_logs_that_are_there(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = planned(run, "worker:10", "worker:2", "ps:0")
+    add(attempt, "worker:10", "c\n")
+    add(attempt, "worker:2", "b\n")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert read(run) == "worker:2 | b\nworker:10 | c\n"
+    assert read(run, "worker:10") == "c\n"
+
+
 def test_the_latest_attempt_counts(run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", "old\n")
     add(planned(run, "worker:0"), "worker:0", "new\n")
@@ -79,8 +88,10 @@ def test_the_latest_attempt_counts(run: RunDir) -> None:
 
 
 def test_a_task_that_is_not_there_is_named_with_those_that_are(run: RunDir) -> None:
-    with pytest.raises(NotFoundError, match="the job has no tasks yet"):
-        read(run, "worker:0")
+    for call in (lambda: read(run, "worker:0"), lambda: follow(run, Script(), ["worker:0"])):
+        with pytest.raises(NotFoundError, match="the job has no tasks yet") as caught:
+            call()
+        assert caught.value.hint == "--task job shows what its script has printed"
     planned(run, "chief:0", *(f"worker:{index}" for index in range(40)))
     with pytest.raises(NotFoundError) as caught:
         read(run, "wroker:0")

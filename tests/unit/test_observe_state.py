@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dic
     if not has_launcher:
         assert "do the hosts see that folder?" in seen.hint
         assert "before the launcher began" in begun.reason
-    assert (seen if has_launcher else begun).hint == "see /runs/digits-1/job.log"
+    assert begun.hint == "see /runs/digits-1/job.log"
+    assert not (has_launcher and seen.hint)  # there is no such file
     assert (seen.ended, seen.exit_code) == (None, 1)
 
 
@@ -197,6 +199,38 @@ def test_without_the_queue_and_without_a_launcher() -> None:
     assert begun.state == UNKNOWN
     assert "job script has begun" in begun.reason
     assert view(None, **{**NOTHING_YET, "submitted": None}).state == UNKNOWN
+
+
+# --- tasks that joined by themselves
+
+
+def joined(*ranks: str, age: float = 1.0) -> JobView:
+    """ranks: the states of worker:0 and worker:1, as far as their keepers have told them."""
+    hosts = tuple(
+        {"nonce": NONCE, "time": NOW - age, "tasks": {f"worker:{index}": {"state": state}}}
+        for index, state in enumerate(ranks)
+    )
+    two = {**plan(), "tasks": plan()["tasks"][:2]}
+    return view(None, submitted=None, joined=True, launcher=None, plan=two, hosts=hosts)
+
+
+def test_tasks_that_joined_run_as_long_as_one_of_them_lives() -> None:
+    for seen in (joined("RUNNING", "RUNNING"), joined("ENDED", "RUNNING"), joined("RUNNING")):
+        assert (seen.state, seen.over) == (RUNNING, False)
+
+
+def test_how_tasks_that_joined_have_ended_is_never_guessed() -> None:
+    for seen in (joined("ENDED", "ENDED"), joined("ENDED", "RUNNING", age=3600), joined("ENDED", age=3600)):
+        assert (seen.state, seen.over, seen.exit_code) == (UNKNOWN, True, None)
+        assert "none of its tasks is alive any more; how they end, only what started them knows" in seen.reason
+    assert joined("ENDED", "ENDED").ended == NOW - 1
+    assert task_states(joined("ENDED", "RUNNING", age=3600)) == {"worker:0": "ENDED", "worker:1": UNKNOWN}
+
+
+def test_tasks_that_are_still_joining_have_not_ended() -> None:
+    for seen in (joined(), joined("ENDED")):
+        assert (seen.state, seen.over) == (UNKNOWN, False)
+        assert "joining" in seen.reason
 
 
 # --- tasks
@@ -299,6 +333,16 @@ def test_the_end_of_the_script_s_log_is_shown_where_there_is_no_verdict(run: Run
     assert (len(seen.cause["tail"]), seen.cause["tail"][-1]) == (20, "module: command not found")
     write_record(run.cancelled, CANCEL)
     assert seen_in(run, GONE).state == CANCELLED
+
+
+def test_what_only_its_owner_may_read_hides_neither_state_nor_verdict(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt(run, plan=plan(), verdict=verdict(FAILED))
+    write_record(run.job, {"spec": {}})
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    seen = job_view(run, None, None, NOW)
+    assert (seen.state, seen.reason, seen.tasks) == (FAILED, "so it FAILED", ())
 
 
 def test_an_empty_or_missing_run_directory_is_no_error(run: RunDir) -> None:

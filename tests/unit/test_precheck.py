@@ -1,7 +1,8 @@
-"""What is known to fail before anything is submitted: entry functions."""
+"""What is known to fail before anything is submitted: entry functions, set-up lines, paths that nobody can look at."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,57 @@ def test_entry_functions_that_only_the_job_can_tell_about(rough_path: Path) -> N
     (rough_path / "package" / "sub.py").write_text("def main(): ...\n")
     entry("package:main", rough_path)
     entry("package.sub:main", rough_path)
+
+
+def test_gridtfs_own_main_is_no_module_of_the_user(rough_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no module __main__ in "):
+        entry("__main__:main", rough_path)
+
+
+# --- set-up lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["true", "echo 'abc"], "unexpected EOF while looking for matching `''"),
+        (["if true; then"], "syntax error: unexpected end of file"),
+        (["cat <<END\nabc"], "here-document at line 1 delimited by end-of-file (wanted `END')"),
+        (["true", "fi"], "syntax error near unexpected token `fi'"),
+    ],
+)
+def test_set_up_lines_that_bash_cannot_read(lines: list[str], said: str, rough_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        submission.prepare(dataclasses.replace(RUNS, setup=lines), {"setup": "job.toml:3"})
+    assert caught.value.what == f"job.toml:3: setup: bash cannot read this: {said}"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["if true", "then", "  cat <<END", "it's text", "END", "fi"],
+        ["shopt -s extglob", "ls !(x)"],
+        [b"export A='\xff'".decode(errors="surrogateescape"), "export B='été'"],
+    ],
+)
+def test_set_up_lines_that_bash_can_read_are_not_run(lines: list[str], rough_path: Path) -> None:
+    submission.prepare(dataclasses.replace(RUNS, setup=[*lines, f"touch '{rough_path.parent}/ran'"]))
+    assert not (rough_path.parent / "ran").exists()
+
+
+def test_set_up_lines_where_there_is_no_bash(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(rough_path))
+    submission.prepare(dataclasses.replace(RUNS, setup=["if true"]))
+
+
+# --- paths
+
+
+@pytest.mark.parametrize("key", ["chdir", "template", "entry"])
+def test_a_path_that_nobody_can_look_at(key: str, rough_path: Path) -> None:
+    long = "x" * 256
+    values: dict[str, Any] = {"entry": f"{long}:main", "command": ()} if key == "entry" else {key: long}
+    with pytest.raises(UsageError) as caught:
+        submission.prepare(dataclasses.replace(RUNS, **values), {key: "--option"})
+    assert caught.value.what.startswith("--option: cannot look at ")
+    assert caught.value.what.endswith(": File name too long")

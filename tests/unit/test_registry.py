@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from gridtf import registry
 from gridtf.errors import NotFoundError, RunDirError
 from gridtf.registry import Entry
+from gridtf.rundir import RunDir
 
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
@@ -54,22 +56,64 @@ def test_an_id_may_hold_what_a_file_name_cannot(tmp_path: Path) -> None:
     assert [entry.job_id for entry in registry.entries(os.environ)] == ["12-x-y-1"]
 
 
-def test_a_run_that_is_gone_is_passed_over_while_there_is_another(tmp_path: Path) -> None:
-    older = add(tmp_path / "older", job_id="1", now=1.0)
-    gone = add(tmp_path / "gone", job_id="2", now=2.0)
+def test_a_name_never_means_an_older_run_because_the_newest_is_gone(tmp_path: Path) -> None:
+    """Or `gridtf cancel` would end another job than the one that was meant."""
+    oldest = add(tmp_path / "oldest", job_id="1", now=1.0)
+    older = add(tmp_path / "older", job_id="2", now=2.0)
+    gone = add(tmp_path / "gone", job_id="3", now=3.0)
     (gone / "job.json").unlink()
     gone.rmdir()
-    assert find("digits", tmp_path) == older
-    assert [entry.run_dir for entry in registry.entries(os.environ)] == [None, older]
-    with pytest.raises(NotFoundError, match="the run directory of 2 is no longer there") as caught:
-        find("2", tmp_path)
-    assert str(gone) in caught.value.why
+    with pytest.raises(NotFoundError) as caught:
+        find("digits", tmp_path)
+    assert caught.value.what == f"the newest run called digits (job 3) is gone: {gone}"
+    assert caught.value.hint == f"the one before it is there: {older}"
+    with pytest.raises(NotFoundError, match=r"job 3\) is gone") as caught:
+        find("3", tmp_path)
+    assert "gridtf list" in caught.value.hint
+    assert list(registry.runs(os.environ)) == [older, oldest]
+
+
+def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, real = add(tmp_path / "closed"), os.listdir
+
+    def listdir(path: Path) -> list[str]:
+        if path == closed:
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    for job in ("digits", "7", str(closed)):
+        with pytest.raises(RunDirError, match=r"cannot list .*closed: Permission denied") as caught:
+            find(job, tmp_path)
+        assert caught.value.hint == "ask its owner to let you read it"
+    assert list(registry.runs(os.environ)) == [closed]
 
 
 def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
-    add(tmp_path / "a")
-    (registry.folder(os.environ) / "notes.txt").write_text("mine")
-    assert len(list(registry.entries(os.environ))) == 1
+    run = add(tmp_path / "a")
+    folder = registry.folder(os.environ)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "20990101-000000.000000,slurm,8,digits").write_text("mine too")
+    (folder / "20990101-000000.000001,slurm,7,digits").mkdir()
+    assert list(registry.runs(os.environ)) == [run]
+    assert find("digits", tmp_path) == find("7", tmp_path) == run
+    with pytest.raises(NotFoundError, match="no job is called 8"):
+        find("8", tmp_path)
+
+
+def test_a_run_that_was_started_twice_is_one_run(tmp_path: Path) -> None:
+    run = add(tmp_path / "a")
+    registry.add(run, scheduler="slurm", job_id="8", name="digits", now=2e9, environ=os.environ)
+    assert list(registry.runs(os.environ)) == [run]
+
+
+def test_only_as_many_runs_are_looked_at_as_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        add(tmp_path / str(number), now=float(number))
+    looked: list[Path] = []
+    real = registry.is_run
+    monkeypatch.setattr(registry, "is_run", lambda path: looked.append(path) or real(path))
+    assert len(list(itertools.islice(registry.runs(os.environ), 3))) == len(looked) == 3
 
 
 def test_an_unknown_job_is_told_the_nearest(tmp_path: Path) -> None:
@@ -107,9 +151,25 @@ def test_the_folder_follows_xdg() -> None:
     assert registry.folder({"HOME": "/h"}) == Path("/h/.local/state/gridtf/runs")
 
 
+def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.delenv("HOME")
+    with pytest.raises(RunDirError, match="there is no home for the index of runs") as caught:
+        registry.find("digits", {}, tmp_path)
+    assert caught.value.hint == "set HOME or XDG_STATE_HOME"
+    assert registry.folder({"XDG_STATE_HOME": "/x"}) == Path("/x/gridtf/runs")
+    run = tmp_path / "run"
+    RunDir(run).path.mkdir()
+    RunDir(run).new_attempt()
+    assert registry.find(str(run), {}, tmp_path) == run
+
+
 def test_entries_are_values(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     (entry,) = registry.entries(os.environ)
     name = "20231114-221320.500000,slurm,7,digits"
     assert entry == Entry("slurm", "7", "digits", registry.folder(os.environ) / name)
-    assert entry.run_dir == run
+    assert entry.target == run

@@ -15,6 +15,7 @@ from gridtf import render, resources
 from gridtf.errors import GridtfError, NotFoundError, SpecError
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec
+from gridtf.units import LONGEST_VARIABLE
 from tests.support.rendering import NASTY, plan
 
 SCHEDULERS = ("local", "slurm", "sge")
@@ -23,7 +24,7 @@ FAKE_BOOTSTRAP = "gridtf_exec() { exec /usr/bin/env -0; }\n"
 
 def bash(script: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[bytes]:
     path = cwd / "job.sh"
-    path.write_bytes(script.encode())
+    path.write_bytes(script.encode(errors="surrogateescape"))
     return subprocess.run(
         ["bash", str(path)],
         cwd=cwd,
@@ -122,7 +123,7 @@ def test_variables_that_bash_does_not_take_are_refused_and_all_others_arrive(tmp
         try:
             render.script(plan("local", env={name: value}))
         except SpecError as error:
-            assert error.key == f"env.{name}"
+            assert (error.key, error.problem) == (f"env.{name}", f"bash itself sets {name}")
         else:
             taken[name] = value
     assert {"IFS", "PATH", "HOME"} <= set(taken)
@@ -137,6 +138,17 @@ def test_the_spec_in_the_script_is_without_the_login_side() -> None:
     text = render.script(plan("slurm", **values))
     spec = json.loads(text.split("GRIDTF_SPEC='")[1].split("'\n")[0])
     assert spec == {"command": ["python", "train.py"], "scheduler": "slurm", "mem": "1G"}
+
+
+@pytest.mark.parametrize("text", ["x", "\x80"])  # the latter takes six bytes
+def test_a_specification_that_no_program_could_be_handed_is_refused(text: str, tmp_path: Path) -> None:
+    rest = len(json.dumps({"command": ["train", ""], "scheduler": "local"}, indent=2)) + len("GRIDTF_SPEC=")
+    count = (LONGEST_VARIABLE - rest) // len(render._json(text)[1:-1])
+    environment(bash(render.script(runnable(tmp_path, chdir=None, command=["train", text * count])), tmp_path))
+    with pytest.raises(SpecError) as caught:
+        render.script(runnable(tmp_path, chdir=None, command=["train", text * (count + 1)]))
+    assert caught.value.key == "command"
+    assert re.search(r"has 1310[78]\d bytes, 131071 can be handed to a job", caught.value.problem)
 
 
 # --- set-up lines
@@ -160,9 +172,11 @@ def test_setup_is_verbatim_and_reaches_the_tasks(tmp_path: Path) -> None:
             "export TEXT=$(cat <<EOF\nit's ${LOADED}\nEOF\n)",
             "false || true",
             "echo $UNSET >/dev/null",
+            b"export BYTES='\xff\xfe'".decode(errors="surrogateescape"),
         )
     )
     assert (arrived[b"VENV"], arrived[b"LOADED"], arrived[b"TEXT"]) == (b"on", b"cuda", b"it's cuda")
+    assert arrived[b"BYTES"] == b"\xff\xfe"
 
 
 @pytest.mark.parametrize(
@@ -231,6 +245,42 @@ def test_a_template_can_use_files_beside_it(tmp_path: Path) -> None:
     (tmp_path / "part.j2").write_text("echo {{ name | quote }}\n")
     text = with_template(tmp_path / "own.j2", '{% extends "site.j2" %}', "local")
     assert "\necho train\n" in text
+
+
+def test_a_byte_order_mark_is_no_part_of_a_template(tmp_path: Path) -> None:
+    text = with_template(tmp_path / "own.j2", '\ufeff{% extends "slurm.sh.j2" %}')
+    assert text.startswith("#!/bin/bash\n")
+
+
+def test_a_template_may_have_new_blocks_where_they_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "site.j2").write_text(
+        '{% extends "slurm.sh.j2" %}{% block setup %}{% block modules %}{% endblock %}{{ super() }}{% endblock %}'
+    )
+    text = with_template(tmp_path / "own.j2", '{% extends "site.j2" %}{% block modules %}module load a\n{% endblock %}')
+    assert "\nmodule load a\n" in text
+    assert with_template(tmp_path / "whole.j2", "{% block anything %}echo a{% endblock %}") == "echo a"
+
+
+@pytest.mark.parametrize("parent", ['"slurm.sh.j2"', '"site.j2"'])
+def test_a_block_that_would_be_dropped_is_refused(parent: str, tmp_path: Path) -> None:
+    (tmp_path / "site.j2").write_text('{% extends "slurm.sh.j2" %}')
+    with pytest.raises(GridtfError) as caught:
+        with_template(tmp_path / "own.j2", f"{{% extends {parent} %}}\n{{% block setpu %}}\n{{% endblock %}}\n")
+    assert caught.value.what == f"{tmp_path}/own.j2:2: no template that this one extends has a block 'setpu'"
+    assert caught.value.hint == "did you mean setup?"
+
+
+@pytest.mark.parametrize(("scheduler", "other"), [("sge", "slurm"), ("slurm", "sge"), ("slurm", "local")])
+def test_a_template_for_another_scheduler_is_refused(scheduler: str, other: str, tmp_path: Path) -> None:
+    text = f'{{% extends "{other}.sh.j2" %}}'
+    with pytest.raises(GridtfError) as caught:
+        with_template(tmp_path / "own.j2", text, scheduler)
+    place = f"{tmp_path}/own.j2:1: {other}.sh.j2"
+    assert caught.value.what == f"{place} is another scheduler's template, this job goes to {scheduler}"
+    assert with_template(tmp_path / "own.j2", text, "local").startswith("#!/bin/bash\n")
+    with_template(tmp_path / "own.j2", '{% extends scheduler ~ ".sh.j2" %}', scheduler)
+    both = f'{{% if scheduler == "{other}" %}}{text}{{% else %}}{{% extends "{scheduler}.sh.j2" %}}{{% endif %}}'
+    with_template(tmp_path / "own.j2", both, scheduler)
 
 
 def test_a_relative_template_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from gridtf import rundir
 from gridtf.errors import RunDirError
-from gridtf.rundir import Attempt, RunDir, read_record, read_text, shown, write_record, write_text
+from gridtf.rundir import Attempt, RunDir, read_private, read_record, read_text, shown, write_record, write_text
 from tests.support.python import environment, python
 
 
@@ -128,8 +128,23 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         write_text(tmp_path / "job.sh", "echo")
     with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "job.sh", "echo \udcff")
+        write_text(tmp_path / "job.sh", "echo \ud800")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_text_may_hold_any_byte_of_a_command_line(tmp_path: Path) -> None:
+    write_text(tmp_path / "job.sh", "echo \udcff\n", mode=0o700)
+    assert (tmp_path / "job.sh").read_bytes() == b"echo \xff\n"
+    assert (tmp_path / "job.sh").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_another_s_to_read_is_as_good_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.json"
+    assert read_private(path) is None
+    write_record(path, {"a": 1}, mode=0o600)
+    assert read_private(path) == {"a": 1}
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert read_private(path) is None
 
 
 def test_the_folder_above_is_missing(tmp_path: Path) -> None:
@@ -152,10 +167,13 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     command = python(code, tmp_path)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
     # pytest's own folders may be closed to others; then not even the listing is allowed
-    what, hint = done.stdout.splitlines()
-    assert what.endswith(": Permission denied")
-    assert what.startswith((f"cannot make {tmp_path}/attempt-1", f"cannot list {tmp_path}"))
-    assert hint == "choose a folder of yours with --run-dir or --run-root"
+    assert done.stdout.splitlines() in (
+        [
+            f"cannot make {tmp_path}/attempt-1: Permission denied",
+            "choose a folder of yours with --run-dir or --run-root",
+        ],
+        [f"cannot list {tmp_path}: Permission denied", "ask its owner to let you read it"],
+    )
 
 
 # --- reading
@@ -239,6 +257,7 @@ def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypa
     with pytest.raises(RunDirError) as caught:
         rundir.names(tmp_path)
     assert caught.value.what == f"cannot list {tmp_path}: Permission denied"
+    assert caught.value.hint == "ask its owner to let you read it"
 
 
 # --- attempts

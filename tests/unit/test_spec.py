@@ -19,6 +19,7 @@ RUNS = ("python", "train.py")
         ("command", {"command": "python train.py"}),
         ("command", {"command": ["python", 3]}),
         ("command", {"command": ["a\0b"]}),
+        ("command", {"command": ["", "a"]}),
         ("entry", {"entry": "train"}),
         ("entry", {"entry": "train:main", "command": RUNS}),
         ("name", {"name": "two words"}),
@@ -60,6 +61,9 @@ RUNS = ("python", "train.py")
         ("serve", {"serve": ["chief"]}),
         ("serve", {"serve": ["worker"]}),
         ("serve", {"serve": ["ps"], "tasks": {"ps": TaskSpec(command=("x",))}}),
+        ("tasks", {"tasks": ["ps"]}),
+        ("tasks.ps", {"tasks": {"ps": 1}}),
+        ("tasks.ps", {"tasks": {"ps": {"count": 1}}}),
         ("tasks.pss", {"tasks": {"pss": TaskSpec(count=1)}}),
         ("tasks.ps.count", {"tasks": {"ps": TaskSpec(count=-1)}}),
         ("tasks.ps.gpus", {"tasks": {"ps": TaskSpec(gpus=1)}}),
@@ -88,6 +92,7 @@ def test_what_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any
         ({"scheduler": "slrum"}, "did you mean slurm?"),
         ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
         ({"success_policy": "chef"}, "did you mean chief?"),
+        ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),
     ],
 )
 def test_a_near_miss_is_told_the_right_word(values: dict[str, Any], hint: str) -> None:
@@ -122,6 +127,14 @@ def test_a_spec_survives_json() -> None:
     assert JobSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
+def test_lists_are_kept_as_tuples() -> None:
+    lists = JobSpec(
+        command=["a"], setup=["b"], native=["-c"], serve=["ps"], tasks={"worker": TaskSpec(command=["d"], mem=1024)}
+    )
+    assert (lists.command, lists.setup, lists.native, lists.serve) == (("a",), ("b",), ("-c",), ("ps",))
+    assert lists.task("worker").command == ("d",)
+
+
 def test_only_what_differs_from_the_defaults_is_kept() -> None:
     assert JobSpec(command=RUNS, kill_grace=5.0, gpu_resource="gpu").to_dict() == {"command": ["python", "train.py"]}
 
@@ -153,3 +166,12 @@ def test_counts_of_task_types() -> None:
     spec = JobSpec(command=RUNS, tasks={"ps": TaskSpec(count=2), "evaluator": TaskSpec(), "chief": TaskSpec(count=0)})
     counts = {name: spec.count(name) for name in ("worker", "ps", "evaluator", "chief", "master")}
     assert counts == {"worker": None, "ps": 2, "evaluator": 1, "chief": 0, "master": 0}
+
+
+def test_what_was_given_may_change_afterwards() -> None:
+    """As in a loop over what to try next."""
+    env, tasks = {"LR": "0.1"}, {"worker": TaskSpec(count=1)}
+    spec, table = JobSpec(command=("train",), env=env, tasks=tasks), TaskSpec(env=env)
+    env["LR"] = "0.2"
+    tasks["worker"] = TaskSpec(count=2)
+    assert (spec.env, spec.count("worker"), table.env) == ({"LR": "0.1"}, 1, {"LR": "0.1"})

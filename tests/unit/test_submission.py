@@ -16,11 +16,11 @@ import pytest
 
 import gridtf
 from gridtf import registry, resources, submission
-from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, SchedulerError, UsageError
+from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, SchedulerError, SpecError, UsageError
+from gridtf.job import Job
 from gridtf.rundir import Record
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec, TaskSpec
-from gridtf.submission import Job
 from tests.support.scheduler import FakeScheduler
 
 RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
@@ -79,8 +79,8 @@ def test_the_scheduler_is_found_where_none_is_named(fake: FakeScheduler, rough_p
         ({"template": "nowhere"}, {"template": "--template"}, "--template: there is no file "),
         (
             {"tasks": {"worker": TaskSpec(count=3)}, "nodes": 1, "tasks_per_node": 2},
-            {},
-            "tasks: 3 training tasks do not",
+            {"tasks.worker.count": "job.toml:4"},
+            "job.toml:4: tasks.worker.count: 3 training tasks do not",
         ),
         (
             {"tasks_per_node": 4, "gpus_per_node": 2},
@@ -146,6 +146,20 @@ def test_a_run_directory_is_never_used_twice(fake: FakeScheduler, rough_path: Pa
     assert first.run.submitted.exists()
 
 
+@pytest.mark.parametrize("method", ["submit_command", "elements"])
+def test_what_the_scheduler_cannot_express_is_told_with_its_place(
+    method: str, fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(_: object) -> tuple[str, ...]:
+        raise SpecError("run_dir", "is wrong")
+
+    monkeypatch.setattr(fake, method, wrong)
+    with pytest.raises(UsageError) as caught:
+        submission.submit(RUNS, {"run_dir": "job.toml:3"})
+    assert caught.value.what == "job.toml:3: run_dir: is wrong"
+    assert tree(rough_path) == set()
+
+
 @pytest.mark.parametrize("run_root", [None, "runs"])
 def test_a_refusal_leaves_nothing_behind(run_root: str | None, fake: FakeScheduler, rough_path: Path) -> None:
     fake.refuses = "sbatch: error: invalid partition"
@@ -168,6 +182,64 @@ def test_a_job_that_may_be_there_keeps_its_run_directory(
     with pytest.raises(MaybeSubmittedError):
         submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
     assert Path("mine/job.sh").exists()
+
+
+def test_ctrl_c_while_the_scheduler_takes_the_job_keeps_its_run_directory(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(plan: Plan) -> Record:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "submit", interrupted)
+    with pytest.raises(MaybeSubmittedError, match="interrupted while the scheduler, slurm, was taking") as caught:
+        submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
+    assert caught.value.exit_code == 130
+    assert str(rough_path / "mine") in caught.value.why
+    assert "before you submit it again" in caught.value.hint
+    assert Path("mine/job.sh").exists()
+
+
+def test_ctrl_c_before_that_leaves_nothing_behind(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(plan: Plan) -> tuple[str, ...]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "check", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        submission.submit(RUNS)
+    assert tree(rough_path) == set()
+
+
+def test_what_may_hold_a_password_is_its_owner_s_alone(fake: FakeScheduler, rough_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        run = submission.submit(dataclasses.replace(RUNS, env={"TOKEN": "secret"})).run
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (run.script, run.job)] == [0o700, 0o600]
+    assert "secret" not in run.submitted.read_text()
+
+
+def test_a_refused_submission_takes_away_no_folder_that_another_needs(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = submission.make_folder, ["another"]
+
+    def make_folder(path: Path, **more: bool) -> None:
+        real(path, **more)
+        if refused:
+            refused.pop()
+            path.rmdir()
+
+    monkeypatch.setattr(submission, "make_folder", make_folder)
+    assert submission.submit(RUNS).run.submitted.exists()
+
+
+def test_a_present_folder_that_has_been_removed_is_told(fake: FakeScheduler, rough_path: Path) -> None:
+    rough_path.rmdir()
+    with pytest.raises(RunDirError, match="the present folder is no longer there"):
+        submission.submit(RUNS)
 
 
 def test_notes_of_the_scheduler_are_not_for_the_record(

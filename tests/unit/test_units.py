@@ -20,6 +20,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
         ("100:00:00", 100 * HOUR),
         ("1-12", 36 * HOUR),
         ("1-0", DAY),
+        ("0-36:00:00", 36 * HOUR),
         ("1-2:3", DAY + 2 * HOUR + 3 * MINUTE),
         ("1-02:03:04", DAY + 2 * HOUR + 3 * MINUTE + 4),
         ("90m", 90 * MINUTE),
@@ -45,7 +46,10 @@ def test_walltimes_in_slurms_spellings_and_with_units(text: str | int, seconds: 
         "1:60",
         "1:60:00",
         "1:00:60",
-        "1-24",
+        "٣",
+        "1_0",
+        "+3",
+        "UNLIMITED",
         "1-1:60",
         "1.5",
         "5x",
@@ -57,6 +61,13 @@ def test_what_is_no_walltime_is_refused_with_its_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a walltime") as caught:
         parse_walltime(text)
     assert repr(text.strip()) in str(caught.value)
+
+
+def test_a_walltime_that_no_timer_holds_is_refused() -> None:
+    assert parse_walltime(f"{2**31 - 1}s") == 2**31 - 1
+    for text in (f"{2**31}s", "25000-0", "40000d"):
+        with pytest.raises(ValueError, match=f"'{text}' is longer than 24855 days"):
+            parse_walltime(text)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +86,7 @@ def test_memory_in_mib_rounded_up(text: str | int, mib: int) -> None:
     assert parse_memory(text) == mib
 
 
-@pytest.mark.parametrize("text", ["", "0", "G", "-1G", "1X", "lots", "1e3"])
+@pytest.mark.parametrize("text", ["", "0", "G", "-1G", "1X", "lots", "1e3", "٣", "9" * 400])
 def test_what_is_no_memory_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a memory size"):
         parse_memory(text)
@@ -86,7 +97,7 @@ def test_node_counts(text: str | int, nodes: tuple[int, int]) -> None:
     assert parse_nodes(text) == nodes
 
 
-@pytest.mark.parametrize("text", ["", "0", "4-2", "0-2", "-3", "2-", "n1", "1,2"])
+@pytest.mark.parametrize("text", ["", "0", "4-2", "0-2", "-3", "2-", "n1", "1,2", "+3", "٣"])
 def test_what_is_no_node_count_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a node count"):
         parse_nodes(text)

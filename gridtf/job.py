@@ -1,0 +1,138 @@
+"""What can be asked of a submitted job, in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gridtf import jobrecords, registry, schedulers
+from gridtf.errors import GridtfError, RunDirError
+from gridtf.observe import jobs, logs
+from gridtf.observe.records import read_submitted
+from gridtf.observe.state import JobView
+from gridtf.rundir import Record, RunDir, read_private, write_record
+from gridtf.spec import JobSpec
+
+_FIRST_POLL = 0.1
+_LONGEST_REST = 2.0
+_CANCEL_MARGIN = 15.0
+
+
+class Job:
+    """A submitted job, known by its run directory. Making one touches nothing.
+
+    notes: what the submitter should know beside it; mostly empty. What is asked of it raises RunDirError when the run
+    directory cannot be read, and all but status raise NotFoundError when it is none.
+    """
+
+    def __init__(self, run_dir: str | Path, notes: Sequence[str] = ()) -> None:
+        self.run = RunDir(Path(run_dir).absolute())
+        self.notes = tuple(notes)
+
+    def __repr__(self) -> str:
+        return f"Job({str(self.run_dir)!r})"
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return self.run.path
+
+    @property
+    def id(self) -> str:
+        """The scheduler's id of the job."""
+        return str(self._record().get("job_id", ""))
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self._record().get("name", self.run_dir.name))
+
+    def status(self) -> JobView:
+        """How the job stands, from its run directory and its scheduler's queue. A scheduler that does not answer is no
+        error."""
+        return jobs.view(self.run)
+
+    def wait(self, timeout: float | None = None, poll: float | None = None) -> JobView:
+        """Wait for the end of the job, or for timeout seconds, whichever comes first; ``over`` tells them apart.
+
+        poll: the longest time between two questions to the scheduler, in seconds (None: 2 on this machine, 10
+        elsewhere); the first ones follow each other faster.
+        """
+        for view in self.watch(timeout, poll):
+            last = view
+        return last
+
+    def watch(self, timeout: float | None = None, poll: float | None = None) -> Iterator[JobView]:
+        """The job's view at every look, until it has ended or timeout seconds have passed. As wait."""
+        until = None if timeout is None else time.monotonic() + timeout
+        pause = _FIRST_POLL
+        while True:
+            registry.need_run(self.run_dir)
+            view = self.status()
+            yield view
+            left = None if until is None else until - time.monotonic()
+            if view.over or (left is not None and left <= 0):
+                return
+            pause = min(pause, jobs.pace(view) if poll is None else poll)
+            self._rest(pause if left is None else min(pause, left))
+            pause *= 1.3
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep so long, or until there is a verdict."""
+        before = jobs.verdict(self.run)
+        while seconds > 0 and jobs.verdict(self.run) == before:
+            time.sleep(min(seconds, _LONGEST_REST))
+            seconds -= _LONGEST_REST
+
+    def cancel(self, wait: float | None = None) -> JobView:
+        """End the job. Waits until it has ended, at most wait seconds (None: a little more than its kill_grace); one
+        that does not heed it is then ended by force.
+
+        One that has ended already is left as it is. Raises SchedulerError when the scheduler refuses, GridtfError when
+        the job was not submitted by gridtf.
+        """
+        registry.need_run(self.run_dir)
+        view = self.status()
+        if view.over:
+            return view
+        submitted = read_submitted(self.run)
+        if submitted is None:
+            raise GridtfError(
+                f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"
+            )
+        with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
+            write_record(self.run.cancelled, {**jobrecords.who(), "time": time.time()})
+        try:
+            schedulers.get(submitted["scheduler"]).cancel(submitted)
+        except BaseException:
+            self.run.cancelled.unlink(missing_ok=True)  # it was not, and must not be called so when it ends
+            raise
+        view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=0.5)
+        if view.over:
+            return view
+        schedulers.get(submitted["scheduler"]).cancel(submitted, force=True)
+        return self.wait(_CANCEL_MARGIN, poll=0.5)
+
+    def logs(self, task: str | None = None, tail: int | None = None) -> str:
+        """What the tasks have printed so far, each line with its task's name, or what one task has.
+
+        task: such as ``worker:0``, or ``job`` for the job script's own log. tail: the last lines of each log. Raises
+        NotFoundError for a task that is not there.
+        """
+        registry.need_run(self.run_dir)
+        return "".join(logs.read(self.run, [task] if task else None, tail))
+
+    def _record(self) -> Record:
+        submitted = read_private(self.run.submitted)
+        if submitted is not None:
+            return submitted
+        latest = self.run.latest()
+        job = ((read_private(latest.plan) if latest else None) or {}).get("job", {})
+        return {"job_id": job.get("id", ""), "name": job.get("name", self.run_dir.name)}
+
+
+def _grace(run: RunDir) -> float:
+    job = read_private(run.job) or {}
+    return JobSpec.from_dict(job.get("spec", {})).kill_grace

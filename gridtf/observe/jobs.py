@@ -1,0 +1,111 @@
+"""How jobs stand: reads their run directories, and asks each scheduler once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gridtf import schedulers
+from gridtf.errors import GridtfError, RunDirError
+from gridtf.observe.records import Records, read_submitted
+from gridtf.observe.state import JobView, decide, job_view
+from gridtf.rundir import Record, RunDir, names
+from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus
+
+Key = tuple[str, str]  # scheduler, job id
+_HERE, _ELSEWHERE = 2.0, 10.0
+
+
+def views(runs: Sequence[RunDir]) -> list[JobView]:
+    """How these jobs stand, asking each scheduler once however many there are. One that cannot be read is UNKNOWN."""
+
+    def unreadable(run: RunDir, error: RunDirError) -> JobView:
+        nothing = decide(run, Records(), None, time.time())
+        return replace(nothing, state=UNKNOWN, reason=error.what, hint=error.hint)
+
+    return _look(runs, unreadable)
+
+
+def view(run: RunDir) -> JobView:
+    """How this job stands. Raises RunDirError when it cannot be read."""
+
+    def unreadable(_: RunDir, error: RunDirError) -> JobView:
+        raise error
+
+    return _look([run], unreadable)[0]
+
+
+def pace(seen: JobView) -> float:
+    """Seconds between two questions about this job: a cluster's one controller answers everybody's."""
+    return _HERE if seen.scheduler in ("local", "") else _ELSEWHERE
+
+
+def verdict(run: RunDir) -> Path | None:
+    """The latest attempt's verdict, once it is there: to look for it costs the scheduler nothing."""
+    latest = run.latest()
+    return latest.verdict if latest and latest.verdict.name in names(latest.path) else None
+
+
+def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
+    """Whether this job has ended, to be called often: its scheduler is asked when a verdict has come, else seldom."""
+    seen: JobView | None = None
+    told: Path | None = None
+    asked = 0.0
+
+    def ended() -> bool:
+        nonlocal seen, told, asked
+        known = verdict(run)
+        if seen is None or known != told or clock() - asked >= pace(seen):
+            seen, told, asked = view(run), known, clock()
+        return seen.over
+
+    return ended
+
+
+def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], JobView]) -> list[JobView]:
+    records: dict[RunDir, Record | None] = {}
+    found: dict[RunDir, JobView] = {}
+    for run in runs:
+        try:
+            records[run] = read_submitted(run)
+        except RunDirError as error:
+            found[run] = unreadable(run, error)
+
+    def look(run: RunDir, status: JobStatus | None) -> None:
+        try:
+            found[run] = job_view(run, records[run], status, now)
+        except RunDirError as error:
+            found[run] = unreadable(run, error)
+
+    queue, now = _ask("query", records.values()), time.time()
+    for run, record in records.items():
+        look(run, queue.get(_key(record)))
+    # of those that have left the queue without a verdict, a site with accounting still knows more
+    lost = [run for run in records if found[run].state in ENDED and found[run].ended is None]
+    history = _ask("accounting", [records[run] for run in lost])
+    for run in lost:
+        if status := history.get(_key(records[run])):
+            look(run, status)
+    return [found[run] for run in runs]
+
+
+def _key(record: Record | None) -> Key | None:
+    return (record["scheduler"], record["job_id"]) if record else None
+
+
+def _ask(what: str, submitted: Iterable[Record | None]) -> Mapping[Key | None, JobStatus]:
+    """What the schedulers say; one that does not answer is no error: the files say most. what: query or accounting."""
+    by_scheduler: dict[str, list[Record]] = {}
+    for record in submitted:
+        if record is not None:
+            by_scheduler.setdefault(record["scheduler"], []).append(record)
+    found: dict[Key | None, JobStatus] = {}
+    for name, records in by_scheduler.items():
+        try:
+            answers = getattr(schedulers.get(name), what)(records)
+        except GridtfError as error:
+            answers = {record["job_id"]: JobStatus(UNKNOWN, error.what) for record in records}
+        found.update({(name, job_id): status for job_id, status in answers.items()})
+    return found
