@@ -30,8 +30,10 @@ class Task:
     """This process's place in the job.
 
     type, index: as in TF_CONFIG. cluster: task type -> ``host:port`` strings, in index order (without the
-    evaluator). rank, world_size: among the tasks that train; None for the others. gpus: what CUDA_VISIBLE_DEVICES
-    holds, item by item. output_dir: a folder that all tasks share, for checkpoints and exports.
+    evaluator). job_id, job_name: the scheduler's, empty where nobody says them. attempt: how many times all tasks of
+    the job have been started, this one included. rank, world_size: among the tasks that train; None for the others.
+    gpus: what CUDA_VISIBLE_DEVICES holds, item by item. run_dir: the run directory; output_dir: a folder in it that all
+    tasks share, for checkpoints and exports.
     """
 
     type: str
@@ -48,6 +50,7 @@ class Task:
 
     @property
     def name(self) -> str:
+        """Such as ``worker:0``."""
         return f"{self.type}:{self.index}"
 
     @property

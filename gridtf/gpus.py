@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +20,13 @@ from gridtf.errors import GridtfError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROCR = "ROCR_VISIBLE_DEVICES"
+_HIP = "HIP_VISIBLE_DEVICES"
 _STEP = "SLURM_STEP_GPUS"
+
+
+# How often to try within a second for the lock that every claim takes first. No longer: while it waits, nobody is told,
+# and a signal is held back.
+_TRIES = 50
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,16 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(index for index in named if index is not None))
 
 
+def declared(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """So many GPUs on a host where nobody tells how many there are, or those that CUDA_VISIBLE_DEVICES names there.
+
+    None where somebody does: then the others are hidden on purpose.
+    """
+    if "GRIDTF_LOCAL_GPUS" in environ or _from_driver():
+        return ()
+    return granted(environ) if VISIBLE in environ else tuple(str(index) for index in range(count))
+
+
 def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The GPUs that the scheduler gave this process. As CUDA reads them, -1 or NoDevFiles ends the list.
 
@@ -73,11 +90,11 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
     """What shows a task its GPUs and no others. environ: what shows this process all of them; share: of granted()."""
-    others = [name for name in ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK") if name in environ]
+    others = [name for name in (_HIP, "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK") if name in environ]
     if not share:
-        return dict.fromkeys((VISIBLE, _ROCR, "HIP_VISIBLE_DEVICES", *others), "")
+        return dict.fromkeys((VISIBLE, _ROCR, _HIP, *others), "")
     grant = granted(environ)
-    shown = {VISIBLE: ",".join(share)}
+    shown = {VISIBLE: ",".join(share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order in which all of us count
     for name in (_ROCR, *others):
         items = _listed(environ.get(name, ""))
         if items and len(items) == len(grant):
@@ -164,10 +181,18 @@ def claim(count: int, candidates: Sequence[str], owner: str, folder: Path) -> Cl
     """Claim that many of the candidates, or none of them. owner: one line that tells others who has them."""
     from filelock import lock_descriptor
 
+    def locked_soon(gate: int) -> bool:
+        for _ in range(_TRIES):
+            if lock_descriptor(gate, blocking=False):
+                return True
+            time.sleep(1 / _TRIES)
+        return False
+
     with ExitStack() as ours:  # closes what was opened, unless the claim succeeds
         gate = _open(folder / "gridtf-gpus.lock")
         ours.callback(os.close, gate)
-        lock_descriptor(gate)  # one claim at a time: two jobs that each get a half would both go without
+        if not locked_soon(gate):  # one at a time: two that each get a half would both go without
+            return Refusal(0, ("another job has been claiming some for a second",))
         taken: dict[str, int] = {}
         holders: list[str] = []
         for gpu in candidates:

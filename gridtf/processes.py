@@ -52,8 +52,15 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def block_signals() -> None:
-    """Hold back the signals that wait_for_signal takes; children must unblock_signals before they exec."""
+def block_signals(spared: Iterable[int] = ()) -> None:
+    """Hold back the signals that wait_for_signal takes; children must unblock_signals before they exec.
+
+    One that is ignored would never come, and who starts us may have ignored any of them: `trap '' TERM`, or a daemon
+    that wants no zombies. spared: those that stay ignored.
+    """
+    for number in _WAKING - frozenset(spared):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
 
 

@@ -27,6 +27,11 @@ def alive(pid: int, started: int | None = None) -> bool:
     return bool(fields) and fields[0] not in "ZX" and (started is None or int(fields[19]) == started)
 
 
+def stopped(pid: int) -> bool:
+    """Whether this process stands still, as after Ctrl-Z."""
+    return _stat(pid)[:1] == ["T"]
+
+
 def children(pid: int) -> list[int]:
     """The direct children of a process's main thread, at one glance; may miss some, and is empty on some kernels."""
     try:

@@ -14,12 +14,16 @@ from tests.support.scheduler import FakeScheduler
 __all__ = ["launch", "program"]
 
 
+# What schedulers, mpirun, gridtf say to a process that the tests may run in.
+_OF_A_JOB = ("GRIDTF_", "SLURM_", "SGE_", "TF_CONFIG", "JOB_ID", "PE_HOSTFILE", "PMI_", "OMPI_", "RANK", "WORLD_SIZE")
+
+
 @pytest.fixture(autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's configuration and index of runs, nor the job it may run in."""
     home = tmp_path_factory.mktemp("home")
     for variable in list(os.environ):
-        if variable.startswith(("GRIDTF_", "SLURM_", "SGE_", "TF_CONFIG")):
+        if variable.startswith(_OF_A_JOB) or variable.endswith("_VISIBLE_DEVICES"):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))

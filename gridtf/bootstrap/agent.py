@@ -33,7 +33,7 @@ _AT_ONCE = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``agent HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT [LOCK_DESCRIPTORS]``; gives one of the exit codes above or 0."""
+    """``agent HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT [LOCK_DESCRIPTORS]``; gives one of exits.EXITS or 0."""
     host, run, number, nonce, start_timeout, *keep = arguments
     processes.block_signals()
     processes.become_subreaper()
@@ -209,8 +209,8 @@ class Agent:
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         package = sent.package_folder(self.attempt, self.host) if runs_gridtf else Path()
         for task in mine:
-            env = environment.task_environment(os.environ, plan, task, meeting, shares[task.name], package)
-            argv = environment.command(plan, task, meeting)
+            env = environment.task_environment(os.environ, plan, task, meeting, shares[task.name])
+            argv = environment.command(plan, task, meeting, package)
             log = self.attempt.task_log(task.type, task.index)
             self.supervisor.start(task.name, argv, env, plan.cwd, log, keep, self._ignored)
         self._beat(now=True)

@@ -10,8 +10,17 @@ from gridtf import contract, gpus
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import Rendezvous
+from gridtf.roles import TASK_TYPES
+from gridtf.units import LONGEST_VARIABLE
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
+# Read by gRPC, which TensorFlow talks with.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+# A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon.
+_RUN_OURS = """\
+import runpy, sys
+sys.path.insert(1, sys.argv.pop(1))
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -21,12 +30,10 @@ def task_environment(
     task: PlacedTask,
     rendezvous: Rendezvous,
     share: Sequence[str],
-    package: Path,
 ) -> dict[str, str]:
     """The environment of one task: base, then the job's variables, then the contract.
 
-    share: the task's GPUs among those that base shows. package: a folder that holds the gridtf package and
-    nothing else, for a task that gridtf itself runs.
+    share: the task's GPUs among those that base shows.
     """
     env = dict(base)
     env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # one from the submitting shell is not meant
@@ -64,9 +71,17 @@ def task_environment(
     if task.rank is not None:
         beside = sum(other.rank is not None for other in plan.on(task.host))
         env.update(zip(ranks, map(str, (task.rank, plan.world_size, task.local_rank, beside)), strict=True))
-    if runs_gridtf(plan, task):
-        env["PYTHONPATH"] = ":".join(part for part in (str(package), env.get("PYTHONPATH", "")) if part)
+    if any(env.get(name) for name in _PROXIES):
+        env["no_grpc_proxy"] = _unproxied(env, rendezvous)
     return env
+
+
+def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:
+    """Where gRPC must not ask a proxy: it would hand it TensorFlow's own connections, even those within a host."""
+    theirs = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
+    ours = (member.rpartition(":")[0].strip("[]") for members in rendezvous.cluster.values() for member in members)
+    value = ",".join(dict.fromkeys([*filter(None, theirs.split(",")), *ours]))
+    return value if len(value) < LONGEST_VARIABLE // 2 else theirs
 
 
 def runs_gridtf(plan: TaskPlan, task: PlacedTask) -> bool:
@@ -74,21 +89,23 @@ def runs_gridtf(plan: TaskPlan, task: PlacedTask) -> bool:
     return task.served or (plan.spec.entry is not None and plan.spec.task(task.type).command is None)
 
 
-def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> list[str]:
-    """The task's command line, with the placeholders filled in."""
+def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, package: Path) -> list[str]:
+    """The task's command line, with the placeholders filled in.
+
+    package: a folder that holds the gridtf package and nothing else, for a task that gridtf itself runs.
+    """
     if task.served:
-        return [plan.python, "-m", "gridtf.training.serve"]
+        return [plan.python, "-c", _RUN_OURS, str(package), "gridtf.training.serve"]
     own = plan.spec.task(task.type).command
     if own is None and plan.spec.entry is not None:
-        return [plan.python, "-m", "gridtf.training.run", plan.spec.entry]
+        return [plan.python, "-c", _RUN_OURS, str(package), "gridtf.training.run", plan.spec.entry]
     return fill(own or plan.spec.command, placeholders(plan, task, rendezvous))
 
 
 def placeholders(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
     """What ``{name}`` in a command stands for. ``{TYPE_hosts}`` is empty for a type the cluster does not have."""
-    values = {
-        f"{kind}_hosts": ",".join(rendezvous.cluster.get(kind, ())) for kind in ("chief", "master", "worker", "ps")
-    }
+    members = [name for name, row in TASK_TYPES.items() if row.in_cluster]
+    values = {f"{name}_hosts": ",".join(rendezvous.cluster.get(name, ())) for name in members}
     values.update(
         task_type=task.type,
         task_index=str(task.index),

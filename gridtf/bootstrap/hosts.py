@@ -147,7 +147,7 @@ class Hosts:
             self._pause(_A_MOMENT)
             self.read()
             for end in filter(None, (handle.poll() for handle in self._handles)):
-                if end.host:
+                if end.host and end.code:
                     raise self._ended(end)
         gone = min(self._gone.values(), key=lambda gone: "signal" in gone)
         raise GridtfError(gone["what"], why=gone["why"], hint=gone["hint"])

@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import gpus, layout, schedulers
+from gridtf import gpus, layout, procfs, schedulers
 from gridtf.bootstrap import environment, keeper, rendezvous
-from gridtf.bootstrap.members import Member, at_home, member_of, roster, split_gpus
+from gridtf.bootstrap.members import Member, at_home, check_addresses, member_of, roster, split_gpus
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
@@ -71,7 +71,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         plan, shares, agreed = _follow(run, spec, member, mine)
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
     keeper.leave(plan, task, f"rank-{member.rank}", parent, holder, claim.descriptors)
-    env = environment.task_environment(seen, plan, task, agreed, shares[task.name], Path())
+    env = environment.task_environment(seen, plan, task, agreed, shares[task.name])
     print(exports(environ, env))
     return 0
 
@@ -112,6 +112,7 @@ def _own_record(member: Member, claim: gpus.Claim, environ: Mapping[str, str], h
         "host": host,
         "hostname": host,
         "address": host,
+        "boot": procfs.boot_id(),
         "pid": os.getpid(),
         "port": holder.reserve(),
         "granted": claim.gpus,
@@ -172,6 +173,7 @@ def _gather(
             hint="did they all call gridtf_join, and do they see the same run directory?",
         )
     records = [collector.records[rank] for rank in ranks]
+    check_addresses(records)
     shares = split_gpus(tasks, records, spec)
     placed = at_home(tasks, records, shares)
     hosts = {task.host: task.host for task in placed}

@@ -22,11 +22,10 @@ from gridtf.bootstrap.heartbeat import Heartbeat, next_look
 from gridtf.bootstrap.hosts import Hosts, look_again
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError
-from gridtf.rundir import Record, RunDir, make_folder, names, read_record, write_record
+from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
     CANCELLED,
-    COMPLETED,
     ENDED,
     FAILED,
     NODE_FAIL,
@@ -119,8 +118,9 @@ class Launcher:
         count = _count(len(hosts), "host")
         self._say("waiting", f"waiting for {count}")
         self._gather(self.plan, self.hosts)
-        self._say("running", f"{_count(len(self.plan.tasks), 'task')} on {count}")
-        return self._watch_over(self.plan, self.hosts)
+        started = f"{_count(len(self.plan.tasks), 'task')} on {count}"
+        self._say("running", started)
+        return self._watch_over(self.plan, self.hosts, started)
 
     def _make_plan(self, allocation: Allocation, tasks: tuple[PlacedTask, ...]) -> TaskPlan:
         from gridtf.bootstrap.plan import TaskPlan
@@ -168,8 +168,8 @@ class Launcher:
             hint="can those hosts start processes and see the run directory? --start-timeout allows more time",
         )
 
-    def _watch_over(self, plan: TaskPlan, hosts: Hosts) -> Verdict:
-        """Until the job has succeeded or a critical task, an agent or a host has failed."""
+    def _watch_over(self, plan: TaskPlan, hosts: Hosts, started: str) -> Verdict:
+        """Until the job has succeeded or a critical task, an agent or a host has failed. started: what to say of it."""
         lingering_until: float | None = None
         begin = time.monotonic()
         from gridtf.bootstrap import outcome
@@ -184,8 +184,12 @@ class Launcher:
                 if lingering_until is None:
                     lingering_until = time.monotonic() + self.spec.evaluator_wait
                 if not now.lingering or time.monotonic() > lingering_until:
-                    return Verdict(COMPLETED, "all training tasks have exited with 0")
+                    return verdict.of_success(plan.tasks, hosts.tasks, self.spec.success_policy)
                 self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)}")
+            elif now.early:
+                self._say(
+                    "running", f"{started}; {verdict.some(now.early)} ended, waiting for {verdict.some(now.awaited)}"
+                )
             else:
                 hosts.check()
             self._heartbeat.beat()
@@ -194,6 +198,8 @@ class Launcher:
     # --- waiting
 
     def _wait_for_allocation(self, why: str, seconds: float) -> None:
+        if why != self._detail:
+            processes.tell(why)
         self._say("allocating", why)
         self._heartbeat.beat()
         self._pause(seconds)
@@ -224,7 +230,8 @@ class Launcher:
             processes.tell(f"processes that KILL did not end: {left}")
         if self.plan is None or self.hosts is None or end.state != FAILED:
             return end
-        self.hosts.read()
+        with contextlib.suppress(GridtfError):  # what was read before has to do
+            self.hosts.read()
         cause = outcome.first_failure(self.plan.tasks, self.hosts.tasks)
         if cause is None:
             return end if end.reason else self._of_hosts(self.hosts)
@@ -249,7 +256,9 @@ class Launcher:
         return Verdict(FAILED, "tasks were told to end, and nobody has said why")
 
     def _ended_by(self, number: int) -> Verdict:
-        cancelled = read_record(self.run.cancelled) if self.run.cancelled.name in names(self.run.path) else None
+        cancelled = None
+        with contextlib.suppress(GridtfError):
+            cancelled = read_record(self.run.cancelled)
         if cancelled:
             return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:
@@ -282,6 +291,6 @@ def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, enviro
     """Run one attempt of a job in this process; gives the exit code of the job script."""
     gc.freeze()  # what is loaded by now stays: it need not be looked at again
     gc.enable()
-    processes.block_signals()
+    processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup, or in the background, means it
     processes.become_subreaper()
     return Launcher(run, spec, scheduler, job_id, environ).launch()

@@ -157,7 +157,8 @@ def _describe(
         return
     from gridtf import jobrecords
 
-    record = jobrecords.submitted(spec, identity["scheduler"], sys.argv, identity)
+    # not its words, which job.json has as well: others may read this, and people give passwords with --env
+    record = jobrecords.submitted(spec, identity["scheduler"], ["gridtf_run"], identity)
     if identity.get("element"):  # the array as a whole has the name
         record["name"] += f"_{identity['element']}"
     jobrecords.write_job(run, spec, sources)

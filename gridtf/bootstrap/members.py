@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gridtf import layout
 from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.errors import PlacementError, UsageError
+from gridtf.errors import PlacementError, RendezvousError, UsageError
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Record
 from gridtf.schedulers.base import Allocation, Host
@@ -106,6 +106,18 @@ def roster(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
     tables = {name: replace(spec.task(name), count=count, gpus=None) for name, count in counts.items() if count}
     plain = replace(spec, tasks=tables, gpus_per_task=0, gpus_per_node=0)
     return place(Allocation((Host("", size),)), plain)
+
+
+def check_addresses(records: Sequence[Record]) -> None:
+    """Raises RendezvousError when two machines go by the same name, such as ``localhost``: each would reach itself."""
+    boots: dict[str, str] = {}
+    for rank, record in enumerate(records):
+        if boots.setdefault(record["address"], record["boot"]) != record["boot"]:
+            first = next(other for other, known in enumerate(records) if known["address"] == record["address"])
+            raise RendezvousError(
+                f"rank {first} and rank {rank} are on different machines that are both called {record['address']}",
+                hint="give every machine a host name of its own, by which the others can reach it",
+            )
 
 
 def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], spec: JobSpec) -> dict[str, tuple[str, ...]]:

@@ -16,25 +16,29 @@ TaskRecords = Mapping[str, Record]
 @dataclass(frozen=True)
 class Outcome:
     """ended: whether it is over. cause: the task that failed first, None after success. lingering: tasks that may
-    still finish by themselves although the training has ended."""
+    still finish by themselves although the training has ended. early: those that have finished although others, the
+    awaited ones, need them or are mostly led by them: they may wait for ever."""
 
     ended: bool
     cause: PlacedTask | None = None
     lingering: tuple[str, ...] = ()
-
-
-GOING_ON = Outcome(False)
+    early: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
 
 
 def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
     """The outcome from what the hosts say of their tasks. policy: as JobSpec.success_policy."""
-    awaited = _awaited(tasks, policy)
-    done = all(_state(records, task) == COMPLETED for task in awaited)
-    if done:
+    completed = {task.name for task in tasks if _state(records, task) == COMPLETED}
+    waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
+    if not waited:
         lingering = (task.name for task in tasks if TASK_TYPES[task.type].lingers and _state(records, task) == RUNNING)
         return Outcome(True, lingering=tuple(lingering))
     cause = first_failure(tasks, records)
-    return Outcome(True, cause) if cause else GOING_ON
+    if cause:
+        return Outcome(True, cause)
+    needed = (task for task in tasks if TASK_TYPES[task.type].in_cluster and (task.type in LEADERS or not task.trains))
+    early = tuple(task.name for task in needed if task.name in completed)
+    return Outcome(False, early=early, awaited=waited if early else ())
 
 
 def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
@@ -51,7 +55,7 @@ def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:
     return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == RUNNING))
 
 
-def _awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:
+def awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:
     """The tasks whose success is the job's."""
     training = [task for task in tasks if task.trains]
     if policy == "chief":

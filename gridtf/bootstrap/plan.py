@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from gridtf.bootstrap.placement import PlacedTask
+from gridtf.errors import RendezvousError
 from gridtf.rundir import Attempt, Record, RunDir, read_record, shown, write_record
 from gridtf.spec import JobSpec
 
@@ -56,7 +58,8 @@ class TaskPlan:
             "cwd": str(self.cwd),
             "spec": self.spec.to_dict(),
         }
-        write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None)
+        # for its owner alone: the job's own variables are in it, and people keep keys in those
+        write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None, mode=0o600)
 
 
 def read_plan(run: RunDir, number: int, nonce: str) -> TaskPlan | None:
@@ -65,8 +68,13 @@ def read_plan(run: RunDir, number: int, nonce: str) -> TaskPlan | None:
     if not shown(attempt.plan, run.path):
         return None
     record = read_record(attempt.plan, listed=True)
-    if record is None or record.get("nonce") != nonce or record.get("format") != FORMAT:
+    if record is None or record.get("nonce") != nonce:
         return None
+    if record.get("format") != FORMAT:
+        raise RendezvousError(
+            f"the launcher's plan has format {record.get('format')}, the agent on {os.uname().nodename} reads {FORMAT}",
+            hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
+        )
     return TaskPlan(
         attempt=attempt,
         nonce=nonce,

@@ -15,9 +15,7 @@ from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import RendezvousError
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record, names, read_record, read_text, write_text
-
-# Linux refuses any single environment string of 128 KiB or more (execve(2), MAX_ARG_STRLEN).
-LONGEST_VARIABLE = 131071
+from gridtf.units import LONGEST_VARIABLE
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 

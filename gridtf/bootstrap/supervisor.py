@@ -113,9 +113,10 @@ class Supervisor:
             task.ended, changed = now, True  # who of them was first nobody knows
             if code < 0:
                 task.signal = processes.signal_name(-code)
-                task.oom = code == -signal.SIGKILL and self._new_oom_kill()
             else:
                 task.exit = code
+            # a shell above the program gives 137 for it
+            task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
             task.state = STOPPED if self._stopping else COMPLETED if code == 0 else FAILED
         return changed
 

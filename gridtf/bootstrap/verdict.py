@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridtf.processes import signal_name
 from gridtf.rundir import Attempt, Record
 from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY
 from gridtf.tail import last_lines
@@ -22,6 +24,8 @@ _HINTS = (
     ("std::bad_alloc", "the task ran out of memory: ask for more with --mem, or use less"),
     ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
     ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
+    ("Resource temporarily unavailable", "the limit on your processes there is reached: ulimit -u, or the site's own"),
+    ("Too many open files", "the limit on open files there is too low for so many tasks on a host: ulimit -n"),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
 _SIGNAL_HINTS = {
@@ -81,12 +85,12 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how, hint = str(error), "check the command, the set-up lines and the PATH of that host"
     elif number:
         how, hint = f"killed by {number}", _SIGNAL_HINTS.get(str(number), "")
-        if record.get("oom"):
-            how, hint = f"{how} (out of memory)", _MEMORY_HINT
     else:
-        how, hint = f"exit code {code}", ""
-    joined = "\n".join(tail)
-    hint = next((advice for piece, advice in _HINTS if piece in joined), hint) if not error else hint
+        how, hint = _of_exit(code)
+    if record.get("oom"):
+        how, hint = f"{how} (out of memory)", _MEMORY_HINT
+    told = str(error) if error else "\n".join(tail)
+    hint = next((advice for piece, advice in _HINTS if piece in told), hint)
     cause = {
         "task": task.name,
         "host": task.host,
@@ -97,6 +101,27 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     }
     state = OUT_OF_MEMORY if record.get("oom") else FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
+
+
+def _of_exit(code: int | None) -> tuple[str, str]:
+    """How, and a hint. A shell gives 128 and the signal for a program that was killed."""
+    if code is None or not 128 < code < 128 + signal.NSIG:
+        return f"exit code {code}", ""
+    name = signal_name(code - 128)
+    return f"exit code {code}, which is a shell's word for killed by {name}", _SIGNAL_HINTS.get(name, "")
+
+
+def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str) -> Verdict:
+    """The verdict when those have succeeded whose success is the job's, and who of the others has failed all the same.
+    policy: as JobSpec.success_policy."""
+    from gridtf.bootstrap import outcome
+
+    if policy == "chief":
+        reason = f"{outcome.awaited(tasks, policy)[0].name} has exited with 0"
+    else:
+        reason = "all training tasks have exited with 0"
+    failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == FAILED]
+    return Verdict(COMPLETED, "; ".join([reason, *([f"{some(failed)} failed"] if failed else [])]))
 
 
 def some(names: Sequence[str], *, most: int = 16) -> str:

@@ -35,6 +35,7 @@ from gridtf.spec import JobSpec
 
 # A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
 _LONGEST_WAIT = 24 * 3600.0
+_UNUSED = ("partition", "account", "pe", "slots", "native", "mem", "mem_per_task")
 
 
 # gridtf and the standard library are all that it needs; what a user's folder calls signal.py must not become ours.
@@ -55,6 +56,7 @@ class LocalScheduler:
 
     def __init__(self) -> None:
         self._descriptors: tuple[int, ...] = ()  # of the GPU locks; agents and tasks inherit them
+        self._minder = 0  # inside a job: the pid of what has started the script
 
     def here(self, environ: Mapping[str, str]) -> bool:
         return True
@@ -63,10 +65,13 @@ class LocalScheduler:
         return True
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
-        nodes = layout.request(plan.spec).nodes[0]
-        if nodes > 1:
+        asked = layout.request(plan.spec)
+        if asked.nodes[0] > 1:
+            hint = "raise --gpus-per-node" if asked.gpus_per_task else "raise --tasks-per-node"
             raise SpecError(
-                "nodes", f"{nodes} hosts are needed, but the local scheduler has one", hint="raise --tasks-per-node"
+                "nodes",
+                f"{asked.nodes[0]} hosts are needed, but the local scheduler has one",
+                hint=f"{hint}, or ask for fewer nodes or workers",
             )
         return ()
 
@@ -74,7 +79,19 @@ class LocalScheduler:
         return ("bash", str(RunDir(plan.run_dir).script))
 
     def check(self, plan: Plan) -> Sequence[str]:
-        return ()
+        from gridtf.schedulers.common import unused
+
+        spec, environ = plan.spec, {**os.environ, **plan.spec.env}
+        if not spec.setup:  # else it may say which GPUs and CPUs there are
+            present = gpus.present(environ)
+            if wanted := _gpus_wanted(spec, len(present)):
+                _candidates(wanted, present, environ)
+            elif (training := layout.request(spec).training or 0) > (slots := _slots(spec)):
+                raise PlacementError(
+                    f"{training} training tasks do not fit into the {slots} CPU slots of {os.uname().nodename}",
+                    hint="ask for fewer workers, or let tasks share cores with --tasks-per-node",
+                )
+        return unused(spec, _UNUSED, "the local scheduler")
 
     def elements(self, spec: JobSpec) -> Sequence[str]:
         return ()
@@ -125,32 +142,25 @@ class LocalScheduler:
     # --- inside a job
 
     def identity(self, environ: Mapping[str, str]) -> Record:
-        minded = environ.get(MINDER) == str(os.getppid())  # not that of a job within which this one was started
-        return _identity(os.getppid() if minded else os.getpid())
+        parent = os.getppid()
+        self._minder = parent if environ.get(MINDER) == str(parent) else 0  # not that of a job that we are a task of
+        return _identity(self._minder or os.getpid())
 
     def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
-        cpus = len(os.sched_getaffinity(0))
         present = gpus.present(environ)
         wanted = _gpus_wanted(spec, len(present))
         claimed = self._claim(wanted, present, environ, spec, wait) if wanted else ()
         # what every agent finds as its grant, as under Slurm
         environ[gpus.VISIBLE] = ",".join(claimed)
-        environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which we count
         _set_walltime(spec)
-        slots = spec.tasks_per_node or max(1, cpus // (spec.cpus_per_task or 1))
-        host = os.uname().nodename
-        return Allocation((Host(host, slots, gpus=len(claimed), cpus=cpus, address="127.0.0.1"),))
+        host, cpus = os.uname().nodename, len(os.sched_getaffinity(0))
+        return Allocation((Host(host, _slots(spec), gpus=len(claimed), cpus=cpus, address="127.0.0.1"),))
 
     def _claim(
         self, wanted: int, present: Sequence[str], environ: Mapping[str, str], spec: JobSpec, wait: Wait
     ) -> tuple[str, ...]:
         """Claim GPUs, waiting for other jobs to let theirs go. The walltime does not run meanwhile."""
-        candidates = present or tuple(str(index) for index in range(wanted))  # declared, where no driver tells
-        if wanted > len(candidates):
-            raise PlacementError(
-                f"{wanted} GPUs are asked for, but {os.uname().nodename} has {len(candidates)}",
-                hint="ask for fewer with --gpus-per-node or --workers",
-            )
+        candidates = _candidates(wanted, present, environ)
         owner = f"{spec.title}, job {os.getpid()}.{os.uname().nodename}"
         deadline = time.monotonic() + _LONGEST_WAIT
         left = 0  # of the walltime, in seconds
@@ -180,13 +190,12 @@ class LocalScheduler:
         return gpus.Claim(gpus.granted(environ) if gpus.VISIBLE in environ else gpus.present(environ), ())
 
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
-        minder = environ.get(MINDER)
-        if minder and not procfs.alive(int(minder)):
-            return JobStatus(FAILED, f"the process that minds the job, {minder}, was killed")
+        if self._minder and os.getppid() != self._minder:
+            return JobStatus(FAILED, f"the process that minds the job, {self._minder}, was killed")
         return None
 
     def suspended(self, environ: Mapping[str, str]) -> bool:
-        return False
+        return procfs.stopped(os.getppid())  # the launcher, by Ctrl-Z in its terminal
 
 
 def _gpus_wanted(spec: JobSpec, present: int) -> int:
@@ -197,6 +206,25 @@ def _gpus_wanted(spec: JobSpec, present: int) -> int:
     if wanted is None:  # as many workers as there is room for
         return present - present % per_task if per_task else 0
     return wanted
+
+
+def _candidates(wanted: int, present: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
+    """The GPUs to claim some of. Raises PlacementError when they are too few."""
+    found = present or gpus.declared(wanted, environ)
+    if wanted > len(found):
+        host, visible = os.uname().nodename, environ.get(gpus.VISIBLE)
+        raise PlacementError(
+            f"{wanted} GPUs are asked for, but {host} has {len(found)}",
+            why="" if visible is None else f"{gpus.VISIBLE} is {visible!r}",
+            hint="ask for fewer with --gpus-per-node or --workers",
+        )
+    return found
+
+
+def _slots(spec: JobSpec) -> int:
+    """Training tasks that this machine has room for where GPUs do not say."""
+    cpus = len(os.sched_getaffinity(0))
+    return spec.tasks_per_node or max(1, cpus // (spec.task("worker").cpus or spec.cpus_per_task or 1))
 
 
 def _set_walltime(spec: JobSpec) -> None:
@@ -217,7 +245,7 @@ def _identity(pid: int) -> Record:
 
 
 def _status(record: Record) -> JobStatus:
-    host, pid = record.get("host"), int(record["pid"])
+    host, pid = record.get("host"), int(record.get("pid") or 0)
     if host != os.uname().nodename:
         return JobStatus(UNKNOWN, f"it runs on {host}; ask there")
     same_boot = record.get("boot") in ("", procfs.boot_id())

@@ -20,6 +20,7 @@ from gridtf.errors import GridtfError, UsageError, nearest
 from gridtf.training.context import Context
 
 Entry = Callable[..., object]
+_NOT_RUN_BY_A_CALL = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def load(entry: str, folder: Path) -> Entry:
@@ -46,6 +47,11 @@ def load(entry: str, folder: Path) -> Entry:
             f"entry {entry}: no function {name!r} in {getattr(module, '__file__', module_name)}",
             why=f"functions there: {', '.join(there)}" if there else "it defines no function",
             hint=nearest(name, there),
+        )
+    if any(kind(function) for kind in _NOT_RUN_BY_A_CALL):
+        raise UsageError(
+            f"entry {entry}: {name} is a generator or a coroutine: to call it does not run it",
+            hint="name a plain function that does, such as with asyncio.run",
         )
     return function  # type: ignore[no-any-return]
 

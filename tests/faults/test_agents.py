@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,24 @@ def test_agents_end_their_tasks_when_the_launcher_falls_silent(launch: Launch) -
     assert "launcher has not been heard of for 2 s" in job.output
     job.process.send_signal(signal.SIGCONT)
     assert "heard no more from the launcher" in job.verdict()["reason"]
+
+
+def test_a_launcher_that_is_stopped_for_a_while_finds_its_tasks_again(launch: Launch) -> None:
+    """As by Ctrl-Z in the terminal of `gridtf run`, and fg."""
+    job = launch("bash", "-c", "until [ -e end ]; do sleep 0.1; done", heartbeat_timeout=1)
+    job.running("worker:0")
+    job.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)  # several times the limit
+    job.process.send_signal(signal.SIGCONT)
+    (job.folder / "end").touch()
+    assert job.verdict()["state"] == "COMPLETED"
+
+
+def test_an_agent_that_is_told_to_end_says_by_what(launch: Launch) -> None:
+    job = launch("sleep", "1000")
+    job.running("worker:0")
+    os.kill(job.agent_pid(os.uname().nodename), signal.SIGTERM)
+    assert f"the agent on host {os.uname().nodename} was told to end by SIGTERM" in job.verdict()["reason"]
 
 
 def test_a_killed_agent_among_several_names_its_host(launch: Launch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,39 @@ def test_an_exit_code_and_the_last_lines_of_the_log_are_told(launch: Launch, pro
 def test_the_first_of_several_failures_is_the_cause(launch: Launch, program: Program) -> None:
     train = program(
         "train",
-        'if [ "$GRIDTF_TASK_INDEX" = 2 ]; then exit 9; fi\nsleep 0.3; exit 4',  # the consequence
+        'if [ "$GRIDTF_TASK_INDEX" = 2 ]; then touch first; exit 9; fi\n'
+        "until [ -e first ]; do sleep 0.05; done; sleep 0.3; exit 4",  # the consequence
     )
     verdict = launch(train, tasks={"worker": {"count": 3}}, tasks_per_node=3).verdict()
     assert (verdict["cause"]["task"], verdict["cause"]["exit"]) == ("worker:2", 9)
+
+
+IGNORING = """
+import os, signal, sys
+signal.signal(int(sys.argv[1]), signal.SIG_IGN)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize("ignored", [signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGHUP])
+def test_signals_that_were_ignored_before_are_heeded_where_they_are_needed(
+    launch: Launch, ignored: signal.Signals
+) -> None:
+    """`trap '' TERM` in a script, a daemon that wants no zombies: what is ignored stays so in all that is started."""
+    prefix = [sys.executable, "-c", IGNORING, str(int(ignored))]
+    dispositions = "import signal; print(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD))"
+    done = launch(sys.executable, "-c", dispositions, prefix=prefix, kill_grace=60)
+    assert done.verdict()["state"] == "COMPLETED"
+    assert done.attempt.task_log("worker", 0).read_text() == "0 0\n"
+    assert done.wait() == 0
+
+
+def test_a_job_that_ignored_term_is_told_to_end_all_the_same(launch: Launch) -> None:
+    prefix = [sys.executable, "-c", IGNORING, str(int(signal.SIGTERM))]
+    job = launch("sleep", "1000", prefix=prefix, kill_grace=60)
+    job.running("worker:0")
+    job.process.terminate()
+    assert job.verdict()["state"] == "CANCELLED"
 
 
 def test_children_that_ignore_term_or_called_setsid_are_gone(launch: Launch, program: Program) -> None:
@@ -100,7 +130,9 @@ def test_after_success_the_ps_is_stopped_whatever_its_exit(launch: Launch, progr
 def test_a_failed_evaluator_does_not_fail_the_job(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && exit 4; sleep 0.5')
     job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}})
-    assert job.verdict()["state"] == "COMPLETED"
+    verdict = job.verdict()
+    assert verdict["state"] == "COMPLETED"
+    assert verdict["reason"] == "all training tasks have exited with 0; evaluator:0 failed"
     assert job.tasks()["evaluator:0"]["state"] == "FAILED"
 
 
@@ -122,7 +154,8 @@ def test_success_policy_chief_does_not_wait_for_the_workers(launch: Launch, prog
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = worker ] && sleep 1000; sleep 0.2')
     tasks = {"chief": {"count": 1}, "worker": {"count": 1}}
     job = launch(train, tasks=tasks, tasks_per_node=2, success_policy="chief")
-    assert job.verdict()["state"] == "COMPLETED"
+    verdict = job.verdict()
+    assert (verdict["state"], verdict["reason"]) == ("COMPLETED", "chief:0 has exited with 0")
     gone(job.tasks()["worker:0"]["pid"])
 
 

@@ -20,10 +20,10 @@ HOLD = ("bash", "-c", 'echo "$CUDA_VISIBLE_DEVICES" >&2; sleep 1000')
 def on_gpus(launch: Launch, tmp_path: Path) -> Any:
     """Start a job on this machine's (declared) GPUs, all jobs under the same locks."""
 
-    def start(name: str, *command: str, gpus: str = "0,1", **spec: Any) -> LaunchedJob:
+    def start(name: str, *command: str, gpus: str = "0,1", order: str = "", **spec: Any) -> LaunchedJob:
         folder = tmp_path / name
         folder.mkdir()
-        env = {"GRIDTF_LOCAL_GPUS": gpus, "GRIDTF_LOCK_DIR": str(tmp_path)}
+        env = {"GRIDTF_LOCAL_GPUS": gpus, "GRIDTF_LOCK_DIR": str(tmp_path), "CUDA_DEVICE_ORDER": order}
         return launch(*command, folder=folder, env=env, name=name, **spec)
 
     return start
@@ -97,8 +97,24 @@ def test_a_cancelled_wait_for_gpus_ends_at_once(on_gpus: Any) -> None:
     first.running("worker:0", "worker:1")
     second = on_gpus("second", *HOLD)
     until(lambda: "free" in str(_launcher(second).get("detail")), "the second to wait")
+    assert "gridtf: waiting for 2 GPUs, 0 free; GPU 0: first, job " in second.output
     second.process.terminate()
     assert second.verdict()["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize("hidden", ["", "7", "MIG-abc"])
+def test_gpus_that_are_hidden_are_not_taken(launch: Launch, hidden: str) -> None:
+    env = {"GRIDTF_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": hidden}
+    reason = launch("true", env=env, gpus_per_node=2).verdict()["reason"]
+    assert f"2 GPUs are asked for, but {os.uname().nodename} has 0" in reason
+    assert f"CUDA_VISIBLE_DEVICES is {hidden!r}" in reason
+
+
+def test_the_order_in_which_gpus_are_counted_is_not_for_a_job_to_choose(on_gpus: Any) -> None:
+    """An index in CUDA's own order, the fastest first, may be a GPU that another job has claimed."""
+    job = on_gpus("job", "bash", "-c", "echo $CUDA_DEVICE_ORDER", order="FASTEST_FIRST")
+    job.verdict()
+    assert _gpus(job) == "PCI_BUS_ID"
 
 
 def test_gpus_are_declared_where_no_driver_tells(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,14 @@ def test_entry_is_called_with_the_context(bench: Bench) -> None:
     assert (code, out, err) == (0, "worker:0 {'worker': ('127.0.0.1:1',)} True output False\n", "")
 
 
+@pytest.mark.parametrize("function", ["async def main(ctx):\n    pass", "def main(ctx):\n    yield"])
+def test_an_entry_that_a_call_would_not_run_is_refused(bench: Bench, function: str) -> None:
+    bench.write("train.py", f"{function}\n")
+    code, _, err = bench.run("gridtf.training.run", "train:main")
+    assert code == 2
+    assert "entry train:main: main is a generator or a coroutine: to call it does not run it" in err
+
+
 def test_server_of_a_worker_with_ps_is_there_before_the_call(bench: Bench) -> None:
     bench.write("train.py", "def main(ctx):\n    print('called', ctx.server.target)\n")
     cluster = {"ps": ["h:1"], "worker": ["h:2", "h:3"]}

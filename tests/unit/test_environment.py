@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,11 +37,11 @@ def environment(
     plan: TaskPlan, name: str, base: Mapping[str, str] = USUAL, gpus: tuple[str, ...] = ()
 ) -> dict[str, str]:
     meeting = merge(plan.tasks, records(plan))
-    return task_environment(base, plan, named(plan, name), meeting, gpus, Path("/run/python"))
+    return task_environment(base, plan, named(plan, name), meeting, gpus)
 
 
 def argv(plan: TaskPlan, name: str) -> list[str]:
-    return command(plan, named(plan, name), merge(plan.tasks, records(plan)))
+    return command(plan, named(plan, name), merge(plan.tasks, records(plan)), Path("/run:1/python"))
 
 
 # --- the contract
@@ -52,6 +54,7 @@ def test_the_whole_environment_of_a_worker(plan: TaskPlan) -> None:
     assert env == {
         **USUAL,
         "CUDA_VISIBLE_DEVICES": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "TF_GRPC_REUSE_PORT": "1",
         "GRIDTF_RUN_DIR": str(run),
         "GRIDTF_JOB_ID": "4711",
@@ -169,14 +172,13 @@ def test_threads_are_left_alone_where_nobody_knows_the_cpus(tmp_path: Path) -> N
     assert not [name for name in env if "THREADS" in name]
 
 
-def test_gridtfs_own_tasks_find_gridtf_and_no_other_task_is_given_it(tmp_path: Path) -> None:
-    tables: dict[str, Any] = {"worker": {"count": 1}, "ps": {"count": 1}}
-    entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks=tables)
-    assert environment(entry, "worker:0")["PYTHONPATH"] == "/run/python"
-    assert environment(entry, "ps:0", {**USUAL, "PYTHONPATH": "/mine"})["PYTHONPATH"] == "/run/python:/mine"
-    served = task_plan(tmp_path / "served", hosts(None), tasks=tables, serve=["ps"])
-    assert "PYTHONPATH" not in environment(served, "worker:0")
-    assert environment(served, "ps:0")["PYTHONPATH"] == "/run/python"
+@pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy"])
+def test_tensorflow_asks_no_proxy_for_its_own_cluster(proxy: str, plan: TaskPlan) -> None:
+    base = {**USUAL, proxy: "http://proxy:3128"}
+    assert environment(plan, "worker:0", base)["no_grpc_proxy"] == "h0,h1"
+    assert environment(plan, "worker:0", {**base, "no_proxy": "site,h1"})["no_grpc_proxy"] == "site,h1,h0"
+    assert environment(plan, "worker:0", {**base, "no_grpc_proxy": "a", "no_proxy": "b"})["no_grpc_proxy"] == "a,h0,h1"
+    assert environment(plan, "worker:0", base)[proxy] == "http://proxy:3128"
 
 
 # --- the command
@@ -188,11 +190,25 @@ def test_what_each_kind_of_task_runs(tmp_path: Path) -> None:
     assert argv(plain, "worker:0") == ["train"]
     assert argv(plain, "ps:0") == ["./ps", "0"]
     entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks={**own, "ps": {"count": 1}})
-    assert argv(entry, "worker:0") == ["/usr/bin/python3", "-m", "gridtf.training.run", "train:main"]
-    assert argv(entry, "ps:0") == ["/usr/bin/python3", "-m", "gridtf.training.serve"]
+    python, dash_c, _, *words = argv(entry, "worker:0")
+    assert (python, dash_c, words) == ("/usr/bin/python3", "-c", ["/run:1/python", "gridtf.training.run", "train:main"])
+    assert argv(entry, "ps:0")[3:] == ["/run:1/python", "gridtf.training.serve"]
     assert argv(task_plan(tmp_path / "own", hosts(None), entry="train:main", tasks=own), "ps:0") == ["./ps", "0"]
     served = task_plan(tmp_path / "served", hosts(None), tasks={"ps": {"count": 1}}, serve=["ps"])
-    assert argv(served, "ps:0") == ["/usr/bin/python3", "-m", "gridtf.training.serve"]
+    assert argv(served, "ps:0")[3:] == ["/run:1/python", "gridtf.training.serve"]
+
+
+def test_gridtfs_own_tasks_find_gridtf_wherever_it_lies(tmp_path: Path) -> None:
+    """In a folder that PYTHONPATH could not name, and for a Python that has no gridtf."""
+    package = tmp_path / "a:b" / "gridtf"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "training").mkdir()
+    (package / "training" / "run.py").write_text("import sys\nprint(__name__, __file__, sys.argv[1:])\n")
+    entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks={"worker": {"count": 1}})
+    words = command(entry, entry.tasks[0], merge(entry.tasks, records(entry)), package.parent)
+    done = subprocess.run([sys.executable, "-I", *words[1:]], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == f"__main__ {package / 'training' / 'run.py'} ['train:main']\n"
 
 
 def test_placeholders_are_filled_in_and_other_braces_stay(tmp_path: Path) -> None:

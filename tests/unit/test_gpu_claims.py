@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import stat
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import GridtfError
-from gridtf.gpus import Claim, Refusal, claim, granted, idle_first, lock_folder, present, visible
+from gridtf.gpus import Claim, Refusal, claim, declared, granted, idle_first, lock_folder, present
 from tests.support.jobs import gone, until
 from tests.support.python import environment, python
 
@@ -197,6 +198,15 @@ def test_without_a_driver_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -
 # --- the folder of the locks
 
 
+def test_declared_only_where_nobody_tells(driver: FakeDriver) -> None:
+    assert declared(2, {}) == ()  # the driver does
+    driver.broken = True
+    assert declared(2, {}) == ("0", "1")
+    assert declared(2, {"CUDA_VISIBLE_DEVICES": "4,6,7"}) == ("4", "6", "7")
+    assert declared(2, {"CUDA_VISIBLE_DEVICES": ""}) == ()
+    assert declared(2, {"GRIDTF_LOCAL_GPUS": "0,1"}) == ()
+
+
 def test_where_the_locks_lie(tmp_path: Path) -> None:
     assert lock_folder({"GRIDTF_LOCK_DIR": str(tmp_path)}) == tmp_path
     shared = lock_folder({"TMPDIR": str(tmp_path)})  # which schedulers make one of for every job
@@ -263,6 +273,14 @@ def test_a_note_is_one_line_that_no_terminal_obeys(tmp_path: Path) -> None:
     assert refusal.holders[0].startswith("GPU 0: a?[2J?b?ccc")
     assert len(refusal.holders[0]) < 220
     let_go(got)
+
+
+def test_a_gate_that_somebody_holds_is_not_waited_for_without_a_word(tmp_path: Path) -> None:
+    with (tmp_path / "gridtf-gpus.lock").open("w") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        refused = claim(1, ["0"], "me", tmp_path)
+    assert refused == Refusal(0, ("another job has been claiming some for a second",))
+    assert isinstance(claim(1, ["0"], "me", tmp_path), Claim)
 
 
 def test_names_that_hold_a_slash(tmp_path: Path) -> None:
@@ -352,40 +370,3 @@ def test_what_is_waited_for_comes_when_it_is_let_go(claimer: Claimer, tmp_path: 
 
 
 # --- what Slurm sets on a node
-
-
-def test_the_grant_is_read_from_what_the_site_leaves_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert granted({"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "0,1", "SLURM_STEP_GPUS": "6,7"}) == (
-        "2",
-        "3",
-    )
-    assert granted({"ROCR_VISIBLE_DEVICES": "2,3", "SLURM_STEP_GPUS": "6,7"}) == ("2", "3")
-    monkeypatch.setattr("gridtf.gpus._from_driver", dict)
-    assert granted({"SLURM_STEP_GPUS": "6,7"}) == ("6", "7")
-    assert granted({"SLURM_JOB_GPUS": "6,7"}) == ()  # those of the batch script's node, wrong on every other
-
-
-def test_where_a_job_sees_no_device_but_its_own_they_are_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gridtf.gpus._from_driver", lambda: {"0": "GPU-a", "1": "GPU-b"})
-    assert granted({"SLURM_STEP_GPUS": "6,7"}) == ("0", "1")
-    assert granted({"SLURM_STEP_GPUS": "6"}) == ("6",)
-
-
-def test_a_task_is_shown_its_share_in_every_spelling() -> None:
-    slurm = {"CUDA_VISIBLE_DEVICES": "2,3", "ROCR_VISIBLE_DEVICES": "0,1", "ZE_AFFINITY_MASK": "4,5"}
-    assert visible(slurm, ["3"]) == {"CUDA_VISIBLE_DEVICES": "3", "ROCR_VISIBLE_DEVICES": "1", "ZE_AFFINITY_MASK": "5"}
-    assert visible({"CUDA_VISIBLE_DEVICES": "2,3"}, ["2", "3"]) == {"CUDA_VISIBLE_DEVICES": "2,3"}
-    assert visible({}, ["1"]) == {"CUDA_VISIBLE_DEVICES": "1"}
-
-
-def test_with_rocr_alone_cuda_counts_among_what_is_left() -> None:
-    assert visible({"ROCR_VISIBLE_DEVICES": "2,3"}, ["3"]) == {
-        "CUDA_VISIBLE_DEVICES": "0",
-        "ROCR_VISIBLE_DEVICES": "3",
-    }
-
-
-def test_a_task_without_a_gpu_is_shown_none() -> None:
-    none = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    assert visible({"CUDA_VISIBLE_DEVICES": "2,3"}, []) == none
-    assert visible({"CUDA_VISIBLE_DEVICES": "2", "ZE_AFFINITY_MASK": "2"}, []) == {**none, "ZE_AFFINITY_MASK": ""}

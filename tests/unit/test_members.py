@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.members import Member, member_of, roster, split_gpus
-from gridtf.errors import PlacementError, UsageError
+from gridtf.bootstrap.members import Member, check_addresses, member_of, roster, split_gpus
+from gridtf.errors import PlacementError, RendezvousError, UsageError
 from tests.support.plans import job
 
 
@@ -129,3 +129,10 @@ def test_fewer_gpus_than_were_asked_for_is_an_error_with_the_numbers() -> None:
         split_gpus(roster(job(gpus_per_node=4), 1), _seen(("a", "")), job(gpus_per_node=4))
     with pytest.raises(PlacementError, match="a: its processes all see the GPUs 0,1,2, too few"):
         split_gpus(roster(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), spec)
+
+
+def test_two_machines_of_one_name_are_told_apart() -> None:
+    alike = [{"address": name, "boot": boot} for name, boot in (("n1", "a"), ("n1", "a"), ("n2", "b"))]
+    check_addresses(alike)
+    with pytest.raises(RendezvousError, match="rank 0 and rank 3 are on different machines that are both called n1"):
+        check_addresses([*alike, {"address": "n1", "boot": "c"}])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.outcome import GOING_ON, Outcome, decide, first_failure
+from gridtf.bootstrap.outcome import Outcome, decide, first_failure
 from gridtf.bootstrap.placement import PlacedTask
 from tests.support.plans import task
 
@@ -32,10 +32,10 @@ DONE = said(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED")
 
 
 def test_it_goes_on_while_somebody_trains() -> None:
-    assert decide(ALL, {}) == GOING_ON
-    assert decide(ALL, said(chief_0="PENDING")) == GOING_ON
-    assert decide(ALL, {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}) == GOING_ON
-    assert decide(ALL, {**DONE, **said(worker_1="STOPPED")}) == GOING_ON  # gridtf's own doing is no success
+    assert not decide(ALL, {}).ended
+    assert not decide(ALL, said(chief_0="PENDING")).ended
+    assert not decide(ALL, {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}).ended
+    assert not decide(ALL, {**DONE, **said(worker_1="STOPPED")}).ended  # gridtf's own doing is no success
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETED", "STOPPED", "FAILED"])
@@ -49,14 +49,21 @@ def test_a_ps_that_fails_before_the_end_ends_the_job() -> None:
     assert decide(ALL, records) == Outcome(True, PS)
 
 
-def test_a_ps_that_exits_with_0_before_the_end_does_not() -> None:
-    assert decide(ALL, {**DONE, **said(worker_1="RUNNING", ps_0="COMPLETED")}) == GOING_ON
+def test_a_ps_that_exits_with_0_before_the_end_does_not_but_is_named() -> None:
+    records = {**DONE, **said(chief_0="RUNNING", worker_1="RUNNING", ps_0="COMPLETED")}
+    assert decide(ALL, records) == Outcome(False, early=("ps:0",), awaited=("chief:0", "worker:1"))
+
+
+def test_a_leader_that_has_finished_before_the_others_is_named() -> None:
+    """As a program of ParameterServerStrategy does whose workers only serve: they would do so for ever."""
+    records = {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}
+    assert decide(ALL, records) == Outcome(False, early=("chief:0",), awaited=("worker:1",))
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])
 def test_an_evaluator_never_ends_the_job(state: str) -> None:
     records = {**DONE, **said(worker_1="RUNNING"), "evaluator:0": {**failed(1.0), "state": state}}
-    assert decide(ALL, records) == GOING_ON
+    assert not decide(ALL, records).ended
     assert decide(ALL, {**records, **DONE}) == Outcome(True)
 
 
@@ -68,8 +75,8 @@ def test_an_evaluator_may_finish_after_the_training() -> None:
 def test_with_policy_chief_the_others_are_not_awaited() -> None:
     records = said(chief_0="COMPLETED", worker_0="RUNNING", worker_1="RUNNING", ps_0="RUNNING")
     assert decide(ALL, records, "chief") == Outcome(True)
-    assert decide(ALL, records, "all") == GOING_ON
-    assert decide(ALL, {**records, **said(chief_0="RUNNING", worker_0="COMPLETED")}, "chief") == GOING_ON
+    assert not decide(ALL, records, "all").ended
+    assert not decide(ALL, {**records, **said(chief_0="RUNNING", worker_0="COMPLETED")}, "chief").ended
 
 
 def test_with_policy_chief_a_worker_that_fails_before_it_ends_the_job_and_after_it_does_not() -> None:
@@ -81,7 +88,7 @@ def test_with_policy_chief_a_worker_that_fails_before_it_ends_the_job_and_after_
 def test_without_a_chief_worker_0_is_the_leader() -> None:
     workers = (WORKER0, WORKER1, PS)
     assert decide(workers, said(worker_0="COMPLETED", worker_1="RUNNING"), "chief") == Outcome(True)
-    assert decide(workers, said(worker_0="RUNNING", worker_1="COMPLETED"), "chief") == GOING_ON
+    assert not decide(workers, said(worker_0="RUNNING", worker_1="COMPLETED"), "chief").ended
 
 
 def test_a_master_leads_like_a_chief() -> None:

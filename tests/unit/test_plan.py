@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gridtf.bootstrap.plan import TaskPlan, read_plan
+from gridtf.errors import RendezvousError
 from gridtf.rundir import RunDir, read_record
 from gridtf.schedulers.base import Allocation, Host
 from tests.support.plans import NONCE, hosts, task_plan
@@ -51,12 +53,27 @@ def test_it_is_a_file_that_a_person_can_read(plan: TaskPlan) -> None:
     assert plan.attempt.plan.read_text().count("\n") > 50
 
 
-@pytest.mark.parametrize("change", [{"nonce": "stale"}, {"nonce": None}, {"format": 2}, {"format": None}])
-def test_another_attempts_plan_or_another_versions_is_as_good_as_absent(plan: TaskPlan, change: dict[str, Any]) -> None:
+def change(plan: TaskPlan, **changes: Any) -> None:
+    """Another plan in the place of this one."""
     plan.write()
-    record = {**(read_record(plan.attempt.plan) or {}), **change}
-    plan.attempt.plan.write_text(json.dumps(record))
+    plan.attempt.plan.write_text(json.dumps({**(read_record(plan.attempt.plan) or {}), **changes}))
+
+
+def test_a_plan_is_for_its_owner_alone(plan: TaskPlan) -> None:
+    plan.write()
+    assert stat.S_IMODE(plan.attempt.plan.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("nonce", ["stale", None])
+def test_another_attempts_plan_is_as_good_as_absent(plan: TaskPlan, nonce: str | None) -> None:
+    change(plan, nonce=nonce, format=2)
     assert read_plan(plan.attempt.run, 1, NONCE) is None
+
+
+def test_the_plan_of_another_version_of_gridtf_is_told_as_such(plan: TaskPlan) -> None:
+    change(plan, format=2)
+    with pytest.raises(RendezvousError, match=r"the launcher's plan has format 2, the agent on \S+ reads 1"):
+        read_plan(plan.attempt.run, 1, NONCE)
 
 
 def test_a_plan_that_is_not_there_or_half_written_is_waited_for(plan: TaskPlan, tmp_path: Path) -> None:

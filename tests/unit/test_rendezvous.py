@@ -13,10 +13,11 @@ from gridtf import contract
 from gridtf.bootstrap import rendezvous
 from gridtf.bootstrap.environment import task_environment
 from gridtf.bootstrap.plan import TaskPlan
-from gridtf.bootstrap.rendezvous import LONGEST_VARIABLE, Collector, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.rendezvous import Collector, Rendezvous, host_port, merge, merge_ranks
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.rundir import write_record
 from gridtf.schedulers.base import Allocation, Host
+from gridtf.units import LONGEST_VARIABLE
 from tests.support.plans import NONCE, hosts, records, task, task_plan
 
 
@@ -190,7 +191,7 @@ def _large(folder: Path, count: int) -> tuple[TaskPlan, Rendezvous]:
 
 
 def _environment(plan: TaskPlan, meeting: Rendezvous) -> dict[str, str]:
-    return task_environment({"TF_CONFIG": "stale"}, plan, plan.tasks[-1], meeting, (), Path())
+    return task_environment({"TF_CONFIG": "stale"}, plan, plan.tasks[-1], meeting, ())
 
 
 def test_a_cluster_too_large_for_a_variable_is_found_in_the_file(tmp_path: Path) -> None:

@@ -234,3 +234,15 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
 def test_why_it_ends(job_id: str, element: str, limits: list[str], expected: tuple[str, str] | None) -> None:
     status = ending.ending(row_of(ROWS, ".".join(filter(None, (job_id, element)))), limits, "all.q")
     assert (status and (status.state, status.reason)) == expected
+
+
+def test_a_deleted_job_is_known_by_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(job_id: str, *, limit: float) -> None:
+        raise SchedulerError("qstat -j does not answer")
+
+    monkeypatch.setattr(ending, "own_row", lambda job_id, which, *, limit: row_of(ROWS, job_id))
+    monkeypatch.setattr(ending.requested, "ask", silent)
+    told = ending.why_told_to_end("9", "all.q")
+    assert told is not None
+    assert told.reason == "deleted with qdel"
+    assert ending.why_told_to_end("8", "all.q") is None

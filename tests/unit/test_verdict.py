@@ -46,6 +46,10 @@ def test_an_exit_code(attempt: Attempt) -> None:
     }
 
 
+SHELLS = "which is a shell's word for killed by"
+NO_ROOM = "Resource temporarily unavailable"
+
+
 @pytest.mark.parametrize(
     ("record", "reason", "hint"),
     [
@@ -54,6 +58,10 @@ def test_an_exit_code(attempt: Attempt) -> None:
         ({"signal": "SIGSEGV"}, "killed by SIGSEGV", "it crashed in native code"),
         ({"signal": "SIGTERM"}, "killed by SIGTERM", ""),
         ({"signal": "signal 40"}, "killed by signal 40", ""),
+        ({"exit": 139}, f"exit code 139, {SHELLS} SIGSEGV", "it crashed in native code"),
+        ({"exit": 137, "oom": True}, f"exit code 137, {SHELLS} SIGKILL (out of memory)", "the kernel's"),
+        ({"exit": 255}, "exit code 255", ""),
+        ({"error": f"cannot run x: {NO_ROOM}", "exit": 126}, f"cannot run x: {NO_ROOM}", "the limit on your processes"),
         ({"error": "command not found: ./x", "exit": 127}, "command not found: ./x", "check the command"),
     ],
 )

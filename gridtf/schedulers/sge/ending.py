@@ -16,9 +16,12 @@ _LIMITS = ("h_rt", "s_rt")
 def why_told_to_end(job_id: str, queue: str) -> JobStatus | None:
     """How this job ends; None when that is not known. job_id: with the element of a job array. queue: it runs in."""
     try:
-        row = own_row(job_id, "r", limit=_PATIENCE)
-        limits = [name for name in requested.ask(job_id, limit=_PATIENCE) if name in _LIMITS]
-        return ending(row, limits, queue)
+        # all of them: a job that is ended as soon as it has begun may still be on its way to its host (``dt``)
+        row = own_row(job_id, "prs", limit=_PATIENCE)
+        deleted = ending(row, (), queue)
+        if row is None or (deleted is not None and deleted.state == CANCELLED):
+            return deleted
+        return ending(row, [name for name in requested.ask(job_id, limit=_PATIENCE) if name in _LIMITS], queue)
     except SchedulerError:
         return None
 

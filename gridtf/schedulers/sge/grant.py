@@ -33,7 +33,6 @@ def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, o
         return gpus.Claim((), ())
     claim = _claim(environ, count, owner, 0.8 * spec.start_timeout, wait)
     environ[gpus.VISIBLE] = ",".join(claim.gpus)
-    environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order in which we count
     return claim
 
 

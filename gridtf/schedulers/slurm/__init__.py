@@ -59,6 +59,7 @@ class Slurm:
 
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers import shared
+        from gridtf.schedulers.common import unused
         from gridtf.schedulers.slurm import check, controller
 
         try:
@@ -67,7 +68,7 @@ class Slurm:
             this = ["scontrol", "show", "node", os.uname().nodename]
             if controller.query(this, limit=_PATIENCE).code != 0:  # else a cluster of one machine
                 raise
-        return check.check(plan)
+        return (*unused(plan.spec, ("pe", "slots"), "Slurm"), *check.check(plan))
 
     def submit(self, plan: Plan) -> Record:
         from gridtf.schedulers.slurm import handover

@@ -1,0 +1,69 @@
+"""What the local scheduler says of a job before it starts it: what can never run here, what means nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.errors import GridtfError
+from gridtf.schedulers.base import Plan
+from gridtf.schedulers.local import scheduler
+from tests.support.plans import job
+
+
+def check(**spec: Any) -> Sequence[str]:
+    plan = Plan(job(**spec), "local", Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
+    scheduler.directives(plan)
+    return scheduler.check(plan)
+
+
+@pytest.fixture(autouse=True)
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"tasks": {"worker": {"count": 2}, "ps": {"count": 5}}},
+        {"tasks": {"worker": {"count": 9}}, "tasks_per_node": 9},
+        {"tasks": {"worker": {"count": 9}}, "setup": ["export GRIDTF_LOCAL_GPUS=0,1,2,3,4,5,6,7,8"]},
+        {"gpus_per_node": 2, "env": {"GRIDTF_LOCAL_GPUS": "0,1"}},
+    ],
+)
+def test_what_fits(spec: dict[str, Any]) -> None:
+    assert check(**spec) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "what", "hint"),
+    [
+        (
+            {"tasks": {"worker": {"count": 3}}},
+            "3 training tasks do not fit into the 2 CPU slots of",
+            "--tasks-per-node",
+        ),
+        ({"tasks": {"worker": {"count": 2, "cpus": 2}}}, "2 training tasks do not fit into the 1 CPU slots", "fewer"),
+        ({"gpus_per_node": 3, "env": {"GRIDTF_LOCAL_GPUS": "0,1"}}, "3 GPUs are asked for, but", "ask for fewer"),
+        ({"nodes": 2}, "2 hosts are needed, but the local scheduler has one", "raise --tasks-per-node"),
+        (
+            {"gpus_per_node": 2, "tasks": {"worker": {"count": 3}}},
+            "2 hosts are needed, but the local scheduler has one",
+            "raise --gpus-per-node",
+        ),
+    ],
+)
+def test_what_does_not_fit(spec: dict[str, Any], what: str, hint: str) -> None:
+    with pytest.raises(GridtfError) as caught:
+        check(**spec)
+    assert what in caught.value.what
+    assert hint in caught.value.hint
+
+
+def test_what_is_set_for_another_scheduler_is_told() -> None:
+    notes = check(partition="gpu", mem="8G", native=["--qos=long"])
+    assert notes == ("the local scheduler has no use for partition, native, mem",)
