@@ -11,6 +11,7 @@ _HOME = {
     "TaskSpec": "gridtf.spec",
     "GridtfError": "gridtf.errors",
     "Job": "gridtf.job",
+    "find": "gridtf.job",
     "submit": "gridtf.submission",
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gridtf import training
     from gridtf.contract import Task, task
     from gridtf.errors import GridtfError
-    from gridtf.job import Job
+    from gridtf.job import Job, find
     from gridtf.spec import JobSpec, TaskSpec
     from gridtf.submission import submit
 else:  # a type checker that saw this would take any name for one of ours
@@ -36,7 +37,7 @@ else:  # a type checker that saw this would take any name for one of ours
         return getattr(import_module(_HOME[name]), name)
 
 
-__all__ = ["GridtfError", "Job", "JobSpec", "Task", "TaskSpec", "__version__", "submit", "task", "training"]
+__all__ = ["GridtfError", "Job", "JobSpec", "Task", "TaskSpec", "__version__", "find", "submit", "task", "training"]
 
 
 def __dir__() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -131,6 +132,15 @@ class Job:
         latest = self.run.latest()
         job = ((read_private(latest.plan) if latest else None) or {}).get("job", {})
         return {"job_id": job.get("id", ""), "name": job.get("name", self.run_dir.name)}
+
+
+def find(job: str) -> Job:
+    """The job that a run directory, a job id or a name (the newest of that name) means, as JOB on the command line.
+
+    Raises NotFoundError, RunDirError when it cannot be read.
+    """
+    # not the present folder's own path: that folder may have been removed
+    return Job(registry.find(job, os.environ, Path()))
 
 
 def _grace(run: RunDir) -> float:

@@ -7,7 +7,6 @@ import signal
 from argparse import Namespace
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from gridtf.arguments import Parser, split_command
@@ -85,11 +84,9 @@ def _jobs(prefix: str, **_: object) -> list[str]:
 
 def find_job(arguments: Namespace) -> Job:
     """The job that JOB means. Raises NotFoundError and RunDirError."""
-    from gridtf import registry
-    from gridtf.job import Job
+    from gridtf.job import find
 
-    # not the present folder's own path: that folder may have been removed
-    return Job(registry.find(arguments.job, os.environ, Path()))
+    return find(arguments.job)
 
 
 def configured(arguments: Namespace) -> Configured:

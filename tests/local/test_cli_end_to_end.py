@@ -165,8 +165,9 @@ def test_the_python_api(here: Path) -> None:
         "two = {'worker': gridtf.TaskSpec(count=2)}\n"
         "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), tasks=two))\n"
         "ended = job.wait(timeout=30)\n"
-        "told = [job.id, job.name, str(job.run_dir), ended.state, job.status().state, job.cancel().state]\n"
-        "print(json.dumps([*told, job.logs(), job.logs('worker:1')]))\n"
+        "told = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
+        "known = [job.id, job.name, str(job.run_dir)]\n"
+        "print(json.dumps([*known, *told, job.logs(), job.logs('worker:1')]))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
