@@ -62,7 +62,7 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
 def declared(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
     """So many GPUs on a host where nobody tells how many there are, or those that CUDA_VISIBLE_DEVICES names there.
 
-    None where somebody does: then the others are hidden on purpose.
+    No others where somebody does: then they are hidden on purpose.
     """
     if "GRIDTF_LOCAL_GPUS" in environ or _from_driver():
         return ()
@@ -102,6 +102,8 @@ def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
     if VISIBLE not in environ and _ROCR in shown:
         # ROCm takes CUDA_VISIBLE_DEVICES for a second choice, among those that are left
         shown[VISIBLE] = ",".join(str(number) for number in range(len(share)))
+    if _ROCR in shown and _HIP in environ:
+        shown[_HIP] = ",".join(str(number) for number in range(len(share)))  # it counts among those that are left
     return shown
 
 

@@ -43,6 +43,8 @@ def _check_setup(text: str) -> None:
     import shutil
     import subprocess
 
+    if re.search(r"(?<!\\)(\\\\)*\\\n\Z", text):  # which bash reads without a word
+        raise SpecError("setup", "the last line ends in a backslash: the script's next line would be part of it")
     bash = shutil.which("bash")
     if bash is None:  # which says nothing about the hosts of the job
         return
@@ -60,7 +62,8 @@ def _check_setup(text: str) -> None:
         return
     lines = _COMPLAINT.findall(said)
     if lines:
-        raise SpecError("setup", f"bash cannot read this: {lines[0]}", why=" ".join(lines[1:]))
+        hint = "what bash reads only with options or aliases of yours can stand in a file that is sourced"
+        raise SpecError("setup", f"bash cannot read this: {lines[0]}", why=" ".join(lines[1:]), hint=hint)
 
 
 def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:

@@ -55,13 +55,14 @@ def _prctl(option: int, value: int) -> None:
 def block_signals(spared: Iterable[int] = ()) -> None:
     """Hold back the signals that wait_for_signal takes; children must unblock_signals before they exec.
 
-    One that is ignored would never come, and who starts us may have ignored any of them: `trap '' TERM`, or a daemon
-    that wants no zombies. spared: those that stay ignored.
+    Who starts us may have ignored some of them: `trap '' TERM`, or a daemon that wants no zombies, whose children leave
+    no exit code. spared: those that stay ignored, and are not taken, if they are.
     """
-    for number in _WAKING - frozenset(spared):
+    heeded = _WAKING - {number for number in spared if signal.getsignal(number) == signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
+    for number in heeded:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WAKING)
 
 
 def unblock_signals() -> None:

@@ -85,8 +85,12 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
     if "/" in job:
         need_run(path)
         return path
-    if is_run(path):
-        return path
+    closed: RunDirError | None = None
+    try:
+        if is_run(path):
+            return path
+    except RunDirError as error:  # a folder that only happens to be called so
+        closed = error
     index = list(entries(environ))
     for wanted in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
         found = [(entry.job_id, target) for entry in wanted if (target := entry.target) is not None]
@@ -100,6 +104,8 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
             f"the newest run called {job} (job {job_id}) is gone: {newest}",
             hint=left or "`gridtf list` shows the jobs that are there",
         )
+    if closed is not None:
+        raise closed
     known = list(dict.fromkeys(word for entry in index for word in (entry.name, entry.job_id)))
     hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory is understood as well"
     raise NotFoundError(f"no job is called {job}", hint=hint)

@@ -186,12 +186,10 @@ class Launcher:
                 if not now.lingering or time.monotonic() > lingering_until:
                     return verdict.of_success(plan.tasks, hosts.tasks, self.spec.success_policy)
                 self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)}")
-            elif now.early:
-                self._say(
-                    "running", f"{started}; {verdict.some(now.early)} ended, waiting for {verdict.some(now.awaited)}"
-                )
             else:
                 hosts.check()
+                left = f"{verdict.some(now.early)} ended, waiting for {verdict.some(now.awaited)}"
+                self._say("running", f"{started}; {left}" if now.early else started)
             self._heartbeat.beat()
             self._pause(look_again(len(plan.hosts), time.monotonic() - begin))
 

@@ -112,7 +112,8 @@ def check_addresses(records: Sequence[Record]) -> None:
     """Raises RendezvousError when two machines go by the same name, such as ``localhost``: each would reach itself."""
     boots: dict[str, str] = {}
     for rank, record in enumerate(records):
-        if boots.setdefault(record["address"], record["boot"]) != record["boot"]:
+        boot = record.get("boot", "")
+        if boots.setdefault(record["address"], boot) != boot:
             first = next(other for other, known in enumerate(records) if known["address"] == record["address"])
             raise RendezvousError(
                 f"rank {first} and rank {rank} are on different machines that are both called {record['address']}",

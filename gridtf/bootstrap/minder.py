@@ -21,6 +21,7 @@ from gridtf.schedulers.agents import MINDER
 
 # The launcher ends its hosts first, then what is left: both have their limits, this is for one that keeps neither.
 _LAUNCHER_MARGIN = 30.0
+_AGENT_MARGIN = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         processes.tell(end["error"])
     else:
         code, told = _watch_over(run, script, grace)
-        left = Supervisor([]).tear_down(0.0 if code is None else grace, lambda: None)
+        # an agent whose launcher was killed has begun as well, and needs a moment more to write down what became of it
+        patience = 0.0 if code is None else grace + (_AGENT_MARGIN if _launched(run) else 0.0)
+        left = Supervisor([]).tear_down(patience, lambda: None)
         if left:
             processes.tell(f"processes that KILL did not end: {left}")
         code = -signal.SIGKILL if code is None else code

@@ -24,11 +24,18 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     import time
 
+    from gridtf import registry
     from gridtf.observe import jobs, logs
 
     run = find_job(arguments).run
     if arguments.follow:
-        printed = logs.follow(run, arguments.task, jobs.ending(run), time.sleep, tail=arguments.tail)
+        ending = jobs.ending(run)
+
+        def ended() -> bool:
+            registry.need_run(run.path)  # nothing more comes from one that has been removed
+            return ending()
+
+        printed = logs.follow(run, arguments.task, ended, time.sleep, tail=arguments.tail)
     else:
         printed = logs.read(run, arguments.task, arguments.tail)
     for line in printed:
@@ -43,7 +50,7 @@ def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
     if not parsed_args.job:  # it comes later in the line
         return []
     latest = find_job(parsed_args).run.latest()
-    names = logs.planned(latest) if latest else []
+    names = logs.planned(latest)[0] if latest else []
     words = [*names, *(name.partition(":")[0] for name in names), logs.JOB]
     return [word for word in dict.fromkeys(words) if word.startswith(prefix)]
 

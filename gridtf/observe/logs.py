@@ -31,7 +31,7 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
     tail: the last lines of each log. Raises NotFoundError for a task that is not there.
     """
     attempt = run.latest()
-    known = planned(attempt) if attempt else []
+    known = planned(attempt)[0] if attempt else []
     for name, path in _choose(run, attempt, known, tasks):
         yield from _Follower(name, path, _prefixed(name, known, tasks), tail).rest()
 
@@ -50,6 +50,7 @@ def follow(
     """
     attempt: Attempt | None = None
     known: list[str] = []
+    settled = False
     chosen: Chosen = []
     following: dict[Path, _Follower] = {}
     pause = _FASTEST
@@ -60,11 +61,12 @@ def follow(
             if attempt is not None:
                 yield from _last(following[path] for _, path in chosen)
                 yield f"--- attempt {latest.number} ---\n"
-            attempt, known = latest, []
+            attempt, known, settled = latest, [], False
             following = {path: follower for path, follower in following.items() if path == run.log}
-        if attempt and not known:
-            known = planned(attempt)
-        ready = known or over or not tasks or tuple(tasks) == (JOB,)
+        if attempt and not settled:
+            known, settled = planned(attempt)
+        there = {JOB, *known, *(name.partition(":")[0] for name in known)}
+        ready = settled or over or not tasks or there.issuperset(tasks)
         chosen = _choose(run, attempt, known, tasks) if ready else []
         fresh = False
         for name, path in chosen:
@@ -137,15 +139,15 @@ def _last(followers: Iterable[_Follower]) -> Iterator[str]:
         yield from follower.rest()
 
 
-def planned(attempt: Attempt) -> list[str]:
-    """The names of an attempt's tasks; none while there is no plan. Who may not read that knows those with a log."""
+def planned(attempt: Attempt) -> tuple[list[str], bool]:
+    """The names of an attempt's tasks, and whether these are all. Who may not read the plan knows those with a log."""
     plan = read_private(attempt.plan)
     if plan:
-        return [f"{task['type']}:{task['index']}" for task in plan["tasks"]]
+        return [f"{task['type']}:{task['index']}" for task in plan["tasks"]], True
     if attempt.plan.name not in names(attempt.path):
-        return []
+        return [], False
     logs = (_LOG.fullmatch(name) for name in names(attempt.logs))
-    return [f"{kind}:{index}" for kind, index in sorted((log[1], int(log[2])) for log in logs if log)]
+    return [f"{kind}:{index}" for kind, index in sorted((log[1], int(log[2])) for log in logs if log)], False
 
 
 def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:

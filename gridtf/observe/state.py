@@ -23,6 +23,8 @@ from gridtf.tail import last_lines
 
 STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
 _HEARTBEAT_TIMEOUT = 30.0
+# Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
+_GIVEN_UP = 3600.0
 
 
 @dataclass(frozen=True)
@@ -209,15 +211,18 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
 
 def _of_joined(records: Records, now: float) -> _Standing:
     """Tasks that joined by themselves: their keepers tell that they live, then that they have ended, but not how."""
-    heard = [record for record in records.hosts if abs(_age(record, now)) <= _patience(records)]
-    if any(task.get("state") == RUNNING for record in heard for task in record.get("tasks", {}).values()):
-        return _Standing(RUNNING, "its tasks joined by themselves")
+    states = [task.get("state") for record in records.hosts for task in record.get("tasks", {}).values()]
     how = "how they end, only what started them knows: srun, mpirun or a script"
-    all_seen = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
-    if not records.hosts or (heard and not all_seen):
-        return _Standing(UNKNOWN, f"its tasks are joining; {how}")
-    last = max(float(record.get("time") or 0.0) for record in records.hosts)
-    return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=last)
+    last = max(records.hosts, key=lambda record: float(record.get("time") or 0.0), default={})
+    age = _age(last, now)
+    all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
+    if last and (age > _GIVEN_UP or (all_joined and RUNNING not in states)):
+        return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=float(last.get("time") or 0.0))
+    if RUNNING in states and abs(age) > _patience(records):  # which another host's clock can make believe
+        return _Standing(UNKNOWN, f"{_last_sign(last, now)}; {how}")
+    if RUNNING in states:
+        return _Standing(RUNNING, "its tasks joined by themselves")
+    return _Standing(UNKNOWN, f"its tasks are joining; {how}")
 
 
 def _age(record: Record, now: float) -> float:

@@ -253,8 +253,19 @@ def _status(record: Record) -> JobStatus:
         os.waitpid(pid, os.WNOHANG)  # ours, when the process that submitted it asks
     if same_boot and procfs.alive(pid, record.get("start")):
         return JobStatus(RUNNING)
-    end = read_record(Path(record["ended"])) if "ended" in record else None
-    return _ended(end) if end else JobStatus(UNKNOWN, "its process is gone", gone=True)
+    if same_boot and "ended" in record:
+        end = read_record(Path(record["ended"]))
+        if end is not None:
+            return _ended(end)
+        if _launcher_lives(Path(record["ended"]).parent):
+            return JobStatus(RUNNING, "the process that minds it was killed; it is ending")
+    return JobStatus(UNKNOWN, "its process is gone", gone=True)
+
+
+def _launcher_lives(run_dir: Path) -> bool:
+    latest = RunDir(run_dir).latest()
+    launcher = (read_record(latest.launcher) if latest else None) or {}
+    return launcher.get("host") == os.uname().nodename and procfs.alive(int(launcher.get("pid") or 0))
 
 
 def _ended(end: Record) -> JobStatus:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gridtf.rundir import read_record
-from tests.support.fixtures import Launch
-from tests.support.jobs import ROOT, gone
+from tests.support.fixtures import Launch, Program
+from tests.support.jobs import IGNORING, ROOT, gone, until
 
 SHELL_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
 
@@ -86,13 +86,33 @@ def test_agents_end_their_tasks_when_the_launcher_falls_silent(launch: Launch) -
 
 def test_a_launcher_that_is_stopped_for_a_while_finds_its_tasks_again(launch: Launch) -> None:
     """As by Ctrl-Z in the terminal of `gridtf run`, and fg."""
-    job = launch("bash", "-c", "until [ -e end ]; do sleep 0.1; done", heartbeat_timeout=1)
+    job = launch("bash", "-c", "until [ -e end ]; do sleep 0.1; done", heartbeat_timeout=3)
     job.running("worker:0")
     job.process.send_signal(signal.SIGSTOP)
-    time.sleep(4)  # several times the limit
+    time.sleep(8)  # several times the limit
     job.process.send_signal(signal.SIGCONT)
     (job.folder / "end").touch()
     assert job.verdict()["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_what_nohup_and_the_background_spare_a_launcher_does_not_end_it(launch: Launch, number: signal.Signals) -> None:
+    prefix = [sys.executable, "-c", IGNORING, str(int(number))]
+    job = launch("bash", "-c", "until [ -e end ]; do sleep 0.1; done", prefix=prefix)
+    job.running("worker:0")
+    job.process.send_signal(number)
+    time.sleep(0.5)
+    (job.folder / "end").touch()
+    assert job.verdict()["state"] == "COMPLETED"
+
+
+def test_an_agent_that_is_killed_when_the_chief_has_finished_is_noticed(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = chief ] || sleep 1000')
+    job = launch(train, tasks={"chief": {"count": 1}, "worker": {"count": 1}}, tasks_per_node=2)
+    until(lambda: "chief:0 ended, waiting for worker:0" in str(read_record(job.attempt.launcher)), "the chief's end")
+    os.kill(job.agent_pid(os.uname().nodename), signal.SIGKILL)
+    verdict = job.verdict()
+    assert f"the agent on host {os.uname().nodename} was killed by SIGKILL" in verdict["reason"]
 
 
 def test_an_agent_that_is_told_to_end_says_by_what(launch: Launch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fixtures import Launch, Program
-from tests.support.jobs import gone
+from tests.support.jobs import IGNORING, gone
 
 TWO_AND_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
 
@@ -48,13 +48,6 @@ def test_the_first_of_several_failures_is_the_cause(launch: Launch, program: Pro
     )
     verdict = launch(train, tasks={"worker": {"count": 3}}, tasks_per_node=3).verdict()
     assert (verdict["cause"]["task"], verdict["cause"]["exit"]) == ("worker:2", 9)
-
-
-IGNORING = """
-import os, signal, sys
-signal.signal(int(sys.argv[1]), signal.SIG_IGN)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 @pytest.mark.parametrize("ignored", [signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGHUP])

@@ -18,7 +18,7 @@ _gridtf_setup_failed() {
     [ "${#BASH_SOURCE[@]}" -gt 2 ] || _gridtf_stop "this set-up line failed with exit code $1: $2"
 }
 trap '_gridtf_setup_failed "$?" "${BASH_COMMAND}"' ERR
-trap '_gridtf_stop "the job script ended during its set-up, exit code $?"' EXIT
+trap '_gridtf_stop "the job script ended during its set-up, by itself or by a signal (exit code $?)"' EXIT
 module load python/3.11
 source ~/venv/bin/activate
 trap - ERR EXIT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from gridtf import registry
 from gridtf.resources import bootstrap_script
 from gridtf.rundir import RunDir
 from tests.support.commands import FAILS, PRINTS, SLEEPS, TWO, as_json, call, command, running, started, status, submit
-from tests.support.jobs import until
+from tests.support.jobs import gone, until
 from tests.support.python import heed_signals
 
 
@@ -99,6 +100,18 @@ def test_following_the_logs(here: Path) -> None:
         call("cancel", job)
         rest, error = process.communicate(timeout=30)
         assert (process.returncode, rest, error) == (0, "", "")
+
+
+@pytest.mark.parametrize("words", [("logs", "-f"), ("wait",)])
+def test_a_run_directory_that_is_removed_is_not_looked_at_for_ever(here: Path, words: tuple[str, ...]) -> None:
+    job = submit("--kill-grace", "1", "--workers", "1", *SLEEPS)
+    running(job["job_id"])
+    with started(*words, job["run_dir"]) as process:
+        shutil.rmtree(job["run_dir"], ignore_errors=True)
+        _, error = process.communicate(timeout=30)
+        assert process.returncode != 0
+        assert "is not a run directory" in error or "cannot" in error
+    assert gone(int(job["job_id"].partition(".")[0]))  # the job has nowhere to write to, and ends
 
 
 def test_two_submissions_of_one_name_at_the_same_moment(here: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_minder_is_killed(here: Path) -> None:
     running(job)
     minder = int(job.partition(".")[0])
     os.kill(minder, signal.SIGKILL)
-    call("wait", job, code=1)
+    assert call("wait", job, code=1).stdout.startswith("python")
     view = status(job)
     assert (view["state"], view["reason"]) == ("FAILED", f"the process that minds the job, {minder}, was killed")
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
@@ -124,10 +124,10 @@ def test_the_walltime_has_begun_with_the_set_up(here: Path) -> None:
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nbegin = time.monotonic()\n"
         "try:\n    time.sleep(600)\nfinally:\n    print(time.monotonic() - begin)"
     )
-    job = submit("--time", "0:08", "--setup", "sleep 5", "--workers", "1", *counts)
+    job = submit("--time", "0:15", "--setup", "sleep 7", "--workers", "1", *counts)
     call("wait", job["job_id"], code=1)
     assert status(job["job_id"])["state"] == "TIMEOUT"
-    assert float(call("logs", job["job_id"], "--task", "worker:0").stdout.split()[-1]) < 5
+    assert float(call("logs", job["job_id"], "--task", "worker:0").stdout.split()[-1]) < 12
 
 
 def test_a_job_of_another_user_is_not_ours_to_cancel(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,12 @@ _EXEC = [
     "import sys; from gridtf.bootstrap.main import main; sys.exit(main(sys.argv[1:]))",
     "exec",
 ]
+# A program that ignores a signal, and then becomes another one, which inherits that: ``python -c IGNORING NUMBER …``.
+IGNORING = """
+import os, signal, sys
+signal.signal(int(sys.argv[1]), signal.SIG_IGN)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 _MANY_HOSTS = [sys.executable, "-m", "tests.support.many_hosts"]
 
 

@@ -44,6 +44,8 @@ def test_with_rocr_alone_cuda_counts_among_what_is_left() -> None:
         "ROCR_VISIBLE_DEVICES": "3",
         **ORDER,
     }
+    both = {"CUDA_VISIBLE_DEVICES": "0,1", "ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"}
+    assert visible(both, ["1"])["HIP_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_task_without_a_gpu_is_shown_none() -> None:

@@ -183,6 +183,16 @@ def test_what_is_added_is_shown_once_and_all_of_it(run: RunDir) -> None:
     assert max(script.slept) <= 1.0
 
 
+def test_who_may_not_read_the_plan_sees_logs_that_come_later(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    attempt = planned(run, "worker:0", "worker:1")
+    add(attempt, "worker:0", "a\n")
+    assert follow(run, Script(lambda: add(attempt, "worker:1", "b\n"), lambda: None)) == ["a", "worker:1 | b"]
+    add(attempt, "worker:0", "c\n")
+    script = Script(lambda: None, lambda: add(attempt, "worker:2", "d\n"), lambda: None)
+    assert follow(run, script, ["worker:2"]) == ["d"]
+
+
 def test_a_line_that_comes_in_pieces_is_one_line(run: RunDir) -> None:
     attempt = planned(run, "worker:0")
     pieces = [b"caf\xc3", b"\xa9 1", b" 2\r", b"\nnext\r", b"50%\r100%", b"\n"]

@@ -220,11 +220,17 @@ def test_tasks_that_joined_run_as_long_as_one_of_them_lives() -> None:
 
 
 def test_how_tasks_that_joined_have_ended_is_never_guessed() -> None:
-    for seen in (joined("ENDED", "ENDED"), joined("ENDED", "RUNNING", age=3600), joined("ENDED", age=3600)):
+    for seen in (joined("ENDED", "ENDED"), joined("ENDED", "RUNNING", age=3601), joined("ENDED", age=3601)):
         assert (seen.state, seen.over, seen.exit_code) == (UNKNOWN, True, None)
         assert "none of its tasks is alive any more; how they end, only what started them knows" in seen.reason
     assert joined("ENDED", "ENDED").ended == NOW - 1
-    assert task_states(joined("ENDED", "RUNNING", age=3600)) == {"worker:0": "ENDED", "worker:1": UNKNOWN}
+    assert task_states(joined("ENDED", "RUNNING", age=3601)) == {"worker:0": "ENDED", "worker:1": UNKNOWN}
+
+
+@pytest.mark.parametrize("age", [90, -90, 600])
+def test_another_hosts_clock_does_not_end_tasks_that_joined(age: float) -> None:
+    seen = joined("RUNNING", "RUNNING", age=age)
+    assert (seen.state, seen.over) == (UNKNOWN, False)
 
 
 def test_tasks_that_are_still_joining_have_not_ended() -> None:

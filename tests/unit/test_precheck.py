@@ -94,6 +94,12 @@ def test_set_up_lines_that_bash_cannot_read(lines: list[str], said: str, rough_p
     assert caught.value.what == f"job.toml:3: setup: bash cannot read this: {said}"
 
 
+def test_set_up_lines_that_would_take_the_next_line_along(rough_path: Path) -> None:
+    with pytest.raises(UsageError, match="the last line ends in a backslash"):
+        submission.prepare(dataclasses.replace(RUNS, setup=["true", "module load cuda \\"]))
+    submission.prepare(dataclasses.replace(RUNS, setup=["echo a \\", "b", "echo c\\\\"]))
+
+
 @pytest.mark.parametrize(
     "lines",
     [

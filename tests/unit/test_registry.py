@@ -89,6 +89,18 @@ def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeyp
     assert list(registry.runs(os.environ)) == [closed]
 
 
+def test_a_closed_folder_of_a_jobs_name_does_not_hide_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, real = add(tmp_path / "run"), os.listdir
+
+    def listdir(path: Path) -> list[str]:
+        if Path(path).name == "digits":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert find("digits", tmp_path) == run
+
+
 def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     folder = registry.folder(os.environ)
