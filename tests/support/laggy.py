@@ -7,11 +7,11 @@ for 8 s, and no lock taken through one view is seen through another.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.support.packages import need_program
 
 # The last line of defence is --kill-child: what runs in the process namespace ends with it, bindfs too.
 _VIEW = """
@@ -39,12 +39,4 @@ def need_bindfs() -> None:
         pytest.skip("needs root, to mount a shared file system that lies")
     if not Path("/dev/fuse").exists():
         pytest.skip("needs /dev/fuse")
-    if shutil.which("bindfs"):
-        return
-    if not shutil.which("apt-get"):
-        pytest.skip("needs bindfs, and there is no apt-get to install it with")
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "-y", "--no-install-recommends", "bindfs"]):
-        subprocess.run(["apt-get", "-q", *command], env=environ, capture_output=True, timeout=240)
-    if not shutil.which("bindfs"):
-        pytest.skip("bindfs cannot be installed here")
+    need_program("bindfs")

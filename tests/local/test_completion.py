@@ -1,0 +1,78 @@
+"""Tab completion where people press Tab: in fish and zsh (bash: tests/unit/test_cli.py)."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import call
+from tests.support.packages import need_program
+
+# What is typed, and what it becomes with Tab.
+LINES = [
+    ("gridtf stat", "gridtf status"),
+    ("gridtf submit --sched", "gridtf submit --scheduler"),
+    ("gridtf submit --scheduler sl", "gridtf submit --scheduler slurm"),
+    ("gridtf status wor", "gridtf status work/"),
+    ("gridtf submit -- python tra", "gridtf submit -- python train.py"),
+]
+
+
+@pytest.fixture
+def environ(here: Path) -> dict[str, str]:
+    """A home with a folder, a program and the gridtf command."""
+    (here / "work").mkdir()
+    (here / "train.py").touch()
+    (here / "bin").mkdir()
+    command = here / "bin" / "gridtf"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gridtf "$@"\n')
+    command.chmod(0o755)
+    return {**os.environ, "HOME": str(here), "PATH": f"{here / 'bin'}:{os.environ['PATH']}", "TERM": "xterm"}
+
+
+@pytest.mark.timeout(400)  # with the installation
+def test_fish(environ: dict[str, str], here: Path) -> None:
+    fish = need_program("fish")
+    (here / "code.fish").write_text(call("completion", "fish").stdout)
+    for typed, wanted in LINES:
+        asked = f"source code.fish; complete -C '{typed}'"
+        said = subprocess.run(
+            [fish, "--no-config", "-c", asked], env=environ, capture_output=True, text=True, timeout=60
+        )
+        assert [line.partition("\t")[0] for line in said.stdout.splitlines()] == [wanted.split()[-1]], said
+
+
+@pytest.mark.timeout(400)
+def test_zsh(environ: dict[str, str], here: Path) -> None:
+    zsh = need_program("zsh")
+    (here / "code.zsh").write_text(call("completion", "zsh").stdout)
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [zsh, "-f", "-i"], stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
+    ) as shell:
+        os.close(slave)
+        try:
+            _type(master, "autoload -Uz compinit; compinit -u -D; source ./code.zsh; echo rea''dy\n", "ready")
+            for typed, wanted in LINES:
+                _type(master, f"{typed}\t", wanted)
+                os.write(master, b"\x15")  # Ctrl-U: away with the line
+        finally:
+            shell.kill()
+            os.close(master)
+
+
+def _type(terminal: int, keys: str, wanted: str, seconds: float = 60) -> None:
+    """Type it, and wait until the terminal shows what is wanted."""
+    os.write(terminal, keys.encode())
+    shown, deadline = "", time.monotonic() + seconds
+    while wanted not in shown:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"typed {keys!r}, waited for {wanted!r}, and saw {shown!r}"
+        shown += os.read(terminal, 4096).decode(errors="replace")

@@ -1,0 +1,24 @@
+"""Debian's packages, for tests that need a program of theirs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+
+def need_program(name: str) -> str:
+    """The path of a program, from the package of its name; skips, with the reason, where that cannot be installed."""
+    if found := shutil.which(name):
+        return found
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        pytest.skip(f"needs {name}, and it cannot be installed without root and apt-get")
+    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", "--no-install-recommends", name]):
+        subprocess.run(["apt-get", "-q", *command], env=environ, capture_output=True, timeout=240)
+    found = shutil.which(name)
+    if not found:
+        pytest.skip(f"{name} cannot be installed here")
+    return found
