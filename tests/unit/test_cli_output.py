@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def full() -> Iterator[TextIO]:
 
 def gridtf_in_bash(words: str) -> subprocess.CompletedProcess[str]:
     """A command line with redirections."""
-    line = f"{sys.executable} -m gridtf {words}"
+    line = f"{shlex.quote(sys.executable)} -m gridtf {words}"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=60, check=False)
 
@@ -57,7 +58,7 @@ def test_a_stream_that_is_closed_leaves_its_number_to_no_file() -> None:
         "print(*(os.readlink(f'/proc/self/fd/{number}') for number in (0, 1)), file=sys.stderr)\n"
         "assert all(map(os.get_inheritable, (0, 1)))\n"
     )
-    line = f'exec {sys.executable} -c "$1" <&- >&-'
+    line = f'exec {shlex.quote(sys.executable)} -c "$1" <&- >&-'
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", line, "-", code], env=environ, stderr=-1, text=True, timeout=60, check=True)
     assert done.stderr == "x\n/dev/null /dev/null\n"
