@@ -6,6 +6,10 @@ import codecs
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
 
 def prepare() -> None:
     """Make stdout and stderr fit to be written to, whatever the caller has closed and whatever a path holds."""
@@ -46,7 +50,7 @@ def tell(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        return
+        _drop(sys.stderr)
 
 
 def _try_to_write(text: str | bytes, flush: bool) -> OSError | None:
@@ -58,10 +62,14 @@ def _try_to_write(text: str | bytes, flush: bool) -> OSError | None:
         if flush:
             sys.stdout.flush()
     except OSError as error:
-        # what is left in its buffer would fail again when Python ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)
         return error
     return None
+
+
+def _drop(stream: TextIO) -> None:
+    """What is left in its buffer would fail again when Python ends, and that gives an exit code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _what(error: OSError) -> str:

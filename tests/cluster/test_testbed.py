@@ -181,6 +181,7 @@ def test_accounting() -> None:
         await_("slurmdbd knows how the job ended", lambda: f"{job}|FAILED|3:0\n" == bed.run("login", *ask).stdout)
 
 
+@pytest.mark.root
 def test_no_job_ignores_a_signal_for_the_caller_does(tmp_path: Path) -> None:
     """As under nohup, or in the background of a shell."""
     bed = Bed(tmp_path / "state")
@@ -222,6 +223,7 @@ def test_up_again_is_a_clean_restart_and_down_leaves_nothing(slurm: Bed, tmp_pat
     assert slurm.run("login", "srun", "hostname").stdout == "n1\n"
 
 
+@pytest.mark.root
 def test_an_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     bed = Bed(tmp_path / "state")
     before = footprint()
@@ -233,6 +235,7 @@ def test_an_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert footprint() <= before
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_up_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     """Told to end, it leaves nothing; killed, it leaves what the next down or up removes."""
@@ -254,6 +257,7 @@ def test_an_up_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> No
     assert footprint() <= before
 
 
+@pytest.mark.root
 def test_a_rough_path(rough_path: Path) -> None:
     """The tool, its state and a shared folder, in a hidden place that careless quoting does not survive."""
     shutil.copytree(CHECKOUT / "scripts", rough_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))

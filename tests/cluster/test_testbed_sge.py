@@ -168,6 +168,7 @@ def test_up_again_is_a_clean_restart_and_down_leaves_nothing(sge: Bed) -> None:
     assert qsub(sge, script="hostname\n") == ["n1"]
 
 
+@pytest.mark.root
 def test_refusals(tmp_path: Path) -> None:
     """One line what, one line why or what to do."""
     bed = GridEngineBed(tmp_path)

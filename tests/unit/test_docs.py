@@ -24,7 +24,8 @@ DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")], key=lambda path: str(path)
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith("."))
+_LEFT = (ROOT / ".gitignore").read_text(encoding="utf-8").replace("/", "").split()  # by runs, such as the quickstart's
+TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in _LEFT and path.name[0] != ".")
 
 
 def name(path: Path) -> str:

@@ -179,6 +179,9 @@ def test_setup_is_verbatim_and_reaches_the_tasks(tmp_path: Path) -> None:
     assert arrived[b"BYTES"] == b"\xff\xfe"
 
 
+ENDED = "the job script ended during its set-up, by itself or by a signal"
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -186,10 +189,13 @@ def test_setup_is_verbatim_and_reaches_the_tasks(tmp_path: Path) -> None:
         (["source ./missing"], "this set-up line failed with exit code 1: source ./missing"),
         (["source ./bad"], "this set-up line failed with exit code 3: source ./bad"),
         (["fails() { return 4; }", "fails"], "this set-up line failed with exit code 4"),
-        (["set -e", "fails() { (exit 5); true; }", "fails"], "the job script ended during its set-up, exit code 5"),
-        (["source ./exits"], "the job script ended during its set-up, exit code 6"),
-        (["exit 0"], "the job script ended during its set-up, exit code 0"),
-        (["if true"], "the job script ended during its set-up, exit code 2"),
+        (
+            ["set -e", "fails() { (exit 5); true; }", "fails"],
+            f"{ENDED} (exit code 5)",
+        ),
+        (["source ./exits"], f"{ENDED} (exit code 6)"),
+        (["exit 0"], f"{ENDED} (exit code 0)"),
+        (["if true"], f"{ENDED} (exit code 2)"),
     ],
 )
 def test_setup_that_fails_ends_the_job_and_says_so(lines: list[str], said: str, tmp_path: Path) -> None:

@@ -365,10 +365,13 @@ def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
         ("qmaster_params ENABLE_FORCED_QDEL=1", "nobody", True),
         ("qmaster_params ENABLE_FORCED_QDEL=0", "nobody", False),
         ("qmaster_params ENABLE_FORCED_QDEL_IF_UNKNOWN", "nobody", True),
-        ("qmaster_params none", "$(id -un)", True),
+        ("qmaster_params none", "alice", True),
     ],
 )
-def test_by_force_where_one_may(cell: Cell, conf: str, managers: str, forced: bool) -> None:
+def test_by_force_where_one_may(
+    cell: Cell, conf: str, managers: str, forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handover.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
     root = cell("qconf", f'case "$1" in -sconf) echo "{conf}";; *) echo "{managers}";; esac')
     cell("qdel", "")
     if forced:
