@@ -32,6 +32,12 @@ class NoAnswerError(SchedulerError):
     out = ""
 
 
+def _child() -> None:
+    # Grid Engine warns of a job's end by a signal to all that run in it: what we then ask it with must not die of that.
+    processes.ignore_signals(processes.PASSED_ON)
+    processes.unblock_signals()  # a launcher holds signals back, and this would inherit that
+
+
 def ask(argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None) -> Answer:
     """Run a command and give its answer, whatever its exit code.
 
@@ -48,7 +54,7 @@ def ask(argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None 
             timeout=limit,
             check=False,
             env={**os.environ, "LC_ALL": "C"} if environ is None else environ,
-            preexec_fn=processes.unblock_signals,  # a launcher holds signals back, and this would inherit that
+            preexec_fn=_child,
         )
     except FileNotFoundError:
         raise SchedulerError(

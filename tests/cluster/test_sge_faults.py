@@ -79,7 +79,7 @@ def test_cancel(sge: Bed) -> None:
 
 
 def test_walltime(sge: Bed) -> None:
-    job = started(sge, "--time", "3s", command=STUBBORN)
+    job = started(sge, "--time", "6s", command=STUBBORN)
     ended(job, "TIMEOUT", "the walltime is over (h_rt)", "--time")
     nobody_left(sge)
     assert job.gridtf("wait", check=False).returncode == 1
@@ -87,14 +87,14 @@ def test_walltime(sge: Bed) -> None:
 
 
 def test_walltime_of_the_queue(sge: Bed) -> None:
-    with changed(sge, "h_rt", "0:0:3", "short.q"):
+    with changed(sge, "h_rt", "0:0:6", "short.q"):
         job = started(sge, "--partition", "short.q", "--pe", "rr", nodes=2, command=STUBBORN)
         ended(job, "TIMEOUT", "a limit of queue short.q is reached, such as h_rt", "--time")
     nobody_left(sge)
 
 
 def test_walltime_of_a_script_that_gets_no_warning(sge: Bed) -> None:
-    job = by_hand(sge, "-l", "h_rt=3")
+    job = by_hand(sge, "-l", "h_rt=6")
     nobody_left(sge)
     told_by_status(job, "TIMEOUT", KILLED, "h_rt")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.client import Answer
+from gridtf.schedulers.client import Answer, ask
 from gridtf.schedulers.sge import cell, reply
 
 SELECT = "error: commlib error: got select error ({})\n"
@@ -111,3 +111,9 @@ def test_xml_that_older_versions_print() -> None:
     assert reply.tree("<a><JB_name>x\x07y</JB_name></a>", "qstat").findtext("JB_name") == "xy"
     unknown = "<?xml version='1.0'?><unknown_jobs><>\n<ST_name>77</ST_name></></unknown_jobs>"
     assert reply.tree(unknown, "qstat").findtext("ST_name") == "77"
+
+
+def test_a_question_outlives_the_warnings_that_a_job_gets() -> None:
+    """Grid Engine sends them to every process of the job; the launcher asks because it has got one."""
+    answer = ask(["bash", "-c", "kill -USR1 $$; kill -USR2 $$; echo there"], limit=30)
+    assert (answer.code, answer.out) == (0, "there\n")
