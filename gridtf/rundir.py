@@ -16,6 +16,7 @@ from typing import Any
 from gridtf.errors import RunDirError
 
 Record = dict[str, Any]
+RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
 JOINED = "join-"  # begins the name of the folder in which tasks that join by themselves meet
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"

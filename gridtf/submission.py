@@ -14,11 +14,9 @@ from pathlib import Path
 from gridtf import config, jobrecords, layout, precheck, resources, schedulers, validation
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.job import Job
-from gridtf.rundir import Record, RunDir, here, make_folder, new_folder, write_record, write_text
+from gridtf.rundir import RUN_ROOT, Record, RunDir, here, make_folder, new_folder, write_record, write_text
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec
-
-RUN_ROOT = "gridtf-runs"
 
 
 def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:

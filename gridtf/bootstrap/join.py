@@ -29,6 +29,7 @@ from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageErr
 from gridtf.processes import die_with_parent
 from gridtf.rundir import (
     JOINED,
+    RUN_ROOT,
     Attempt,
     Record,
     RunDir,
@@ -57,7 +58,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     spec = config.from_arguments([*argv[2:], "--", "gridtf_join"], environ, Path.cwd()).spec
     member = member_of(environ)
     tasks = roster(spec, member.size)
-    run = RunDir(Path(spec.run_dir or Path(spec.run_root or "gridtf-runs") / f"{spec.title}-{member.step}").absolute())
+    run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     scheduler = spec.scheduler or schedulers.around_this_process(environ)
     holder = PortHolder()
     job_id = environ.get("GRIDTF_JOB_ID") or _job_id(scheduler, member, environ)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gridtf import contract, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
-from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
+from gridtf.rundir import RUN_ROOT, Record, RunDir, make_folder, read_record, write_record
 from gridtf.spec import JobSpec
 from gridtf.validation import need_program
 
@@ -113,7 +113,7 @@ def _run_of(identity: Record, spec: JobSpec, run_dir: Path | None) -> RunDir:
     """The run directory of this start; a requeued job goes on in the one it had."""
     job_id = identity["job_id"]
     if run_dir is None:
-        return _next_run(Path(spec.run_root or "gridtf-runs").absolute() / f"{spec.title}-{job_id}", identity)
+        return _next_run(Path(spec.run_root or RUN_ROOT).absolute() / f"{spec.title}-{job_id}", identity)
     run, element = RunDir(run_dir), identity.get("element")
     if element and run.elements.is_dir():
         return RunDir(run.elements / element)

@@ -19,10 +19,10 @@ from gridtf.schedulers.base import (
     UNKNOWN,
     JobStatus,
 )
+from gridtf.spec import JobSpec
 from gridtf.tail import last_lines
 
 STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
-_HEARTBEAT_TIMEOUT = 30.0
 # Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
 _GIVEN_UP = 3600.0
 
@@ -233,7 +233,7 @@ def _age(record: Record, now: float) -> float:
 def _patience(records: Records) -> float:
     """Seconds after which silence means something: twice what the launcher itself allows its agents."""
     spec = (records.plan or records.job or {}).get("spec", {})
-    return 2 * float(spec.get("heartbeat_timeout", _HEARTBEAT_TIMEOUT))
+    return 2 * float(spec.get("heartbeat_timeout", JobSpec.heartbeat_timeout))
 
 
 def _last_sign(launcher: Record, now: float) -> str:

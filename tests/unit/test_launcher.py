@@ -41,6 +41,6 @@ def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:
     hosts.listen()
     for host in hosts.names:
         write_record(attempt.host_state(host), {"nonce": "nonce", "host": host, "tasks": {}, "over": True, "beat": 7})
-    begin = time.monotonic()
-    hosts.end(10, lambda: None)
-    assert time.monotonic() - begin < 0.5
+    looks: list[None] = []
+    hosts.end(10, lambda: looks.append(None))
+    assert len(looks) < 10  # of some 200 in that time
