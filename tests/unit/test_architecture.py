@@ -1,4 +1,4 @@
-"""The house stays as ARCHITECTURE.md says: who may import whom, what is pure, what starts fast, how long a file is."""
+"""The house stays as ARCHITECTURE.md says: who may import whom, what is pure, what starts fast."""
 
 from __future__ import annotations
 
@@ -161,25 +161,6 @@ def test_modules_are_looked_up_by_name_in_few_places() -> None:
     """An import that no reader of the source sees would slip past the arrows."""
     users = {module_name(path) for path in SOURCES if "import_module" in path.read_text(encoding="utf-8")}
     assert users <= {"", "bootstrap.later", "cli.common", "schedulers", "training", "training.run"}
-
-
-@pytest.mark.parametrize(
-    ("pattern", "limit"),
-    # tests are lists that are read one by one, so they may be a little longer
-    [
-        ("gridtf/**/*.py", 300),
-        ("scripts/**/*", 300),
-        ("templates/*", 300),
-        ("examples/**/*", 300),
-        ("tests/**/*.py", 400),
-    ],
-)
-def test_no_file_is_long(pattern: str, limit: int) -> None:
-    files = [
-        path for path in ROOT.glob(pattern) if path.is_file() and not {"__pycache__", "gridtf-runs"} & {*path.parts}
-    ]
-    lengths = {str(path.relative_to(ROOT)): path.read_bytes().count(b"\n") for path in files}
-    assert {name: length for name, length in lengths.items() if length > limit} == {}
 
 
 # --- what starts fast ------------------------------------------------------------------------------------------
