@@ -79,3 +79,9 @@ def nearest(word: str, known: list[str], *, most: int = 3) -> str:
 
     near = get_close_matches(word, known, n=most, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def some(names: list[str] | tuple[str, ...], *, most: int = 16) -> str:
+    """Names for one line: all of them, or the first ones and how many more."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -16,7 +16,6 @@ from gridtf.observe.state import JobView
 from gridtf.rundir import Record, RunDir, read_private, write_record
 from gridtf.spec import JobSpec
 
-_FIRST_POLL = 0.1
 _LONGEST_REST = 2.0
 _CANCEL_MARGIN = 15.0
 
@@ -68,7 +67,7 @@ class Job:
     def watch(self, timeout: float | None = None, poll: float | None = None) -> Iterator[JobView]:
         """The job's view at every look, until it has ended or timeout seconds have passed. As wait."""
         until = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_POLL
+        pause, verdict = jobs.SOON, None
         while True:
             registry.need_run(self.run_dir)
             view = self.status()
@@ -76,6 +75,8 @@ class Job:
             left = None if until is None else until - time.monotonic()
             if view.over or (left is not None and left <= 0):
                 return
+            if (known := jobs.verdict(self.run)) != verdict:
+                pause, verdict = jobs.SOON, known
             pause = min(pause, jobs.pace(view) if poll is None else poll)
             self._rest(pause if left is None else min(pause, left))
             pause *= 1.3
@@ -91,12 +92,12 @@ class Job:
         """End the job. Waits until it has ended, at most wait seconds (None: a little more than its kill_grace); one
         that does not heed it is then ended by force.
 
-        One that has ended already is left as it is. Raises SchedulerError when the scheduler refuses, GridtfError when
-        the job was not submitted by gridtf.
+        One that has ended already, and that the scheduler no longer has, is left as it is. Raises SchedulerError when
+        the scheduler refuses, GridtfError when the job was not submitted by gridtf.
         """
         registry.need_run(self.run_dir)
         view = self.status()
-        if view.over:
+        if view.over and not view.in_queue:
             return view
         submitted = read_submitted(self.run)
         if submitted is None:
@@ -104,7 +105,8 @@ class Job:
                 f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"
             )
         with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
-            write_record(self.run.cancelled, {**jobrecords.who(), "time": time.time()})
+            if not view.over:
+                write_record(self.run.cancelled, {**jobrecords.who(), "time": time.time()})
         try:
             schedulers.get(submitted["scheduler"]).cancel(submitted)
         except BaseException:

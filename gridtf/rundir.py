@@ -18,6 +18,7 @@ from gridtf.errors import RunDirError
 Record = dict[str, Any]
 RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
 JOINED = "join-"  # begins the name of the folder in which tasks that join by themselves meet
+BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
 _RESERVED_BYTES = 131072  # more than a verdict with the longest tail of a log needs, six bytes a character

@@ -24,8 +24,7 @@ from gridtf.bootstrap.members import Member, at_home, check_addresses, member_of
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
-from gridtf.bootstrap.verdict import some
-from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError
+from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError, some
 from gridtf.processes import die_with_parent
 from gridtf.rundir import (
     JOINED,

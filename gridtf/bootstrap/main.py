@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gridtf import contract, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
-from gridtf.rundir import RUN_ROOT, Record, RunDir, make_folder, read_record, write_record
+from gridtf.rundir import BY_HAND, RUN_ROOT, Record, RunDir, make_folder, read_record, write_record
 from gridtf.spec import JobSpec
 from gridtf.validation import need_program
 
@@ -158,7 +158,7 @@ def _describe(
     from gridtf import jobrecords
 
     # not its words, which job.json has as well: others may read this, and people give passwords with --env
-    record = jobrecords.submitted(spec, identity["scheduler"], ["gridtf_run"], identity)
+    record = jobrecords.submitted(spec, identity["scheduler"], [BY_HAND], identity)
     if identity.get("element"):  # the array as a whole has the name
         record["name"] += f"_{identity['element']}"
     jobrecords.write_job(run, spec, sources)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gridtf.errors import some as some
 from gridtf.processes import signal_name
 from gridtf.rundir import Attempt, Record
 from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY
@@ -122,9 +123,3 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         reason = "all training tasks have exited with 0"
     failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == FAILED]
     return Verdict(COMPLETED, "; ".join([reason, *([f"{some(failed)} failed"] if failed else [])]))
-
-
-def some(names: Sequence[str], *, most: int = 16) -> str:
-    """Names for one line: all of them, or the first ones and how many more."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -23,7 +23,7 @@ def run(arguments: Namespace) -> int:
 
     job = find_job(arguments)
     before = job.status()
-    if before.over:
+    if before.over and not before.in_queue:
         output.tell(f"gridtf: job {job.id} had ended already")
         after = before
     else:

@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridtf.schedulers.base import ENDED
+
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView
+
+_STILL_THERE = "the scheduler still has the job: it is about to let go of it, or starts it again"
 
 
 def as_json(value: object) -> str:
@@ -66,6 +70,8 @@ def progress(view: JobView) -> str:
     states: dict[str, int] = {}
     for task in view.tasks:
         states[task.state] = states.get(task.state, 0) + 1
+    if view.state in ENDED:
+        return f"attempt {view.attempt} ended {view.state}; {_STILL_THERE}"
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
     words = [view.state.lower(), view.reason, f"tasks: {counts}" if counts else ""]
     return "; ".join(word for word in words if word)
@@ -93,7 +99,8 @@ def _when(view: JobView, now: float) -> str:
 
 
 def _why(view: JobView) -> list[str]:
-    return [line for line in (view.reason, view.hint) if line]
+    there = view.in_queue and not view.over and view.state in ENDED
+    return [line for line in (view.reason, view.hint, _STILL_THERE if there else "") if line]
 
 
 def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:

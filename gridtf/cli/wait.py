@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130
 _SILENCE = 60.0
+_SETTLES = 5.0  # seconds that a scheduler takes to let go of a job that has ended: not worth a word
 
 
 def parser(**more: Any) -> Parser:
@@ -50,11 +51,14 @@ def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> 
 
 def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
     from gridtf.cli import show
-    from gridtf.schedulers.base import COMPLETED
+    from gridtf.schedulers.base import COMPLETED, ENDED
 
-    said, said_at = "", 0.0
+    said, said_at, ended_at = "", 0.0, None
     for view in job.watch(timeout):
         line, now = show.progress(view), time.monotonic()
+        ended_at = (ended_at or now) if view.state in ENDED else None
+        if ended_at is not None and now - ended_at < _SETTLES:
+            continue
         if not view.over and (line != said or now - said_at > _SILENCE):
             output.tell(f"{time.strftime('%H:%M:%S')}  {line}")
             said, said_at = line, now

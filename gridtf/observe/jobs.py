@@ -16,6 +16,7 @@ from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus
 
 Key = tuple[str, str]  # scheduler, job id
 _HERE, _ELSEWHERE = 2.0, 10.0
+SOON = 0.1  # seconds until the next question when a verdict has come: its scheduler lets go of the job just then
 
 
 def views(runs: Sequence[RunDir]) -> list[JobView]:
@@ -49,16 +50,20 @@ def verdict(run: RunDir) -> Path | None:
 
 
 def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
-    """Whether this job has ended, to be called often: its scheduler is asked when a verdict has come, else seldom."""
+    """Whether this job has ended, to be called often: its scheduler is asked when a verdict has come, and shortly
+    after, else seldom."""
     seen: JobView | None = None
     told: Path | None = None
-    asked = 0.0
+    asked, rest = 0.0, _ELSEWHERE
 
     def ended() -> bool:
-        nonlocal seen, told, asked
+        nonlocal seen, told, asked, rest
         known = verdict(run)
-        if seen is None or known != told or clock() - asked >= pace(seen):
-            seen, told, asked = view(run), known, clock()
+        if known != told:
+            told, rest = known, 0.0
+        if seen is None or clock() - asked >= rest:
+            seen, asked = view(run), clock()
+            rest = min(rest * 1.3 or SOON, pace(seen))
         return seen.over
 
     return ended

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gridtf.errors import RunDirError
-from gridtf.rundir import JOINED, Record, RunDir, names, read_private, read_record
+from gridtf.rundir import BY_HAND, JOINED, Record, RunDir, names, read_private, read_record
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Records:
 
     hosts: state records of the hosts. logs: names of the tasks' logs. has_log: whether the job script has a log.
     joined: whether its tasks joined by themselves (gridtf_join), so that there is no launcher. elements: those of a job
-    array, each with the state in its verdict, None without one.
+    array, each with its verdict, None without one.
     """
 
     submitted: Record | None = None
@@ -30,7 +30,7 @@ class Records:
     logs: frozenset[str] = frozenset()
     has_log: bool = False
     joined: bool = False
-    elements: Mapping[str, str | None] = field(default_factory=dict)
+    elements: Mapping[str, Record | None] = field(default_factory=dict)
 
 
 def read_submitted(run: RunDir) -> Record | None:
@@ -40,6 +40,11 @@ def read_submitted(run: RunDir) -> Record | None:
         hint = "without that file, `gridtf status` goes by what else there is"
         raise RunDirError(f"{run.submitted} does not say which job it is", hint=hint)
     return record
+
+
+def own_script(submitted: Record) -> bool:
+    """Whether the job's script is this run and nothing else: one written by hand may go on after a gridtf_run."""
+    return list(submitted.get("command", ()))[:1] != [BY_HAND]
 
 
 def read(run: RunDir, submitted: Record | None) -> Records:
@@ -54,7 +59,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         cancelled=read_record(run.cancelled, listed=True) if run.cancelled.name in top else None,
         has_log=run.log.name in top,
         joined=any(name.startswith(JOINED) for name in top),
-        elements={name: _state_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
+        elements={name: _verdict_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
     )
     attempt = run.latest()
     if attempt is None:
@@ -79,7 +84,6 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     )
 
 
-def _state_of(element: RunDir) -> str | None:
+def _verdict_of(element: RunDir) -> Record | None:
     latest = element.latest()
-    verdict = read_record(latest.verdict) if latest else None
-    return str(verdict.get("state")) if verdict else None
+    return read_record(latest.verdict) if latest else None

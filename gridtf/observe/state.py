@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gridtf.observe.records import Records, read
+from gridtf.errors import some
+from gridtf.observe.records import Records, own_script, read
 from gridtf.rundir import Record, RunDir
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -47,7 +48,7 @@ class JobView:
     """One job. reason, hint: one line each, or empty. attempt: the latest one's number; phase: its launcher's own word
     for what it is doing. started, ended: seconds since the epoch. exit_code: of the job script. cause: the task that
     failed first, as in verdict.json: task, host, exit, signal, log, tail (last lines); task is None where the log is
-    that of the job script."""
+    that of the job script. in_queue: whether its scheduler still has it, as far as that is known."""
 
     name: str
     job_id: str
@@ -63,10 +64,17 @@ class JobView:
     exit_code: int | None
     tasks: tuple[TaskView, ...]
     cause: Mapping[str, Any] | None
+    in_queue: bool = False
 
     @property
     def over(self) -> bool:
-        """Whether it has ended; its state is UNKNOWN when nobody can say how."""
+        """Whether it has ended; its state is UNKNOWN when nobody can say how.
+
+        What did not succeed has not ended as long as the scheduler has the job: it may start it again, whatever the
+        verdict says, which was written where the scheduler may have been out of reach.
+        """
+        if self.state != COMPLETED and self.in_queue:
+            return False
         return self.state in ENDED or self.ended is not None
 
 
@@ -119,7 +127,13 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         exit_code=verdict.get("exit_code", 1) if over else None,
         tasks=tasks,
         cause=verdict.get("cause") if over else None,
+        in_queue=queue is not None and _has(queue) and own_script(submitted),
     )
+
+
+def _has(queue: JobStatus) -> bool:
+    """Whether the scheduler still has the job."""
+    return not queue.gone and queue.state in (PENDING, RUNNING)
 
 
 def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> _Standing:
@@ -146,13 +160,15 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     return _Standing(queue.state, "; ".join(filter(None, (queue.reason, detail))))
 
 
-def _of_array(run: RunDir, elements: Mapping[str, str | None], queue: JobStatus | None) -> _Standing:
+def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStatus | None) -> _Standing:
     """A job array as a whole; each element is a job of its own."""
-    states = list(elements.values())
+    states = [str(verdict.get("state")) if verdict else None for verdict in elements.values()]
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    reason = f"array of {len(elements)}: {told}"
-    hint = f"one element: gridtf status {run.elements / next(iter(elements))}"
+    bad = {name: verdict for name, verdict in elements.items() if verdict and verdict.get("state") != COMPLETED}
+    lost = [name for name, verdict in elements.items() if not verdict] if queue and not _has(queue) else []
+    reason = "; ".join([f"array of {len(elements)}: {told}", *_elements_that_failed(bad, lost)])
+    hint = f"one element: gridtf status {run.elements / next(iter([*bad, *lost, *elements]))}"
     if None not in states:
         others = [state for state in states if state and state != COMPLETED]
         return _Standing(others[0] if others else COMPLETED, reason, hint)
@@ -161,6 +177,14 @@ def _of_array(run: RunDir, elements: Mapping[str, str | None], queue: JobStatus 
     if queue.gone or queue.state in ENDED:
         return _Standing(queue.state if queue.state in ENDED - {COMPLETED} else FAILED, reason, hint)
     return _Standing(queue.state, "; ".join(part for part in (queue.reason, reason) if part), hint)
+
+
+def _elements_that_failed(bad: Mapping[str, Record], lost: list[str], *, most: int = 3) -> list[str]:
+    """Which elements of an array, and why: the first ones in full. lost: those without a verdict."""
+    words = [f"element {name} {verdict.get('state')}: {verdict.get('reason')}" for name, verdict in bad.items()]
+    if len(words) > most:
+        words[most:] = [f"and so elements {some([*bad][most:])}"]
+    return words + ([f"without a verdict: element{'s' * (len(lost) > 1)} {some(lost)}"] if lost and bad else [])
 
 
 def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:

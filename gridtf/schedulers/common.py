@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridtf.errors import MaybeSubmittedError, SpecError
+from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
 from gridtf.layout import Component, Request, components
 from gridtf.roles import TASK_TYPES
+from gridtf.rundir import Record
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec, TaskSpec
 from gridtf.units import parse_memory
@@ -138,6 +140,19 @@ def indices(text: str) -> range | None:
     if high < low or high - low > _MOST_ELEMENTS or step < 1:
         return None
     return range(low, high + 1, step)
+
+
+def looked_for(plan: Plan, scheduler: str, words: str, command: str, look: Callable[[], Record | None]) -> Record:
+    """The job of a submission of which nobody knows what came, as Scheduler.submit gives it.
+
+    look: finds it in the queue by what only this job has, such as the path of its script. scheduler, words, command: as
+    maybe_submitted. Raises MaybeSubmittedError when it is not found there, or the queue cannot be asked.
+    """
+    with contextlib.suppress(SchedulerError):
+        found = look()
+        if found is not None:
+            return found
+    raise maybe_submitted(plan, scheduler, words, command)
 
 
 def maybe_submitted(plan: Plan, scheduler: str, words: str, command: str) -> MaybeSubmittedError:

@@ -104,8 +104,43 @@ def test_who_follows_a_job_asks_its_scheduler_seldom(fake: FakeScheduler, rough_
         now[0] += 0.1
     assert len(fake.asked) == 6
     end(job, FAILED)
-    assert ended()
+    assert not ended()
     assert len(fake.asked) == 7
+    fake.states = [JobStatus(FAILED)]
+    now[0] += 0.1
+    assert ended()
+    assert len(fake.asked) == 8
+
+
+def test_waiting_goes_on_while_the_scheduler_has_the_job(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict of an attempt whose scheduler starts it again, though the attempt knows nothing of that."""
+    job = submission.submit(RUNS)
+    end(job, FAILED, exit_code=1)
+    fake.states = [JobStatus(RUNNING, "ending"), JobStatus(PENDING), JobStatus(RUNNING), JobStatus(RUNNING)]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            end(job, COMPLETED)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert [(view.state, view.over) for view in job.watch()] == [
+        (FAILED, False),
+        (PENDING, False),
+        (FAILED, False),
+        (COMPLETED, True),
+    ]
+
+
+def test_a_job_with_a_verdict_that_its_scheduler_still_has_is_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
+    for state in (FAILED, COMPLETED):
+        job = submission.submit(RUNS)
+        end(job, state)
+        fake.states = [JobStatus(RUNNING)]
+        assert (job.cancel().state, fake.cancelled.pop()) == (state, job.id)
 
 
 def test_a_verdict_that_is_not_the_end_is_asked_about_once(fake: FakeScheduler, rough_path: Path) -> None:
@@ -182,6 +217,7 @@ def test_cancelling(fake: FakeScheduler, rough_path: Path) -> None:
 def test_cancelling_a_job_that_has_ended_leaves_it_alone(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS)
     end(job, COMPLETED)
+    fake.states = [JobStatus(COMPLETED)]
     assert job.cancel().state == COMPLETED
     assert fake.cancelled == []
     assert not job.run.cancelled.exists()

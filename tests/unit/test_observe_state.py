@@ -366,7 +366,7 @@ def test_a_view_can_be_printed_as_json(run: RunDir) -> None:
 
 
 def array(queue: JobStatus | None, *states: str | None) -> JobView:
-    elements = {str(number): state for number, state in enumerate(states)}
+    elements = {str(number): verdict(state) if state else None for number, state in enumerate(states)}
     return decide(RUN, Records(submitted={"job_id": "7"}, elements=elements), queue, 0.0)
 
 
@@ -374,10 +374,15 @@ def test_a_job_array_is_as_good_as_its_elements() -> None:
     gone = JobStatus(UNKNOWN, gone=True)
     assert array(gone, COMPLETED, COMPLETED).state == COMPLETED
     failed = array(gone, COMPLETED, TIMEOUT, COMPLETED)
-    assert (failed.state, failed.reason) == (TIMEOUT, "array of 3: 2 COMPLETED, 1 TIMEOUT")
-    assert failed.hint == f"one element: gridtf status {RUN.elements / '0'}"
+    assert failed.state == TIMEOUT
+    assert failed.reason == "array of 3: 2 COMPLETED, 1 TIMEOUT; element 1 TIMEOUT: so it TIMEOUT"
+    assert failed.hint == f"one element: gridtf status {RUN.elements / '1'}"
+    many = array(gone, None, *[FAILED] * 6)
+    assert many.reason.count("so it FAILED") == 3
+    assert many.reason.endswith("element 3 FAILED: so it FAILED; and so elements 4, 5, 6; without a verdict: element 0")
     lost = array(gone, COMPLETED, None)
     assert (lost.state, lost.reason) == (FAILED, "array of 2: 1 COMPLETED, 1 without a verdict")
+    assert lost.hint == f"one element: gridtf status {RUN.elements / '1'}"
     assert array(JobStatus(COMPLETED), COMPLETED, None).state == FAILED
     assert array(JobStatus(RUNNING), COMPLETED, None).state == RUNNING
     assert array(None, COMPLETED, None).state == UNKNOWN
@@ -389,3 +394,22 @@ def test_a_job_that_will_start_anew_has_not_ended_while_its_scheduler_still_has_
     assert view(JobStatus(RUNNING, "ending"), verdict=again).state == PENDING
     assert view(JobStatus(RUNNING), verdict=verdict(CANCELLED)).state == CANCELLED
     assert view(GONE, verdict=again).state == CANCELLED
+
+
+@pytest.mark.parametrize("state", sorted(ENDED - {COMPLETED}))
+def test_what_did_not_succeed_has_not_ended_as_long_as_the_scheduler_has_it(state: str) -> None:
+    """Slurm's COMPLETING, and Grid Engine's r after its shepherd was killed, may be followed by another start."""
+    seen = view(JobStatus(RUNNING, "ending"), verdict=verdict(state))
+    assert (seen.state, seen.in_queue, seen.over) == (state, True, False)
+    for queue in (GONE, None, JobStatus(state), JobStatus(UNKNOWN, "no answer")):
+        seen = view(queue, verdict=verdict(state))
+        assert (seen.state, seen.in_queue, seen.over) == (state, False, True)
+
+
+def test_what_has_succeeded_has_ended_and_a_script_by_hand_may_go_on() -> None:
+    seen = view(JobStatus(RUNNING), verdict=verdict(COMPLETED))
+    assert (seen.in_queue, seen.over) == (True, True)  # still worth a cancel
+    by_hand = {**SUBMITTED, "command": ["gridtf_run"]}
+    seen = view(JobStatus(RUNNING), verdict=verdict(FAILED), submitted=by_hand)
+    assert (seen.in_queue, seen.over) == (False, True)
+    assert view(JobStatus(PENDING), verdict=verdict(FAILED), submitted=by_hand).state == PENDING

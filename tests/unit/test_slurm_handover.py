@@ -13,17 +13,45 @@ from tests.support.rendering import plan
 COMMAND = ("sbatch", "job.sh")
 
 
+def queue(folder: Path, *rows: str, code: int = 0) -> None:
+    """An squeue that prints these rows."""
+    path = folder / "squeue"
+    path.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows) + f"exit {code}\n")
+    path.chmod(0o755)
+
+
 @pytest.fixture
 def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file to write a shell script into, which is sbatch."""
     path = tmp_path / "sbatch"
     path.touch(mode=0o755)
+    queue(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return path
 
 
+# What sites and their wrappers print around it; the first ones from TACC's documentation.
+BANNER = """
+-----------------------------------------------------------------
+           Welcome to the Frontera Supercomputer
+-----------------------------------------------------------------
+No reservation for this job
+--> Verifying valid submit host (login1)...OK
+--> Checking available allocation (ASC26009)...OK
+"""
+
+
 @pytest.mark.parametrize(
-    ("printed", "record"), [("4711", {"job_id": "4711"}), ("4711;east", {"job_id": "4711", "cluster": "east"})]
+    ("printed", "record"),
+    [
+        ("4711", {"job_id": "4711"}),
+        ("4711;east", {"job_id": "4711", "cluster": "east"}),
+        (f"{BANNER}718911", {"job_id": "718911"}),
+        (f"{BANNER}718911;cluster\n\n", {"job_id": "718911", "cluster": "cluster"}),
+        ("Submitted batch job 24", {"job_id": "24"}),
+        (f"{BANNER}Submitted batch job 24 on cluster east", {"job_id": "24", "cluster": "east"}),
+        ("Submitted batch job 24\nYou have 3 jobs in the queue.", {"job_id": "24"}),
+    ],
 )
 def test_the_id_of_the_job(sbatch: Path, printed: str, record: dict[str, str]) -> None:
     sbatch.write_text(f"#!/bin/sh\necho '{printed}'\n")
@@ -59,3 +87,19 @@ def test_an_sbatch_that_does_not_answer(sbatch: Path, monkeypatch: pytest.Monkey
         handover.submit(plan("slurm", run_dir="/runs/x"), COMMAND)
     assert "/runs/x" in caught.value.why
     assert "squeue" in caught.value.hint
+
+
+@pytest.mark.parametrize("answer", ["echo 4711; echo Good luck", "exit 0", "echo '²'", "echo 24; exit 3", "kill -9 $$"])
+def test_a_job_whose_id_cannot_be_read_is_found_by_its_script(sbatch: Path, answer: str) -> None:
+    lost = "echo 'sbatch: error: Socket timed out on send/recv operation' >&2"
+    sbatch.write_text(f"#!/bin/sh\n{lost}\n{answer}\n")
+    queue(sbatch.parent, "Welcome", "7|/runs/w/job.sh", "9|/runs/x/job.sh", "8|/runs/x/job.sh", "x|/runs/x/job.sh")
+    assert handover.submit(plan("slurm", run_dir="/runs/x"), COMMAND) == {"job_id": "8"}
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> None:
+    sbatch.write_text(f"#!/bin/sh\ncat <<'END'\n{BANNER}job 24 is yours\nEND\n")
+    queue(sbatch.parent, "7|/runs/w/job.sh", code=code)
+    with pytest.raises(MaybeSubmittedError, match="printed no job id, but: job 24 is yours"):
+        handover.submit(plan("slurm", run_dir="/runs/x"), COMMAND)
