@@ -6,7 +6,8 @@ Layers, each over the one before: defaults < site file < user file < job file < 
   replaced as a whole. Within one command line a repeated flag adds to its list.
 - A command in a higher layer sets a lower layer's entry aside, and the other way round.
 - ``[tasks.ps]`` without ``count`` in the site or user file says what a ps is like, not that there is one.
-- ``./gridtf.toml`` is read by itself only when the command line says nothing of what to run.
+- ``./gridtf.toml`` is read by itself only when the command line says nothing of what to run, and when it is this
+  user's own or root's: who has named a job file, or who wrote it, decides what runs.
 - Relative paths in a file are meant from that file's folder, elsewhere from the working folder. A ``python`` with a
   slash in it is such a path.
 """
@@ -24,13 +25,14 @@ from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
 from gridtf.options import ALIASES, Key, Option
 from gridtf.roles import TASK_TYPES
 from gridtf.spec import JobSpec, TaskSpec
+from gridtf.terminal import plain
 from gridtf.validation import need_program, told
 
 JOB_FILE = "gridtf.toml"
 SITE_FILE = "/etc/gridtf/config.toml"
 _SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
 _PATHS = ("chdir", "template", "run_dir", "run_root")
-_COMMAND, _ENTRY = ("command",), ("entry",)
+_COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 
 Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
@@ -49,10 +51,14 @@ Layer = dict[Key, Value]
 
 @dataclass(frozen=True)
 class Configured:
-    """sources: dotted key -> where it came from, for everything that is no default."""
+    """sources: dotted key -> where it came from, for everything that is no default. trusted: whose files, by user id,
+    the template may be beside this user's and root's; None: anybody's, for the user has named it. notes: what to
+    tell the user beside it."""
 
     spec: JobSpec
     sources: Mapping[str, str]
+    trusted: frozenset[int] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Configured:
@@ -73,21 +79,29 @@ def configure(
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
         raise UsageError("there is no command after --")
+    notes: tuple[str, ...] = ()
     if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and _is_file(cwd / JOB_FILE):
-        jobfile = JOB_FILE
-    general = [_read(path, str(path), missing) for path, missing in _files(environ)]
-    own = [_read(cwd / jobfile, jobfile, _no_job_file(jobfile))] if jobfile is not None else []
-    if jobfile is not None and ("chdir",) not in own[0]:
-        # below everything: whoever names a folder means another one than the job file's
-        general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
+        jobfile, notes = JOB_FILE, (f"the job is taken from {JOB_FILE}",)
+    general = [_read(path, str(path), missing)[0] for path, missing in _files(environ)]
+    own: list[Layer] = []
+    owner = None
+    if jobfile is not None:
+        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), named=not notes)
+        own = [layer]
+        if ("chdir",) not in layer:
+            # below everything: whoever names a folder means another one than the job file's
+            general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
     merged = _merge(general, [*own, _environment(environ, cwd), flags])
+    trusted = None
+    if owner is not None and merged.get(_TEMPLATE) is own[0].get(_TEMPLATE):
+        trusted = frozenset({owner})
     sources = {".".join(key): value.source for key, value in merged.items()}
     try:
         spec = JobSpec.from_dict(_nested(merged))
     except SpecError as error:
         raise located(error, sources) from None
     need_program(spec)
-    return Configured(spec, sources)
+    return Configured(spec, sources, trusted, notes)
 
 
 def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
@@ -102,12 +116,7 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
         what = f"{sources[key]}: {error.problem}"
     else:
         what = f"{sources[key]}: {error.key}: {error.problem}"
-    return UsageError(_printable(what), why=error.why, hint=error.hint)
-
-
-def _printable(text: str) -> str:
-    """text without what plays tricks on a terminal: keys can hold any character."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return UsageError(plain(what), why=error.why, hint=error.hint)  # keys can hold any character
 
 
 # --- layers ---------------------------------------------------------------------------------------------------
@@ -138,32 +147,36 @@ def _no_job_file(name: str) -> NotFoundError:
     return NotFoundError(f"no such file: {name}", hint=hint)
 
 
-def _read(path: Path, name: str, missing: NotFoundError | None) -> Layer:
-    """A file as a layer. missing: what to raise when it is not there; None: it need not be."""
+def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool = True) -> tuple[Layer, int | None]:
+    """A file as a layer, and whose it is. missing: what to raise when it is not there; None: it need not be.
+
+    named: whether the user has named it, or the administrator; else it must be this user's own or root's.
+    """
     from gridtf import toml
 
+    trusted = None if named else ()
     try:
-        data, lines = toml.load(path, name)
+        loaded = toml.load(path, name, trusted=trusted, hint=f"if you trust it, name it: gridtf submit {name}")
     except (FileNotFoundError, NotADirectoryError):
         if missing is None:
-            return {}
+            return {}, None
         raise missing from None
     layer: Layer = {}
-    for key, value in _flat(data):
-        place = f"{name}:{_line(lines, key)}"
+    for key, value in _flat(loaded.data):
+        place = f"{name}:{_line(loaded.lines, key)}"
         try:
             _check_key(key, value)
         except SpecError as error:
-            raise UsageError(_printable(f"{place}: {error.what}"), hint=error.hint) from None
+            raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint) from None
         if key == ("time",) and hasattr(value, "isoformat"):
             value = value.isoformat()  # TOML reads a bare 02:00:00 as a time of day
         canonical = (ALIASES.get(key[0], key[0]), *key[1:])
         if canonical in layer:
-            twins = [word for word in data if ALIASES.get(word, word) == canonical[0]]
+            twins = [word for word in loaded.data if ALIASES.get(word, word) == canonical[0]]
             raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
         source = place if canonical == key else f"{place} ({key[0]})"
         layer[canonical] = Value(_absolute(canonical, value, path.parent), source)
-    return layer
+    return layer, loaded.owner
 
 
 def _environment(environ: Mapping[str, str], cwd: Path) -> Layer:
@@ -257,10 +270,8 @@ def _nested(layer: Layer) -> dict[str, Any]:
 
 
 def _line(lines: Mapping[Key, int], key: Key) -> int:
-    """Where a key stands, or else the table it is in, or the first thing in it."""
-    upwards = [lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines]
-    inside = [line for other, line in lines.items() if other[: len(key)] == key]
-    return [*upwards, *inside, 1][0]
+    """Where a key stands, or else the table it is in."""
+    return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 1)
 
 
 def _check_key(key: Key, value: object) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.errors import SpecError, nearest
 from gridtf.spec import JobSpec
 
@@ -101,8 +102,8 @@ def _names(path: Path) -> dict[str, bool] | None:
     import ast
 
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(files.read(path, str(path))[0], filename=str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         line = getattr(error, "lineno", None) or 1
         raise SpecError("entry", f"{path}:{line}: {getattr(error, 'msg', error)}") from None
     except OSError as error:

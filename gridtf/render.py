@@ -12,9 +12,12 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.loaders import split_template_path
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import gridtf
-from gridtf import resources, schedulers
+from gridtf import files, resources, schedulers
 from gridtf.errors import GridtfError, NotFoundError, SpecError, nearest
 from gridtf.schedulers.base import Plan
 from gridtf.units import LONGEST_VARIABLE
@@ -44,11 +47,11 @@ def script(plan: Plan) -> str:
             raise SpecError(f"env.{name}", f"bash itself sets {name}", hint="choose another name")
     values = _values(plan)
     _refuse_long(values["job"])
-    loader = _Loader(Path(plan.spec.template).absolute() if plan.spec.template else None)
-    environment = jinja2.Environment(
+    loader = _Loader(Path(plan.spec.template).absolute() if plan.spec.template else None, plan.trusted)
+    environment = ImmutableSandboxedEnvironment(  # who looks at somebody else's template does not run it
         loader=loader,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # noqa: S701 - that is for HTML; the filters below quote for the shell
+        autoescape=False,  # that is for HTML; the filters below quote for the shell
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -68,7 +71,8 @@ def script(plan: Plan) -> str:
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    """The names a template can use, as docs/templates.md lists them."""
+    """The names a template can use, as docs/templates.md lists them: plain values, for a Path would be a way out of the
+    sandbox to the file system."""
     spec = plan.spec
     job = replace(spec, scheduler=plan.scheduler).to_dict()
     return {
@@ -80,9 +84,9 @@ def _values(plan: Plan) -> dict[str, Any]:
         "chdir": spec.chdir,
         "setup": spec.setup,
         "env": dict(spec.env),
-        "run_dir": plan.run_dir,
+        "run_dir": str(plan.run_dir),
         "python": plan.python,
-        "bootstrap": plan.bootstrap,
+        "bootstrap": str(plan.bootstrap),
         "spec": spec,
         "job": {key: value for key, value in job.items() if key not in LOGIN_SIDE},
     }
@@ -168,17 +172,22 @@ def _json_escape(char: str) -> str:
 class _Loader(jinja2.BaseLoader):
     """The shipped templates by their names, then the files beside the user's own template, which goes by its path.
 
-    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped slurm.sh.j2.
+    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped slurm.sh.j2. trusted: as Plan's.
     """
 
-    def __init__(self, own: Path | None) -> None:
+    def __init__(self, own: Path | None, trusted: frozenset[int] | None) -> None:
         self.own = own
-        self.folders = [resources.templates()] + ([own.parent] if own else [])
+        self._shipped = resources.templates()
+        self._trusted = trusted
+        self.folders = [self._shipped] + ([own.parent] if own else [])
 
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
+        hint = "if you trust it, name it with --template, or have its owner's job file name it"
         for path in self._candidates(template):
+            trusted = None if path.is_relative_to(self._shipped) else self._trusted
             try:
-                return path.read_text(encoding="utf-8-sig"), str(path), lambda: True
+                data, _ = files.read(path, f"the template {path}", trusted=trusted, hint=hint)
+                return data.decode("utf-8-sig"), str(path), lambda: True
             except FileNotFoundError:
                 continue
             except (OSError, UnicodeDecodeError) as error:
@@ -191,7 +200,8 @@ class _Loader(jinja2.BaseLoader):
     def _candidates(self, template: str) -> list[Path]:
         if self.own and template == str(self.own):
             return [self.own]
-        return [folder / template for folder in self.folders]
+        parts = split_template_path(template)  # none of them leads out of the folder
+        return [folder.joinpath(*parts) for folder in self.folders]
 
     def owns(self, filename: str) -> bool:
         """Whether this is the file of a template and not Python code."""
@@ -244,6 +254,9 @@ def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -
     place = places[-1] if places else f"{values['template']}: "
     if isinstance(error, jinja2.TemplateNotFound):
         return GridtfError(f"{place}no template is called {error.name!r}", hint=f"shipped: {_shipped()}")
+    if isinstance(error, SecurityError):
+        hint = "templates are text with values; what a job does, its set-up lines and its program do"
+        return GridtfError(f"{place}a template must not do that: {error.message}", hint=hint)
     if isinstance(error, jinja2.UndefinedError):
         known = f"names: {', '.join(sorted(values))}; filters: {', '.join(FILTERS)}"
         return GridtfError(f"{place}{error.message}", hint=known)

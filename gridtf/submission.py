@@ -19,13 +19,14 @@ from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec
 
 
-def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:
+def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Job:
     """Make the run directory, render the script and hand it to the scheduler.
 
-    sources: where the spec's values came from, for messages. Raises UsageError for what cannot be, RunDirError and
+    sources: where the spec's values came from, for messages. trusted: the users, by id, whose template it may be beside
+    this user and root; None: anybody's. Raises UsageError for what cannot be, RunDirError and
     SchedulerError; after an error nothing is left behind, unless it is MaybeSubmittedError.
     """
-    plan = _make_run_dir(prepare(spec, sources))
+    plan = _make_run_dir(prepare(spec, sources, trusted))
     try:
         submitted, notes = _hand_over(plan, script(plan), command(plan))
     except MaybeSubmittedError:
@@ -40,7 +41,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Job:
     return Job(plan.run_dir, notes)
 
 
-def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Plan:
+def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Plan:
     """The submission as a value; touches nothing. Raises UsageError for what can be known to fail, RunDirError where
     the present folder has been removed.
 
@@ -75,6 +76,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None) -> Plan:
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),
         sources=sources,
+        trusted=trusted,
     )
 
 

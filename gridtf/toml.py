@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gridtf import files
 from gridtf.errors import GridtfError, UsageError
 
 Lines = dict[tuple[str, ...], int]
@@ -27,14 +29,24 @@ _KEY = re.compile(r"\(('.*'),?\)")  # as the parser names one: ('tasks', 'ps')
 _AT_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)")
 
 
-def load(path: Path, name: str) -> tuple[dict[str, Any], Lines]:
-    """A file's values, and the line of every key. name: what to call the file in messages.
+@dataclass(frozen=True)
+class Loaded:
+    """What a file says. lines: where every key stands; owner: the id of the user whom the file belongs to."""
+
+    data: dict[str, Any]
+    lines: Lines
+    owner: int
+
+
+def load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint: str = "") -> Loaded:
+    """Read a file. name: what to call it in messages. trusted, hint: as files.read; without them it may be a pipe.
 
     Raises FileNotFoundError, NotADirectoryError (of what is above it), GridtfError when it cannot be read, and
-    UsageError naming the line for bad syntax.
+    UsageError for a file that is refused and, naming the line, for bad syntax.
     """
     try:
-        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+        data, owner = files.read(path, name, plain=trusted is not None, trusted=trusted, hint=hint)
+        data = data.removeprefix(codecs.BOM_UTF8)
         text = data.decode()
     except (FileNotFoundError, NotADirectoryError):
         raise
@@ -48,7 +60,7 @@ def load(path: Path, name: str) -> tuple[dict[str, Any], Lines]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(text), locate(text)
+        return Loaded(tomllib.loads(text), locate(text), owner)
     except tomllib.TOMLDecodeError as error:
         found = _AT_LINE.search(str(error))
         line = found[1] if found and found[1] else str(max(1, len(text.splitlines())))
@@ -59,19 +71,24 @@ def load(path: Path, name: str) -> tuple[dict[str, Any], Lines]:
 
 
 def locate(text: str) -> Lines:
-    """The line of every key and table header, counted from 1; keys of inline tables are left out.
+    """The line of every key and table header, counted from 1; keys of inline tables are left out. A table that nothing
+    but its keys tell of is where the first of them is.
 
     text must be valid TOML.
     """
     lines: Lines = {}
+    implied: Lines = {}
     table: tuple[str, ...] = ()
     for number, tokens in _statements(text):
         if tokens[0] == "[":
-            table = _key(tokens[1 : tokens.index("]")])
+            key = table = _key(tokens[1 : tokens.index("]")])
             lines.setdefault(table, number)
         else:
-            lines[table + _key(tokens[: tokens.index("=")])] = number
-    return lines
+            key = table + _key(tokens[: tokens.index("=")])
+            lines[key] = number
+        for end in range(1, len(key)):
+            implied.setdefault(key[:end], number)
+    return implied | lines
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:

@@ -37,7 +37,10 @@ def main(argv: Sequence[str]) -> int:
         if verb == "run":
             from gridtf import config
 
-            return run(config.from_arguments(rest, os.environ, Path.cwd()), os.environ)
+            configured = config.from_arguments(rest, os.environ, Path.cwd())
+            for note in configured.notes:
+                tell(note)
+            return run(configured, os.environ)
         raise UsageError(f"unknown verb {verb!r}")
     except GridtfError as error:
         tell(str(error))

@@ -94,4 +94,7 @@ def configured(arguments: Namespace) -> Configured:
     from gridtf.config import configure
     from gridtf.rundir import here
 
-    return configure(arguments.jobfile, arguments.given, arguments.command, os.environ, here())
+    made = configure(arguments.jobfile, arguments.given, arguments.command, os.environ, here())
+    for note in made.notes:
+        output.tell(f"gridtf: {note}")
+    return made

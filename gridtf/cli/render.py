@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
     from gridtf import submission
 
     asked = configured(arguments)
-    plan = submission.prepare(asked.spec, asked.sources)
+    plan = submission.prepare(asked.spec, asked.sources, asked.trusted)
     script = submission.script(plan)
     output.tell(_about(plan, submission.command(plan)))
     output.write(script.encode(errors="surrogateescape"))  # the very bytes that submit writes, whatever the locale

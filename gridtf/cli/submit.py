@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
     from gridtf.cli import show
 
     asked = configured(arguments)
-    job = submission.submit(asked.spec, asked.sources)
+    job = submission.submit(asked.spec, asked.sources, asked.trusted)
     for note in job.notes:
         output.tell(f"gridtf: {note}")
     words = f"name           {job.name}\njob            {job.id}\nrun directory  {job.run_dir}"

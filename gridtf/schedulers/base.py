@@ -33,7 +33,8 @@ class Plan:
     """A submission as a value: rendering it and submitting it start from the same thing.
 
     run_dir: absolute. python: the interpreter that gridtf runs under, also in the job. bootstrap: the absolute path
-    of gridtf-bootstrap.sh. sources: where each value came from, such as ``nodes`` -> ``gridtf.toml:3``.
+    of gridtf-bootstrap.sh. sources: where each value came from, such as ``nodes`` -> ``gridtf.toml:3``. trusted: as
+    config.Configured's: whose files the template may be.
     """
 
     spec: JobSpec
@@ -42,6 +43,7 @@ class Plan:
     python: str
     bootstrap: Path
     sources: Mapping[str, str]
+    trusted: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from gridtf import config
 from gridtf.config import Configured
 from gridtf.errors import UsageError
 
+STRANGER = 65534  # nobody
+
 
 def read(words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> Configured:
     return config.from_arguments(words.split(), {**os.environ, **(environ or {})}, cwd)
@@ -32,3 +34,20 @@ def write(path: Path, text: str) -> Path:
 def user_file(text: str) -> Path:
     """The user's own configuration file (tests have one of their own)."""
     return write(Path(os.environ["XDG_CONFIG_HOME"]) / "gridtf" / "config.toml", text)
+
+
+def strangers(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> int:
+    """Make files somebody else's; gives the id of that user. Others stay this user's, or root's."""
+    if os.geteuid() == 0:
+        for path in paths:
+            os.chown(path, STRANGER, -1, follow_symlinks=False)
+        return STRANGER
+    real = os.lstat, os.fstat
+    numbers = {path.lstat().st_ino for path in paths}
+
+    def other(found: os.stat_result) -> os.stat_result:
+        return os.stat_result((*found[:4], STRANGER, *found[5:])) if found.st_ino in numbers else found
+
+    monkeypatch.setattr(os, "lstat", lambda path: other(real[0](path)))
+    monkeypatch.setattr(os, "fstat", lambda descriptor: other(real[1](descriptor)))
+    return STRANGER

@@ -21,24 +21,26 @@ ARROWS: dict[str, set[str]] = {
     "roles": set(),
     "units": set(),
     "resources": set(),
+    "terminal": set(),
+    "files": {"errors"},
     "procfs": set(),
     "processes": set(),
-    "tail": set(),
+    "tail": {"terminal"},
     "spec": {"errors", "roles", "units"},
     "layout": {"errors", "roles", "spec"},
     "rundir": {"errors"},
     "contract": {"errors", "roles", "rundir"},
-    "toml": {"errors"},
+    "toml": {"errors", "files"},
     "options": {"errors"},
     "arguments": {"errors", "options"},
-    "config": {"arguments", "errors", "options", "roles", "spec", "toml"},
+    "config": {"arguments", "errors", "options", "roles", "spec", "terminal", "toml"},
     "gpus": {"errors", "procfs", "rundir"},
     "registry": {"errors", "rundir"},
     "jobrecords": {"", "registry", "rundir", "spec"},
 }
 ARROWS["schedulers"] = {"errors", "gpus", "layout", "processes", "procfs", "roles", "rundir", "spec", "units"}
-ARROWS["precheck"] = {"errors", "spec"}
-ARROWS["render"] = {"", "errors", "layout", "resources", "schedulers", "spec", "units"}
+ARROWS["precheck"] = {"errors", "files", "spec"}
+ARROWS["render"] = {"", "errors", "files", "layout", "resources", "schedulers", "spec", "units"}
 ARROWS["bootstrap"] = ARROWS["schedulers"] | {
     "",
     "config",
@@ -53,9 +55,9 @@ ARROWS["observe"] = ARROWS["schedulers"] | {"schedulers", "tail"}
 ARROWS["job"] = ARROWS["observe"] | {"jobrecords", "observe", "registry"}
 ARROWS["submission"] = ARROWS["job"] | {"", "config", "job", "precheck", "render", "resources"}
 ARROWS["__main__"] = {"cli"}
-ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission"}
+ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission", "terminal"}
 
-PURE = {"errors", "roles", "units", "validation", "spec", "layout", "options", "bootstrap.placement"}
+PURE = {"errors", "roles", "units", "validation", "spec", "layout", "options", "terminal", "bootstrap.placement"}
 IMPURE_MODULES = {"os", "time", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "datetime", "random"}
 IMPURE_NAMES = {"open", "input", "print", "exec", "eval", "compile", "__import__"}
 

@@ -36,6 +36,7 @@ def test_all_about_a_job_stands_on_stderr_and_the_script_alone_on_stdout(
     assert captured.out.startswith("#!/bin/bash\n")
     assert captured.out.endswith("gridtf_exec\n")
     assert captured.err.replace(str(tmp_path), "HERE").splitlines() == [
+        "gridtf: the job is taken from gridtf.toml",
         "name           train",
         "scheduler      slurm",
         "run directory  HERE/run",

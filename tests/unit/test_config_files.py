@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import config, toml
+from gridtf import config, files, toml
 from gridtf.errors import GridtfError, NotFoundError
 from gridtf.spec import JobSpec, TaskSpec
-from tests.support.configuration import read, refused, user_file, write
+from tests.support.configuration import read, refused, strangers, user_file, write
 
 # --- the job file
 
@@ -350,6 +350,8 @@ def test_lines_of_all_that_toml_can_hold() -> None:
     )
     assert toml.locate(text) == {
         ("quoted key",): 1,
+        ("a",): 3,  # which nothing but its key tells of
+        ("a", "b"): 3,
         ("a", "b", "c d"): 3,
         ("e",): 6,
         ("list",): 8,
@@ -360,3 +362,70 @@ def test_lines_of_all_that_toml_can_hold() -> None:
         ("t",): 15,
         ("t", "last"): 16,
     }
+
+
+# --- whose a file is
+
+
+def test_a_job_file_that_nobody_has_named_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "gridtf.toml", "command = ['a']")
+    assert read("", tmp_path).notes == ("the job is taken from gridtf.toml",)
+    assert read("gridtf.toml", tmp_path).notes == ()
+    assert read("-- b", tmp_path).notes == ()
+
+
+def test_somebody_else_s_job_file_is_taken_only_when_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "gridtf.toml", "command = ['a']\ntemplate = 'own.j2'")
+    owner = strangers(monkeypatch, path)
+    error = refused("", tmp_path)
+    assert error.what == f"gridtf.toml belongs to user {files.user_name(owner)}"
+    assert error.hint == "if you trust it, name it: gridtf submit gridtf.toml"
+    made = read("gridtf.toml", tmp_path)
+    assert made.spec.command == ("a",)
+    assert made.trusted == {owner}  # whoever trusts the file trusts its template
+    assert read("gridtf.toml --template other.j2", tmp_path).trusted is None
+
+
+def test_a_link_to_one_s_own_job_file_is_not_taken_from_a_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would choose which of one's job files runs."""
+    write(tmp_path / "mine.toml", "command = ['a']")
+    link = tmp_path / "gridtf.toml"
+    link.symlink_to("mine.toml")
+    assert read("", tmp_path).notes
+    owner = strangers(monkeypatch, link)
+    assert refused("", tmp_path).what == f"gridtf.toml belongs to user {files.user_name(owner)}"
+
+
+def test_a_job_file_that_everybody_may_write_is_taken_only_when_it_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "gridtf.toml", "command = ['a']")
+    path.chmod(0o664)  # as under umask 002, where every file is open to a group
+    assert read("", tmp_path).spec.command == ("a",)
+    path.chmod(0o666)
+    assert refused("", tmp_path).what == "everybody may write gridtf.toml"
+    assert read("gridtf.toml", tmp_path).spec.command == ("a",)
+
+
+@pytest.mark.parametrize("name", ["a\0b.toml", "\ud800.toml", "a\udc80.toml"])
+def test_a_name_that_no_file_can_have_is_one_that_is_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such file"):
+        config.from_arguments([name], os.environ, tmp_path)
+
+
+def test_a_job_file_may_be_a_pipe_and_has_an_end(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"command = ['a']")
+    os.close(write_end)
+    assert read(f"/dev/fd/{read_end}", tmp_path).spec.command == ("a",)
+    os.close(read_end)
+    assert refused("/dev/zero", tmp_path).what == "/dev/zero has more than 4 MiB"
+
+
+def test_the_lines_of_a_long_file_are_found_in_time(tmp_path: Path) -> None:
+    """A look-up that went through all lines made this take minutes."""
+    text = "command = ['a']\n[env]\n" + "".join(f"A{number} = '1'\n" for number in range(20_000))
+    write(tmp_path / "job.toml", text)
+    assert read("job.toml", tmp_path).sources["env.A19999"] == "job.toml:20002"

@@ -7,15 +7,17 @@ import os
 import random
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gridtf import render, resources
+from gridtf import files, render, resources
 from gridtf.errors import GridtfError, NotFoundError, SpecError
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec
 from gridtf.units import LONGEST_VARIABLE
+from tests.support.configuration import strangers, write
 from tests.support.rendering import NASTY, plan
 
 SCHEDULERS = ("local", "slurm", "sge")
@@ -337,3 +339,67 @@ def test_a_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
     gone.write_bytes(b"\xff\xfe")
     with pytest.raises(GridtfError, match="UTF-8"):
         render.script(plan(template=str(gone)))
+
+
+# --- somebody else's template
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{{ cycler.__init__.__globals__.os.popen('touch CANARY').read() }}", "'__init__' of 'type'"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "'__class__' of 'str'"),
+        ("{{ spec.to_dict.__globals__ }}", "'__globals__' of 'method'"),
+        ("{{ '{0.__class__}'.format(spec) }}", "'__class__' of 'JobSpec'"),
+        ("{{ env.update({'A': '1'}) }}", "'update' of 'dict'"),
+    ],
+)
+def test_a_template_is_no_program(text: str, said: str, tmp_path: Path) -> None:
+    """Else who looks at a stranger's job file with `gridtf render` would run it."""
+    path = tmp_path / "own.sh.j2"
+    with pytest.raises(GridtfError) as caught:
+        with_template(path, f"ok\n{text.replace('CANARY', str(tmp_path / 'ran'))}\n")
+    assert caught.value.what.startswith(f"{path}:2: a template must not do that: access to attribute {said}")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_template_s_names_are_no_way_to_the_file_system(tmp_path: Path) -> None:
+    """A Path could be written to from within the sandbox."""
+    template = tmp_path / "own.sh.j2"
+    text = with_template(template, "{% for name in [run_dir, bootstrap] %}{{ name is string }} {% endfor %}")
+    assert text == "True True "
+
+
+@pytest.mark.parametrize("name", ["../secret", "FOLDER/secret"])
+def test_a_template_has_what_is_beside_it_and_nothing_else(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "site").mkdir()
+    path = tmp_path / "site" / "own.j2"
+    name = name.replace("FOLDER", str(tmp_path))
+    with pytest.raises(GridtfError) as caught:
+        with_template(path, f"{{% include '{name}' %}}")
+    assert caught.value.what == f"{path}:1: no template is called {name!r}"
+
+
+def test_a_template_is_a_plain_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "own.j2")
+    with pytest.raises(GridtfError, match=r"the template .*own\.j2 is not a plain file"):
+        render.script(plan(template=str(tmp_path / "own.j2")))
+
+
+def test_a_stranger_s_template_is_taken_only_from_who_trusts_him(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the user has named, or one of the same owner as the job file that names it."""
+    template, beside = write(tmp_path / "own.j2", "{% extends 'site.j2' %}"), write(tmp_path / "site.j2", "echo a")
+    owner = strangers(monkeypatch, beside)
+    made = plan("local", template=str(template))
+    assert render.script(made) == "echo a"
+    assert render.script(replace(made, trusted=frozenset({owner}))) == "echo a"
+    with pytest.raises(GridtfError) as caught:
+        render.script(replace(made, trusted=frozenset()))
+    assert caught.value.what == f"the template {beside} belongs to user {files.user_name(owner)}"
+    beside.unlink()
+    write(beside, "echo b").chmod(0o666)
+    with pytest.raises(GridtfError, match="everybody may write the template"):
+        render.script(replace(made, trusted=frozenset({owner})))

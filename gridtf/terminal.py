@@ -1,0 +1,31 @@
+"""Text that others have written, such as records and logs, for a terminal that must not obey it. Pure."""
+
+from __future__ import annotations
+
+import re
+
+# What a terminal acts upon, or shows elsewhere than where it stands: control characters but the tab, marks that change
+# the direction of writing, line separators; and bytes of a path that are such characters, alone or put together.
+_CONTROL = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\udc80-\udc9f]"
+# ECMA-48: control sequences; strings such as a title, a link or the clipboard, with what they hold; other escapes.
+_SEQUENCE = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[P\]X^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
+
+_ONE = re.compile(_CONTROL)
+_ANY = re.compile(f"{_SEQUENCE}|{_CONTROL}")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # ECMA-48: SGR
+_PLAIN_AGAIN = "\x1b[m"
+
+
+def plain(text: str) -> str:
+    """text on one line, with what a terminal would obey written as in Python: ``\\x1b``, ``\\n``."""
+    if text.isprintable():
+        return text
+    return _ONE.sub(lambda char: char[0].encode("unicode_escape").decode(), text)
+
+
+def log_line(line: str, *, colours: bool) -> str:
+    """A line of a log as a terminal would show it, which only colours can change; they end with the line."""
+    if line.isprintable():
+        return line
+    shown = _ANY.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", line)
+    return shown + _PLAIN_AGAIN if "\x1b" in shown else shown
