@@ -208,8 +208,9 @@ class Agent:
     ) -> None:
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         package = sent.package_folder(self.attempt, self.host) if runs_gridtf else Path()
+        base = schedulers.without_place(os.environ)
         for task in mine:
-            env = environment.task_environment(os.environ, plan, task, meeting, shares[task.name])
+            env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, package)
             log = self.attempt.task_log(task.type, task.index)
             self.supervisor.start(task.name, argv, env, plan.cwd, log, keep, self._ignored)

@@ -27,6 +27,14 @@ _HINTS = (
     ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
     ("Resource temporarily unavailable", "the limit on your processes there is reached: ulimit -u, or the site's own"),
     ("Too many open files", "the limit on open files there is too low for so many tasks on a host: ulimit -n"),
+    (
+        "Not running inside a SLURM step?",
+        "a task of gridtf is no task of srun's: use TFConfigClusterResolver() or gridtf.training.ClusterResolver()",
+    ),
+    (
+        "coordinator_address should be defined",
+        "give jax.distributed.initialize MASTER_ADDR:MASTER_PORT, WORLD_SIZE and RANK, which the environment has",
+    ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
 _SIGNAL_HINTS = {

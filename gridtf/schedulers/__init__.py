@@ -28,3 +28,9 @@ def on_this_machine(environ: Mapping[str, str]) -> str:
 def around_this_process(environ: Mapping[str, str]) -> str:
     """The name of the scheduler whose job this process is part of, else local."""
     return next(name for name in _HOME if get(name).inside(environ))
+
+
+def without_place(environ: Mapping[str, str]) -> dict[str, str]:
+    """This environment without what tells its process its place among others: tasks have places of their own."""
+    theirs = get(around_this_process(environ)).place_variables
+    return {name: text for name, text in environ.items() if not theirs.match(name)}

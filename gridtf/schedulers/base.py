@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ PREEMPTED = "PREEMPTED"
 OUT_OF_MEMORY = "OUT_OF_MEMORY"
 UNKNOWN = "UNKNOWN"
 ENDED = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY})
+
+# By these Open MPI, MPICH and those that speak PMI or PMIx tell a process its place among those started with it.
+MPI_PLACE = r"OMPI_COMM_WORLD_|OMPI_MCA_(orte|ess|pmix)_|OMPI_UNIVERSE_SIZE$|PMIX?_|MPI_LOCAL(RANKID|NRANKS)$|MV2_COMM_"
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,9 @@ class Scheduler(Protocol):
     # Signals that it sends to all processes of a job, tasks included, by way of warning; those that announce the end.
     warnings: frozenset[int]
     last_warnings: frozenset[int]
+    # The variables that tell a process its place among those that were started with it. An agent has one of its own,
+    # which is not that of its tasks: a program that believed it would train alone. Matched from a name's beginning.
+    place_variables: re.Pattern[str]
 
     def here(self, environ: Mapping[str, str]) -> bool:
         """Whether jobs can be submitted to it from this machine."""

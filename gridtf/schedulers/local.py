@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,7 @@ from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
     FAILED,
+    MPI_PLACE,
     RUNNING,
     TIMEOUT,
     UNKNOWN,
@@ -53,6 +55,7 @@ class LocalScheduler:
     name = "local"
     warnings: frozenset[int] = frozenset()
     last_warnings: frozenset[int] = frozenset()
+    place_variables = re.compile(MPI_PLACE)
 
     def __init__(self) -> None:
         self._descriptors: tuple[int, ...] = ()  # of the GPU locks; agents and tasks inherit them

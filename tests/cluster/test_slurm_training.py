@@ -66,3 +66,33 @@ def test_training_where_every_host_has_a_view_of_its_own(laggy_slurm: Bed) -> No
     job = ClusterJob(laggy_slurm, jobfile, *options)
     trained(job, "multiworker")
     assert sorted(host for host, _ in job.gpus().values()) == list(NODES)
+
+
+# Both find their place by themselves under srun, one process a task.
+FINDING_THEIR_PLACE = """
+import os, pathlib, time
+import tensorflow as tf
+agents = {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"}
+print("an agent's:", sorted(agents & os.environ.keys()), flush=True)
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.environ["SLURMD_NODENAME"], flush=True)
+place = pathlib.Path(os.environ["OUTPUT_DIR"])
+(place / os.environ["RANK"]).touch()
+while len(list(place.iterdir())) < 4:  # else the first to fail would end those that have printed nothing yet
+    time.sleep(0.1)
+resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
+print("would train alone, as one of", resolver.cluster_spec().num_tasks("worker"))
+"""
+
+
+def test_no_task_takes_itself_for_the_agent_and_trains_alone(slurm: Bed) -> None:
+    """With an agent's identity every task on a host believed to be the only one there, and said nothing."""
+    options = ("--scheduler", "slurm", "--nodes", "2", "--tasks-per-node", "2", "--gpus-per-node", "2")
+    job = ClusterJob(slurm, *options, "--", "python", "-c", FINDING_THEIR_PLACE)
+    verdict = job.verdict(120)
+    said = "".join(job.logs().values())
+    assert verdict["state"] == "FAILED"
+    assert "would train alone" not in said
+    assert verdict["hint"].startswith("a task of gridtf is no task of srun's: use TFConfigClusterResolver()"), said
+    assert "SLURM_PROCID not found in environment. Not running inside a SLURM step?" in verdict["cause"]["tail"][-1]
+    for rank in range(4):
+        assert f"an agent's: []\nrank {rank} of 4 on n{1 + rank // 2}\n" in job.logs()[f"worker-{rank}"], said

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.schedulers.base import AgentCall, AgentEnd, Host
 from gridtf.schedulers.slurm import scheduler, step
@@ -182,6 +183,26 @@ def test_options_for_the_training_tasks_are_kept_from_the_step() -> None:
     )
     theirs = {f"SLURM_{name}": "1" for name in meant.split()}
     assert step.environment({**ours, **theirs}) == ours
+
+
+def test_a_task_is_not_taken_for_the_agent_that_has_started_it() -> None:
+    """What jax.distributed and TensorFlow's SlurmClusterResolver read; each agent is one of two tasks of its step."""
+    place = (
+        "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NPROCS SLURM_STEP_NUM_TASKS SLURM_TASKS_PER_NODE "
+        "SLURM_STEP_TASKS_PER_NODE SLURM_NTASKS_PER_NODE SLURM_GTIDS SLURM_TASK_PID SLURM_CPUS_PER_TASK "
+        "SLURM_CPU_BIND_TYPE SLURM_NTASKS_HET_GROUP_0 PMI_RANK PMI_SIZE PMIX_RANK OMPI_COMM_WORLD_SIZE "
+        "OMPI_MCA_orte_hnp_uri MPI_LOCALRANKID"
+    )
+    kept = (
+        "SLURM_JOB_ID SLURM_STEP_ID SLURM_STEP_NODELIST SLURM_NODEID SLURM_JOB_NUM_NODES SLURM_CPUS_ON_NODE PATH "
+        "SLURM_ARRAY_TASK_ID SLURM_STEP_GPUS SLURMD_NODENAME OMPI_MCA_btl"
+    )
+    environ = dict.fromkeys(f"{place} {kept}".split(), "1")
+    assert schedulers.without_place(environ).keys() == set(kept.split())
+    # the local scheduler's tasks, too, may find themselves inside a step of Slurm; elsewhere its names mean nothing
+    del environ["SLURM_JOB_ID"]
+    assert {name for name in environ if name.startswith("SLURM")} < schedulers.without_place(environ).keys()
+    assert "PMI_RANK" not in schedulers.without_place(environ)
 
 
 # As srun 22.05 prints it.

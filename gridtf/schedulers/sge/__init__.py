@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.rundir import Record
-from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
+from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
 from gridtf.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class GridEngine:
     name = "sge"
     warnings: frozenset[int] = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings: frozenset[int] = frozenset({signal.SIGUSR2})
+    place_variables = re.compile(MPI_PLACE)
 
     # --- on the login node
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.rundir import Record
-from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
+from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
 from gridtf.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ class Slurm:
     name = "slurm"
     warnings: frozenset[int] = frozenset()
     last_warnings: frozenset[int] = frozenset()
+    # srun(1), OUTPUT ENVIRONMENT VARIABLES: of the task that an agent is, and of how the tasks of its step are laid out
+    place_variables = re.compile(
+        r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
+        rf"CPUS_PER_TASK\w*|CPU_BIND\w*|DISTRIBUTION)$|{MPI_PLACE}"
+    )
 
     # --- on the login node
 
