@@ -86,6 +86,7 @@ _TABLE = {
         ("kill_grace", "--kill-grace", "seconds", "S", "between TERM and KILL (default: 5)"),
         ("start_timeout", "--start-timeout", "seconds", "S", "to wait for all hosts and tasks (default: 600)"),
         ("heartbeat_timeout", "--heartbeat-timeout", "seconds", "S", "silence that makes a host lost (default: 30)"),
+        ("leader_wait", "--leader-wait", "seconds", "S", "for the others once the leader is done (default: 300)"),
         ("evaluator_wait", "--evaluator-wait", "seconds", "S", "for the evaluator after the training (default: 60)"),
     ),
 }

@@ -47,7 +47,7 @@ class JobSpec:
     """A job, validated when it is made. Field names are the job file's keys and, with dashes, the flags.
 
     time: the walltime, in minutes or as text ("2:00:00", "90m"). mem, mem_per_task: in MiB or as text ("16G").
-    kill_grace, start_timeout, heartbeat_timeout, evaluator_wait: in seconds.
+    kill_grace, start_timeout, heartbeat_timeout, evaluator_wait, leader_wait: in seconds.
 
     Raises SpecError, which names the field, when a value cannot be.
     """
@@ -84,6 +84,7 @@ class JobSpec:
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
+    leader_wait: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("command", "serve", "native", "setup"):

@@ -22,6 +22,7 @@ _SLOTS = re.compile(r"[1-9]\d*(-[1-9]\d*)?", re.ASCII)
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # What Slurm takes for a lack of limits. gridtf has to know numbers, the scheduler alone need not.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
+_MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
 def need_program(spec: JobSpec) -> None:
@@ -142,10 +143,10 @@ def _check_sizes(spec: JobSpec) -> None:
         )
     if spec.slots is not None and spec.scheduler == "sge" and spec.pe is None:
         raise SpecError("slots", "slots need a parallel environment", hint="name it with --pe")
-    for key in ("kill_grace", "start_timeout", "heartbeat_timeout", "evaluator_wait"):
+    for key in ("start_timeout", "heartbeat_timeout", *_MAY_BE_ZERO):
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 <= value < float("inf") or (value == 0 and key not in ("kill_grace", "evaluator_wait")):
+        if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
             raise SpecError(key, f"{told(value)} is not a number of seconds")
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         raise SpecError("gpus_per_task", f"{spec.gpus_per_task} GPUs a task, but gpus_per_node is {spec.gpus_per_node}")

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import MutableMapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,25 +171,28 @@ class Launcher:
 
     def _watch_over(self, plan: TaskPlan, hosts: Hosts, started: str) -> Verdict:
         """Until the job has succeeded or a critical task, an agent or a host has failed. started: what to say of it."""
-        lingering_until: float | None = None
+        policy = self.spec.success_policy
+        leaders, evaluators = _Wait(self.spec.leader_wait), _Wait(self.spec.evaluator_wait)
         begin = time.monotonic()
         from gridtf.bootstrap import outcome
 
         hosts.listen()
         while True:
             hosts.read()
-            now = outcome.decide(plan.tasks, hosts.tasks, self.spec.success_policy)
+            now = outcome.decide(plan.tasks, hosts.tasks, policy)
             if now.cause is not None:
                 return Verdict(FAILED, "")  # who and why is told once all states are final
+            if now.leader and leaders.over():
+                policy = "chief"  # from now on its success is the job's
+                continue
             if now.ended:
-                if lingering_until is None:
-                    lingering_until = time.monotonic() + self.spec.evaluator_wait
-                if not now.lingering or time.monotonic() > lingering_until:
-                    return verdict.of_success(plan.tasks, hosts.tasks, self.spec.success_policy)
-                self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)}")
+                if not now.lingering or evaluators.over():
+                    return verdict.of_success(plan.tasks, hosts.tasks, policy, self.spec)
+                self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)} {evaluators}")
             else:
                 hosts.check()
                 left = f"{verdict.some(now.early)} ended, waiting for {verdict.some(now.awaited)}"
+                left += f" {leaders}" if now.leader else ""
                 self._say("running", f"{started}; {left}" if now.early else started)
             self._heartbeat.beat()
             self._pause(look_again(len(plan.hosts), time.monotonic() - begin))
@@ -260,12 +264,20 @@ class Launcher:
         if cancelled:
             return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:
-            return Verdict(TIMEOUT, "the walltime is over", hint="ask for more with --time")
+            return self._of_timeout("the walltime is over")
         told = self.scheduler.ending(self.environ)
         if told is not None and told.state in ENDED:
-            hint = "ask for more with --time" if told.state == TIMEOUT else ""
-            return Verdict(told.state, told.reason or f"the scheduler says {told.state}", hint=hint, again=told.again)
+            reason = told.reason or f"the scheduler says {told.state}"
+            end = self._of_timeout(reason) if told.state == TIMEOUT else Verdict(told.state, reason)
+            return replace(end, again=told.again)
         return Verdict(CANCELLED, f"the launcher received {processes.signal_name(number)}")
+
+    def _of_timeout(self, reason: str) -> Verdict:
+        if self.plan is None or self.hosts is None:
+            return verdict.of_timeout(reason, (), {})
+        with contextlib.suppress(GridtfError):  # what was read before has to do
+            self.hosts.read()
+        return verdict.of_timeout(reason, self.plan.tasks, self.hosts.tasks)
 
     # --- telling
 
@@ -279,6 +291,24 @@ class Launcher:
         new_phase = phase != self._phase
         self._phase, self._detail = phase, detail
         self._heartbeat.beat(now=new_phase)
+
+
+class _Wait:
+    """For tasks that may go on for so many seconds: begins when it is first asked about, and says until when."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+        self._clock = ""  # by this host's
+
+    def over(self) -> bool:
+        if self._end is None:
+            self._end = time.monotonic() + self._seconds
+            self._clock = time.strftime("%H:%M:%S", time.localtime(time.time() + self._seconds))
+        return time.monotonic() >= self._end
+
+    def __str__(self) -> str:
+        return f"for at most {self._seconds:g} s, until {self._clock}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -17,13 +17,15 @@ TaskRecords = Mapping[str, Record]
 class Outcome:
     """ended: whether it is over. cause: the task that failed first, None after success. lingering: tasks that may
     still finish by themselves although the training has ended. early: those that have finished although others, the
-    awaited ones, need them or are mostly led by them: they may wait for ever."""
+    awaited ones, need them or are mostly led by them: they may wait for ever. leader: the one of
+    them that leads the others, which need not be waited for without a limit."""
 
     ended: bool
     cause: PlacedTask | None = None
     lingering: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
+    leader: str = ""
 
 
 def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
@@ -36,9 +38,20 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
     cause = first_failure(tasks, records)
     if cause:
         return Outcome(True, cause)
-    needed = (task for task in tasks if TASK_TYPES[task.type].in_cluster and (task.type in LEADERS or not task.trains))
+    leader = _leader(tasks)
+    needed = (task for task in tasks if TASK_TYPES[task.type].in_cluster and (task == leader or not task.trains))
     early = tuple(task.name for task in needed if task.name in completed)
-    return Outcome(False, early=early, awaited=waited if early else ())
+    led = leader.name if leader and leader.name in early else ""
+    return Outcome(False, early=early, awaited=waited if early else (), leader=led)
+
+
+def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
+    """The task that leads the others, as TensorFlow's programs for parameter servers have it: the chief, else worker 0.
+    Where there is no ps, workers may have nothing to do with each other, and none of them leads."""
+    training = [task for task in tasks if task.trains]
+    leaders = [task for task in training if task.type in LEADERS]
+    with_ps = any(task.type == "ps" and TASK_TYPES[task.type].in_cluster for task in tasks)
+    return next(iter(leaders or (training if with_ps else ())), None)
 
 
 def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import some as some
 from gridtf.processes import signal_name
+from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record
-from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY
+from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY, RUNNING, TIMEOUT
 from gridtf.tail import last_lines
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.spec import JobSpec
 
 # What the last lines of a log say of the cause: a piece of the line -> what to do.
 _HINTS = (
@@ -120,14 +122,47 @@ def _of_exit(code: int | None) -> tuple[str, str]:
     return f"exit code {code}, which is a shell's word for killed by {name}", _SIGNAL_HINTS.get(name, "")
 
 
-def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str) -> Verdict:
-    """The verdict when those have succeeded whose success is the job's, and who of the others has failed all the same.
-    policy: as JobSpec.success_policy."""
+def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec) -> Verdict:
+    """The verdict when those have succeeded whose success is the job's; and who of the others has failed all the same,
+    or still runs and is stopped now. policy: as JobSpec.success_policy, or chief because the leader's wait is over."""
     from gridtf.bootstrap import outcome
 
     if policy == "chief":
         reason = f"{outcome.awaited(tasks, policy)[0].name} has exited with 0"
     else:
         reason = "all training tasks have exited with 0"
+    running = [task for task in tasks if records.get(task.name, {}).get("state") == RUNNING]
+    late = [task.name for task in running if task.trains and policy != spec.success_policy]
+    cut_off = [task.name for task in running if TASK_TYPES[task.type].lingers]
     failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == FAILED]
-    return Verdict(COMPLETED, "; ".join([reason, *([f"{some(failed)} failed"] if failed else [])]))
+    parts = [reason]
+    hints = []
+    if failed:
+        parts.append(f"{some(failed)} failed")
+    if late:
+        parts.append(f"{some(late)} {_were(late)} still running and {_were(late)} stopped")
+        hints.append(f"--leader-wait gives the others more than {spec.leader_wait:g} s")
+    if cut_off:
+        after = f"{spec.evaluator_wait:g} s after the training"
+        parts.append(f"{some(cut_off)} {_were(cut_off)} still running {after} and {_were(cut_off)} stopped")
+        hints.append("--evaluator-wait gives an evaluator more time")
+    return Verdict(COMPLETED, "; ".join(parts), hint="; ".join(hints))
+
+
+def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
+    """The verdict when the walltime is over: who had finished by then may be what matters."""
+    states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
+    done = [name for name, state in states.items() if state == COMPLETED]
+    left = [name for name in states if name not in done]
+    hint = "ask for more with --time"
+    if not done:
+        return Verdict(TIMEOUT, reason, hint=hint)
+    why = f"{some(done)} had exited with 0, {some(left)} had not"
+    first = next(iter(states))
+    if first in done:
+        hint += f"; if the job is done when {first} is: --success-policy chief"
+    return Verdict(TIMEOUT, reason, why, hint)
+
+
+def _were(names: Sequence[str]) -> str:
+    return "was" if len(names) == 1 else "were"

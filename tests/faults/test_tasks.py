@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from gridtf.rundir import read_record
 from tests.support.fixtures import Launch, Program
-from tests.support.jobs import IGNORING, gone
+from tests.support.jobs import IGNORING, gone, until
 
 TWO_AND_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
 
@@ -139,8 +141,57 @@ def test_an_evaluator_may_finish_after_the_training(launch: Launch, program: Pro
 def test_an_evaluator_that_never_finishes_is_stopped(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && sleep 1000; exit 0')
     job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}}, evaluator_wait=0.2)
-    assert job.verdict()["state"] == "COMPLETED"
+    verdict = job.verdict()
+    assert verdict["state"] == "COMPLETED"
+    assert "evaluator:0 was still running 0.2 s after the training and was stopped" in verdict["reason"]
+    assert "--evaluator-wait" in verdict["hint"]
     gone(job.tasks()["evaluator:0"]["pid"])
+
+
+@pytest.mark.parametrize("leader", ["chief", "worker"])
+def test_those_that_the_leader_leaves_behind_are_given_a_while(launch: Launch, program: Program, leader: str) -> None:
+    """The leader is done; a worker ends meanwhile, the last one waits for ever."""
+    train = program(
+        "train",
+        'case "$GRIDTF_TASK_TYPE:$GRIDTF_TASK_INDEX" in\n'
+        f"{leader}:0) exit 0;;\n"
+        "worker:1) while [ ! -e go ]; do sleep 0.05; done;;\n"
+        "*) sleep 1000;;\n"
+        "esac",
+    )
+    tasks = {"chief": {"count": int(leader == "chief")}, "worker": {"count": 3}, "ps": {"count": 1}}
+    job = launch(train, tasks=tasks, tasks_per_node=4, leader_wait=3.0)
+    last = "worker:2" if leader == "worker" else "worker:0, worker:2"
+    told = f"{leader}:0 ended, waiting for"
+    until(lambda: told in (read_record(job.attempt.launcher) or {})["detail"], "the launcher to say so")
+    detail = (read_record(job.attempt.launcher) or {})["detail"]
+    assert re.search(r" for at most 3 s, until \d\d:\d\d:\d\d$", detail), detail
+    (job.folder / "go").touch()
+    verdict = job.verdict()
+    were = "were" if "," in last else "was"
+    reason = f"{leader}:0 has exited with 0; {last} {were} still running and {were} stopped"
+    assert (verdict["state"], verdict["reason"]) == ("COMPLETED", reason)
+    assert "--leader-wait" in verdict["hint"]
+    assert job.tasks()["worker:1"]["state"] == "COMPLETED"
+
+
+def test_a_failure_while_the_leader_has_gone_is_a_failure(launch: Launch, program: Program) -> None:
+    train = program("train", '[ "$GRIDTF_TASK_TYPE" = chief ] && exit 0; sleep 1; exit 5')
+    job = launch(train, tasks={"chief": {"count": 1}, "worker": {"count": 1}}, tasks_per_node=2)
+    verdict = job.verdict()
+    assert (verdict["state"], verdict["cause"]["task"], verdict["cause"]["exit"]) == ("FAILED", "worker:0", 5)
+
+
+def test_who_had_finished_when_the_time_was_over(launch: Launch, program: Program) -> None:
+    """Workers by themselves: none of them leads, so that all of them are waited for, up to the walltime."""
+    train = program("train", '[ "$GRIDTF_TASK_INDEX" = 0 ] && exit 0; sleep 1000')
+    job = launch(train, tasks={"worker": {"count": 2}}, tasks_per_node=2, leader_wait=0.0)
+    until(lambda: job.tasks().get("worker:0", {}).get("state") == "COMPLETED", "worker:0 to end")
+    job.process.send_signal(signal.SIGALRM)  # as the script's own clock does
+    verdict = job.verdict()
+    assert verdict["state"] == "TIMEOUT"
+    assert verdict["reason"] == "the walltime is over (worker:0 had exited with 0, worker:1 had not)"
+    assert verdict["hint"].endswith("if the job is done when worker:0 is: --success-policy chief")
 
 
 def test_success_policy_chief_does_not_wait_for_the_workers(launch: Launch, program: Program) -> None:

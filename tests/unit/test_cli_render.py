@@ -61,6 +61,7 @@ def test_all_about_a_job_stands_on_stderr_and_the_script_alone_on_stdout(
         _value(tmp_path, "start_timeout = 600.0", "default"),
         _value(tmp_path, "heartbeat_timeout = 30.0", "default"),
         _value(tmp_path, "evaluator_wait = 60.0", "default"),
+        _value(tmp_path, "leader_wait = 300.0", "default"),
     ]
 
 

@@ -57,7 +57,20 @@ def test_a_ps_that_exits_with_0_before_the_end_does_not_but_is_named() -> None:
 def test_a_leader_that_has_finished_before_the_others_is_named() -> None:
     """As a program of ParameterServerStrategy does whose workers only serve: they would do so for ever."""
     records = {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}
-    assert decide(ALL, records) == Outcome(False, early=("chief:0",), awaited=("worker:1",))
+    assert decide(ALL, records) == Outcome(False, early=("chief:0",), awaited=("worker:1",), leader="chief:0")
+    assert decide(ALL, {**records, "worker:1": failed(1.0)}) == Outcome(True, WORKER1)  # while it is waited for
+    assert decide(ALL, records, "chief").ended  # when it has been waited for long enough
+
+
+def test_worker_0_leads_where_there_is_a_ps_but_no_chief() -> None:
+    records = said(worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
+    led = Outcome(False, early=("worker:0",), awaited=("worker:1",), leader="worker:0")
+    assert decide((WORKER0, WORKER1, PS), records) == led
+    assert decide((WORKER0, WORKER1, PS), said(worker_0="RUNNING", worker_1="COMPLETED")).leader == ""
+    # workers by themselves may have nothing to do with each other: each of them is waited for as long as it takes
+    assert decide((WORKER0, WORKER1), records) == Outcome(False)
+    served = task("worker:0", served=True)
+    assert decide((task("chief:0"), served, PS), said(chief_0="RUNNING", worker_0="COMPLETED")).leader == ""
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.verdict import Verdict, of_task, some
+from gridtf.bootstrap.verdict import Verdict, of_success, of_task, of_timeout, some
 from gridtf.rundir import Attempt, RunDir, read_record
 from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
+from gridtf.spec import JobSpec
 from gridtf.tail import last_lines
 from tests.support.plans import task
 
@@ -92,6 +93,49 @@ def test_what_was_noticed_first_is_told_too(attempt: Attempt) -> None:
     assert found.reason == "worker:1 on n3: killed by SIGKILL"
     assert found.why == "the agent on host n3 was killed by SIGKILL"
     assert found.record("n", 1.0, 2.0)["reason"] == f"{found.reason} ({found.why})"
+
+
+# --- success, and the time that is over
+
+CLUSTER = (task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2), task("ps:0"), task("evaluator:0"))
+
+
+def states(**told: str) -> dict[str, dict[str, str]]:
+    return {name.replace("_", ":"): {"state": state} for name, state in told.items()}
+
+
+def test_who_still_ran_when_the_leaders_wait_was_over_is_told() -> None:
+    spec = JobSpec(command=["x"], leader_wait=20.0)
+    records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
+    found = of_success(CLUSTER, records, "chief", spec)
+    assert found.reason == "chief:0 has exited with 0; worker:1 was still running and was stopped"
+    assert (found.state, found.hint) == (COMPLETED, "--leader-wait gives the others more than 20 s")
+    chosen = of_success(CLUSTER, records, "chief", JobSpec(command=["x"], success_policy="chief"))
+    assert (chosen.reason, chosen.hint) == ("chief:0 has exited with 0", "")  # that is what was asked for
+    workers = states(worker_0="COMPLETED", worker_1="RUNNING", worker_2="RUNNING")
+    tasks = [*CLUSTER[1:], task("worker:2", rank=2)]
+    reason = "worker:0 has exited with 0; worker:1, worker:2 were still running and were stopped"
+    assert of_success(tasks, workers, "chief", spec).reason == reason
+
+
+def test_an_evaluator_that_is_cut_off_is_told() -> None:
+    records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED", evaluator_0="RUNNING")
+    found = of_success(CLUSTER, records, "all", JobSpec(command=["x"]))
+    assert found.reason == (
+        "all training tasks have exited with 0; evaluator:0 was still running 60 s after the training and was stopped"
+    )
+    assert found.hint == "--evaluator-wait gives an evaluator more time"
+
+
+def test_when_the_time_is_over_those_that_had_finished_are_told() -> None:
+    records = states(chief_0="COMPLETED", worker_0="RUNNING", worker_1="COMPLETED", ps_0="RUNNING")
+    found = of_timeout("the walltime is over", CLUSTER, records)
+    assert (found.state, found.why) == (TIMEOUT, "chief:0, worker:1 had exited with 0, worker:0 had not")
+    assert found.hint == "ask for more with --time; if the job is done when chief:0 is: --success-policy chief"
+    found = of_timeout("the walltime is over", CLUSTER[1:], states(worker_1="COMPLETED"))
+    assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "ask for more with --time")
+    plain = of_timeout("the walltime is over", CLUSTER, {})
+    assert plain == Verdict(TIMEOUT, "the walltime is over", hint="ask for more with --time")
 
 
 # --- the record, and the words for the log
