@@ -1,13 +1,12 @@
 """Which GPUs are ours on this host: the scheduler's grant, else a claim under locks that die with their holders.
 
-Every GPU has one lock file in a folder that is local to the host and the same for all its users. The lock is on an
-open file description, so it lasts until the last process that inherited it is gone: launcher, agent and task.
+Every GPU has a lock (locks.py) that is the same for all users of the host. It lasts until the last process that
+inherited it is gone: launcher, agent and task.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from gridtf.errors import GridtfError
+from gridtf import locks
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROCR = "ROCR_VISIBLE_DEVICES"
@@ -161,89 +160,44 @@ def _driver() -> Iterator[Any]:
             pynvml.nvmlShutdown()
 
 
-def lock_folder(environ: Mapping[str, str]) -> Path:
-    """The folder of the lock files: /run/lock where every user may write there, else /tmp; GRIDTF_LOCK_DIR overrides.
+def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[str, str]) -> Claim | Refusal:
+    """Claim that many of the candidates, or none of them. owner: one line that tells others who has them.
 
-    Not TMPDIR: schedulers give every job its own.
+    GRIDTF_LOCKS, where it is set, is how the names of the locks begin: jobs with another one see nothing of these.
     """
-    override = environ.get("GRIDTF_LOCK_DIR")
-    if override:
-        return Path(override)
-    for folder in (Path("/run/lock"), Path("/tmp")):  # noqa: S108 - the one folder that all users of a host share
-        try:
-            mode = folder.stat().st_mode
-        except OSError:
-            continue
-        if stat.S_ISDIR(mode) and mode & stat.S_IWOTH:
-            return folder
-    raise GridtfError("no folder for the GPU lock files on this host", hint="name one with GRIDTF_LOCK_DIR")
-
-
-def claim(count: int, candidates: Sequence[str], owner: str, folder: Path) -> Claim | Refusal:
-    """Claim that many of the candidates, or none of them. owner: one line that tells others who has them."""
-    from filelock import lock_descriptor
-
-    def locked_soon(gate: int) -> bool:
-        for _ in range(_TRIES):
-            if lock_descriptor(gate, blocking=False):
-                return True
-            time.sleep(1 / _TRIES)
-        return False
-
-    with ExitStack() as ours:  # closes what was opened, unless the claim succeeds
-        gate = _open(folder / "gridtf-gpus.lock")
-        ours.callback(os.close, gate)
-        if not locked_soon(gate):  # one at a time: two that each get a half would both go without
-            return Refusal(0, ("another job has been claiming some for a second",))
-        taken: dict[str, int] = {}
+    prefix = environ.get("GRIDTF_LOCKS") or "gridtf"
+    with _one_at_a_time(f"{prefix}-gpus", owner), ExitStack() as ours:  # lets go of all, unless the claim succeeds
+        taken: dict[str, tuple[int, ...]] = {}
         holders: list[str] = []
         for gpu in candidates:
             if len(taken) == count:
                 break
-            descriptor = _open(folder / f"gridtf-gpu-{gpu.replace('/', '_')}.lock")
-            ours.callback(os.close, descriptor)
-            if lock_descriptor(descriptor, blocking=False):
-                taken[gpu] = descriptor
-            else:
-                holders.append(f"GPU {gpu}: {_note(descriptor)}")
+            name = f"{prefix}-gpu-{gpu}"
+            held = locks.hold(name, owner)
+            if held is None:
+                holders.append(f"GPU {gpu}: {locks.holder(name)}")
+                continue
+            taken[gpu] = held
+            for descriptor in held:
+                ours.callback(os.close, descriptor)
         if len(taken) < count:
             return Refusal(len(taken), tuple(holders))
-        kept = {gpu: os.dup(descriptor) for gpu, descriptor in taken.items()}  # the same lock
-        for descriptor in kept.values():
-            _sign(descriptor, owner)
-        return Claim(tuple(kept), tuple(kept.values()))
+        ours.pop_all()
+        return Claim(tuple(taken), tuple(descriptor for held in taken.values() for descriptor in held))
 
 
-_FOLDER_HINT = "name another folder, the same for all users of this host, with GRIDTF_LOCK_DIR"
-
-
-def _open(path: Path) -> int:
-    # Opened without O_CREAT first: in a sticky folder the kernel refuses O_CREAT on another user's file.
-    for flags in (os.O_RDWR, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDWR):
-        umask = os.umask(0)  # every user of the host must be able to lock it, from the moment it is there
-        try:
-            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        except (FileNotFoundError, FileExistsError):
-            continue
-        except OSError as error:
-            raise GridtfError(
-                f"cannot open the GPU lock file {path}: {error.strerror}",
-                hint=_FOLDER_HINT,
-            ) from None
-        finally:
-            os.umask(umask)
-    if not path.parent.is_dir():
-        raise GridtfError(f"the folder of the GPU lock files, {path.parent}, is not there", hint=_FOLDER_HINT)
-    raise GridtfError(f"cannot open the GPU lock file {path}: it comes and goes")
-
-
-def _sign(descriptor: int, owner: str) -> None:
-    with suppress(OSError):  # a courtesy to others: a full disk does not make the lock any weaker
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, owner.encode(errors="replace") + b"\n", 0)
-
-
-def _note(descriptor: int) -> str:
-    """What the holder says of itself. Everybody can write there, so it is made one line that no terminal obeys."""
-    text = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-    return "".join(char if char.isprintable() else "?" for char in text) or "held by another process"
+@contextmanager
+def _one_at_a_time(name: str, owner: str) -> Iterator[None]:
+    """Two that each get a half of the GPUs would both go without. Who lets nobody through for a second is passed by:
+    the locks of the GPUs themselves are what excludes others."""
+    held: tuple[int, ...] | None = None
+    for _ in range(_TRIES):
+        held = locks.hold(name, owner)
+        if held is not None:
+            break
+        time.sleep(1 / _TRIES)
+    try:
+        yield
+    finally:
+        for descriptor in held or ():
+            os.close(descriptor)

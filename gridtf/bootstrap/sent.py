@@ -18,7 +18,7 @@ _OF_HOST = re.compile(
 # How qrsh has told its other half what to start: command lines, which may be long.
 _OF_START = re.compile(r"QRSH_")
 # What a host may say, or else the job.
-_OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCK_DIR"})
+_OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 
 def leave(attempt: Attempt, nonce: str, environ: Mapping[str, str]) -> None:

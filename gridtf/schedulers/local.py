@@ -168,7 +168,7 @@ class LocalScheduler:
         deadline = time.monotonic() + _LONGEST_WAIT
         left = 0  # of the walltime, in seconds
         while True:
-            claim = gpus.claim(wanted, candidates, owner, gpus.lock_folder(environ))
+            claim = gpus.claim(wanted, candidates, owner, environ)
             if isinstance(claim, gpus.Claim):
                 self._descriptors = claim.descriptors
                 if left:

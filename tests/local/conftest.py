@@ -17,7 +17,7 @@ from gridtf.job import Job
 def here(rough_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """A working folder; jobs that still run at the end are cancelled."""
     monkeypatch.setenv("PYTHONPATH", str(Path(gridtf.__file__).parents[1]))
-    monkeypatch.setenv("GRIDTF_LOCK_DIR", str(tmp_path))
+    monkeypatch.setenv("GRIDTF_LOCKS", str(tmp_path))
     monkeypatch.setenv("GRIDTF_SUBMIT_SCHEDULER", "local")
     yield rough_path
     for run_dir in registry.runs(os.environ):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gridtf import locks
 from gridtf.rundir import read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, gone, until
@@ -23,7 +24,7 @@ def on_gpus(launch: Launch, tmp_path: Path) -> Any:
     def start(name: str, *command: str, gpus: str = "0,1", order: str = "", **spec: Any) -> LaunchedJob:
         folder = tmp_path / name
         folder.mkdir()
-        env = {"GRIDTF_LOCAL_GPUS": gpus, "GRIDTF_LOCK_DIR": str(tmp_path), "CUDA_DEVICE_ORDER": order}
+        env = {"GRIDTF_LOCAL_GPUS": gpus, "GRIDTF_LOCKS": str(tmp_path), "CUDA_DEVICE_ORDER": order}
         return launch(*command, folder=folder, env=env, name=name, **spec)
 
     return start
@@ -66,16 +67,26 @@ def _launcher(job: LaunchedJob) -> dict[str, Any]:
 def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_path: Path) -> None:
     from gridtf.gpus import Claim, Refusal, claim
 
+    environ = {"GRIDTF_LOCKS": str(tmp_path)}
     job = on_gpus("holds", *HOLD, gpus="0")
     pid = job.running("worker:0")["worker:0"]
-    assert isinstance(claim(1, ["0"], "test", tmp_path), Refusal)
+    assert isinstance(claim(1, ["0"], "test", environ), Refusal)
     descriptors = Path(f"/proc/{pid}/fd")
-    held = [str(descriptor.readlink()) for descriptor in descriptors.iterdir()]
-    assert any(name.endswith("gridtf-gpu-0.lock") for name in held)
+    assert any(str(descriptor.readlink()).startswith("socket:") for descriptor in descriptors.iterdir())
     job.process.kill()
     gone(pid)
-    mine = until(lambda: isinstance(got := claim(1, ["0"], "test", tmp_path), Claim) and got, "the GPU to be free")
+    mine = until(lambda: isinstance(got := claim(1, ["0"], "test", environ), Claim) and got, "the GPU to be free")
     for descriptor in mine.descriptors:
+        os.close(descriptor)
+
+
+def test_who_holds_a_gpu_or_the_turn_of_all_keeps_no_job_from_the_others(on_gpus: Any, tmp_path: Path) -> None:
+    held = [locks.hold(f"{tmp_path}-{name}", "a stranger") for name in ("gpus", "gpu-0")]
+    assert all(held)
+    job = on_gpus("job", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus_per_node=1)
+    assert job.verdict()["state"] == "COMPLETED"
+    assert _gpus(job) == "gpus=1"
+    for descriptor in (descriptor for lock in held if lock for descriptor in lock):
         os.close(descriptor)
 
 

@@ -61,7 +61,7 @@ class LaunchedJob:
         seen_as: the same folder, as the job sees it."""
         self.run = RunDir(folder / "run")
         self.folder = folder
-        environ = {**os.environ, "GRIDTF_LOCK_DIR": str(folder), "XDG_STATE_HOME": str(folder / "state"), **env}
+        environ = {**os.environ, "GRIDTF_LOCKS": str(folder), "XDG_STATE_HOME": str(folder / "state"), **env}
         environ["PYTHONPATH"] = str(ROOT)
         environ["GRIDTF_RUN_DIR"] = str((seen_as or folder) / "run")
         environ["GRIDTF_SPEC"] = json.dumps({"scheduler": "local", "kill_grace": 1.0, **spec})

@@ -34,7 +34,8 @@ ARROWS: dict[str, set[str]] = {
     "options": {"errors"},
     "arguments": {"errors", "options"},
     "config": {"arguments", "errors", "options", "roles", "spec", "terminal", "toml"},
-    "gpus": {"errors", "procfs", "rundir"},
+    "locks": {"errors", "files", "terminal"},
+    "gpus": {"errors", "locks", "procfs", "rundir"},
     "registry": {"errors", "rundir"},
     "jobrecords": {"", "registry", "rundir", "spec"},
 }
@@ -68,7 +69,6 @@ ONLY_IN = {
     "numpy": {"training"},
     "jinja2": {"render"},
     "drmaa": {"schedulers.sge.session"},
-    "filelock": {"gpus", "schedulers.local"},
     "pynvml": {"gpus"},
     "argcomplete": {"cli"},
     "tomllib": {"toml"},
@@ -167,7 +167,7 @@ def test_modules_are_looked_up_by_name_in_few_places() -> None:
 
 # --- what starts fast ------------------------------------------------------------------------------------------
 
-SLOW = {"tensorflow", "keras", "numpy", "drmaa", "pynvml", "filelock", "asyncio", "importlib.metadata", "argcomplete"}
+SLOW = {"tensorflow", "keras", "numpy", "drmaa", "pynvml", "asyncio", "importlib.metadata", "argcomplete"}
 PARSER = {"jinja2", "argparse", "subprocess", "json", "tomllib", "typing", "pathlib", "dataclasses", "inspect"}
 MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 

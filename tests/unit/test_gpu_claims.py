@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
-import stat
+import socket
 import subprocess
 import sys
-import tempfile
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gridtf.errors import GridtfError
-from gridtf.gpus import Claim, Refusal, claim, declared, granted, idle_first, lock_folder, present
+from gridtf import gpus, locks
+from gridtf.files import user_name
+from gridtf.gpus import Claim, Refusal, declared, granted, idle_first, present
 from tests.support.jobs import gone, until
 from tests.support.python import environment, python
 
 CLAIM = """
 import os, sys
-from pathlib import Path
-import filelock
+import hashlib, pwd, socket, struct  # which locks need, and who is no longer root may not see
 from gridtf.gpus import Claim, claim
-folder, uid, owner, count, *candidates = sys.argv[1:]
+name, uid, owner, count, *candidates = sys.argv[1:]
 if uid != "-":
     os.umask(0o077)
     os.setgroups([])
     os.setresuid(int(uid), int(uid), int(uid))
-got = claim(int(count), candidates, owner, Path(folder))
+got = claim(int(count), candidates, owner, {"GRIDTF_LOCKS": name})
 print("claimed", *got.gpus) if isinstance(got, Claim) else print("refused", got.free, *got.holders, sep="|")
 sys.stdout.flush()
 sys.stdin.readline()
@@ -45,10 +43,8 @@ def claimer(tmp_path: Path) -> Iterator[Claimer]:
     """claimer(owner, count, *candidates): a process that claims GPUs and holds them until its input ends."""
     with contextlib.ExitStack() as stack:
 
-        def start(
-            owner: str, count: int, *candidates: str, folder: Path = tmp_path, uid: int | None = None
-        ) -> subprocess.Popen[str]:
-            command = python(CLAIM, folder, "-" if uid is None else uid, owner, count, *candidates)
+        def start(owner: str, count: int, *candidates: str, uid: int | None = None) -> subprocess.Popen[str]:
+            command = python(CLAIM, tmp_path, "-" if uid is None else uid, owner, count, *candidates)
             process = subprocess.Popen(
                 command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
@@ -70,11 +66,14 @@ def let_go(got: Claim | Refusal) -> None:
         os.close(descriptor)
 
 
-def open_locks(folder: Path) -> list[str]:
-    """The lock files that this process has open."""
+def claim(count: int, candidates: list[str], owner: str, name: Path) -> Claim | Refusal:
+    return gpus.claim(count, candidates, owner, {"GRIDTF_LOCKS": str(name)})
+
+
+def sockets() -> set[str]:
+    """The sockets that this process has open."""
     links = (Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
-    paths = [link.readlink() for link in links if link.is_symlink()]
-    return sorted(path.name for path in paths if path.parent == folder)
+    return {str(link.readlink()) for link in links if link.is_symlink() and "socket:" in str(link.readlink())}
 
 
 # --- which there are
@@ -195,9 +194,6 @@ def test_without_a_driver_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -
     assert present({}) == ()
 
 
-# --- the folder of the locks
-
-
 def test_declared_only_where_nobody_tells(driver: FakeDriver) -> None:
     assert declared(2, {}) == ()  # the driver does
     driver.broken = True
@@ -207,33 +203,11 @@ def test_declared_only_where_nobody_tells(driver: FakeDriver) -> None:
     assert declared(2, {"GRIDTF_LOCAL_GPUS": "0,1"}) == ()
 
 
-def test_where_the_locks_lie(tmp_path: Path) -> None:
-    assert lock_folder({"GRIDTF_LOCK_DIR": str(tmp_path)}) == tmp_path
-    shared = lock_folder({"TMPDIR": str(tmp_path)})  # which schedulers make one of for every job
-    assert shared in (Path("/run/lock"), Path("/tmp"))
-    assert shared.stat().st_mode & stat.S_IWOTH
-
-
-def test_a_lock_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GridtfError) as caught:
-        claim(1, ["0"], "me", tmp_path / "no")
-    assert caught.value.what == f"the folder of the GPU lock files, {tmp_path}/no, is not there"
-    assert "GRIDTF_LOCK_DIR" in caught.value.hint
-
-
-def test_a_link_in_the_place_of_a_lock_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("text")
-    (tmp_path / "gridtf-gpu-0.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(GridtfError, match=r"cannot open the GPU lock file .*gridtf-gpu-0\.lock"):
-        claim(1, ["0"], "me", tmp_path)
-    assert (tmp_path / "precious").read_text() == "text"
-    assert open_locks(tmp_path) == []
-
-
 # --- claims
 
 
 def test_all_or_nothing(tmp_path: Path) -> None:
+    before = sockets()
     first = claim(2, ["0", "1", "2"], "first job", tmp_path)
     assert isinstance(first, Claim)
     assert first.gpus == ("0", "1")
@@ -242,45 +216,67 @@ def test_all_or_nothing(tmp_path: Path) -> None:
     assert isinstance(third, Claim)
     assert third.gpus == ("2",)
     let_go(first)
-    assert open_locks(tmp_path) == ["gridtf-gpu-2.lock"]
+    assert len(sockets() - before) == len(third.descriptors)
     let_go(third)
     let_go(claim(3, ["0", "1", "2"], "fourth job", tmp_path))
-    assert open_locks(tmp_path) == []
+    assert sockets() == before
 
 
-def test_a_claim_that_fails_half_way_keeps_nothing(tmp_path: Path) -> None:
-    (tmp_path / "gridtf-gpu-1.lock").symlink_to(tmp_path / "x")
-    with pytest.raises(GridtfError):
-        claim(2, ["0", "1"], "me", tmp_path)
-    assert open_locks(tmp_path) == []
-    let_go(claim(1, ["0"], "me", tmp_path))
-
-
-def test_a_full_disk_takes_the_note_and_not_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    got = claim(1, ["0"], "me", tmp_path)
-    assert claim(1, ["0"], "you", tmp_path) == Refusal(0, ("GPU 0: held by another process",))
-    let_go(got)
+def test_without_a_note_a_claim_is_as_good(tmp_path: Path) -> None:
+    first, second = claim(1, ["0"], "", tmp_path), claim(1, ["1"], "x" * 500, tmp_path)
+    refusal = claim(2, ["0", "1"], "you", tmp_path)
+    assert isinstance(refusal, Refusal)
+    assert refusal.holders[0] == f"GPU 0: process {os.getpid()}"
+    assert refusal.holders[1].startswith("GPU 1: xxx")
+    assert len(refusal.holders[1]) < 120
+    let_go(first)
+    let_go(second)
 
 
 def test_a_note_is_one_line_that_no_terminal_obeys(tmp_path: Path) -> None:
     got = claim(1, ["0"], "a\x1b[2J\nb\udcff" + "c" * 500, tmp_path)
     refusal = claim(1, ["0"], "you", tmp_path)
     assert isinstance(refusal, Refusal)
-    assert refusal.holders[0].startswith("GPU 0: a?[2J?b?ccc")
-    assert len(refusal.holders[0]) < 220
+    assert refusal.holders[0].startswith(r"GPU 0: a\x1b[2J\nb?ccc")
+    assert refusal.holders[0].isprintable()
     let_go(got)
 
 
-def test_a_gate_that_somebody_holds_is_not_waited_for_without_a_word(tmp_path: Path) -> None:
-    with (tmp_path / "gridtf-gpus.lock").open("w") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        refused = claim(1, ["0"], "me", tmp_path)
-    assert refused == Refusal(0, ("another job has been claiming some for a second",))
-    assert isinstance(claim(1, ["0"], "me", tmp_path), Claim)
+def test_a_note_of_somebody_else_s_is_not_the_holder_s(tmp_path: Path, claimer: Claimer) -> None:
+    """Anybody can make a socket whose name begins so."""
+    holder = claimer("the holder", 1, "0")
+    assert said(holder) == "claimed 0"
+    address = locks._note_address(f"{tmp_path}-gpu-0", "a liar\nwith a line of its own")
+    with socket.socket(socket.AF_UNIX) as liar:
+        liar.bind(b"\0" + address)
+        liar.listen()
+        assert claim(1, ["0"], "me", tmp_path) == Refusal(0, ("GPU 0: the holder",))
+        holder.kill()
+        holder.wait(10)
+        let_go(claim(1, ["0"], "me", tmp_path))
+
+
+def test_who_asks_for_the_holder_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
+    got = claim(1, ["0"], "me", tmp_path)
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):  # more than wait in line
+            asking = stack.enter_context(socket.socket(socket.AF_UNIX))
+            asking.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                asking.connect(b"\0" + locks._address(f"{tmp_path}-gpu-0"))
+        assert claim(1, ["0"], "you", tmp_path) == Refusal(0, ("GPU 0: held by another process",))
+        let_go(got)
+        let_go(claim(1, ["0"], "you", tmp_path))
+
+
+def test_who_holds_up_all_claims_is_passed_by(tmp_path: Path, claimer: Claimer) -> None:
+    """Jobs take turns, but that is a courtesy, and nobody can keep others from their GPUs by it."""
+    gate = locks.hold(f"{tmp_path}-gpus", "me first")
+    assert gate is not None
+    assert said(claimer("first", 1, "0")) == "claimed 0"
+    assert said(claimer("second", 1, "0")) == "refused|0|GPU 0: first"
+    for descriptor in gate:
+        os.close(descriptor)
 
 
 def test_names_that_hold_a_slash(tmp_path: Path) -> None:
@@ -318,9 +314,8 @@ def test_a_claim_ends_with_kill_9(claimer: Claimer, tmp_path: Path) -> None:
 def test_a_claim_lasts_as_long_as_a_child_that_inherited_it(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys, time\n"
-        "from pathlib import Path\n"
         "from gridtf.gpus import claim\n"
-        "got = claim(1, ['0'], 'parent', Path(sys.argv[1]))\n"
+        "got = claim(1, ['0'], 'parent', {'GRIDTF_LOCKS': sys.argv[1]})\n"
         "heir = subprocess.Popen(['sleep', '1000'], pass_fds=got.descriptors, start_new_session=True)\n"
         "other = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
         "print(heir.pid, other.pid, flush=True); time.sleep(1000)\n"
@@ -341,23 +336,21 @@ def test_a_claim_lasts_as_long_as_a_child_that_inherited_it(tmp_path: Path) -> N
         gone(other)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become two other users")
 @pytest.mark.root
-def test_users_share_the_locks_of_a_host(claimer: Claimer) -> None:
-    """In a sticky folder, where the kernel refuses O_CREAT on another user's file (fs.protected_regular)."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o1777)
-        first = claimer("nobody's", 1, "0", "1", folder=folder, uid=65534)
-        assert said(first) == "claimed 0"
-        assert (folder / "gridtf-gpu-0.lock").stat().st_uid == 65534
-        assert said(claimer("somebody's", 1, "0", "1", folder=folder, uid=65533)) == "claimed 1"
-        third = claimer("a third", 1, "0", "1", folder=folder, uid=65532)
-        assert said(third) == "refused|0|GPU 0: nobody's|GPU 1: somebody's"
-        first.kill()
-        first.wait(10)
-        assert said(claimer("a third", 1, "0", "1", folder=folder, uid=65532)) == "claimed 0"
-        assert (folder / "gridtf-gpu-0.lock").read_text() == "a third\n"
+def test_users_share_the_locks_of_a_host_and_know_each_other(claimer: Claimer) -> None:
+    first = claimer("nightly, job 99 of user carol", 1, "0", "1", uid=65534)
+    assert said(first) == "claimed 0"
+    second = claimer("somebody's", 1, "0", "1", uid=65533)
+    assert said(second) == "claimed 1"
+    third = claimer("a third", 1, "0", "1", uid=65532)
+    holders = (
+        f"GPU 0: user {user_name(65534)}, process {first.pid}, which calls itself nightly, job 99 of user carol",
+        f"GPU 1: user {user_name(65533)}, process {second.pid}, which calls itself somebody's",
+    )
+    assert said(third) == "|".join(("refused", "0", *holders))
+    first.kill()
+    first.wait(10)
+    assert said(claimer("a third", 1, "0", "1", uid=65532)) == "claimed 0"
 
 
 def test_what_is_waited_for_comes_when_it_is_let_go(claimer: Claimer, tmp_path: Path) -> None:

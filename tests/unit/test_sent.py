@@ -29,7 +29,7 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
         "SGE_HGR_gpu": "0",
         "PE_HOSTFILE": "/spool/n1/pe_hostfile",
         "GRIDTF_LOCAL_GPUS": "7",
-        "GRIDTF_LOCK_DIR": "/locks",
+        "GRIDTF_LOCKS": "/locks",
     }
     assert sent.merge(own, job) == {
         "HOSTNAME": "n2",
@@ -40,7 +40,7 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
         "MINE": "a b,c\nd",
         "SITE": "told by a starter_method",
         "GRIDTF_LOCAL_GPUS": "0,1",
-        "GRIDTF_LOCK_DIR": "/locks",
+        "GRIDTF_LOCKS": "/locks",
     }
 
 

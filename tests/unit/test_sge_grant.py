@@ -23,16 +23,15 @@ class Host:
     def __init__(self, folder: Path, count: int) -> None:
         self.environ = {
             "JOB_ID": "7",
-            "GRIDTF_LOCK_DIR": str(folder),
+            "GRIDTF_LOCKS": str(folder),
             "GRIDTF_LOCAL_GPUS": ",".join(map(str, range(count))),
         }
-        self.folder = folder
         self.claims: list[gpus.Claim] = []
         self.waits: list[str] = []
 
     def claim(self, *wanted: str) -> None:
         """Somebody else has them."""
-        found = gpus.claim(len(wanted), wanted, "another job", self.folder)
+        found = gpus.claim(len(wanted), wanted, "another job", self.environ)
         assert isinstance(found, gpus.Claim)
         self.claims.append(found)
 
@@ -52,10 +51,11 @@ class Host:
         """What another job could still claim."""
         found = []
         for gpu in self.environ["GRIDTF_LOCAL_GPUS"].split(","):
-            claim = gpus.claim(1, [gpu], "", self.folder)
+            claim = gpus.claim(1, [gpu], "", self.environ)
             if isinstance(claim, gpus.Claim):
                 found.append(gpu)
-                os.close(claim.descriptors[0])
+                for descriptor in claim.descriptors:
+                    os.close(descriptor)
         return tuple(found)
 
     def _wait(self, why: str, seconds: float) -> None:
@@ -121,7 +121,7 @@ def test_what_is_granted_is_ours_even_where_somebody_else_holds_the_lock(host: H
 def test_a_grant_where_no_driver_says_what_there_is(host: Host) -> None:
     del host.environ["GRIDTF_LOCAL_GPUS"]
     assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
-    assert (host.folder / "gridtf-gpu-2.lock").exists()
+    assert isinstance(gpus.claim(1, ["2"], "another job", host.environ), gpus.Refusal)
 
 
 # --- claims

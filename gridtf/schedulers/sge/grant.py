@@ -24,8 +24,7 @@ def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, o
     if given:
         # A lock beside the site's word keeps those away who have to claim, such as this host's part of another job
         # whose prolog ran elsewhere; one that is held already does not weaken the site's word.
-        folder = gpus.lock_folder(environ)
-        locked = gpus.claim(len(given), gpus.present(environ) or given, owner, folder)
+        locked = gpus.claim(len(given), gpus.present(environ) or given, owner, environ)
         return gpus.Claim(given, locked.descriptors if isinstance(locked, gpus.Claim) else ())
     if count is None:
         count = _asked_for_a_slot(environ, spec.gpu_resource)
@@ -59,7 +58,7 @@ def _claim(environ: Mapping[str, str], count: int, owner: str, limit: float, wai
     """Claim GPUs, waiting for those of a job that is about to be gone. limit: seconds."""
     import random
 
-    host, folder = os.uname().nodename, gpus.lock_folder(environ)
+    host = os.uname().nodename
     present = gpus.present(environ)
     if count > len(present):
         shown = environ.get(gpus.VISIBLE)
@@ -70,7 +69,7 @@ def _claim(environ: Mapping[str, str], count: int, owner: str, limit: float, wai
         )
     deadline = time.monotonic() + limit
     while True:
-        claim = gpus.claim(count, gpus.idle_first(present), owner, folder)
+        claim = gpus.claim(count, gpus.idle_first(present), owner, environ)
         if isinstance(claim, gpus.Claim):
             return claim
         why = f"waiting for {count} GPUs, {claim.free} free; {'; '.join(claim.holders)}"
