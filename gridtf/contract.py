@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gridtf import recordtypes
 from gridtf.errors import GridtfError
 from gridtf.roles import LEADERS
 from gridtf.rundir import read_record
@@ -66,19 +67,18 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
     """The task that this process is. Raises GridtfError outside a gridtf task or when its rendezvous is stale."""
     env = os.environ if environ is None else environ
     try:
-        task_type, index = env[TASK_TYPE], int(env[TASK_INDEX])
+        task_type, index = env[TASK_TYPE], _number(TASK_INDEX, env)
         rendezvous, nonce = Path(env[RENDEZVOUS]), env[NONCE]
-        run_dir, attempt = Path(env[RUN_DIR]), int(env[ATTEMPT])
+        run_dir, attempt = Path(env[RUN_DIR]), _number(ATTEMPT, env)
     except KeyError as error:
         raise GridtfError(
             "this process is not a gridtf task",
             why=f"{error.args[0]} is not set",
             hint="start it with `gridtf submit … -- command`, or call gridtf_run or gridtf_join in a job script",
         ) from None
-    record = read_record(rendezvous)
-    if record is None or record.get("nonce") != nonce:
+    record = read_record(rendezvous, recordtypes.Contract, nonce=nonce, own=True)
+    if record is None:
         raise GridtfError(f"{rendezvous} is not this attempt's rendezvous file", hint="was the run directory moved?")
-    rank, size = env.get("RANK"), env.get("WORLD_SIZE")
     return Task(
         type=task_type,
         index=index,
@@ -89,6 +89,13 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
         run_dir=run_dir,
         output_dir=Path(env.get(OUTPUT_DIR) or run_dir / "output"),
         gpus=tuple(item for item in env.get(GPUS, "").split(",") if item),
-        rank=int(rank) if rank else None,
-        world_size=int(size) if size else None,
+        rank=_number("RANK", env) if env.get("RANK") else None,
+        world_size=_number("WORLD_SIZE", env) if env.get("WORLD_SIZE") else None,
     )
+
+
+def _number(name: str, env: Mapping[str, str]) -> int:
+    try:
+        return int(env[name])
+    except ValueError:
+        raise GridtfError(f"{name}={env[name]} is no number", hint="was it changed in this task?") from None

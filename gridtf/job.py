@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridtf import jobrecords, registry, schedulers
+from gridtf import jobrecords, recordtypes, registry, schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe import jobs, logs
 from gridtf.observe.records import read_submitted
@@ -128,11 +128,11 @@ class Job:
         return "".join(logs.read(self.run, [task] if task else None, tail))
 
     def _record(self) -> Record:
-        submitted = read_private(self.run.submitted)
+        submitted = read_submitted(self.run)
         if submitted is not None:
             return submitted
         latest = self.run.latest()
-        job = ((read_private(latest.plan) if latest else None) or {}).get("job", {})
+        job = ((read_private(latest.plan, recordtypes.Outline) if latest else None) or {}).get("job", {})
         return {"job_id": job.get("id", ""), "name": job.get("name", self.run_dir.name)}
 
 
@@ -146,5 +146,5 @@ def find(job: str) -> Job:
 
 
 def _grace(run: RunDir) -> float:
-    job = read_private(run.job) or {}
-    return JobSpec.from_dict(job.get("spec", {})).kill_grace
+    job = read_private(run.job, recordtypes.Job) or {}
+    return float(job.get("spec", {}).get("kill_grace", JobSpec.kill_grace))

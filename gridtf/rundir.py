@@ -1,7 +1,9 @@
 """The run directory: every path of a run, atomic writes, and reads that a lying file system cannot fool.
 
 A shared file system may remember for seconds that a name did not exist, so a name is opened only after a listing of
-its folder has shown it. Every record is one JSON object with one writer, written beside its place and renamed into it.
+its folder has shown it. Every record is one JSON object with one writer, written beside its place and renamed into it,
+and has a type (recordtypes.py), which is checked when it is read. Only plain files are read; what is acted upon has to
+be this user's own, whoever may write in the folders above.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import errno
 import json
 import os
 import re
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from gridtf import recordtypes
 from gridtf.errors import RunDirError
 
 Record = dict[str, Any]
@@ -21,6 +25,10 @@ JOINED = "join-"  # begins the name of the folder in which tasks that join by th
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
+_MOST_BYTES = 64 << 20  # of a record: a plan of 100 000 tasks has 20 MB
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_FOLDER = 0o755  # whatever the umask, or a default ACL, would give: nobody else is to swap what lies in a run's folders
 _RESERVED_BYTES = 131072  # more than a verdict with the longest tail of a log needs, six bytes a character
 
 
@@ -136,7 +144,7 @@ class Attempt:
                 reserved.unlink()
                 write_record(self.verdict, record)
                 return
-            with reserved.open("r+b") as file:
+            with os.fdopen(os.open(reserved, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), "r+b") as file:
                 file.write(data + b"\n")
                 file.flush()
                 file.truncate()
@@ -183,42 +191,140 @@ def shown(path: Path, root: Path) -> bool:
     return True
 
 
-def read_text(path: Path) -> str | None:
-    """The text of a file that a listing shows; None when it is not there."""
+def read_text(path: Path, *, own: bool = False) -> str | None:
+    """The text of a plain file that a listing shows; None when it is not there. own: as open_plain."""
     if path.name not in names(path.parent):
         return None
-    return read_listed(path)
+    return read_listed(path, own=own)
 
 
-def read_listed(path: Path) -> str | None:
+def read_listed(path: Path, *, own: bool = False) -> str | None:
     """As read_text, for a name that a listing has just shown."""
     for _ in range(3):
         try:
-            return path.read_text(encoding="utf-8", errors="replace")  # a file half written may end within a character
+            with open_plain(path, own=own) as file:
+                data = file.read(_MOST_BYTES + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno != errno.ESTALE:  # NFS: replaced while we read; open it anew
                 raise cannot("read", path, error) from None
+        else:
+            if len(data) > _MOST_BYTES:
+                raise RunDirError(f"{path} is larger than any record of gridtf's")
+            return data.decode(errors="replace")  # a file half written may end within a character
     return None
 
 
-def read_record(path: Path, *, listed: bool = False) -> Record | None:
-    """One JSON object; None when it is not there or not (yet) readable as one."""
-    text = read_listed(path) if listed else read_text(path)
-    if not text:
+def open_plain(path: Path, *, own: bool = False) -> BinaryIO:
+    """Open a plain file to read it. A link may lead anywhere, a FIFO would hold us up, and a device has no end.
+
+    own: for what is acted upon: it has to be this user's, and nobody else's to write. Raises OSError, and RunDirError
+    for anything else than such a file.
+    """
+    return _plain(path, os.O_RDONLY, own)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log to append to it, and make it where it is not there. Raises as open_plain with own."""
+    return _plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, own=True)
+
+
+def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a FIFO or a socket
+            raise _no_plain_file(path) from None
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _no_plain_file(path)
+        if own and not _is_ours(found, path.parent):
+            raise _not_ours(path, found)
+        os.set_blocking(descriptor, True)  # tasks inherit that of a log
+        return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "ab", buffering=0 if flags else -1)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _no_plain_file(path: Path) -> RunDirError:
+    return RunDirError(f"{path} is no plain file", hint="gridtf has not made it: who has put it there?")
+
+
+def _not_ours(path: Path, found: os.stat_result) -> RunDirError:
+    if found.st_uid == os.geteuid():
+        hint = "if it is as you have left it: chmod go-w"
+        return RunDirError(f"{path} can be written by others (its mode is {stat.S_IMODE(found.st_mode):o})", hint=hint)
+    hint = "gridtf acts only on what you have written yourself"
+    return RunDirError(f"{path} belongs to another user (number {found.st_uid})", hint=hint)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a folder is this user's own, and nobody else's to write. Raises OSError."""
+    return _is_ours(path.stat(), path)
+
+
+def _is_ours(found: os.stat_result, folder: Path) -> bool:
+    """folder: where a file of ours shows which owner and mode ours have there: NFS may call root nobody, and users
+    otherwise than this host does, and some file systems know no modes."""
+    if found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE:
+        return True
+    like = _file_of_ours(folder)
+    return like is not None and found.st_uid == like.st_uid and not found.st_mode & _OTHERS_WRITE & ~like.st_mode
+
+
+def _file_of_ours(folder: Path) -> os.stat_result | None:
+    """What a file that we make there shows; None where we cannot."""
+    path = folder / f".{os.urandom(8).hex()}.tmp"
+    try:
+        descriptor = os.open(path, _NEW, 0o644)
+    except OSError:
         return None
     try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+
+
+def read_record(
+    path: Path, kind: Any = Record, *, nonce: str | None = None, listed: bool = False, own: bool = False
+) -> Record | None:
+    """One JSON object; None when it is not there or not (yet) readable as one.
+
+    kind: its type, as in recordtypes. nonce: its attempt's: a record with another one is as good as absent. own: as
+    open_plain. Raises RunDirError when it is there, but of another type.
+    """
+    text = read_listed(path, own=own) if listed else read_text(path, own=own)
+    return parsed(text, kind, path, nonce) if text else None
+
+
+def parsed(text: str, kind: Any, path: Path, nonce: str | None = None) -> Record | None:
+    """As read_record, of the text that was read from this path."""
+    try:
         record = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict) or (nonce is not None and record.get("nonce") != nonce):
+        return None
+    return need_kind(record, kind, path)
 
 
-def read_private(path: Path) -> Record | None:
+def need_kind(record: Record, kind: Any, path: Path) -> Record:
+    """The record, which was read from this path. Raises RunDirError when it is of another type."""
+    if wrong := recordtypes.check(kind)(record):
+        hint = "was it written by hand, or by another version of gridtf?"
+        raise RunDirError(f"{path} is damaged: {wrong}", hint=hint)
+    return record
+
+
+def read_private(path: Path, kind: Any = Record) -> Record | None:
     """As read_record, for what may be only its owner's to read; to others it is as good as absent."""
     readable = path.name in names(path.parent) and os.access(path, os.R_OK)
-    return read_record(path, listed=True) if readable else None
+    return read_record(path, kind, listed=True) if readable else None
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 1, mode: int = 0o666) -> None:
@@ -229,11 +335,12 @@ def write_record(path: Path, record: Record, *, indent: int | None = 1, mode: in
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Write a file beside its place and rename it: readers see the old text or the new one, never a part.
 
-    mode: who may read it and run it, less the umask.
+    mode: who may read it and run it, less the umask; nobody else may write it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # a name that nobody can have put something at before
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, _NEW, mode & ~_OTHERS_WRITE)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
@@ -248,7 +355,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 def new_folder(path: Path) -> bool:
     """Make a folder; False when the name is taken. mkdir is exclusive on every file system: one of two makes it."""
     try:
-        path.mkdir()
+        path.mkdir(_FOLDER)
     except FileExistsError:
         return False
     except OSError as error:
@@ -259,7 +366,8 @@ def new_folder(path: Path) -> bool:
 def make_folder(path: Path, *, parents: bool = False) -> None:
     """Make a folder; that it is there already is no error."""
     try:
-        path.mkdir(exist_ok=True, parents=parents)
+        for folder in (*reversed(path.parents), path) if parents else (path,):
+            folder.mkdir(_FOLDER, exist_ok=True)
     except OSError as error:
         raise cannot("make", path, error) from None
 

@@ -6,6 +6,9 @@ import os
 import re
 from pathlib import Path
 
+from gridtf.errors import RunDirError
+from gridtf.rundir import open_plain
+
 _LINES = 20
 _BYTES = 16384
 _LONGEST_LINE = 500
@@ -15,11 +18,11 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[@-~]")  # and the like (ECMA-48, control s
 def last_lines(log: Path) -> list[str]:
     """The last lines of a log that may be long, binary or not there, as a terminal would show them."""
     try:
-        with log.open("rb") as file:
+        with open_plain(log) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _BYTES))
             text = file.read().decode(errors="replace")
-    except OSError:
+    except (OSError, RunDirError):
         return []
     return [_plain(line) for line in text.rstrip().split("\n")[-_LINES:]] if text.strip() else []
 

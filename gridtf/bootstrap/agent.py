@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridtf import __version__, processes, schedulers
+from gridtf import __version__, processes, recordtypes, schedulers
 from gridtf.bootstrap import environment, rendezvous, sent
 from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_WRITE, NoLauncherError, NoRunDirError
 from gridtf.bootstrap.heartbeat import Heartbeat, Watch, next_look
@@ -254,15 +254,14 @@ class Agent:
         self._listened = time.monotonic()
         if self._stopped():
             raise _ToldToStop
-        launcher = read_record(self.attempt.launcher)
-        if launcher is not None and launcher.get("nonce") == self.nonce:
+        launcher = read_record(self.attempt.launcher, recordtypes.Launcher, nonce=self.nonce, own=True)
+        if launcher is not None:
             self._watch.heard(launcher.get("beat"))
         if self._watch.lost():
             raise NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
 
     def _stopped(self) -> bool:
-        stop = read_record(self.attempt.stop)
-        return stop is not None and stop.get("nonce") == self.nonce
+        return read_record(self.attempt.stop, recordtypes.Stop, nonce=self.nonce, own=True) is not None
 
     def _beat_if_possible(self, *, now: bool = False) -> None:
         """While tearing down, a file system that refuses to be written must not stop us."""

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from gridtf import recordtypes
 from gridtf.bootstrap.exits import EXITS
 from gridtf.bootstrap.heartbeat import Watch, interval
 from gridtf.errors import GridtfError, HostLostError
@@ -55,8 +56,10 @@ class Hosts:
         there = set(names(attempt.state))
         for host in self.names:
             path = attempt.host_state(host)
-            record = read_record(path, listed=True) if path.name in there else None
-            if record is None or record.get("nonce") != self._nonce:
+            if path.name not in there:
+                continue
+            record = read_record(path, recordtypes.HostState, nonce=self._nonce, listed=True, own=True)
+            if record is None:
                 continue
             if host in self._watches:
                 self._watches[host].heard(record.get("beat"))

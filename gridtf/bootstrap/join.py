@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import gpus, layout, procfs, schedulers
+from gridtf import gpus, layout, procfs, recordtypes, schedulers
 from gridtf.bootstrap import environment, keeper, rendezvous
 from gridtf.bootstrap.members import Member, at_home, check_addresses, member_of, roster, split_gpus
 from gridtf.bootstrap.placement import PlacedTask
@@ -161,7 +161,7 @@ def _gather(
 ) -> _Meeting:
     write_record(attempt.host_record(_LEADER), {"nonce": nonce, **mine})
     ranks = [f"rank-{rank}" for rank in range(member.size)]
-    collector = rendezvous.Collector(attempt, nonce, ranks)
+    collector = rendezvous.Collector(attempt, nonce, ranks, recordtypes.RankRecord)
     for _ in _waiting(spec.start_timeout):
         if collector.poll():
             break
@@ -193,13 +193,15 @@ def _follow(run: RunDir, spec: JobSpec, member: Member, mine: Record) -> _Meetin
         raise _used_before(member)
     write_record(own, {"nonce": nonce, **mine})
     for _ in _waiting(spec.start_timeout + 30):  # longer than rank 0 waits: it can say who is missing
-        told = read_record(attempt.host_error(_LEADER))
-        if told is not None and told.get("nonce") == nonce:
+        told = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
+        if told is not None:
             raise RendezvousError(told["what"], why=told["why"], hint=told["hint"])
         agreed = rendezvous.read(attempt, nonce)
         plan = read_plan(run, attempt.number, nonce) if agreed is not None else None
-        record = read_record(attempt.rendezvous)
-        if agreed is not None and plan is not None and record is not None:
+        if agreed is None or plan is None:
+            continue
+        record = read_record(attempt.rendezvous, recordtypes.JoinedMeeting, nonce=nonce, own=True)
+        if record is not None:
             return plan, record["gpus"], agreed
     raise RendezvousError(
         f"rank {member.rank} has waited {spec.start_timeout + 30:g} s for rank 0 in {attempt.path}",
@@ -212,7 +214,8 @@ def _find(run: RunDir, spec: JobSpec, member: Member) -> tuple[Attempt, str]:
     here = Path.cwd()
     root = here if run.path.is_relative_to(here) else run.path.parent
     for _ in _waiting(spec.start_timeout):
-        record = read_record(opened, listed=True) if shown(opened, root) else None
+        there = shown(opened, root)
+        record = read_record(opened, recordtypes.Opened, listed=True, own=True) if there else None
         if record is not None:
             return run.attempt(record["attempt"]), record["nonce"]
     raise RendezvousError(

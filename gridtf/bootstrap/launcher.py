@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import processes
+from gridtf import processes, recordtypes
 from gridtf.bootstrap import verdict
 from gridtf.bootstrap.call import agent_call
 from gridtf.bootstrap.heartbeat import Heartbeat, next_look
@@ -260,7 +260,7 @@ class Launcher:
     def _ended_by(self, number: int) -> Verdict:
         cancelled = None
         with contextlib.suppress(GridtfError):
-            cancelled = read_record(self.run.cancelled)
+            cancelled = read_record(self.run.cancelled, recordtypes.Cancelled, own=True)
         if cancelled:
             return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import contract, schedulers
+from gridtf import contract, recordtypes, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
 from gridtf.rundir import BY_HAND, RUN_ROOT, Record, RunDir, make_folder, read_record, write_record
@@ -156,7 +156,7 @@ def _describe(
     run: RunDir, spec: JobSpec, sources: Mapping[str, str], identity: Record, environ: Mapping[str, str]
 ) -> None:
     """For a job that `gridtf submit` did not make: what submit would have written."""
-    if read_record(run.job) is not None:
+    if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
     from gridtf import jobrecords
 

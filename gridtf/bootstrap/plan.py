@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gridtf import recordtypes
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import RendezvousError
-from gridtf.rundir import Attempt, Record, RunDir, read_record, shown, write_record
+from gridtf.rundir import Attempt, Record, RunDir, need_kind, read_record, shown, write_record
 from gridtf.spec import JobSpec
 
 FORMAT = 1
@@ -67,14 +68,15 @@ def read_plan(run: RunDir, number: int, nonce: str) -> TaskPlan | None:
     attempt = run.attempt(number)
     if not shown(attempt.plan, run.path):
         return None
-    record = read_record(attempt.plan, listed=True)
-    if record is None or record.get("nonce") != nonce:
+    record = read_record(attempt.plan, nonce=nonce, listed=True, own=True)
+    if record is None:
         return None
     if record.get("format") != FORMAT:
         raise RendezvousError(
             f"the launcher's plan has format {record.get('format')}, the agent on {os.uname().nodename} reads {FORMAT}",
             hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
         )
+    need_kind(record, recordtypes.Plan, attempt.plan)
     return TaskPlan(
         attempt=attempt,
         nonce=nonce,

@@ -10,11 +10,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from gridtf import recordtypes
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import RendezvousError
 from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Attempt, Record, names, read_record, read_text, write_text
+from gridtf.rundir import Attempt, Record, names, parsed, read_record, read_text, write_text
 from gridtf.units import LONGEST_VARIABLE
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
@@ -46,9 +48,10 @@ class Rendezvous:
 
 
 class Collector:
-    """Gathers the records of the expected hosts, each read once."""
+    """Gathers the records of the expected hosts, each read once. kind: their type."""
 
-    def __init__(self, attempt: Attempt, nonce: str, hosts: Iterable[str]) -> None:
+    def __init__(self, attempt: Attempt, nonce: str, hosts: Iterable[str], kind: Any = recordtypes.HostRecord) -> None:
+        self._kind = kind
         self._attempt = attempt
         self._nonce = nonce
         self.records: dict[str, Record] = {}
@@ -60,8 +63,8 @@ class Collector:
             host = self.missing.get(name)
             if host is None:
                 continue
-            record = read_record(self._attempt.hosts / name, listed=True)
-            if record is not None and record.get("nonce") == self._nonce:
+            record = read_record(self._attempt.hosts / name, self._kind, nonce=self._nonce, listed=True, own=True)
+            if record is not None:
                 self.records[host] = record
                 del self.missing[name]
         return not self.missing
@@ -112,10 +115,10 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
 
 def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
     """The rendezvous of this attempt; None while it is not there. The cluster, which can be large, is not parsed."""
-    head, mark, rest = (read_text(attempt.rendezvous) or "").partition(_CLUSTER)
+    head, mark, rest = (read_text(attempt.rendezvous, own=True) or "").partition(_CLUSTER)
     if not mark or not rest.endswith("}\n"):
         return None
-    record = json.loads(head + "}")
-    if record["nonce"] != nonce:
+    record = parsed(head + "}", recordtypes.Meeting, attempt.rendezvous, nonce)
+    if record is None:
         return None
     return Rendezvous(rest[: -len("}\n")], record["master_addr"], record["master_port"])

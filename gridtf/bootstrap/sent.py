@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from gridtf import recordtypes
 from gridtf.rundir import Attempt, cannot, read_record, write_text
 
 # What every host says for itself: its name, its temporary folder, the queue instance, the GPUs that it grants.
@@ -32,8 +33,8 @@ def take(attempt: Attempt, nonce: str, environ: MutableMapping[str, str]) -> boo
 
     Raises RunDirError.
     """
-    record = read_record(attempt.environment)
-    if record is None or record.get("nonce") != nonce:
+    record = read_record(attempt.environment, recordtypes.Environment, nonce=nonce, own=True)
+    if record is None:
         return False
     merged = merge(environ, record["environ"])
     environ.clear()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gridtf import processes, procfs
-from gridtf.rundir import Record, cannot
+from gridtf.rundir import Record, cannot, open_log
 
 _TOGETHER = 1.0  # seconds: what ends all processes of a job has reached them within this
 
@@ -185,7 +185,7 @@ class Supervisor:
 
 def _opened(log: Path) -> BinaryIO:
     try:
-        return log.open("ab")
+        return open_log(log)
     except OSError as error:
         raise cannot("write", log, error) from None
 

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from gridtf import processes
+from gridtf import processes, recordtypes
 from gridtf.bootstrap import agent
 from gridtf.bootstrap.exits import KILLED, LEFTOVERS
 from gridtf.bootstrap.supervisor import Supervisor
@@ -67,8 +67,8 @@ def _write_down(host: str, arguments: Sequence[str], what: str) -> None:
     """Say it in the agent's own record: it has no other writer any more. Raises RunDirError."""
     run, number, nonce, *_ = arguments
     path = RunDir(run).attempt(int(number)).host_state(host)
-    record = read_record(path) or {}
-    if record.get("nonce") != nonce:
+    record = read_record(path, recordtypes.HostState, nonce=nonce, own=True)
+    if record is None:
         record = {"nonce": nonce, "host": host, "tasks": {}}
     with contextlib.suppress(RunDirError):
         write_record(path, {**record, "gone": {"what": what, "why": "", "hint": "was it killed by hand?"}})

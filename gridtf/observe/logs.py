@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from gridtf import recordtypes
 from gridtf.errors import NotFoundError, nearest
-from gridtf.rundir import Attempt, RunDir, cannot, names, read_private
+from gridtf.rundir import Attempt, RunDir, cannot, names, open_plain, read_private
 
 JOB = "job"  # the name under which the log of the job script goes
 _BLOCK = 1 << 16
@@ -117,7 +118,7 @@ class _Follower:
 
     def _chunk(self) -> bytes:
         try:
-            with self._path.open("rb") as file:
+            with open_plain(self._path) as file:
                 if self._tail is not None:
                     self._offset, self._tail = _tail_start(file, self._tail), None
                 file.seek(self._offset)
@@ -141,9 +142,9 @@ def _last(followers: Iterable[_Follower]) -> Iterator[str]:
 
 def planned(attempt: Attempt) -> tuple[list[str], bool]:
     """The names of an attempt's tasks, and whether these are all. Who may not read the plan knows those with a log."""
-    plan = read_private(attempt.plan)
+    plan = read_private(attempt.plan, recordtypes.Outline)
     if plan:
-        return [f"{task['type']}:{task['index']}" for task in plan["tasks"]], True
+        return [f"{task['type']}:{task['index']}" for task in plan.get("tasks", ())], True
     if attempt.plan.name not in names(attempt.path):
         return [], False
     logs = (_LOG.fullmatch(name) for name in names(attempt.logs))

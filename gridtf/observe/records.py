@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from gridtf.errors import RunDirError
+from gridtf import recordtypes
 from gridtf.rundir import BY_HAND, JOINED, Record, RunDir, names, read_private, read_record
 
 
@@ -33,13 +35,12 @@ class Records:
     elements: Mapping[str, Record | None] = field(default_factory=dict)
 
 
-def read_submitted(run: RunDir) -> Record | None:
-    """submitted.json; None where it is not there, or not for us to read. Raises RunDirError when it tells no job."""
-    record = read_private(run.submitted)
-    if record is not None and not all(isinstance(record.get(key), str) for key in ("scheduler", "job_id")):
-        hint = "without that file, `gridtf status` goes by what else there is"
-        raise RunDirError(f"{run.submitted} does not say which job it is", hint=hint)
-    return record
+def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
+    """submitted.json; None where it is not there, or not for us to read. own: to act upon it: as rundir.open_plain.
+    Raises RunDirError when it does not tell which job it is."""
+    if own:
+        return read_record(run.submitted, recordtypes.Submitted, own=True)
+    return read_private(run.submitted, recordtypes.Submitted)
 
 
 def own_script(submitted: Record) -> bool:
@@ -55,8 +56,8 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     top = names(run.path)
     records = Records(
         submitted=submitted,
-        job=read_private(run.job),
-        cancelled=read_record(run.cancelled, listed=True) if run.cancelled.name in top else None,
+        job=read_private(run.job, recordtypes.Job),
+        cancelled=read_record(run.cancelled, recordtypes.Cancelled, listed=True) if run.cancelled.name in top else None,
         has_log=run.log.name in top,
         joined=any(name.startswith(JOINED) for name in top),
         elements={name: _verdict_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
@@ -64,26 +65,29 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     attempt = run.latest()
     if attempt is None:
         return records
-    plan = read_private(attempt.plan)
+    plan = read_private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
-    def ours(record: Record | None) -> Record | None:
-        return record if record and (nonce is None or record.get("nonce") == nonce) else None
+    def told(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
+        return read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
 
     states = names(attempt.state)
-    hosts = (read_record(attempt.state / name, listed=True) for name in sorted(states) if name.startswith("@"))
+    launcher = told(attempt.launcher, recordtypes.Launcher, states)
+    paths = (attempt.state / name for name in sorted(states) if name.startswith("@"))
+    hosts = (told(path, recordtypes.HostState, states) for path in paths)
     return replace(
         records,
         attempt=attempt.number,
         plan=plan,
-        launcher=ours(read_record(attempt.launcher, listed=True)) if attempt.launcher.name in states else None,
-        hosts=tuple(record for record in map(ours, hosts) if record),
+        launcher=launcher,
+        hosts=tuple(record for record in hosts if record),
         logs=frozenset(names(attempt.logs)),
-        stop=ours(read_record(attempt.stop)),
-        verdict=ours(read_record(attempt.verdict)),  # last: what it sums up has been read before
+        stop=told(attempt.stop, recordtypes.Stop, names(attempt.path)),
+        # last: what it sums up has been read before
+        verdict=told(attempt.verdict, recordtypes.Verdict, names(attempt.path)),
     )
 
 
 def _verdict_of(element: RunDir) -> Record | None:
     latest = element.latest()
-    return read_record(latest.verdict) if latest else None
+    return read_record(latest.verdict, recordtypes.Verdict) if latest else None

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridtf.errors import SchedulerError
+from gridtf.errors import RunDirError, SchedulerError
 from gridtf.processes import die_with_parent, ignore_signals, tell, unblock_signals
+from gridtf.rundir import open_log, open_plain
 from gridtf.schedulers.base import AgentEnd, AgentMain
 
 # Our own word to an agent. A TERM may be anybody's, and then its tasks have got one, too.
@@ -101,7 +102,7 @@ class StartedAgents:
             unblock_signals()
 
         try:
-            with log.open("ab") as output:
+            with open_log(log) as output:
                 self._begin = output.tell()
                 self._process = subprocess.Popen(
                     list(argv),
@@ -129,7 +130,7 @@ class StartedAgents:
             self._process.kill()
 
     def _printed(self) -> list[str]:
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
+        with contextlib.suppress(OSError, RunDirError), open_plain(self._log) as file:
             file.seek(self._begin)
             return file.read(65536).decode(errors="replace").splitlines()
         return []

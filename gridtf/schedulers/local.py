@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import gpus, layout, procfs
+from gridtf import gpus, layout, procfs, recordtypes
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.processes import signal_all
-from gridtf.rundir import Record, RunDir, read_record
+from gridtf.rundir import Record, RunDir, open_log, read_record
 from gridtf.schedulers.agents import MINDER, fork_agent
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -104,7 +104,7 @@ class LocalScheduler:
         code = _MINDER.format(root=str(Path(__file__).parents[2]))
         words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0), *self.submit_command(plan)]
         try:
-            with run.log.open("ab") as log:
+            with open_log(run.log) as log:
                 minder = subprocess.Popen(
                     [plan.python, "-S", "-c", code, *words],
                     stdin=subprocess.DEVNULL,
@@ -248,16 +248,17 @@ def _identity(pid: int) -> Record:
 
 
 def _status(record: Record) -> JobStatus:
-    host, pid = record.get("host"), int(record.get("pid") or 0)
+    host, pid = record.get("host"), record.get("pid", 0)
     if host != os.uname().nodename:
         return JobStatus(UNKNOWN, f"it runs on {host}; ask there")
     same_boot = record.get("boot") in ("", procfs.boot_id())
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # ours, when the process that submitted it asks
+    if pid > 0:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # ours, when the process that submitted it asks
     if same_boot and procfs.alive(pid, record.get("start")):
         return JobStatus(RUNNING)
     if same_boot and "ended" in record:
-        end = read_record(Path(record["ended"]))
+        end = read_record(Path(record["ended"]), recordtypes.Ended)
         if end is not None:
             return _ended(end)
         if _launcher_lives(Path(record["ended"]).parent):
@@ -267,8 +268,8 @@ def _status(record: Record) -> JobStatus:
 
 def _launcher_lives(run_dir: Path) -> bool:
     latest = RunDir(run_dir).latest()
-    launcher = (read_record(latest.launcher) if latest else None) or {}
-    return launcher.get("host") == os.uname().nodename and procfs.alive(int(launcher.get("pid") or 0))
+    launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
+    return launcher.get("host") == os.uname().nodename and procfs.alive(launcher.get("pid", 0))
 
 
 def _ended(end: Record) -> JobStatus:

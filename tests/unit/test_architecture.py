@@ -25,11 +25,12 @@ ARROWS: dict[str, set[str]] = {
     "files": {"errors"},
     "procfs": set(),
     "processes": set(),
-    "tail": {"terminal"},
+    "recordtypes": {"roles"},
+    "tail": {"errors", "rundir", "terminal"},
     "spec": {"errors", "roles", "units"},
     "layout": {"errors", "roles", "spec"},
-    "rundir": {"errors"},
-    "contract": {"errors", "roles", "rundir"},
+    "rundir": {"errors", "recordtypes"},
+    "contract": {"errors", "recordtypes", "roles", "rundir"},
     "toml": {"errors", "files"},
     "options": {"errors"},
     "arguments": {"errors", "options"},
@@ -39,7 +40,18 @@ ARROWS: dict[str, set[str]] = {
     "registry": {"errors", "rundir"},
     "jobrecords": {"", "registry", "rundir", "spec"},
 }
-ARROWS["schedulers"] = {"errors", "gpus", "layout", "processes", "procfs", "roles", "rundir", "spec", "units"}
+ARROWS["schedulers"] = {
+    "errors",
+    "gpus",
+    "layout",
+    "processes",
+    "procfs",
+    "recordtypes",
+    "roles",
+    "rundir",
+    "spec",
+    "units",
+}
 ARROWS["precheck"] = {"errors", "files", "spec"}
 ARROWS["render"] = {"", "errors", "files", "layout", "resources", "schedulers", "spec", "units"}
 ARROWS["bootstrap"] = ARROWS["schedulers"] | {
@@ -58,7 +70,18 @@ ARROWS["submission"] = ARROWS["job"] | {"", "config", "job", "precheck", "render
 ARROWS["__main__"] = {"cli"}
 ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission", "terminal"}
 
-PURE = {"errors", "roles", "units", "validation", "spec", "layout", "options", "terminal", "bootstrap.placement"}
+PURE = {
+    "errors",
+    "recordtypes",
+    "roles",
+    "units",
+    "validation",
+    "spec",
+    "layout",
+    "options",
+    "terminal",
+    "bootstrap.placement",
+}
 IMPURE_MODULES = {"os", "time", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "datetime", "random"}
 IMPURE_NAMES = {"open", "input", "print", "exec", "eval", "compile", "__import__"}
 

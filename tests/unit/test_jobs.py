@@ -172,9 +172,9 @@ def test_waiting_ends_when_the_run_directory_is_removed(
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        ("{}", "submitted.json does not say which job it is"),
-        ('{"scheduler": ["slurm"], "job_id": "7"}', "submitted.json does not say which job it is"),
-        (None, "submitted.json: Is a directory"),
+        ("{}", "submitted.json is damaged: scheduler is missing"),
+        ('{"scheduler": ["slurm"], "job_id": "7"}', "submitted.json is damaged: scheduler is ['slurm']"),
+        (None, "submitted.json is no plain file"),
     ],
 )
 def test_one_job_that_cannot_be_read_does_not_hide_the_others(

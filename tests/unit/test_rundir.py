@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import resource
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from gridtf import rundir
+from gridtf import recordtypes, rundir
 from gridtf.errors import RunDirError
 from gridtf.rundir import Attempt, RunDir, read_private, read_record, read_text, shown, write_record, write_text
+from gridtf.tail import last_lines
 from tests.support.python import environment, python
 
 
@@ -202,8 +204,97 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_a_record_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "r.json").mkdir()
-    with pytest.raises(RunDirError, match=r"cannot read .*r\.json: Is a directory"):
+    with pytest.raises(RunDirError, match=r"r\.json is no plain file"):
         read_record(tmp_path / "r.json")
+
+
+# --- files of others
+
+
+def test_a_record_is_a_plain_file(tmp_path: Path) -> None:
+    """A FIFO would be waited for, a device read without end, and a link followed to anywhere."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    write_record(tmp_path / "there", {"a": 1})
+    (tmp_path / "link").symlink_to("there")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        for name in ("fifo", "zero", "link", "socket"):
+            for read in (read_record, read_private, rundir.open_plain, rundir.open_log):
+                with pytest.raises(RunDirError, match=f"{name} is no plain file"):
+                    read(tmp_path / name)
+        assert last_lines(tmp_path / "fifo") == []
+
+
+def test_a_record_has_a_size_and_a_depth(tmp_path: Path) -> None:
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 32)
+    with pytest.raises(RunDirError, match="huge is larger than any record"):
+        read_record(tmp_path / "huge")
+    (tmp_path / "deep").write_text("[" * 10**6)
+    assert read_record(tmp_path / "deep", recordtypes.Ended) is None
+
+
+def test_a_record_of_another_type_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+    write_record(tmp_path / "r.json", {"nonce": "n", "tasks": 3})
+    with pytest.raises(RunDirError, match=r"r\.json is damaged: tasks is 3"):
+        read_record(tmp_path / "r.json", recordtypes.HostState, nonce="n")
+    assert read_record(tmp_path / "r.json", recordtypes.HostState, nonce="of another attempt") is None
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_what_others_may_write_is_not_acted_upon(tmp_path: Path, mode: int) -> None:
+    write_record(tmp_path / "r.json", {"a": 1})
+    assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
+    (tmp_path / "r.json").chmod(mode)
+    assert read_record(tmp_path / "r.json") == {"a": 1}
+    with pytest.raises(RunDirError, match=rf"r\.json can be written by others \(its mode is {mode:o}\)"):
+        read_record(tmp_path / "r.json", own=True)
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_ours_is_what_a_file_of_ours_shows_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS, which calls root nobody, and where users have other numbers than on this host."""
+    write_record(tmp_path / "r.json", {"a": 1})
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
+    assert rundir.is_ours(tmp_path)
+    monkeypatch.setattr(rundir, "_file_of_ours", lambda _: None)  # a folder where we can make none
+    with pytest.raises(RunDirError, match=rf"r\.json belongs to another user \(number {os.getuid()}\)"):
+        read_record(tmp_path / "r.json", own=True)
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o077])
+def test_nobody_else_may_write_what_gridtf_makes(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        attempt = RunDir(tmp_path / "run" / "array" / "1")
+        rundir.make_folder(attempt.path, parents=True)
+        attempt.new_attempt().reserve_verdict()
+        write_record(attempt.submitted, {"a": 1})
+        rundir.open_log(attempt.log).close()
+    finally:
+        os.umask(before)
+    made = list((tmp_path / "run").rglob("*"))
+    assert len(made) > 8
+    assert not [
+        path for path in (tmp_path / "run", *made) if path.stat().st_mode & 0o022 or path.stat().st_mode & umask
+    ]
+
+
+def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
+    """Whoever can guess the name of a temporary file could have put a link there."""
+    attempt, precious = RunDir(tmp_path).new_attempt(), tmp_path / "precious"
+    precious.write_text("a thesis")
+    for name in (f".verdict.json.{os.getpid()}.tmp", ".verdict.reserved"):
+        (attempt.path / name).symlink_to(precious)
+    attempt.task_log("worker", 0).symlink_to(precious)
+    write_record(attempt.verdict, {"state": "FAILED"})
+    with pytest.raises(RunDirError, match=r"cannot write .*verdict\.json"):
+        attempt.write_verdict({"state": "FAILED"})
+    with pytest.raises(RunDirError, match=r"worker-0\.log is no plain file"):
+        rundir.open_log(attempt.task_log("worker", 0))
+    assert precious.read_text() == "a thesis"
 
 
 def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +309,11 @@ def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypa
         asked.append(str(folder))
         return [name for name in real(folder) if name not in hidden]
 
-    def opened(self: Path, *_: object, **__: object) -> str:
-        raise AssertionError(f"{self} was opened")
+    def opened(path: Path, *_: object, **__: object) -> int:
+        raise AssertionError(f"{path} was opened")
 
     monkeypatch.setattr(os, "listdir", listing)
-    monkeypatch.setattr(Path, "read_text", opened)
+    monkeypatch.setattr(os, "open", opened)
     hidden = {"plan.json"}
     assert read_record(path) is None
     assert not shown(path, tmp_path)
@@ -238,17 +329,17 @@ def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypa
 def test_a_file_replaced_while_it_is_read_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.json"
     write_record(path, {"n": 1})
-    real, stale = Path.read_text, [True, True]
+    real, stale = os.open, [True, True]
 
-    def once_stale(self: Path, *args: Any, **values: Any) -> str:
+    def once_stale(*args: Any) -> int:
         if stale:
             stale.pop()
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return real(self, *args, **values)
+        return real(*args)
 
-    monkeypatch.setattr(Path, "read_text", once_stale)
+    monkeypatch.setattr(os, "open", once_stale)
     assert read_record(path) == {"n": 1}
-    monkeypatch.setattr(Path, "read_text", fails_with(errno.ESTALE))
+    monkeypatch.setattr(os, "open", fails_with(errno.ESTALE))
     assert read_text(path) is None  # and is not waited for without end
 
 

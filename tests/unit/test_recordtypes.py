@@ -1,0 +1,96 @@
+"""The types of records, and what is said of one that does not fit."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf import recordtypes
+from gridtf.recordtypes import check
+
+PACKAGE = Path(recordtypes.__file__).parent
+TASK = {
+    "type": "worker",
+    "index": 0,
+    "host": "n1",
+    "gpus": 0,
+    "cpus": None,
+    "local_rank": 0,
+    "rank": 0,
+    "served": False,
+}
+PLAN = {
+    "nonce": "f00d",
+    "job": {"id": "7", "name": "digits", "scheduler": "slurm"},
+    "hosts": {"n1": "n1"},
+    "tasks": [TASK],
+    "python": "/usr/bin/python3",
+    "cwd": "/",
+    "spec": {"command": ["true"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (recordtypes.Plan, PLAN),
+        (recordtypes.Outline, {**PLAN, "of a later gridtf": [1]}),
+        (recordtypes.Submitted, {"scheduler": "sge", "job_id": "190.3", "start": None, "elements": ["1", "2"]}),
+        (recordtypes.Submitted, {"scheduler": "local", "job_id": "17.node-1.x", "pid": 17, "time": 1}),
+        (recordtypes.HostState, {"tasks": {"worker:0": {"state": "RUNNING", "started": 1.5, "exit": None}}}),
+        (recordtypes.Launcher, {"detail": "Größe \udcff"}),  # a path of any bytes
+    ],
+)
+def test_what_gridtf_writes_fits(kind: Any, value: object) -> None:
+    assert check(kind)(value) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "wrong"),
+    [
+        (recordtypes.Plan, {**PLAN, "tasks": [TASK, {**TASK, "index": "0"}]}, "tasks.1.index is '0'"),
+        (recordtypes.Plan, {**PLAN, "tasks": [{**TASK, "type": "../x"}]}, "tasks.0.type is '../x'"),
+        (recordtypes.Plan, {**PLAN, "tasks": {}}, "tasks is {}"),
+        (recordtypes.Plan, {**PLAN, "job": {"id": "7", "name": "x"}}, "job.scheduler is missing"),
+        (recordtypes.Plan, {**PLAN, "hosts": {"a\x1b": 1}}, r"hosts.a\x1b is 1"),
+        (recordtypes.Submitted, {"scheduler": "slurm", "job_id": "--user=alice"}, "job_id is '--user=alice'"),
+        (recordtypes.Submitted, {"scheduler": "slurm", "job_id": "*"}, "job_id is '*'"),
+        (recordtypes.Submitted, {"scheduler": "slurm", "job_id": "7\n"}, r"job_id is '7\n'"),
+        (recordtypes.Submitted, {"scheduler": "slurm", "job_id": "7", "cluster": "a,b"}, "cluster is 'a,b'"),
+        (recordtypes.Submitted, {"scheduler": "local", "job_id": "7", "pid": -1}, "pid is -1"),
+        (recordtypes.Submitted, {"scheduler": "local", "job_id": "7", "pid": True}, "pid is True"),
+        (recordtypes.Launcher, {"time": float("nan")}, "time is nan"),
+        (recordtypes.Launcher, {"time": 1e300}, "time is 1e+300"),
+        (recordtypes.Launcher, {"host": "a\0b"}, r"host is 'a\x00b'"),
+        (recordtypes.Launcher, {"host": "\ud800"}, r"host is '\ud800'"),
+        (recordtypes.Verdict, {"state": "FAILED", "cause": []}, "cause is []"),
+        (recordtypes.HostState, {"tasks": {"worker:0": []}}, "tasks.worker:0 is []"),
+    ],
+)
+def test_what_does_not_fit_is_named(kind: Any, value: object, wrong: str) -> None:
+    assert check(kind)(value) == wrong
+
+
+def test_a_huge_or_deep_value_is_told_in_short() -> None:
+    deep = json.loads("[" * 500 + "]" * 500)
+    assert len(check(recordtypes.Verdict)({"state": deep})) < 100
+    assert len(check(recordtypes.Verdict)({"state": 5, "x" * 10**6: 5, "y": "z" * 10**6})) < 100
+    assert len(check(dict[str, int])({"x" * 10**6: "y" * 10**6})) < 100
+
+
+def test_every_record_that_gridtf_reads_has_a_type() -> None:
+    calls = [
+        (path.name, node.lineno, len(node.args))
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("read_record", "read_private")
+    ]
+    assert len(calls) > 15
+    # the plan's type is checked after its format, and read_private hands its own on
+    assert {name for name, _, count in calls if count < 2} == {"plan.py"}
