@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 from gridtf import recordtypes
 from gridtf.errors import RunDirError
+from gridtf.files import user_name
 
 Record = dict[str, Any]
 RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
@@ -259,7 +260,7 @@ def _not_ours(path: Path, found: os.stat_result) -> RunDirError:
         hint = "if it is as you have left it: chmod go-w"
         return RunDirError(f"{path} can be written by others (its mode is {stat.S_IMODE(found.st_mode):o})", hint=hint)
     hint = "gridtf acts only on what you have written yourself"
-    return RunDirError(f"{path} belongs to another user (number {found.st_uid})", hint=hint)
+    return RunDirError(f"{path} belongs to user {user_name(found.st_uid)}", hint=hint)
 
 
 def is_ours(path: Path) -> bool:

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "tail": {"errors", "rundir", "terminal"},
     "spec": {"errors", "roles", "units"},
     "layout": {"errors", "roles", "spec"},
-    "rundir": {"errors", "recordtypes"},
+    "rundir": {"errors", "files", "recordtypes"},
     "contract": {"errors", "recordtypes", "roles", "rundir"},
     "toml": {"errors", "files"},
     "options": {"errors"},

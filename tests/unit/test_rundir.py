@@ -18,6 +18,7 @@ import pytest
 
 from gridtf import recordtypes, rundir
 from gridtf.errors import RunDirError
+from gridtf.files import user_name
 from gridtf.rundir import Attempt, RunDir, read_private, read_record, read_text, shown, write_record, write_text
 from gridtf.tail import last_lines
 from tests.support.python import environment, python
@@ -260,7 +261,7 @@ def test_ours_is_what_a_file_of_ours_shows_there(tmp_path: Path, monkeypatch: py
     assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
     assert rundir.is_ours(tmp_path)
     monkeypatch.setattr(rundir, "_file_of_ours", lambda _: None)  # a folder where we can make none
-    with pytest.raises(RunDirError, match=rf"r\.json belongs to another user \(number {os.getuid()}\)"):
+    with pytest.raises(RunDirError, match=rf"r\.json belongs to user {user_name(os.getuid())}"):
         read_record(tmp_path / "r.json", own=True)
 
 
