@@ -21,7 +21,9 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROCR = "ROCR_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
 _STEP = "SLURM_STEP_GPUS"
-
+_OTHERS = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+# All variables that say which GPUs a process has.
+SHOWING = (VISIBLE, _ROCR, _HIP, *_OTHERS, _STEP)
 
 # How often to try within a second for the lock that every claim takes first. No longer: while it waits, nobody is told,
 # and a signal is held back.
@@ -49,13 +51,25 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
 
     GRIDTF_LOCAL_GPUS (a comma-separated list) overrides what the NVIDIA driver says; CUDA_VISIBLE_DEVICES narrows it.
     """
-    declared = environ.get("GRIDTF_LOCAL_GPUS")
-    found = dict.fromkeys(_listed(declared), "") if declared is not None else _from_driver()
+    found = _of_host(environ)
     visible = environ.get(VISIBLE)
     if visible is None or not found:
         return tuple(found)
     named = (_index(item, found) for item in granted(environ))
     return tuple(dict.fromkeys(index for index in named if index is not None))
+
+
+def known(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """All GPUs of this host, also those that are hidden from this process; nothing where nobody tells."""
+    return tuple(_of_host(environ))
+
+
+def missing(named: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Those of these GPUs that this host does not have, as far as anybody tells: that is not so of MIG instances."""
+    found = _of_host(environ)
+    uuids = any(found.values())
+    judged = (item for item in named if found and not item.startswith("MIG") and (uuids or not item.startswith("GPU")))
+    return tuple(item for item in judged if _index(item, found) is None)
 
 
 def declared(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -89,7 +103,7 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
     """What shows a task its GPUs and no others. environ: what shows this process all of them; share: of granted()."""
-    others = [name for name in (_HIP, "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK") if name in environ]
+    others = [name for name in (_HIP, *_OTHERS) if name in environ]
     if not share:
         return dict.fromkeys((VISIBLE, _ROCR, _HIP, *others), "")
     grant = granted(environ)
@@ -115,6 +129,12 @@ def _index(item: str, found: Mapping[str, str]) -> str | None:
     if item in found:
         return item
     return next((index for index, uuid in found.items() if item.startswith("GPU-") and uuid.startswith(item)), None)
+
+
+def _of_host(environ: Mapping[str, str]) -> dict[str, str]:
+    """Index -> UUID of the GPUs of this host, as declared (without UUIDs), or as the driver says."""
+    declared = environ.get("GRIDTF_LOCAL_GPUS")
+    return dict.fromkeys(_listed(declared), "") if declared is not None else _from_driver()
 
 
 def _from_driver() -> dict[str, str]:

@@ -14,7 +14,7 @@ from gridtf.rundir import Attempt, cannot, read_record, write_text
 # What every host says for itself: its name, its temporary folder, the queue instance, the GPUs that it grants.
 _OF_HOST = re.compile(
     r"(HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_ARCH|SGE_BINARY_PATH|SGE_JOB_SPOOL_DIR|SGE_STD(IN|OUT|ERR)_PATH|PE_HOSTFILE|"
-    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|SGE_HGR_.*)"
+    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|SGE_HGR_.*|SGE_GPU)"
 )
 # How qrsh has told its other half what to start: command lines, which may be long.
 _OF_START = re.compile(r"QRSH_")

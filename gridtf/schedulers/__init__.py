@@ -26,8 +26,11 @@ def on_this_machine(environ: Mapping[str, str]) -> str:
 
 
 def around_this_process(environ: Mapping[str, str]) -> str:
-    """The name of the scheduler whose job this process is part of, else local."""
-    return next(name for name in _HOME if get(name).inside(environ))
+    """The name of the scheduler whose job this process is part of, else local.
+
+    Grid Engine knows its own jobs for certain, so it comes first: ``qsub -V`` carries the variables of others along.
+    """
+    return next(name for name in ("sge", "slurm", "local") if get(name).inside(environ))
 
 
 def without_place(environ: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from gridtf.spec import JobSpec, TaskSpec
 from gridtf.units import parse_memory
 
 _MOST_ELEMENTS = 4_000_001  # the largest MaxArraySize that Slurm takes; Grid Engine's arrays are smaller
-_INDICES = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_INDICES = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?")
 # Quotes, backslashes and # mean something to the one scheduler or the other; whitespace ends a word.
 _WORD = re.compile(r"""[^\s'"`\\#-][^\s'"`\\#]*""")
 
@@ -140,6 +140,14 @@ def indices(text: str) -> range | None:
     if high < low or high - low > _MOST_ELEMENTS or step < 1:
         return None
     return range(low, high + 1, step)
+
+
+def whole(text: str) -> int | None:
+    """A whole number as commands and files of schedulers have it, such as ``16``; None for anything else.
+
+    ``²`` is a digit for Python, too, and numbers of thousands of digits are an error.
+    """
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
 
 def looked_for(plan: Plan, scheduler: str, words: str, command: str, look: Callable[[], Record | None]) -> Record:

@@ -61,6 +61,10 @@ def ended(text: str, job_id: str = "11", **record: str) -> JobStatus | None:
         (block("30  : application error returned", "100"), FAILED, "its script ended with exit code 100"),
         (block(DELETED, "139                  (Segmentation fault)"), FAILED, "it was killed by SIGSEGV"),
         (block(DELETED, "137                  (Killed)"), FAILED, "SIGKILL: by qdel, for a limit of its queue, or by"),
+        (block(DELETED, "140                  (User defined signal 2)"), CANCELLED, "deleted with qdel, most likely"),
+        (block(LIMIT, "140                  (User defined signal 2)"), TIMEOUT, "of the job or of its queue"),
+        (block("²", "9" * 5000), COMPLETED, ""),
+        (block(DELETED, "137", category="-l h_vmem=50M", memory="."), FAILED, "SIGKILL"),
         (block(LIMIT, "137", category="-l h_rt=3"), TIMEOUT, "the walltime is over (h_rt=3)"),
         (block(LIMIT, "137", category="-u alice -l h_cpu=2,gpu=1 -pe rr 8"), TIMEOUT, "or the CPU time"),
         (block(LIMIT, "137"), TIMEOUT, "of the job or of its queue"),
@@ -154,7 +158,16 @@ def test_nothing_where_there_is_no_accounting(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("90", 90), ("1:30", 90), (":1:30", 90), ("1:0:0", 3600), ("INFINITY", None), ("", None), ("::", None)],
+    [
+        ("90", 90),
+        ("1:30", 90),
+        (":1:30", 90),
+        ("1:0:0", 3600),
+        ("INFINITY", None),
+        ("", None),
+        ("::", None),
+        ("9" * 5000, None),
+    ],
 )
 def test_times(text: str, expected: int | None) -> None:
     assert seconds(text) == expected

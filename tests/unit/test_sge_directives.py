@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.schedulers.sge import scheduler
 from tests.support.rendering import plan
@@ -120,4 +121,9 @@ def test_here_is_where_grid_engine_and_its_qsub_are(tmp_path: Path) -> None:
 def test_inside_is_where_grid_engine_says_so() -> None:
     assert scheduler.inside({"SGE_TASK_ID": "undefined", "JOB_ID": "3"})
     assert not scheduler.inside({"SGE_TASK_ID": "undefined"})
+    # the variables of a job that has submitted this one, elsewhere
+    assert not scheduler.inside({"SGE_TASK_ID": "undefined", "JOB_ID": "3", "SGE_JOB_SPOOL_DIR": "/nowhere/3.1"})
+    carried = {"SGE_TASK_ID": "undefined", "JOB_ID": "3", "SGE_JOB_SPOOL_DIR": "/", "SLURM_JOB_ID": "7"}
+    assert schedulers.around_this_process(carried) == "sge"
+    assert schedulers.around_this_process({**carried, "SGE_JOB_SPOOL_DIR": "/nowhere/3.1"}) == "slurm"
     assert not scheduler.inside({"SGE_ROOT": "/sge", "JOB_ID": "3"})

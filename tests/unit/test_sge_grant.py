@@ -65,7 +65,9 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """It has four. The job was submitted with no variables."""
+    monkeypatch.setattr(requested, "ask_variables", lambda job_id, *, limit: {})
     made = Host(tmp_path, 4)
     yield made
     made.let_go()
@@ -122,6 +124,64 @@ def test_a_grant_where_no_driver_says_what_there_is(host: Host) -> None:
     del host.environ["GRIDTF_LOCAL_GPUS"]
     assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
     assert isinstance(gpus.claim(1, ["2"], "another job", host.environ), gpus.Refusal)
+
+
+@pytest.mark.parametrize("text", ["1.000000", "2.000000"])
+def test_an_amount_is_no_map(host: Host, text: str) -> None:
+    """Open Cluster Scheduler says it of any consumable (its source; not seen live)."""
+    assert host.grant(1, SGE_HGR_gpu=text) == ("0",)
+    assert host.free() == ("1", "2", "3")
+
+
+@pytest.mark.parametrize("text", ["2,0", "2 0", " 2, 0 "])
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "SGE_GPU"])
+def test_lists_as_sites_write_them(host: Host, name: str, text: str) -> None:
+    assert host.grant(2, **{name: text}) == ("2", "0")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert host.free() == ("1", "3")
+
+
+def test_gpus_that_the_host_has_not_are_refused(host: Host) -> None:
+    with pytest.raises(PlacementError, match="has no GPU 4, 7, which CUDA_VISIBLE_DEVICES there grants") as caught:
+        host.grant(3, CUDA_VISIBLE_DEVICES="1,4,7")
+    assert caught.value.why == "granted: 1,4,7; its GPUs: 0,1,2,3"
+    assert host.free() == ("0", "1", "2", "3")
+
+
+@pytest.mark.parametrize("name", ["GPU-5ebe9f43", "MIG-11c29e81"])
+def test_names_that_nobody_here_can_judge_count(host: Host, name: str) -> None:
+    assert host.grant(1, CUDA_VISIBLE_DEVICES=name) == (name,)
+
+
+# --- what comes from the submitting shell
+
+
+def carries(monkeypatch: pytest.MonkeyPatch, **sent: str) -> None:
+    monkeypatch.setattr(requested, "ask_variables", lambda job_id, *, limit: sent)
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SGE_GPU", "SGE_HGR_gpu"])
+def test_what_was_carried_along_is_no_grant(host: Host, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    carries(monkeypatch, **{name: "9"})
+    assert host.grant(1, **{name: "9"}) == ("0",)
+    assert host.environ.get(name, "0") == "0"
+    assert host.free() == ("1", "2", "3")
+
+
+def test_nor_does_it_hide_anything(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="")
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="") == ("0",)
+
+
+def test_the_site_s_own_word_counts_beside_what_was_carried_along(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="3", SGE_GPU="3")
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2", SGE_GPU="3") == ("2",)
+    assert "SGE_GPU" not in host.environ
+
+
+def test_a_grant_that_happens_to_be_the_same_is_claimed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="3,1")
+    assert set(host.grant(2, CUDA_VISIBLE_DEVICES="3,1")) == {"1", "3"}
 
 
 # --- claims

@@ -17,6 +17,7 @@ from gridtf.schedulers.sge.hostfile import HostLine, parse, same
         pytest.param("n2 2 all.q@n2 <NULL>\n", [HostLine("n2", 2)], id="null"),
         pytest.param("n2 2 all.q@n2 NONE\n", [HostLine("n2", 2)], id="none"),
         pytest.param("n2 2 all.q@n2 0,0:0,1\n", [HostLine("n2", 2, cores=2)], id="binding"),
+        pytest.param("n2 4 all.q@n2 0:0,0:1,0:2,0:3\n", [HostLine("n2", 4, cores=4)], id="binding-of-the-pe"),
         pytest.param("n2 2 all.q@n2 0,0\nn2 2 long.q@n2 0,4:0,5\n", [HostLine("n2", 4, cores=3)], id="bindings-summed"),
         pytest.param("n2 2 a.q@n2 0,0\nn2 2 b.q@n2 UNDEFINED\n", [HostLine("n2", 4)], id="half-a-binding"),
         pytest.param(
@@ -46,6 +47,13 @@ def test_what_is_no_number_of_slots_is_told_with_its_line() -> None:
         parse("n1 2 q@n1 UNDEFINED\nn2 many q@n2 UNDEFINED\n", "/spool/pe_hostfile")
     assert "n2 many q@n2" in caught.value.why
     assert "start_proc_args" in caught.value.hint
+
+
+@pytest.mark.parametrize("slots", ["²", "٣", "-1", "1.5", "inf", "9" * 5000])
+def test_digits_that_are_none_and_too_many_of_them(slots: str) -> None:
+    with pytest.raises(SchedulerError, match="is not a number of slots") as caught:
+        parse(f"n1 {slots} q@n1 UNDEFINED\n")
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("text", ["", "\n \r\n"])

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from gridtf.errors import HostLostError, SchedulerError
+from gridtf.layout import request
 from gridtf.schedulers.base import CANCELLED, TIMEOUT, AgentCall, Host
-from gridtf.schedulers.sge import allocation, ending, inherit, job, requested
+from gridtf.schedulers.common import needs
+from gridtf.schedulers.sge import allocation, ending, inherit, job, requested, slots
 from gridtf.schedulers.sge.hostfile import HostLine
 from gridtf.schedulers.sge.queue import Row, row_of
 from gridtf.schedulers.sge.requested import NO, PER_HOST, PER_JOB, PER_SLOT, Resource
@@ -103,10 +105,30 @@ def test_no_more_tasks_a_host_than_asked_for_in_a_script_of_ones_own() -> None:
         ([HostLine("n1", 4)], 4, [4]),
         ([HostLine("n1", 2), HostLine("n2", 1)], "2-4", [2, 1]),
         ([HostLine("n1", 4), HostLine("n2", 1)], 4, [1, 1]),  # more than was asked for
+        ([HostLine("n1", 3)], "2-4", [3]),
     ],
 )
 def test_slots_may_be_on_fewer_hosts_than_asked_for(lines: list[HostLine], nodes: Any, expected: list[int]) -> None:
     assert [host.slots for host in hosts(lines, {"nodes": nodes, "tasks_per_node": 1})] == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 7, 11])
+@pytest.mark.parametrize("more", [{}, {"nodes": 8}, {"cpus_per_task": 2}], ids=["plain", "nodes", "cpus"])
+def test_a_count_that_tasks_per_node_does_not_divide(workers: int, more: dict[str, Any]) -> None:
+    """All of what gridtf has asked for is used, however few hosts it lies on."""
+    values = {"tasks_per_node": 2, "tasks": {"worker": {"count": workers}}, **more}
+    (low, high), per_task = (asked_slots(values).low, asked_slots(values).high), asked_slots(values).per_task
+    assert low == high == workers * per_task
+    assert [host.slots for host in hosts([HostLine("n1", low)], values)] == [workers]
+    if workers > 2:
+        spread = [HostLine("n1", low - per_task), HostLine("n2", per_task)]
+        assert [host.slots for host in hosts(spread, values)] == [workers - 1, 1]
+
+
+def asked_slots(values: dict[str, Any]) -> slots.Slots:
+    wanted = spec(**values)
+    asked = request(wanted)
+    return slots.slots(wanted, asked, needs(wanted, asked))
 
 
 def test_cores_that_the_job_is_bound_to() -> None:
@@ -152,6 +174,28 @@ def test_requests_are_read_from_qstat() -> None:
     assert requested.resources(text) == {"gpu": Resource(2, PER_SLOT), "h_rt": Resource(60, NO)}
     with pytest.raises(SchedulerError, match="XML"):
         requested.resources("error: denied")
+
+
+def test_requests_as_open_cluster_scheduler_keeps_them() -> None:
+    # in a list for the whole job, or for its first host and the others (its source; not seen live)
+    one = (
+        "<qstat_l_requests><CE_name>{}</CE_name><CE_doubleval>{}</CE_doubleval><CE_consumable>1</CE_consumable>"
+        "</qstat_l_requests>"
+    )
+    sets = "".join(
+        f"<ulong_sublist><JRS_scope>{scope}</JRS_scope><JRS_hard_resource_list>{one.format(*pair)}"
+        "</JRS_hard_resource_list></ulong_sublist>"
+        for scope, pair in enumerate((("gpu", "1.000000"), ("a", "inf"), ("b", "nan")))
+    )
+    text = f"<detailed_job_info><JB_request_set_list>{sets}</JB_request_set_list></detailed_job_info>"
+    assert requested.resources(text) == {"gpu": Resource(1, PER_SLOT)}
+
+
+def test_the_variables_that_a_job_was_submitted_with() -> None:
+    text = """<detailed_job_info><djob_info><element><JB_env_list>
+  <job_sublist><VA_variable>CUDA_VISIBLE_DEVICES</VA_variable><VA_value>3</VA_value></job_sublist>
+  <job_sublist><VA_variable>EMPTY</VA_variable></job_sublist></JB_env_list></element></djob_info></detailed_job_info>"""
+    assert requested.variables(text) == {"CUDA_VISIBLE_DEVICES": "3", "EMPTY": ""}
 
 
 # --- which job

@@ -52,6 +52,9 @@ def test_a_parallel_environment() -> None:
     other = RR.replace("$round_robin", "2").replace("TRUE", "FALSE").replace("user_lists         NONE", "user_lists ml")
     assert site.parse_pe(other) == PE("rr", 999, False, "2", "ml")
     assert site.parse_pe("") is None
+    assert site.parse_pe(f"Welcome to the grid\n{RR}") == site.parse_pe(RR)
+    odd = RR.replace("999", "9" * 5000).replace("$round_robin", "²")
+    assert site.parse_pe(odd) == PE("rr", 0, True, "²")
     # Open Cluster Scheduler's has more lines (its documentation; not seen live)
     assert site.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == site.parse_pe(RR)
 

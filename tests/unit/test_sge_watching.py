@@ -58,12 +58,20 @@ def test_at_the_end_nobody_waits_for_it(above: dict[int, str], word: str) -> Non
     assert end.error is None
 
 
-ROWS = [Row("7", "r"), Row("8", "s"), Row("9", "S"), Row("10", "T"), Row("11", "s", "3"), Row("12", "dr")]
+ROWS = [
+    Row("7", "r"),
+    Row("8", "s"),
+    Row("9", "S"),
+    Row("10", "T"),
+    Row("11", "s", "3"),
+    Row("12", "dr"),
+    Row("13", "P"),
+]
 
 
 @pytest.mark.parametrize(
     ("job_id", "expected"),
-    [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("1", False)],
+    [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("13", True)],
 )
 def test_suspended_as_qstat_says(job_id: str, expected: bool) -> None:
     assert suspension.is_suspended(row_of(ROWS, job_id)) == expected

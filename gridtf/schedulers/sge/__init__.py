@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.rundir import Record
@@ -75,7 +76,10 @@ class GridEngine:
     # --- inside a job
 
     def inside(self, environ: Mapping[str, str]) -> bool:
-        return "SGE_TASK_ID" in environ and "JOB_ID" in environ
+        if "SGE_TASK_ID" not in environ or "JOB_ID" not in environ:
+            return False
+        # a job of another scheduler that was submitted from one of these has its variables as well, but not its folder
+        return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
 
     def identity(self, environ: Mapping[str, str]) -> Record:
         from gridtf.schedulers.sge import job

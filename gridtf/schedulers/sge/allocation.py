@@ -8,8 +8,8 @@ from pathlib import Path
 
 from gridtf import layout
 from gridtf.errors import SchedulerError
-from gridtf.layout import request
 from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge import slots
 from gridtf.schedulers.sge.hostfile import HostLine, parse, same
 from gridtf.schedulers.sge.requested import PER_HOST, PER_JOB, PER_SLOT, Resource
@@ -44,8 +44,7 @@ def _without_hostfile(environ: Mapping[str, str], here: str) -> HostLine:
             why="only the job script has it, not what qrsh -inherit starts",
             hint="call gridtf_run in the job script itself; in what qrsh -inherit starts call gridtf_join",
         )
-    count = environ.get("NSLOTS", "1")
-    return HostLine(here, int(count) if count.isdigit() else 1)
+    return HostLine(here, whole(environ.get("NSLOTS", "1")) or 1)
 
 
 def allocation(found: Sequence[HostLine], spec: JobSpec, ask: AskRequests) -> Allocation:
@@ -53,7 +52,7 @@ def allocation(found: Sequence[HostLine], spec: JobSpec, ask: AskRequests) -> Al
 
     ask: what the job has asked Grid Engine for. Raises SchedulerError.
     """
-    shape, asked = slots.in_job(spec), request(spec)
+    shape = slots.in_job(spec)
     gpus = _gpus(found, spec, shape.per_task, ask)
     counts = _without_riders([line.slots for line in found], 0 if any(gpus) else shape.riders)
     hosts = [
@@ -61,10 +60,9 @@ def allocation(found: Sequence[HostLine], spec: JobSpec, ask: AskRequests) -> Al
         for line, count, own in zip(found, counts, gpus, strict=True)
         if line.slots  # a host may be there for the job script alone
     ]
-    total = sum(host.slots for host in hosts)
-    if spec.tasks_per_node and not asked.nodes[0] <= total / spec.tasks_per_node <= asked.nodes[1]:
-        # a script of the user's own has asked for something else. What gridtf asks for is so many slots in all, and
-        # only the parallel environment knows over how many hosts; better fewer hosts than fewer tasks
+    if spec.tasks_per_node and not shape.low <= sum(line.slots for line in found) <= shape.high:
+        # A script of the user's own has asked for something else. What gridtf asks for is so many slots in all, and
+        # only the parallel environment knows over how many hosts: better fewer hosts than fewer tasks.
         hosts = [replace(host, slots=min(host.slots, spec.tasks_per_node)) for host in hosts]
     return Allocation(tuple(hosts))
 

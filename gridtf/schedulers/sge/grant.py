@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from gridtf import gpus
-from gridtf.errors import PlacementError
+from gridtf.errors import PlacementError, SchedulerError
 from gridtf.schedulers.base import Wait
 from gridtf.spec import JobSpec
+
+SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 
 
 def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait) -> gpus.Claim:
@@ -18,10 +20,15 @@ def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, o
     have not asked Grid Engine for GPUs get none."""
     if count == 0:
         return gpus.Claim((), ())
-    if gpus.VISIBLE not in environ and (mapped := resource_map(environ, spec.gpu_resource)):
+    own = (f"SGE_HGR_{spec.gpu_resource}", SGE_GPU)
+    carried = _take_out_carried(environ, (*gpus.SHOWING, *own))
+    if gpus.VISIBLE in environ:
+        environ[gpus.VISIBLE] = ",".join(_words(environ[gpus.VISIBLE]))  # with blanks in it CUDA would read one name
+    elif mapped := resource_map(environ, spec.gpu_resource) or _words(environ.get(SGE_GPU, "")):
         environ[gpus.VISIBLE] = ",".join(mapped)
     given = gpus.granted(environ)
     if given:
+        _need_there(given, environ)
         # A lock beside the site's word keeps those away who have to claim, such as this host's part of another job
         # whose prolog ran elsewhere; one that is held already does not weaken the site's word.
         locked = gpus.claim(len(given), gpus.present(environ) or given, owner, environ)
@@ -30,9 +37,39 @@ def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, o
         count = _asked_for_a_slot(environ, spec.gpu_resource)
     if not count:
         return gpus.Claim((), ())
-    claim = _claim(environ, count, owner, 0.8 * spec.start_timeout, wait)
+    claim = _claim(environ, count, owner, 0.8 * spec.start_timeout, wait, carried)
     environ[gpus.VISIBLE] = ",".join(claim.gpus)
     return claim
+
+
+def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    """Take out of environ what it has of these variables from the submitting shell (``-V``), where it meant that
+    shell's host; gives the GPUs that they named.
+
+    A site's own grant may happen to be the same, so these are the first to claim. Where nobody tells what the job was
+    submitted with, all that is set counts as the site's.
+    """
+    if not any(name in environ for name in names):
+        return ()
+    from gridtf.schedulers.sge import requested
+
+    try:
+        sent = requested.ask_variables(environ["JOB_ID"], limit=10)
+    except SchedulerError:
+        return ()
+    carried = {name: environ.pop(name) for name in names if name in environ and environ[name] == sent.get(name)}
+    return tuple(dict.fromkeys(gpu for text in carried.values() for gpu in _words(text)))
+
+
+def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Raises PlacementError for GPUs that are granted, and not on this host."""
+    missing = gpus.missing(given, environ)
+    if missing:
+        raise PlacementError(
+            f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which CUDA_VISIBLE_DEVICES there grants",
+            why=f"granted: {','.join(given)}; its GPUs: {','.join(gpus.known(environ))}",
+            hint="the job script, a prolog or a starter_method has set it, or SGE_HGR_… or SGE_GPU",
+        )
 
 
 def _asked_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
@@ -43,10 +80,19 @@ def _asked_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
 
 
 def resource_map(environ: Mapping[str, str], resource: str) -> tuple[str, ...]:
-    """What SGE_HGR_gpu says where gpu is a resource map: ``0 2``, ``gpu0 gpu2`` or UUIDs -> as CUDA calls them."""
-    words = re.split(r"[\s,]+", environ.get(f"SGE_HGR_{resource}", "").strip())
-    named = (_device(word) for word in words if word and word.upper() not in ("NONE", "<NULL>"))
+    """What SGE_HGR_gpu says where gpu is a resource map: ``0 2``, ``gpu0 gpu2`` or UUIDs -> as CUDA calls them.
+
+    Where it is none, Open Cluster Scheduler gives the amount there: ``1.000000``.
+    """
+    words = _words(environ.get(f"SGE_HGR_{resource}", ""))
+    if any(re.fullmatch(r"\d+\.\d+", word) for word in words):
+        return ()
+    named = (_device(word) for word in words if word.upper() not in ("NONE", "<NULL>"))
     return tuple(dict.fromkeys(named))  # one that jobs may share is there several times
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[\s,]+", text) if word]
 
 
 def _device(word: str) -> str:
@@ -54,12 +100,14 @@ def _device(word: str) -> str:
     return word if number is None or word.upper().startswith(("GPU-", "MIG-")) else number[0]
 
 
-def _claim(environ: Mapping[str, str], count: int, owner: str, limit: float, wait: Wait) -> gpus.Claim:
-    """Claim GPUs, waiting for those of a job that is about to be gone. limit: seconds."""
+def _claim(
+    environ: Mapping[str, str], count: int, owner: str, limit: float, wait: Wait, first: Sequence[str]
+) -> gpus.Claim:
+    """Claim GPUs, these first, waiting for those of a job that is about to be gone. limit: seconds."""
     import random
 
     host = os.uname().nodename
-    present = gpus.present(environ)
+    present = sorted(gpus.present(environ), key=lambda gpu: gpu not in first)
     if count > len(present):
         shown = environ.get(gpus.VISIBLE)
         raise PlacementError(

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 
 from gridtf.errors import SchedulerError
+from gridtf.schedulers.common import whole
 
-# (socket,core) pairs, such as 0,0:0,1; sge_binding is UNDEFINED, <NULL> or NONE where nobody asked for a binding
-_BINDING = re.compile(r"\d+,\d+(:\d+,\d+)*")
+# Pairs of socket and core, 0,0:0,1 or, with -binding pe of Open Cluster Scheduler, 0:0,0:1; UNDEFINED, <NULL> or NONE
+# where nobody asked for a binding.
+_BINDING = re.compile(r"\d+,\d+(:\d+,\d+)*|\d+:\d+(,\d+:\d+)*")
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,22 @@ def parse(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]:
         words = line.split()
         if not words:
             continue
-        slots = words[1] if len(words) > 1 else "1"
-        if not slots.isdigit():
+        slots = whole(words[1]) if len(words) > 1 else 1
+        if slots is None:
             raise SchedulerError(
-                f"{path}:{number}: {slots!r} is not a number of slots",
-                why=f"the line is {line.strip()!r}",
+                f"{path}:{number}: {words[1][:80]!r} is not a number of slots",
+                why=f"the line is {line.strip()[:80]!r}",
                 hint="each line is HOST SLOTS QUEUE BINDING; has a start_proc_args of the PE rewritten the file?",
             )
         binding = words[3] if len(words) > 3 else ""
-        cores = binding.count(":") + 1 if _BINDING.fullmatch(binding) else None
+        cores = len(re.findall(r"\d+[,:]\d+", binding)) if _BINDING.fullmatch(binding) else None
         place = next((place for place, host in enumerate(found) if same(host.name, words[0])), len(found))
         if place == len(found):
-            found.append(HostLine(words[0], int(slots), cores))
+            found.append(HostLine(words[0], slots, cores))
             continue
         before = found[place]
         both = None if before.cores is None or cores is None else before.cores + cores
-        found[place] = HostLine(before.name, before.slots + int(slots), both)
+        found[place] = HostLine(before.name, before.slots + slots, both)
     if not found:
         raise SchedulerError(f"{path} names no host", hint="has a start_proc_args of the PE emptied the file?")
     return tuple(found)

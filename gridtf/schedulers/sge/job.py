@@ -10,6 +10,7 @@ from pathlib import Path
 from gridtf.rundir import Record
 from gridtf.schedulers.agents import StartedAgents, fork_agent
 from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge import cell, inherit
 from gridtf.schedulers.sge.hostfile import same
 from gridtf.schedulers.sge.shepherd import Shepherd
@@ -22,7 +23,7 @@ def identity(environ: Mapping[str, str]) -> Record:
     name = {"job_name": environ["JOB_NAME"]} if "JOB_NAME" in environ else {}
     restarts = f"{environ.get('RESTARTED', '0')}-{_began(environ)}"
     found: Record = {"job_id": environ["JOB_ID"], "restarts": restarts, **name}
-    if element.isdigit() and element != "0":
+    if whole(element):
         found |= {"job_id": f"{environ['JOB_ID']}.{element}", "element": element}
     return found
 

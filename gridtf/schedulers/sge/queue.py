@@ -7,19 +7,20 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from gridtf.errors import SchedulerError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import PENDING, RUNNING, UNKNOWN, JobStatus
 from gridtf.schedulers.client import Answer
-from gridtf.schedulers.common import indices
+from gridtf.schedulers.common import indices, whole
 from gridtf.schedulers.sge import cell, reply, states
 
 _PATIENCE = 10.0  # seconds; what runs goes on without it, and its run directory says most
 _MOST_WAITING = 50  # the reasons of more jobs than that are not asked for
 _LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
-_STAMP = re.compile(r"^[\d/.-]+ [\d:]+ \[[^]]*\]: (error: )?")
+_STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,21 @@ def details(text: str) -> dict[str, Detail]:
             for message in task.findall("./JAT_message_list//QIM_message")
         }
         after = tuple(one.text or "" for one in job.findall("./JB_jid_predecessor_list//JRE_job_number"))
-        start = job.findtext("JB_execution_time") or "0"
+        start = _moment(job.findtext("JB_execution_time") or "")
         waits = tuple(own.get(number) or of_all)
-        found[number] = Detail(errors, after, float(start) if start.isdecimal() else 0.0, waits)
+        found[number] = Detail(errors, after, start, waits)
     return found
+
+
+def _moment(text: str) -> float:
+    """Seconds since the epoch, from their number, or that of microseconds, or, as Open Cluster Scheduler writes it,
+    ``2026-11-21T14:10:52.123456+01:00``, mostly without the zone; 0 for anything else."""
+    if (number := whole(text)) is not None:
+        return number if number < 10**11 else number / 1e6
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 # --- what that means -------------------------------------------------------------------------------------------

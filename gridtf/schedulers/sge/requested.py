@@ -1,7 +1,8 @@
-"""What a job has asked Grid Engine for, and whether it is being deleted: ``qstat -j``. Parsing is pure."""
+"""What a job has asked Grid Engine for, and was submitted with: ``qstat -j``. Parsing is pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,21 +23,39 @@ class Resource:
 
 def ask(job_id: str, *, limit: float) -> Mapping[str, Resource]:
     """The hard requests of a job by the resource's name. limit: seconds. Raises SchedulerError."""
+    return resources(_qstat(job_id, limit))
+
+
+def ask_variables(job_id: str, *, limit: float) -> Mapping[str, str]:
+    """The variables that a job was submitted with (``-v``, ``-V``). limit: seconds. Raises SchedulerError."""
+    return variables(_qstat(job_id, limit))
+
+
+def _qstat(job_id: str, limit: float) -> str:
     answer = cell.query(["qstat", "-xml", "-j", job_id.partition(".")[0]], limit=limit)
     if answer.code:
         raise SchedulerError(f"qstat -j {job_id} has failed: {cell.said(answer)}")
-    return resources(answer.out)
+    return answer.out
 
 
 def resources(text: str) -> Mapping[str, Resource]:
     """Read ``qstat -xml -j``. Raises SchedulerError for what is no XML."""
-    found = {}
-    for hard in reply.tree(text, "qstat -xml -j").iter("JB_hard_resource_list"):
+    root = reply.tree(text, "qstat -xml -j")
+    found: dict[str, Resource] = {}
+    # Open Cluster Scheduler has one list for the job, and one each for the first host and the others
+    for hard in (one for tag in ("JB_hard_resource_list", "JRS_hard_resource_list") for one in root.iter(tag)):
         for one in hard:
             name = one.findtext("CE_name") or ""
             try:
                 amount = float(one.findtext("CE_doubleval") or one.findtext("CE_stringval") or 0)
             except ValueError:
                 continue  # a string or a host name
-            found[name] = Resource(amount, one.findtext("CE_consumable") or NO)
+            if math.isfinite(amount):
+                found.setdefault(name, Resource(amount, one.findtext("CE_consumable") or NO))
     return found
+
+
+def variables(text: str) -> Mapping[str, str]:
+    """The environment in ``qstat -xml -j``. Raises SchedulerError for what is no XML."""
+    lists = reply.tree(text, "qstat -xml -j").iter("JB_env_list")
+    return {one.findtext("VA_variable") or "": one.findtext("VA_value") or "" for own in lists for one in own}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge import cell
 from gridtf.schedulers.sge.states import seconds
 from gridtf.units import format_walltime
@@ -31,7 +32,7 @@ class PE:
     @property
     def fixed(self) -> int | None:
         """Slots that it gives on every host, where that is fixed."""
-        return int(self.rule) if self.rule.isdecimal() else None
+        return whole(self.rule)
 
     def hosts(self, slots: int) -> int:
         """The most hosts that so many slots may lie on."""
@@ -87,7 +88,8 @@ def resources() -> list[Resource]:
 def names(option: str) -> list[str]:
     """What there is, by name: ``-spl`` parallel environments, ``-sql`` queues, ``-sprjl`` projects, ``-ss`` submit
     hosts."""
-    return _qconf(option).split()
+    lines = (line.strip() for line in _qconf(option).splitlines())
+    return [line for line in lines if re.fullmatch(r"[\w.@+-]+", line)]  # a site's own words are more than one
 
 
 def _qconf(*arguments: str) -> str:
@@ -103,10 +105,10 @@ def parse_pe(text: str) -> PE | None:
     said = dict(_pairs(text))
     if "pe_name" not in said:
         return None
-    slots, users = said.get("slots", ""), said.get("user_lists", "NONE")
+    users = said.get("user_lists", "NONE")
     return PE(
         name=said["pe_name"],
-        slots=int(slots) if slots.isdecimal() else 0,
+        slots=whole(said.get("slots", "")) or 0,
         control_slaves=said.get("control_slaves", "").upper() == "TRUE",
         rule=said.get("allocation_rule", ""),
         users="" if users.upper() == "NONE" else users,

@@ -44,7 +44,7 @@ def slots(spec: JobSpec, asked: Request, needed: Needs) -> Slots:
 
 
 def in_job(spec: JobSpec) -> Slots:
-    """The same for a job that is there, whatever somebody has asked for it: only per_task and riders mean anything."""
+    """The same for a job that is there. Where it was not gridtf that asked for it, low and high are not the job's."""
     asked = request(spec)
     try:
         return slots(spec, asked, needs(spec, asked))

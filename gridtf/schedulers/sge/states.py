@@ -19,16 +19,19 @@ from gridtf.schedulers.base import (
     JobStatus,
 )
 
-_KNOWN = frozenset("qwhrtRsSTdE")
-_SUSPENDED = {
+SUSPENDED = {
     "s": "suspended: qmod -usj lets it go on",
     "S": "suspended with its queue",
     "T": "suspended because its host is overloaded",
+    "N": "suspended: some of what it holds is given to others meanwhile",  # these two are Altair's
+    "P": "preempted: it goes on when what it held is free again",
 }
+_KNOWN = frozenset("qwhrtRdE").union(SUSPENDED)
 _LIMITED, _KILLED, _AFTER_JOB, _EXIT_100, _RESCHEDULED = 37, 17, 100, 30, (24, 25)
 # The shepherd or the host did not live to tell how the job ended, or nobody knows the job there.
 _LOST = (19, 21, 22)
 _ASKED_TIME, _ASKED_MEMORY = ("h_rt", "s_rt", "h_cpu", "s_cpu"), ("h_vmem", "s_vmem")
+_DECIMAL = r"[0-9]{1,18}(?:\.[0-9]+)?"
 _SIZES = {"": 1.0, "k": 1e3, "K": 1024.0, "m": 1e6, "M": 1024.0**2, "g": 1e9, "G": 1024.0**3, "T": 1024.0**4}
 
 
@@ -47,15 +50,15 @@ def ours(state: str) -> tuple[str, str]:
         return PENDING, "in error"
     if waits:
         return PENDING, "held" if "h" in letters else ""
-    for letter, words in _SUSPENDED.items():
+    for letter, words in SUSPENDED.items():
         if letter in letters:
             return RUNNING, words
-    return RUNNING, "it is being sent to its hosts" if "t" in letters else ""
+    return RUNNING, ""
 
 
 def seconds(text: str) -> int | None:
     """``90``, ``1:30`` or ``:1:30``, all in seconds: sge_types(1), TIME; None for INFINITY and anything else."""
-    match = re.fullmatch(r"(?:(?:(\d*):)?(\d*):)?(\d*)", text.strip())
+    match = re.fullmatch(r"(?:(?:([0-9]{0,18}):)?([0-9]{0,18}):)?([0-9]{0,18})", text.strip())
     if match is None or not any(match.groups()):
         return None
     return int(match[1] or 0) * 3600 + int(match[2] or 0) * 60 + int(match[3] or 0)
@@ -77,6 +80,9 @@ def ended(said: Mapping[str, str]) -> JobStatus | None:
         return over
     if failed in _LOST:
         return JobStatus(NODE_FAIL, f"its host {said.get('hostname', '')} has failed, or has forgotten it ({words})")
+    if failed in (_KILLED, _AFTER_JOB) and code == 128 + signal.SIGUSR2:
+        # -notify's warning, which the script did not live through: of limits the record would say 37
+        return JobStatus(CANCELLED, "deleted with qdel, most likely: it ended by the warning before KILL (SIGUSR2)")
     if failed in (_KILLED, _AFTER_JOB):
         return JobStatus(FAILED, _killed(code))
     if failed and failed != _EXIT_100:
@@ -88,7 +94,7 @@ def ended(said: Mapping[str, str]) -> JobStatus | None:
 
 def _code(text: str) -> int:
     """``100 : assumedly after job`` -> 100, ``137                  (Killed)`` -> 137."""
-    match = re.match(r"\d+", text.strip())
+    match = re.match(r"[0-9]{1,9}(?![0-9])", text.strip())
     return int(match[0]) if match else 0
 
 
@@ -124,11 +130,11 @@ def _over_a_limit(said: Mapping[str, str], *, certain: bool) -> JobStatus | None
 
 
 def _number(text: str) -> float | None:
-    match = re.match(r"[\d.]+", text.strip())
+    match = re.match(_DECIMAL, text.strip())
     return float(match[0]) if match else None
 
 
 def _size(text: str) -> float:
     """``4.773MB``, ``50M`` or ``21045248`` in bytes; 0 where it is none of them."""
-    match = re.fullmatch(r"([\d.]+)([kKmMgGT]?)B?", text.strip())
+    match = re.fullmatch(rf"({_DECIMAL})([kKmMgGT]?)B?", text.strip())
     return float(match[1]) * _SIZES[match[2]] if match else 0.0

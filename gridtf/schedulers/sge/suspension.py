@@ -6,6 +6,7 @@ Its script's host is stopped with all that runs there; agents on the others may 
 from __future__ import annotations
 
 from gridtf.errors import SchedulerError
+from gridtf.schedulers.sge import states
 from gridtf.schedulers.sge.queue import Row, own_row
 
 _PATIENCE = 3.0  # seconds
@@ -20,5 +21,5 @@ def suspended(job_id: str) -> bool:
 
 
 def is_suspended(row: Row | None) -> bool:
-    """The same from what qstat says: s for the job, S for its queue, T for the load of its host. Pure."""
-    return row is not None and bool(set(row.state) & set("sST"))
+    """The same from what qstat says. Pure."""
+    return row is not None and not states.SUSPENDED.keys().isdisjoint(row.state)
