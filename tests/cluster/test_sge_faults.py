@@ -9,7 +9,7 @@ import pytest
 
 from gridtf.rundir import read_record
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import STUBBORN, admin, ended, kill9, nobody_left, parent, started
+from tests.support.clusterfaults import STUBBORN, admin, begun, ended, finished, kill9, nobody_left, parent, started
 from tests.support.clusterjobs import ClusterJob
 from tests.support.sgefaults import RUN, ScriptJob, changed, shepherd
 
@@ -54,6 +54,15 @@ def test_qdel(sge: Bed) -> None:
     ended(job, "CANCELLED", "deleted with qdel")
     nobody_left(sge)
     assert job.status()["state"] == "CANCELLED"
+
+
+def test_qdel_during_the_set_up(sge: Bed) -> None:
+    """Grid Engine's warning ends the script, and its accounting says so."""
+    job = started(sge, "--setup", "echo begun; sleep 60", nodes=1, running=False)
+    job.until(lambda: "begun" in job.output, "its set-up")
+    sge.run("login", "qdel", job.id)
+    nobody_left(sge)
+    told_by_status(job, "CANCELLED", "the scheduler says CANCELLED, deleted with qdel, most likely")
 
 
 def test_qdel_of_a_script_that_gets_no_warning(sge: Bed) -> None:
@@ -230,6 +239,26 @@ def test_the_shepherd_of_the_script_is_killed(sge: Bed, exec_script: bool) -> No
     verdict = ended(job, "FAILED", "the job script on host n1, or the sge_shepherd that had started it, was killed")
     assert verdict["ended"] - killed < SOON
     nobody_left(sge)
+
+
+def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
+    """On one host it starts the job again within seconds or minutes, whatever the verdict of the first start says."""
+    jobs = [started(sge, f"--native=-q all.q@{host}", nodes=1, command=STUBBORN) for host in ("n1", "n2")]
+    again, cancelled = jobs
+    with begun(again, "wait") as waits:
+        kill9(sge, "n1", shepherd(sge, "n1"))
+        kill9(sge, "n2", shepherd(sge, "n2"))
+        ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job once more")
+        assert "had ended already" not in cancelled.gridtf("cancel").stderr
+        assert cancelled.id not in sge.run("login", "qstat", "-u", "alice").stdout
+        again.until(lambda: len(again.run.attempts()) == 2, "the second start", 90)
+        again.running(1)
+        assert waits.poll() is None
+        assert again.status()["state"] == "RUNNING"
+        assert "CANCELLED" in again.gridtf("cancel").stdout
+        assert "CANCELLED" in finished(waits, 1)
+    nobody_left(sge)
+    assert not sge.run("login", "qstat", "-u", "alice").stdout
 
 
 # --- signals

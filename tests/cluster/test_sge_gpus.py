@@ -9,8 +9,8 @@ import pytest
 
 from gridtf.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterfaults import admin
-from tests.support.clusterscripts import RUN, nothing_left, one_gpu_each, told
+from tests.support.clusterfaults import admin, kill9
+from tests.support.clusterscripts import ENVIRON, HOME, RUN, logs, nothing_left, one_gpu_each, told
 from tests.support.sgescripts import TASK, TELL, Folder, Job
 
 pytestmark = pytest.mark.timeout(120)
@@ -62,8 +62,7 @@ def test_two_jobs_share_no_gpu_and_one_that_is_killed_leaves_its_own(sge: Bed) -
     assert f"job {first.id}" in third.output
     record = read_record(folder.runs(first.id)[0].attempt(1).state / "@n2.json")
     assert record is not None
-    pids = [record["pid"], *(task["pid"] for task in record["tasks"].values())]
-    admin(sge, "kill", "-9", *map(str, pids), host="n2")
+    kill9(sge, "n2", record["pid"], *(task["pid"] for task in record["tasks"].values()))
     third.until_said("task=", 2)
     assert gpus(third) == gpus(first)
     first.over()
@@ -156,3 +155,61 @@ def test_a_prolog_grants_on_the_first_host_and_the_others_are_claimed(sge: Bed) 
     assert gpus(claims) == {"n1": "0", "n2": "1"}
     (folder.path / f"enough.{job.id}").touch()
     job.ended()
+
+
+# --- what -V carries along
+
+
+def with_all_of_the_shell(folder: Folder, script: str, *options: str, **shell: str) -> Job:
+    """A script that alice hands over with -V; shell: what her shell has set beside PATH and PYTHONPATH."""
+    env = {**ENVIRON, "PATH": f"{HOME}/bin:{folder.bed.path}", **shell}
+    text = f"#!/bin/bash\n#$ -S /bin/bash -cwd -j y -V\n{RUN}{script}\n"
+    return Job(folder, folder.run("qsub", "-terse", "-N", "job", *options, stdin=text, env=env).strip())
+
+
+def test_stale_gpus_of_the_submitting_shell_are_no_grant(sge: Bed) -> None:
+    """Each host claims its own, also where that shell was in a job of Slurm's, or hides its GPUs."""
+    folder = Folder(sge, "stale")
+    options = ("-pe", "rr", "4", "-l", "gpu=1")
+    stays = with_all_of_the_shell(
+        folder, f"gridtf_run -- {STAYS}", *options, CUDA_VISIBLE_DEVICES="3", SLURM_JOB_ID="7", SGE_GPU="1"
+    )
+    stays.until_said("task=", 4)
+    hides = with_all_of_the_shell(folder, f"gridtf_run -- {TASK}", *options, CUDA_VISIBLE_DEVICES="").over()
+    assert set(gpus(stays)) == {"n1", "n2", "n3", "n4"}
+    assert gpus(hides) == others(gpus(stays)), hides.output
+    assert read_record(folder.runs(stays.id)[0].submitted)["scheduler"] == "sge"  # type: ignore[index]
+    (folder.path / f"enough.{stays.id}").touch()
+    stays.over()
+    assert folder.verdicts(stays.id) == folder.verdicts(hides.id) == ["COMPLETED"]
+
+
+def test_the_site_s_grant_counts_beside_them(sge: Bed) -> None:
+    """Also where it happens to be the same, as on n2."""
+    with queue(
+        sge, "starter_method", 'gpu=0; [ "$(uname -n)" = n1 ] || gpu=1; export CUDA_VISIBLE_DEVICES=$gpu\nexec "$@"'
+    ):
+        folder = Folder(sge, "same")
+        job = with_all_of_the_shell(
+            folder, f"gridtf_run -- {TASK}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS, CUDA_VISIBLE_DEVICES="1"
+        ).over()
+        assert gpus(job) == {"n1": "0", "n2": "1"}, job.output
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        (
+            "export CUDA_VISIBLE_DEVICES=0,5",
+            "has no GPU 5, which CUDA_VISIBLE_DEVICES there grants\ngridtf: granted: 0,5; its GPUs: 0,1",
+        ),
+        ("export CUDA_VISIBLE_DEVICES='1 0'", "gpu=1,0"),
+        ("export SGE_GPU=1,0", "gpu=1,0"),
+    ],
+    ids=["missing", "blanks", "SGE_GPU"],
+)
+def test_what_a_script_makes_of_the_site_s_words(sge: Bed, before: str, expected: str) -> None:
+    folder = Folder(sge, "words")
+    job = folder.qsub(f"{RUN}{before}\ngridtf_run --gpus-per-task 2 -- {TASK}", "-q", "all.q@n1").over()
+    said = job.output + "".join("".join(logs(run)) for run in folder.runs(job.id))
+    assert expected in said

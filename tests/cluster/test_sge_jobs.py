@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridtf.rundir import RunDir, read_record
-from tests.support.cluster import Bed
+from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 
 pytestmark = pytest.mark.timeout(120)
@@ -78,6 +78,21 @@ def test_as_many_slots_as_there_are_in_a_range(sge: Bed) -> None:
     job = submitted(sge, "--pe", "rr", "--slots", "2-64", name="range")
     assert job.verdict()["state"] == "COMPLETED"
     assert len(job.logs()) == 16
+
+
+@pytest.mark.parametrize("pe", ["fill", "rr"])
+def test_a_count_that_tasks_per_node_does_not_divide(sge: Bed, pe: str) -> None:
+    """The parallel environment decides over how many hosts the slots are: four on one, or one on each."""
+    asked = ((3, ()), (5, ()), (5, ("--nodes", "4")), (2, ()))
+    jobs = [
+        submitted(sge, "--pe", pe, "--tasks-per-node", "2", "--workers", str(count), *more) for count, more in asked
+    ]
+    example = (f"{CHECKOUT}/examples/multiworker/gridtf.toml", "--pe", pe, "--workers", "5")
+    jobs.append(submitted(sge, *example, "--run-root", "runs"))
+    for (count, _), job in zip((*asked, (5, ())), jobs, strict=True):
+        verdict = job.verdict()
+        assert verdict["state"] == "COMPLETED", (verdict, job.output)
+        assert len(job.logs()) == count
 
 
 def test_every_element_of_an_array_is_a_job_of_its_own(sge: Bed) -> None:

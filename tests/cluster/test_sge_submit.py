@@ -16,6 +16,8 @@ import pytest
 from gridtf.schedulers.sge.handover import WAY
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, admin
+from tests.support.clusterscripts import HOME
+from tests.support.sgebed import BINARIES
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -187,6 +189,32 @@ def test_a_library_that_is_none(sge: Bed, library: str, why: str) -> None:
     assert why in auto["notes"][0]
     assert why in forced["error"]
     assert "GRIDTF_SGE_SUBMIT=qsub" in forced["error"]
+
+
+def test_a_library_that_hangs_while_it_is_loaded(sge: Bed) -> None:
+    """A pipe that nobody writes into; as on a file server that hangs."""
+    sge.run("login", "mkfifo", "hangs.so")
+    (record,) = submitted(sge, "auto", native=["-h"], env={"DRMAA_LIBRARY_PATH": f"{HOME}/hangs.so"})
+    assert record["by"] == "qsub"
+    assert "libdrmaa has not been loaded within 20 s" in record["notes"][0]
+    assert record["job_id"] in queue(sge)
+
+
+@pytest.mark.parametrize(
+    "prints",
+    ["echo 'Welcome to the grid'; real; echo 'Have a nice day'", "real | sed 's/.*/accepted/'"],
+    ids=["banners", "no-id"],
+)
+def test_a_qsub_of_the_site_s_own(sge: Bed, prints: str) -> None:
+    """It prints words of its own, around the job's number or instead of it: then the job is found by its script."""
+    folder = sge.home() / "wrapped"
+    folder.mkdir(exist_ok=True)
+    wrapper = folder / "qsub"
+    wrapper.write_text(f'#!/bin/bash\nreal() {{ {BINARIES}/qsub "${{words[@]}}"; }}; words=("$@"); {prints}\n')
+    wrapper.chmod(0o755)
+    other, record = submitted(sge, "qsub", "qsub", native=["-h"], env={"SGE_BINARY_PATH": f"{HOME}/wrapped"})
+    assert {other["job_id"], record["job_id"]} <= set(queue(sge))
+    assert int(record["job_id"]) > int(other["job_id"])
 
 
 def test_without_the_package(sge: Bed) -> None:

@@ -65,8 +65,15 @@ def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError
 
 @pytest.mark.parametrize(
     "out",
-    ["4711", "4711.1-9:2", """'warning: "-N" option has already been set, overriding previous setting'; echo 4711"""],
-    ids=["job", "array", "warning"],
+    [
+        "4711",
+        "4711.1-9:2",
+        """'warning: "-N" option has already been set, overriding previous setting'; echo 4711""",
+        "'*** 3 days until maintenance ***'; echo; echo 4711; echo 'Thank you for using the grid'",
+        """'Your job 4711 ("x") has been submitted'""",
+        """'Your job-array 4711.1-9:2 ("x 12") has been submitted'""",
+    ],
+    ids=["job", "array", "warning", "banners", "words", "words-array"],
 )
 def test_by_qsub_where_there_is_no_drmaa(cell: Cell, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     monkeypatch.setattr(handover, "find_spec", lambda name: None)
@@ -100,10 +107,15 @@ def test_qsub_has_the_language_that_its_job_may_get(cell: Cell, monkeypatch: pyt
             MaybeSubmittedError,
             "may have taken the job",
         ),
-        ("echo 'verification: found suitable queue(s)'", SchedulerError, "refused the job: verification"),
+        (
+            "echo 'Job accepted, thank you'",
+            MaybeSubmittedError,
+            "may have taken the job, or may not: qsub ended with 0 and printed no job id, but: Job accepted",
+        ),
+        ("echo 4711; exit 3", MaybeSubmittedError, "may have taken the job"),  # -sync y
         ("sleep 30", MaybeSubmittedError, "qsub has not answered within 0.3 s"),
     ],
-    ids=["refused", "down", "lost", "no-id", "hangs"],
+    ids=["refused", "down", "lost", "no-id", "sync", "hangs"],
 )
 def test_qsub_fails(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
@@ -115,6 +127,28 @@ def test_qsub_fails(
     assert piece in error.what
     assert all("\n" not in line for line in (error.what, error.why, error.hint))
     assert ("/runs/a b" in error.why) == (kind is MaybeSubmittedError)
+
+
+NO_ID = "echo 'Job accepted, thank you'"
+LIST = "<job_info>{}</job_info>"
+JOBS = "<detailed_job_info><djob_info>{}</djob_info></detailed_job_info>"
+
+
+@pytest.mark.parametrize("qsub", [NO_ID, "echo 4711; exit 3", "sleep 30"], ids=["no-id", "sync", "hangs"])
+def test_a_job_is_looked_for_by_its_script_before_anything_is_said(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
+) -> None:
+    monkeypatch.setenv(handover.WAY, "qsub")
+    monkeypatch.setattr(handover, "_PATIENCE", 0.3 if "sleep" in qsub else 20.0)
+    scripts = {"4710": "/runs/other/job.sh", "4711": "/runs/a b/job.sh", "4712": "job.sh"}
+    one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
+    listed = LIST.format("".join(map(one.format, scripts)))
+    element = "<element><JB_job_number>{}</JB_job_number><JB_script_file>{}</JB_script_file></element>"
+    details = JOBS.format("".join(element.format(*pair) for pair in scripts.items()))
+    cell("qsub", qsub)
+    root = cell("qstat", f"""case "$*" in *-j*) echo '{details}';; *) echo '{listed}';; esac""")
+    assert handover.submit(plan("sge", run_dir="/runs/a b"), COMMAND)["job_id"] == "4711"
+    assert (root / "called").read_text().splitlines()[1:] == ["-xml -s a", "-xml -j 4710,4711,4712"]
 
 
 def test_no_such_way(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,6 +361,23 @@ def test_the_program_answers_on_its_own_channel(cell: Cell, monkeypatch: pytest.
     monkeypatch.setenv(handover.WAY, "drmaa")
     made = dataclasses.replace(plan("sge"), python=sys.executable)
     assert "/nowhere/libdrmaa.so: cannot open shared object file" in refusal(made).what
+
+
+@pytest.mark.timeout(60)
+def test_a_library_that_hangs_while_it_is_loaded(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A real session, whose library is a pipe that nobody writes into; nothing was submitted by it."""
+    library = tmp_path / "libdrmaa.so"
+    os.mkfifo(library)
+    monkeypatch.setattr(handover, "find_spec", lambda name: name)
+    monkeypatch.setattr(handover, "libraries", lambda environ: [str(library)])
+    monkeypatch.setattr(handover, "_LOADING", 1)
+    cell("qsub", "echo 4711")
+    made = dataclasses.replace(plan("sge"), python=sys.executable)
+    record = handover.submit(made, COMMAND)
+    assert (record["job_id"], record["by"]) == ("4711", "qsub")
+    assert "libdrmaa has not been loaded within 1 s" in record["notes"][0]
+    monkeypatch.setenv(handover.WAY, "drmaa")
+    assert "libdrmaa has not been loaded within 1 s" in refusal(made).what
 
 
 def test_the_variables_of_the_submitter_are_back(monkeypatch: pytest.MonkeyPatch) -> None:

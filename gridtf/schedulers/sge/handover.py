@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,24 +20,27 @@ from typing import Any
 
 from gridtf import processes
 from gridtf.errors import SchedulerError, UsageError
-from gridtf.rundir import Record
+from gridtf.rundir import Record, RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
-from gridtf.schedulers.common import maybe_submitted
+from gridtf.schedulers.common import looked_for
 from gridtf.schedulers.sge import arrays
 from gridtf.schedulers.sge.cell import problem, program, query, said, silent
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (what is meant when it is not set), drmaa, qsub
 
 _PATIENCE = 60.0  # for a qmaster that is busy; qsub itself gives up after 20 s when there is none
+_LOADING = 20  # libdrmaa, from a file server that is slow
 _FORCE = 90.0  # qdel -f tries it without force first, for 60 s
 _DEBIAN = "/usr/lib/gridengine-drmaa/lib"
 _LIBRARIES = ("libdrmaa.so.1.0", "libdrmaa.so.1", "libdrmaa.so")
 # Debian's libdrmaa needs jemalloc, which keeps more in static thread-local storage than glibc has to spare by default.
 _TUNABLE, _BYTES = "glibc.rtld.optional_static_tls", 2048
 
-# 4711, of an array 4711.1-10:1; there may be warnings before it
-_TERSE = re.compile(r"^(\d+)(?:\.[\d:-]+)?$", re.MULTILINE)
+# 4711, of an array 4711.1-10:1; there may be warnings and a site's own words around it
+_TERSE = re.compile(r"^\s*(\d{1,18})(?:\.[\d:-]+)?\s*$", re.MULTILINE | re.ASCII)
+# Your job 4711 ("name") has been submitted · Your job-array 4711.1-10:1 ("name") has been submitted: without -terse
+_PLAIN = re.compile(r"Your job(?:-array)? (\d{1,18})\b.* has been submitted", re.ASCII)
 # failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
 _ANSWER_LOST = re.compile(r"(fail|error)\w* receiving|receive timeout", re.IGNORECASE)
 # denied: job "4711" does not exist · job "4711" task "7" does not exist
@@ -48,16 +52,21 @@ class _NoDrmaaError(Exception):
     """DRMAA cannot take this job, and has not seen it."""
 
 
+class _HangsError(_NoDrmaaError):
+    """Its library does not let itself be loaded."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What session is to do. native: DRMAA's native specification. tasks: of an array, first, last and step.
-    libraries: where libdrmaa may be, in the order to try. path: our sys.path. environ: what the submitter has in the
-    variables that only the start of a session needs otherwise; None: not set."""
+    libraries: where libdrmaa may be, in the order to try; loading: seconds that this may take. path: our sys.path.
+    environ: what the submitter has in the variables that only the start of a session needs otherwise; None: not set."""
 
     script: str
     native: str
     tasks: tuple[int, ...]
     libraries: tuple[str, ...]
+    loading: int
     path: tuple[str, ...]
     environ: Mapping[str, str | None]
 
@@ -80,7 +89,7 @@ def submit(plan: Plan, command: Sequence[str]) -> Record:
                     f"DRMAA cannot be used: {error}",
                     hint=f"DRMAA_LIBRARY_PATH names libdrmaa.so; {WAY}=qsub does without",
                 ) from None
-            if os.environ.get("DRMAA_LIBRARY_PATH"):
+            if isinstance(error, _HangsError) or os.environ.get("DRMAA_LIBRARY_PATH"):
                 notes = (f"handed over by qsub, because DRMAA cannot be used: {error}",)
     return {"job_id": _by_qsub(plan, command), "by": "qsub", "notes": notes}
 
@@ -94,23 +103,43 @@ def _by_qsub(plan: Plan, command: Sequence[str]) -> str:
         # its own environment: with -V it is the job's
         answer = ask([program(name, os.environ), *arguments], limit=_PATIENCE, environ=os.environ)
     except NoAnswerError:
-        raise _maybe_submitted(plan, f"qsub has not answered within {_PATIENCE:g} s") from None
-    found = _TERSE.findall(answer.out)
-    if answer.code or not found:
-        raise _refusal(plan, f"{answer.err}\n{answer.out}", said(answer))
-    return str(found[-1])
+        return _looked_for(plan, f"qsub has not answered within {_PATIENCE:g} s")
+    number = printed(answer.out)
+    if answer.code == 0:
+        return number or _looked_for(plan, f"qsub ended with 0 and printed no job id, but: {answer.last_word}")
+    if number:  # as with -sync y, which ends as the job does
+        return _looked_for(plan, said(answer))
+    return _refused(plan, f"{answer.err}\n{answer.out}", said(answer))
 
 
-def _refusal(plan: Plan, text: str, words: str) -> SchedulerError:
-    """The error for a submission that has failed. text: all that was said; words: what to show of it."""
+def printed(out: str) -> str:
+    """The number of the job that qsub has printed; empty without one."""
+    found = _TERSE.findall(out) or _PLAIN.findall(out)
+    return str(found[-1]) if found else ""
+
+
+def _refused(plan: Plan, text: str, words: str) -> str:
+    """The job of a submission that seems to have failed, if there is one all the same; else raises SchedulerError.
+
+    text: all that was said; words: what to show of it.
+    """
     if _ANSWER_LOST.search(text):
-        return _maybe_submitted(plan, words)
+        return _looked_for(plan, words)
     problem(text, os.environ)
-    return SchedulerError(f"Grid Engine has refused the job: {words}")
+    raise SchedulerError(f"Grid Engine has refused the job: {words}")
 
 
-def _maybe_submitted(plan: Plan, words: str) -> SchedulerError:
-    return maybe_submitted(plan, "Grid Engine", words, "qstat -u $USER")
+def _looked_for(plan: Plan, words: str) -> str:
+    """The job of ours that runs this script. Raises MaybeSubmittedError when it is not in the queue."""
+    script = str(RunDir(plan.run_dir).script)
+
+    def look() -> Record | None:
+        from gridtf.schedulers.sge import queue
+
+        number = queue.running_script(script)
+        return {"job_id": number} if number else None
+
+    return str(looked_for(plan, "Grid Engine", words, "qstat -u $USER", look)["job_id"])
 
 
 # --- by DRMAA
@@ -125,6 +154,7 @@ def _by_drmaa(plan: Plan, command: Sequence[str]) -> str:
         native=native_specification(command),
         tasks=task_range(arrays.elements(plan.spec.native)),
         libraries=tuple(libraries(os.environ)),
+        loading=_LOADING,
         path=tuple(sys.path),
         environ={name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
     )
@@ -133,18 +163,20 @@ def _by_drmaa(plan: Plan, command: Sequence[str]) -> str:
         answer = ask(session, limit=_PATIENCE, environ={**os.environ, **environ})
     except NoAnswerError as error:
         if "submitting" in told(error.out):
-            raise _maybe_submitted(plan, f"DRMAA has not answered within {_PATIENCE:g} s") from None
+            return _looked_for(plan, f"DRMAA has not answered within {_PATIENCE:g} s")
         raise silent(f"DRMAA has waited for {_PATIENCE:g} s", os.environ) from None
     heard = told(answer.out)
     if "job_id" in heard:  # whatever happened to the session after that
         return str(heard["job_id"])
+    if answer.code == -signal.SIGALRM and "loaded" not in heard:
+        raise _HangsError(f"libdrmaa has not been loaded within {_LOADING} s; {WAY}=qsub spares the wait")
     if "unloadable" in heard:
         raise _NoDrmaaError(heard["unloadable"])
     if "failed" in heard:
         words = " ".join(str(heard["failed"]).split())
-        raise _refusal(plan, words, words)
+        return _refused(plan, words, words)
     if "submitting" in heard:
-        raise _maybe_submitted(plan, f"DRMAA's session has {_ended(answer.code)}")
+        return _looked_for(plan, f"DRMAA's session has {_ended(answer.code)}")
     raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_word}")
 
 

@@ -18,6 +18,7 @@ from gridtf.schedulers.sge import cell, reply, states
 
 _PATIENCE = 10.0  # seconds; what runs goes on without it, and its run directory says most
 _MOST_WAITING = 50  # the reasons of more jobs than that are not asked for
+_MOST_RECENT = 1000  # of our jobs are asked for their script
 _LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
@@ -101,6 +102,16 @@ def row_of(found: Iterable[Row], job_id: str) -> Row | None:
     return next((row for row in found if row.number == number and row.tasks == element), None)
 
 
+def running_script(script: str) -> str:
+    """The number of the job of ours, the latest one, that has this script, whatever its state; empty without one.
+
+    script: its path as it was handed over. Raises SchedulerError when the qmaster does not answer.
+    """
+    ids = sorted({int(row.number) for row in rows(_qstat("-s", "a").out) if row.number.isdecimal()})
+    answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
+    return max(scripts(answer.out).get(script, []), key=int, default="") if answer.code == 0 else ""
+
+
 # --- what qstat prints -----------------------------------------------------------------------------------------
 
 
@@ -148,6 +159,16 @@ def details(text: str) -> dict[str, Detail]:
         start = _moment(job.findtext("JB_execution_time") or "")
         waits = tuple(own.get(number) or of_all)
         found[number] = Detail(errors, after, start, waits)
+    return found
+
+
+def scripts(text: str) -> dict[str, list[str]]:
+    """Read ``qstat -xml -j``: the numbers of the jobs of each script. Raises SchedulerError."""
+    found: dict[str, list[str]] = {}
+    for job in reply.tree(text, "qstat -xml -j").findall("./djob_info/*"):
+        number = (job.findtext("JB_job_number") or "").strip()
+        if whole(number):
+            found.setdefault(job.findtext("JB_script_file") or "", []).append(number)
     return found
 
 

@@ -4,7 +4,8 @@ libdrmaa starts threads, hangs when the qmaster does, and can take its process a
 that was started with a setting of glibc's. None of that is for the program of somebody who submits a job.
 
 In: one JSON object as the only argument, see Request in handover. Out: JSON objects, one a line, each as soon as it is
-known: ``unloadable`` (why there is no DRMAA here), ``submitting``, then ``job_id`` or ``failed`` (DRMAA's words).
+known: ``unloadable`` (why there is no DRMAA here) or ``loaded``, ``submitting``, then ``job_id`` or ``failed`` (DRMAA's
+words). Ends by SIGALRM when the library does not let itself be loaded, as on a file server that hangs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import ctypes
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -38,11 +40,15 @@ def main(argument: str) -> int:
         os.write(answers, json.dumps(what).encode() + b"\n")
 
     sys.path[:] = request["path"]
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(request["loading"])
     try:
         drmaa = load(request["libraries"])
     except UnloadableError as error:
         tell({"unloadable": str(error)})
         return 1
+    signal.alarm(0)
+    tell({"loaded": True})
     restore(request["environ"])
     return submit(drmaa, request, tell)
 
