@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gridtf import recordtypes
@@ -30,11 +30,12 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 class Task:
     """This process's place in the job.
 
-    type, index: as in TF_CONFIG. cluster: task type -> ``host:port`` strings, in index order (without the
-    evaluator). job_id, job_name: the scheduler's, empty where nobody says them. attempt: how many times all tasks of
-    the job have been started, this one included. rank, world_size: among the tasks that train; None for the others.
-    gpus: what CUDA_VISIBLE_DEVICES holds, item by item. run_dir: the run directory; output_dir: a folder in it that all
-    tasks share, for checkpoints and exports.
+    type, index: as in TF_CONFIG. cluster: task type -> ``host:port`` strings, in index order. outside: the same for
+    those that are not members of the cluster: the evaluator, and types that the job leaves out. job_id, job_name: the
+    scheduler's, empty where nobody says them. attempt: how many times all tasks of the job have been started, this one
+    included. rank, world_size: among the tasks that train; None for the others. gpus: what CUDA_VISIBLE_DEVICES holds,
+    item by item. run_dir: the run directory; output_dir: a folder in it that all tasks share, for checkpoints and
+    exports.
     """
 
     type: str
@@ -48,6 +49,7 @@ class Task:
     gpus: tuple[str, ...]
     rank: int | None
     world_size: int | None
+    outside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class Task:
         """Whether this task is the leader: the chief (master), or worker 0 where there is none."""
         if self.type in LEADERS:
             return True
-        has_leader = any(self.cluster.get(leader) for leader in LEADERS)
+        has_leader = any(self.cluster.get(leader) or self.outside.get(leader) for leader in LEADERS)
         return self.type == "worker" and self.index == 0 and not has_leader
 
 
@@ -91,6 +93,7 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
         gpus=tuple(item for item in env.get(GPUS, "").split(",") if item),
         rank=_number("RANK", env) if env.get("RANK") else None,
         world_size=_number("WORLD_SIZE", env) if env.get("WORLD_SIZE") else None,
+        outside={name: tuple(members) for name, members in record.get("outside", {}).items()},
     )
 
 

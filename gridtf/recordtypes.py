@@ -98,6 +98,7 @@ class PlannedTask(_NamedTask):
     local_rank: Count | None
     rank: Count | None
     served: bool
+    in_cluster: bool
 
 
 class _NamedJob(TypedDict, total=False):
@@ -161,6 +162,7 @@ class Meeting(TypedDict):
     nonce: str
     master_addr: str
     master_port: Port
+    outside: dict[str, list[str]]
 
 
 class JoinedMeeting(Meeting):
@@ -168,10 +170,14 @@ class JoinedMeeting(Meeting):
     gpus: dict[str, list[str]]
 
 
-class Contract(TypedDict):
+class _Members(TypedDict):
+    cluster: dict[str, list[str]]
+
+
+class Contract(_Members, total=False):
     """What a task reads of the same file."""
 
-    cluster: dict[str, list[str]]
+    outside: dict[str, list[str]]
 
 
 class Launcher(TypedDict, total=False):

@@ -11,7 +11,8 @@ class TaskType:
 
     name: TensorFlow's word for it, as in TF_CONFIG.
     takes_gpu: takes its share of GPUs (or of the slots, without GPUs); the others ride along on any host.
-    in_cluster: is a member of the others' cluster (an evaluator is not: it would make them wait for it).
+    in_cluster: is a member of the others' cluster, unless the job says otherwise (an evaluator never is: it would make
+    them wait for it).
     trains: the job succeeds when all tasks of these types have exited with 0.
     critical: its failure before that ends the job.
     lingers: may finish by itself for a while after the training has ended.

@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from gridtf.errors import SpecError, nearest
+from gridtf.roles import TASK_TYPES
 from gridtf.units import parse_memory, parse_nodes, parse_walltime
 from gridtf.validation import told, validate
 
@@ -24,6 +25,8 @@ class TaskSpec:
     cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, in MiB or as text ("8G"); None: the job's
     mem_per_task.
     partition: for a ps or an evaluator, where its tasks are to run when not on the hosts of the job's own partition.
+    in_cluster: whether TensorFlow's cluster holds its tasks; None: as usual for the type. A type that is left out is in
+    nobody's TF_CONFIG but its own: a client without a server (chief), or helpers such as tf.data service (ps).
     command: its own command instead of the job's. env: more environment variables, for this type alone.
     """
 
@@ -32,6 +35,7 @@ class TaskSpec:
     cpus: int | None = None
     mem: str | int | None = None
     partition: str | None = None
+    in_cluster: bool | None = None
     command: Strings | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -143,6 +147,18 @@ class JobSpec:
         if task_type == "worker":
             return None
         return 0 if asked is None else 1
+
+    def in_cluster(self, task_type: str) -> bool:
+        """Whether tasks of this type are members of TensorFlow's cluster."""
+        said = self.task(task_type).in_cluster
+        return TASK_TYPES[task_type].in_cluster if said is None else said
+
+    def serves(self, task_type: str) -> bool:
+        """Whether gridtf serves tasks of this type itself: as asked, and the ps of every entry job."""
+        if task_type in self.serve:
+            return True
+        own = self.task(task_type).command is not None
+        return task_type == "ps" and bool(self.entry) and not own and self.in_cluster(task_type)
 
     def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as plain values: for JSON and for the job script."""

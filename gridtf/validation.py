@@ -163,6 +163,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _whole(f"{key}.cpus", table.cpus, 1)
         _parsed(f"{key}.mem", table.mem, parse_memory, _MEM_FORMS)
         _check_partition(f"{key}.partition", task_type, spec)
+        _check_membership(f"{key}.in_cluster", task_type, spec)
         _environment(f"{key}.env", table.env)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
@@ -190,6 +191,19 @@ def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
             f"a {task_type} trains, and training tasks run on the job's own partition",
             hint=f"set the job's partition instead; {riders} can have one of their own",
         )
+
+
+def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:
+    said = spec.task(task_type).in_cluster
+    if said is not None and not isinstance(said, bool):
+        raise SpecError(key, f"{told(said)} is neither true nor false")
+    if said and not TASK_TYPES[task_type].in_cluster:
+        why = f"TensorFlow's strategies would wait for it ({task_type}) in the cluster"
+        raise SpecError(key, why, hint="leave in_cluster out")
+    if said is False and task_type in spec.serve:
+        raise SpecError(key, f"gridtf serves {task_type}, and a TensorFlow server is a member of the cluster")
+    if said is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in TASK_TYPES):
+        raise SpecError(key, "nobody would be left in the cluster", hint="leave in_cluster out")
 
 
 def _check_program(spec: JobSpec) -> None:

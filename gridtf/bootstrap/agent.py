@@ -20,7 +20,6 @@ from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record, RunDir, names, read_record, write_record
 from gridtf.schedulers.agents import SENT, TOLD
 from gridtf.schedulers.base import Scheduler
@@ -161,7 +160,7 @@ class Agent:
     def _publish(
         self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, shares: dict[str, tuple[str, ...]]
     ) -> int:
-        ports = {task.name: holder.reserve() for task in mine if TASK_TYPES[task.type].in_cluster}
+        ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
         record = {
             "nonce": self.nonce,

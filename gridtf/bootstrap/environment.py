@@ -79,7 +79,8 @@ def task_environment(
 def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:
     """Where gRPC must not ask a proxy: it would hand it TensorFlow's own connections, even those within a host."""
     theirs = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
-    ours = (member.rpartition(":")[0].strip("[]") for members in rendezvous.cluster.values() for member in members)
+    everybody = [*rendezvous.cluster.values(), *rendezvous.outside.values()]
+    ours = (member.rpartition(":")[0].strip("[]") for members in everybody for member in members)
     value = ",".join(dict.fromkeys([*filter(None, theirs.split(",")), *ours]))
     return value if len(value) < LONGEST_VARIABLE // 2 else theirs
 
@@ -103,9 +104,9 @@ def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, package: P
 
 
 def placeholders(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
-    """What ``{name}`` in a command stands for. ``{TYPE_hosts}`` is empty for a type the cluster does not have."""
-    members = [name for name, row in TASK_TYPES.items() if row.in_cluster]
-    values = {f"{name}_hosts": ",".join(rendezvous.cluster.get(name, ())) for name in members}
+    """What ``{name}`` in a command stands for. ``{TYPE_hosts}`` is empty for a type that the job does not have."""
+    everybody = {**rendezvous.cluster, **rendezvous.outside}
+    values = {f"{name}_hosts": ",".join(everybody.get(name, ())) for name in TASK_TYPES}
     values.update(
         task_type=task.type,
         task_index=str(task.index),

@@ -39,7 +39,7 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
     if cause:
         return Outcome(True, cause)
     leader = _leader(tasks)
-    needed = (task for task in tasks if TASK_TYPES[task.type].in_cluster and (task == leader or not task.trains))
+    needed = (task for task in tasks if task.in_cluster and (task == leader or not task.trains))
     early = tuple(task.name for task in needed if task.name in completed)
     led = leader.name if leader and leader.name in early else ""
     return Outcome(False, early=early, awaited=waited if early else (), leader=led)
@@ -50,7 +50,7 @@ def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
     Where there is no ps, workers may have nothing to do with each other, and none of them leads."""
     training = [task for task in tasks if task.trains]
     leaders = [task for task in training if task.type in LEADERS]
-    with_ps = any(task.type == "ps" and TASK_TYPES[task.type].in_cluster for task in tasks)
+    with_ps = any(task.type == "ps" and task.in_cluster for task in tasks)
     return next(iter(leaders or (training if with_ps else ())), None)
 
 

@@ -17,7 +17,8 @@ from gridtf.spec import JobSpec
 @dataclass(frozen=True)
 class PlacedTask:
     """One task. gpus: how many. cpus: how many it should use; None where nobody says. local_rank, rank: among the tasks
-    that train on its host and in the job; None for the others. served: gridtf runs a plain TensorFlow server in it."""
+    that train on its host and in the job; None for the others. served: gridtf runs a plain TensorFlow server in it.
+    in_cluster: TensorFlow's cluster holds it."""
 
     type: str
     index: int
@@ -27,6 +28,7 @@ class PlacedTask:
     local_rank: int | None
     rank: int | None
     served: bool
+    in_cluster: bool
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
         home = next(places[name])
         load[home] += 1
         homes.append(home)
-    return tuple(_placed([*members, *riders], homes, everywhere, load, gpus, spec))
+    return tuple(_placed([*members, *riders], homes, everywhere, gpus, spec))
 
 
 def _own_places(hosts: Sequence[Host], spec: JobSpec) -> dict[str, Iterator[int]]:
@@ -117,39 +119,41 @@ def _placed(
     members: Sequence[tuple[str, int]],
     homes: Sequence[int],
     hosts: Sequence[Host],
-    load: Sequence[int],
     gpus: int,
     spec: JobSpec,
 ) -> list[PlacedTask]:
+    # A host's CPUs: some tasks are given so many, the others share what is left.
+    told = [spec.task(task_type).cpus or spec.cpus_per_task for task_type, _ in members]
+    given, sharers = [0] * len(hosts), [0] * len(hosts)
+    for asked, home in zip(told, homes, strict=True):
+        given[home] += asked or 0
+        sharers[home] += asked is None
     placed = []
     rank = 0
     local = [0] * len(hosts)
-    for (task_type, index), home in zip(members, homes, strict=True):
-        served = is_served(task_type, spec)
+    for (task_type, index), home, cpus in zip(members, homes, told, strict=True):
+        served = spec.serves(task_type)
         ranked = TASK_TYPES[task_type].trains and not served
         present = hosts[home].cpus
-        share = None if present is None else max(1, present // load[home])
+        if cpus is None and present is not None:
+            cpus = max(1, (present - given[home]) // sharers[home])
         placed.append(
             PlacedTask(
                 type=task_type,
                 index=index,
                 host=hosts[home].name,
                 gpus=layout.gpus_of(task_type, spec, gpus),
-                cpus=spec.task(task_type).cpus or spec.cpus_per_task or share,
+                cpus=cpus,
                 local_rank=local[home] if ranked else None,
                 rank=rank if ranked else None,
                 served=served,
+                in_cluster=spec.in_cluster(task_type),
             )
         )
         if ranked:
             rank += 1
             local[home] += 1
     return placed
-
-
-def is_served(task_type: str, spec: JobSpec) -> bool:
-    """Whether gridtf serves tasks of this type itself: as asked, and the ps of every entry job."""
-    return task_type in spec.serve or (task_type == "ps" and bool(spec.entry) and spec.task("ps").command is None)
 
 
 def _seats(hosts: Sequence[Host], leader: str | None, gpus: int, spec: JobSpec) -> tuple[int | None, list[int]]:

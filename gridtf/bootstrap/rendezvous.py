@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from gridtf import recordtypes
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import RendezvousError
-from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record, names, parsed, read_record, read_text, write_text
 from gridtf.units import LONGEST_VARIABLE
 
@@ -24,26 +23,40 @@ _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one i
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What all tasks agree on. text: the cluster as JSON; most tasks pass it on in TF_CONFIG and need not parse it."""
+    """What all tasks agree on. text: the cluster as JSON; most tasks pass it on in TF_CONFIG and need not parse it.
+    outside: task type -> host:port in index order, of those that are not in it, such as the evaluator."""
 
     text: str
     master_addr: str
     master_port: int
+    outside: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cluster: Mapping[str, Sequence[str]], master_addr: str, master_port: int) -> Rendezvous:
-        return cls(json.dumps(cluster), master_addr, master_port)
+    def of(
+        cls,
+        cluster: Mapping[str, Sequence[str]],
+        master_addr: str,
+        master_port: int,
+        outside: Mapping[str, Sequence[str]] | None = None,
+    ) -> Rendezvous:
+        return cls(json.dumps(cluster), master_addr, master_port, outside or {})
 
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
-        """Task type -> host:port in index order; members only (no evaluator)."""
+        """Task type -> host:port in index order; members only."""
         return {task_type: tuple(members) for task_type, members in json.loads(self.text).items()}
 
     def config(self, task_type: str, index: int) -> str | None:
-        """TF_CONFIG of one task, as TensorFlow's documentation spells it; None when no environment could hold it."""
+        """TF_CONFIG of one task, as TensorFlow's documentation spells it; None when no environment could hold it.
+
+        Who is outside finds its own type beside the members: TensorFlow looks a task up in the cluster that it is told.
+        """
         if len(self.text) > LONGEST_VARIABLE:  # nor need it be tried
             return None
-        config = f'{{"cluster": {self.text}, "task": {{"type": "{task_type}", "index": {index}}}}}'
+        text = self.text
+        if task_type in self.outside:
+            text = json.dumps({**self.cluster, task_type: self.outside[task_type]})
+        config = f'{{"cluster": {text}, "task": {{"type": "{task_type}", "index": {index}}}}}'
         return config if len(f"TF_CONFIG={config}".encode()) <= LONGEST_VARIABLE else None
 
 
@@ -85,14 +98,12 @@ def merge_ranks(tasks: Sequence[PlacedTask], records: Sequence[Record]) -> Rende
 
 def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record) -> Rendezvous:
     cluster: dict[str, list[str]] = {}
+    outside: dict[str, list[str]] = {}
     for task, address, port in addressed:
-        if not TASK_TYPES[task.type].in_cluster:
-            continue
         if not isinstance(port, int) or not 0 < port < 65536:
             raise RendezvousError(f"host {task.host} published no port for {task.name}: {port!r}")
-        cluster.setdefault(task.type, []).append(host_port(address, port))
-    members = {task_type: tuple(entries) for task_type, entries in cluster.items()}
-    return Rendezvous.of(members, leader["address"], leader.get("master_port") or 0)
+        (cluster if task.in_cluster else outside).setdefault(task.type, []).append(host_port(address, port))
+    return Rendezvous.of(cluster, leader["address"], leader.get("master_port") or 0, outside)
 
 
 def host_port(address: str, port: int) -> str:
@@ -108,6 +119,7 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
         "nonce": nonce,
         "master_addr": rendezvous.master_addr,
         "master_port": rendezvous.master_port,
+        "outside": rendezvous.outside,
         **more,
     }
     write_text(attempt.rendezvous, f"{json.dumps(head)[:-1]}{_CLUSTER}{rendezvous.text}}}\n")
@@ -121,4 +133,4 @@ def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
     record = parsed(head + "}", recordtypes.Meeting, attempt.rendezvous, nonce)
     if record is None:
         return None
-    return Rendezvous(rest[: -len("}\n")], record["master_addr"], record["master_port"])
+    return Rendezvous(rest[: -len("}\n")], record["master_addr"], record["master_port"], record["outside"])

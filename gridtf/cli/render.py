@@ -94,10 +94,11 @@ def _tasks(spec: JobSpec) -> Iterator[str]:
     """The tasks as far as they are known before the hosts are."""
     from gridtf.roles import TASK_TYPES
 
-    served = {*spec.serve, "ps"} if spec.entry else set(spec.serve)
-    for name in TASK_TYPES:
+    for name, row in TASK_TYPES.items():
         count = spec.count(name)
-        by_us = " (served by gridtf)" if name in served else ""
+        by_us = " (served by gridtf)" if spec.serves(name) else ""
+        if spec.in_cluster(name) != row.in_cluster:
+            by_us += " (not in the cluster)"
         if count is None:
             yield f"{name}:0 and as many more as there is room for{by_us}"
         elif count:

@@ -77,11 +77,14 @@ def test_every_process_becomes_one_task_with_the_contract(join: Join, tmp_path: 
     assert names == ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
 
     run = tmp_path / "gridtf-runs" / "digits-run-1"
-    cluster = (read_record(run / "attempt-1" / "rendezvous.json") or {})["cluster"]
+    record = read_record(run / "attempt-1" / "rendezvous.json") or {}
+    cluster, outside = record["cluster"], record["outside"]
+    assert {kind: len(members) for kind, members in outside.items()} == {"evaluator": 1}
     assert {kind: len(members) for kind, members in cluster.items()} == {"chief": 1, "worker": 2, "ps": 1}
     for env, name in zip(found, names, strict=True):
         kind, index = name.split(":")
-        assert json.loads(env["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
+        seen = {**cluster, **outside} if kind in outside else cluster
+        assert json.loads(env["TF_CONFIG"]) == {"cluster": seen, "task": {"type": kind, "index": int(index)}}
         assert env["TF_GRPC_REUSE_PORT"] == "1"
         assert env["GRIDTF_RUN_DIR"] == str(run)
         assert env["OUTPUT_DIR"] == str(run / "output")

@@ -48,6 +48,8 @@ def test_every_task_finds_the_contract(launch: Launch) -> None:
     assert "GRIDTF_SPEC" not in worker
 
     evaluator = json.loads(_environment(job, "evaluator-0")["TF_CONFIG"])
+    own = evaluator["cluster"].pop("evaluator")  # a port of its own; the others do not know of it
+    assert (len(own), own[0].rpartition(":")[0]) == (1, cluster["chief"][0].rpartition(":")[0])
     assert evaluator == {"cluster": cluster, "task": {"type": "evaluator", "index": 0}}
     ps = _environment(job, "ps-0")
     assert ps["CUDA_VISIBLE_DEVICES"] == ""

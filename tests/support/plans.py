@@ -26,12 +26,21 @@ def hosts(*gpus: int | None, slots: int = 8, cpus: int | None = None) -> Allocat
     return Allocation(tuple(Host(f"h{number}", slots, has, cpus) for number, has in enumerate(gpus)))
 
 
-def task(name: str, host: str = "h0", *, rank: int | None = 0, gpus: int = 0, served: bool = False) -> PlacedTask:
+def task(
+    name: str,
+    host: str = "h0",
+    *,
+    rank: int | None = 0,
+    gpus: int = 0,
+    served: bool = False,
+    in_cluster: bool = True,
+) -> PlacedTask:
     """One task, such as worker:3. A ps or an evaluator has no rank."""
     kind, index = name.split(":")
     if served or kind in ("ps", "evaluator"):
         rank = None
-    return PlacedTask(kind, int(index), host, gpus, 1, rank, rank, served)
+    member = in_cluster and kind != "evaluator"
+    return PlacedTask(kind, int(index), host, gpus, 1, rank, rank, served, member)
 
 
 def task_plan(run: Path, allocation: Allocation, **values: Any) -> TaskPlan:

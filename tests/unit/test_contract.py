@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,10 @@ def test_missing_rendezvous(environ: dict[str, str], tmp_path: Path) -> None:
 )
 def test_who_leads(found: Task, leads: bool) -> None:
     assert found.is_chief is leads
+
+
+def test_a_chief_that_is_left_out_of_the_cluster_leads_all_the_same() -> None:
+    served = {"ps": ("a:1",), "worker": ("a:2",)}
+    outside = {"chief": ("a:3",)}
+    assert replace(make_task("chief", 0, **served), outside=outside).is_chief
+    assert not replace(make_task("worker", 0, **served), outside=outside).is_chief

@@ -86,9 +86,9 @@ def test_tasks_that_ride_along_see_no_gpu_and_have_no_rank(plan: TaskPlan, name:
     assert env["MASTER_ADDR"] == "h0"
 
 
-def test_the_evaluator_knows_the_cluster_that_it_is_no_member_of(plan: TaskPlan) -> None:
+def test_the_evaluator_knows_itself_and_the_cluster_that_it_is_no_member_of(plan: TaskPlan) -> None:
     config = json.loads(environment(plan, "evaluator:0")["TF_CONFIG"])
-    assert config == {"cluster": CLUSTER, "task": {"type": "evaluator", "index": 0}}
+    assert config == {"cluster": {**CLUSTER, "evaluator": ["h0:20003"]}, "task": {"type": "evaluator", "index": 0}}
 
 
 def test_nothing_of_an_outer_job_stays(plan: TaskPlan) -> None:
@@ -127,6 +127,7 @@ def test_the_task_reads_its_place_from_it(plan: TaskPlan) -> None:
         gpus=("GPU-ab", "GPU-cd"),
         rank=2,
         world_size=3,
+        outside={"evaluator": ("h0:20003",)},
     )
     assert contract.task(environment(plan, "chief:0")).is_chief
     assert contract.task(environment(plan, "ps:0")).rank is None

@@ -150,6 +150,18 @@ def test_cpus_are_shared_by_all_tasks_of_a_host_unless_somebody_says_how_many() 
     assert [task.cpus for task in placed(hosts(None, slots=4, cpus=2))] == [1, 1, 1, 1]
 
 
+def test_cpus_that_a_type_is_given_are_not_shared_out_again() -> None:
+    tables = {"worker": {"count": 4}, "ps": {"count": 4}}
+    assert [task.cpus for task in placed(hosts(4, cpus=32), tasks=tables)] == [4] * 8
+    tables["ps"]["cpus"] = 1
+    assert [task.cpus for task in placed(hosts(4, cpus=32), tasks=tables)] == [7] * 4 + [1] * 4
+    tables["ps"]["cpus"] = 16  # more than there are
+    assert [task.cpus for task in placed(hosts(4, cpus=32), tasks=tables)] == [1] * 4 + [16] * 4
+    # each host by itself
+    tasks = placed(hosts(1, 1, cpus=8), tasks={"ps": {"count": 1, "cpus": 2}})
+    assert [(task.host, task.cpus) for task in tasks] == [("h0", 6), ("h1", 8), ("h0", 2)]
+
+
 def test_unknown_cpus_stay_unknown() -> None:
     assert [task.cpus for task in placed(hosts(1, cpus=None))] == [None]
 

@@ -49,6 +49,7 @@ def test_it_is_a_file_that_a_person_can_read(plan: TaskPlan) -> None:
         "local_rank": 1,
         "rank": 1,
         "served": False,
+        "in_cluster": True,
     }
     assert plan.attempt.plan.read_text().count("\n") > 50
 

@@ -22,6 +22,7 @@ TASK = {
     "local_rank": 0,
     "rank": 0,
     "served": False,
+    "in_cluster": True,
 }
 PLAN = {
     "nonce": "f00d",

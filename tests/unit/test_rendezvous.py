@@ -11,7 +11,7 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap import rendezvous
-from gridtf.bootstrap.environment import task_environment
+from gridtf.bootstrap.environment import placeholders, task_environment
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import Collector, Rendezvous, host_port, merge, merge_ranks
 from gridtf.errors import GridtfError, RendezvousError
@@ -116,11 +116,29 @@ def test_an_impossible_port_is_refused_with_the_names(plan: TaskPlan, port: obje
         merge(plan.tasks, found)
 
 
-def test_an_evaluator_needs_no_port(plan: TaskPlan) -> None:
-    found = records(plan)
-    for record in found.values():
-        record["ports"].pop("evaluator:0", None)
-    assert merge(plan.tasks, found).cluster == CLUSTER
+def test_the_evaluator_is_in_its_own_tf_config_and_in_nobody_elses(plan: TaskPlan) -> None:
+    """Without an entry of its own TensorFlow's strategies do not find it, with one in theirs the others wait for it."""
+    meeting = merge(plan.tasks, records(plan))
+    assert (meeting.cluster, meeting.outside) == (CLUSTER, {"evaluator": ["h1:20006"]})
+    config = json.loads(meeting.config("evaluator", 0) or "")
+    assert config["cluster"] == {**json.loads(meeting.text), "evaluator": ["h1:20006"]}
+    assert "evaluator" not in json.loads(meeting.config("worker", 0) or "")["cluster"]
+
+
+def test_a_type_may_be_left_out_of_the_cluster(tmp_path: Path) -> None:
+    tables = {"chief": {"in_cluster": False}, "worker": {"count": 1}, "ps": {"count": 2, "in_cluster": False}}
+    plan = task_plan(tmp_path / "run", hosts(None), tasks=tables)
+    meeting = merge(plan.tasks, records(plan))
+    assert meeting.cluster == {"worker": ("h0:20002",)}
+    assert meeting.outside == {"chief": ["h0:20001"], "ps": ["h0:20003", "h0:20004"]}
+    assert json.loads(meeting.config("worker", 0) or "")["cluster"] == {"worker": ["h0:20002"]}
+    own = json.loads(meeting.config("ps", 1) or "")
+    assert own["cluster"] == {"worker": ["h0:20002"], "ps": ["h0:20003", "h0:20004"]}
+    rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting)
+    assert rendezvous.read(plan.attempt, NONCE) == meeting
+    env = task_environment({}, plan, plan.tasks[1], meeting, ())
+    assert contract.task(env).outside == {"chief": ("h0:20001",), "ps": ("h0:20003", "h0:20004")}
+    assert placeholders(plan, plan.tasks[1], meeting)["ps_hosts"] == "h0:20003,h0:20004"
 
 
 def test_the_master_port_is_the_leaders(tmp_path: Path) -> None:
@@ -155,6 +173,7 @@ def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: TaskPlan) -> N
         "master_addr": "h0",
         "master_port": 30000,
         "cluster": {kind: list(members) for kind, members in CLUSTER.items()},
+        "outside": {"evaluator": ["h1:20006"]},
         "gpus": {"worker:0": ["1"]},
     }
 

@@ -175,3 +175,26 @@ def test_what_was_given_may_change_afterwards() -> None:
     env["LR"] = "0.2"
     tasks["worker"] = TaskSpec(count=2)
     assert (spec.env, spec.count("worker"), table.env) == ({"LR": "0.1"}, 1, {"LR": "0.1"})
+
+
+@pytest.mark.parametrize(
+    ("tables", "more", "what"),
+    [
+        ({"ps": {"in_cluster": "no"}}, {}, "tasks.ps.in_cluster: 'no' is neither true nor false"),
+        ({"ps": {"in_cluster": 0}}, {}, "tasks.ps.in_cluster: 0 is neither true nor false"),
+        ({"evaluator": {"in_cluster": True}}, {}, "would wait for it .evaluator. in"),
+        ({"ps": {"in_cluster": False}}, {"serve": ["ps"]}, "gridtf serves ps"),
+        ({"worker": {"in_cluster": False}}, {}, "nobody would be left in the cluster"),
+    ],
+)
+def test_who_cannot_be_in_or_out_of_the_cluster(tables: dict[str, Any], more: dict[str, Any], what: str) -> None:
+    with pytest.raises(SpecError, match=what):
+        JobSpec.from_dict({"command": ["train"], "tasks": tables, **more})
+
+
+def test_who_is_in_the_cluster_and_whom_gridtf_serves() -> None:
+    spec = JobSpec.from_dict({"entry": "train:main", "tasks": {"ps": {"in_cluster": False}, "chief": {}}})
+    assert [spec.in_cluster(name) for name in ("chief", "worker", "ps", "evaluator")] == [True, True, False, False]
+    assert not spec.serves("ps")  # what is no member has no TensorFlow server: it runs the entry, as the others do
+    assert JobSpec.from_dict({"entry": "train:main", "tasks": {"ps": {}}}).serves("ps")
+    assert JobSpec.from_dict(spec.to_dict()) == spec

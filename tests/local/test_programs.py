@@ -1,0 +1,178 @@
+"""Kinds of TensorFlow programs that nobody here wrote, as jobs of this machine: what they take for granted holds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.fixtures import Launch
+from tests.support.jobs import LaunchedJob
+
+LIMIT = 120.0  # seconds; a run takes a tenth of it
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def said(job: LaunchedJob) -> str:
+    """What all tasks have printed."""
+    return job.output + "".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(job.attempt.logs.iterdir()))
+
+
+def completed(job: LaunchedJob) -> dict[str, Any]:
+    verdict = job.verdict(LIMIT)
+    assert verdict["state"] == "COMPLETED", said(job)
+    return verdict
+
+
+def log_of(job: LaunchedJob, task: str) -> str:
+    return job.attempt.task_log(*task.split(":")).read_text()
+
+
+# TensorFlow's guide to ParameterServerStrategy has one program for all tasks: workers and ps serve for ever.
+ONE_PROGRAM_FOR_ALL = """
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+if resolver.task_type in ("worker", "ps"):
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc"
+    )
+    server.join()
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    total = tf.Variable(0.0)
+step = tf.function(lambda: total.assign_add(1.0))
+for _ in range(20):
+    coordinator.schedule(step)
+coordinator.join()
+print("total", float(total.read_value()), flush=True)
+"""
+
+
+def test_workers_that_serve_for_ever_are_stopped_some_time_after_the_chief(launch: Launch) -> None:
+    tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
+    words = (sys.executable, "-c", ONE_PROGRAM_FOR_ALL)
+    job = launch(*words, tasks=tasks, tasks_per_node=3, leader_wait=2.0, env=QUIET)
+    verdict = completed(job)
+    reason = "chief:0 has exited with 0; worker:0, worker:1 were still running and were stopped"
+    assert verdict["reason"] == reason
+    assert "total 20.0\n" in log_of(job, "chief:0")
+
+
+# TensorFlow 1's between-graph replication: worker 0 leads, and the others serve on when the steps are done.
+BETWEEN_GRAPH = """
+import sys, tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+ps, workers, kind, index = sys.argv[1].split(","), sys.argv[2].split(","), sys.argv[3], int(sys.argv[4])
+cluster = tf.train.ClusterSpec({"ps": ps, "worker": workers})
+server = v1.train.Server(cluster, job_name=kind, task_index=index)
+if kind == "ps":
+    server.join()
+with v1.device(v1.train.replica_device_setter(worker_device=f"/job:worker/task:{index}", cluster=cluster)):
+    step = v1.train.get_or_create_global_step()
+    more = v1.assign_add(step, 1)
+with v1.train.MonitoredTrainingSession(master=server.target, is_chief=index == 0) as session:
+    while session.run(more) < 20:
+        pass
+print("done", flush=True)
+if index:
+    server.join()
+"""
+
+
+def test_worker_0_leads_where_there_is_no_chief(launch: Launch) -> None:
+    words = (sys.executable, "-c", BETWEEN_GRAPH, "{ps_hosts}", "{worker_hosts}", "{task_type}", "{task_index}")
+    tasks = {"worker": {"count": 2}, "ps": {"count": 1}}
+    job = launch(*words, tasks=tasks, tasks_per_node=2, leader_wait=2.0, env=QUIET)
+    verdict = completed(job)
+    assert verdict["reason"] == "worker:0 has exited with 0; worker:1 was still running and was stopped"
+    assert "done\n" in log_of(job, "worker:0")
+
+
+# TensorFlow 1's in-graph replication: one client without a server, which is in no cluster.
+IN_GRAPH = """
+import sys, tensorflow as tf
+v1 = tf.compat.v1
+v1.disable_eager_execution()
+ps, workers = sys.argv[1].split(","), sys.argv[2].split(",")
+with v1.device("/job:ps/task:0"):
+    total = v1.get_variable("total", shape=[], initializer=v1.zeros_initializer())
+adds = []
+for index in range(len(workers)):
+    with v1.device(f"/job:worker/task:{index}"):
+        adds.append(v1.assign_add(total, tf.cast(10 ** index, tf.float32)))
+with v1.Session("grpc://" + workers[0]) as session:
+    session.run(v1.global_variables_initializer())
+    session.run(adds)
+    print("total", session.run(total), flush=True)
+"""
+
+
+def test_a_client_that_is_in_no_cluster(launch: Launch) -> None:
+    """With the client as a member, the workers' servers would wait for one of its own."""
+    tasks = {"chief": {"in_cluster": False}, "worker": {"count": 2}, "ps": {"count": 1}}
+    words = (sys.executable, "-c", IN_GRAPH, "{ps_hosts}", "{worker_hosts}")
+    job = launch(*words, tasks=tasks, tasks_per_node=3, serve=["ps", "worker"], python=sys.executable, env=QUIET)
+    completed(job)
+    assert "total 11.0\n" in log_of(job, "chief:0")
+    record = read_record(job.attempt.rendezvous) or {}
+    assert (sorted(record["cluster"]), sorted(record["outside"])) == (["ps", "worker"], ["chief"])
+
+
+# A dispatcher and a worker of tf.data service as helpers, workers that read from them, and an evaluator: one program
+# for all, in which the evaluator makes its strategy as the workers do.
+HELPED = """
+import json, os, sys, time
+import tensorflow as tf
+task = json.loads(os.environ["TF_CONFIG"])["task"]
+helpers, output = sys.argv[1].split(","), os.environ["OUTPUT_DIR"]
+service = tf.data.experimental.service
+if task["type"] == "ps":
+    port = int(helpers[task["index"]].rpartition(":")[2])
+    if task["index"] == 0:
+        server = service.DispatchServer(service.DispatcherConfig(port=port))
+    else:
+        address = helpers[task["index"]]
+        server = service.WorkerServer(service.WorkerConfig(helpers[0], worker_address=address, port=port))
+    server.join()
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+print("replicas", strategy.num_replicas_in_sync, flush=True)
+mean = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+print("sum", float(mean), flush=True)
+if task["type"] == "evaluator":
+    while not os.path.exists(output + "/trained"):
+        time.sleep(0.1)
+    print("evaluated", flush=True)
+    sys.exit()
+data = tf.data.Dataset.range(40).apply(
+    service.distribute(service.ShardingPolicy.DYNAMIC, "grpc://" + helpers[0], job_name="shared")
+)
+print("read", *sorted(int(element) for element in data), flush=True)
+open(output + "/trained", "w").close()
+"""
+
+
+def test_helpers_and_an_evaluator_beside_a_mirrored_strategy(launch: Launch) -> None:
+    tasks = {"worker": {"count": 2}, "ps": {"count": 2, "in_cluster": False}, "evaluator": {"count": 1}}
+    words = (sys.executable, "-c", HELPED, "{ps_hosts}")
+    job = launch(*words, tasks=tasks, tasks_per_node=2, evaluator_wait=LIMIT, env=QUIET)
+    verdict = completed(job)
+    assert verdict["reason"] == "all training tasks have exited with 0", said(job)
+    read = []
+    for worker in ("worker:0", "worker:1"):
+        lines = log_of(job, worker).splitlines()
+        assert "replicas 2" in lines and "sum 2.0" in lines, said(job)
+        read += [word for line in lines if line.startswith("read") for word in line.split()[1:]]
+    assert sorted(map(int, read)) == list(range(40))  # each element once
+    evaluator = log_of(job, "evaluator:0").splitlines()
+    assert [line for line in evaluator if line in ("replicas 1", "sum 1.0", "evaluated")] == [
+        "replicas 1",
+        "sum 1.0",
+        "evaluated",
+    ]
