@@ -22,35 +22,42 @@ python_version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || :
 }
 
-# python_kind PYTHON: old, new (TensorFlow may have no wheel for it yet), bare (without ensurepip), good, or nothing.
+# python_kind PYTHON NEWEST: old, new (no packages are locked for it), bare (without ensurepip), good, or nothing.
 python_kind() {
     "$1" -c '
 import sys
 if sys.version_info < (3, 10):
     kind = "old"
+elif sys.version_info[:2] > tuple(map(int, sys.argv[1].split("."))):
+    kind = "new"
 else:
     try:
         import ensurepip, venv
-        kind = "good" if sys.version_info < (3, 14) else "new"
+        kind = "good"
     except ImportError:
         kind = "bare"
-print(kind)' 2>/dev/null || :
+print(kind)' "$2" 2>/dev/null || :
 }
 
-# find_python: sets python and kind to the best interpreter here, or to what PYTHON names.
+# find_python LOCK: sets python and kind to the best interpreter here, or to what PYTHON names.
 find_python() {
-    local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.14)
+    local candidate candidates=(python3 python3.{13,12,11,10,14,15}) newest
     [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
     local -A first=()
+    read -r _ _ _ _ newest _ <"$1" # its first line: # Python 3.10 to 3.13, on …
+    newest=${newest%,}
     for candidate in "${candidates[@]}"; do
-        kind=$(python_kind "$candidate")
+        kind=$(python_kind "$candidate" "$newest")
         [[ -z $kind || -n ${first[$kind]:-} ]] || first[$kind]=$candidate
         [[ $kind != good ]] || break
     done
-    for kind in good bare new; do
+    for kind in good bare; do
         python=${first[$kind]:-}
         [[ -z $python ]] || return 0
     done
+    [[ -z ${first[new]:-} ]] ||
+        fail "${first[new]} is Python $(python_version "${first[new]}"), too new: ${1#"$root/"} has packages for 3.10 to $newest" \
+            "name another one: PYTHON=/path/to/python$newest $0; when the packages are there: scripts/lock --upgrade"
     [[ -z ${PYTHON:-} ]] ||
         fail "PYTHON=$PYTHON is not Python 3.10 or newer" "name another one, or leave PYTHON unset to have one found"
     fail "no Python 3.10 or newer was found" \
@@ -79,6 +86,10 @@ explain() {
         *'No space left'* | *'Errno 28'* | *'Disk quota exceeded'* | *'Errno 122'*)
             fail "the disk is full: the packages did not fit into $2 or ${TMPDIR:-/tmp}" \
                 "free some space, or say TMPDIR=/a/larger/folder if it was ${TMPDIR:-/tmp}, then run this again" ;;
+        *'DO NOT MATCH THE HASHES'*)
+            fail "a package is not the one that scripts/locks names: its hash differs" \
+                "$(sed -n -E '/^ *[^ ]+==.* from /{ s/^ *//; s/ from .*//; p; q }' <<<"$1")" \
+                "do not install it by other means before you know why; scripts/lock --upgrade pins newer ones" ;;
         *'Max retries'* | *'connection broken'* | *'NewConnectionError'* | *'ReadTimeout'* | *'ProxyError'* | \
             *'SSLError'* | *'name resolution'* | *'(from versions: none)'*)
             fail "pip could not reach the package index" "$(sed -n -E '/^ *(WARNING: Retrying|ERROR)/ { s/^ *//; p; q }' <<<"$1")" \
@@ -102,29 +113,28 @@ install() {
     [[ $result == 0 ]] || explain "$output" "${1%/bin/python}"
 }
 
-# fingerprint FOLDER REQUIREMENT…: tells whether an environment is still what is wanted.
+# fingerprint FOLDER LOCK: tells whether an environment is still what is wanted.
 fingerprint() {
     {
-        printf '%s\n' "$root" "$(python_version "${PYTHON:-$1/bin/python}")" "${@:2}"
-        cat "$root/pyproject.toml"
+        printf '%s\n' "$root" "$(python_version "${PYTHON:-$1/bin/python}")" "$2"
+        cat "$root/pyproject.toml" "$root/scripts/locks/build.txt" "$root/scripts/locks/$2.txt"
     } | sha256sum
 }
 
-# make_environment FOLDER MIB REQUIREMENT…: an environment in FOLDER with these installed, from an empty one unless
-# an earlier run left what is wanted. MIB: the room it takes.
+# make_environment FOLDER MIB LOCK: an environment in FOLDER with this checkout and the packages of scripts/locks/LOCK.txt,
+# from an empty one unless an earlier run left what is wanted. MIB: the room it takes.
 make_environment() {
-    local folder=$1 mib=$2 stamp=$1.made-from free
-    shift 2
+    local folder=$1 mib=$2 lock=$3 locks=$root/scripts/locks stamp=$1.made-from free
     [[ ! -e $folder || -e $stamp ]] ||
         fail "$folder was not made by this script" "move it away, then run this again"
     { exec 9>>"$stamp"; } 2>/dev/null ||
         fail "$root cannot be written" "run this in a copy of your own"
     flock -n 9 || { say "Waiting for another run that is making $folder"; flock -w 1800 9; } ||
         fail "another run has been making $folder for half an hour" "end it, then run this again"
-    if [[ -s $stamp && $(<"$stamp") == "$(fingerprint "$folder" "$@")" ]]; then
+    if [[ -s $stamp && $(<"$stamp") == "$(fingerprint "$folder" "$lock")" ]]; then
         say "Using the environment in $folder"
     else
-        find_python
+        find_python "$locks/$lock.txt"
         free=$(df -Pk "$root" | awk 'NR == 2 { print int($4 / 1024) }')
         ((free >= mib)) ||
             fail "too little room in $root: $free MiB free, about $mib MiB needed" "free some space, then run this again"
@@ -133,14 +143,18 @@ make_environment() {
         if [[ $kind == bare ]]; then
             find_pip_wheel "$folder.pip"
             "$python" -m venv --clear --without-pip "$folder" || fail "the environment could not be made"
-            PYTHONPATH=$pip_wheel install "$folder/bin/python" pip
+            PYTHONPATH=$pip_wheel install "$folder/bin/python" --no-index "$pip_wheel"
             rm -rf "$folder.pip"
         else
             "$python" -m venv --clear "$folder" || fail "the environment could not be made"
         fi
-        say "Installing gridtf from this checkout, with $* (some minutes the first time)"
-        (cd "$root" && install "$folder/bin/python" --editable "$@")
-        fingerprint "$folder" "$@" >"$stamp"
+        say "Installing the packages of scripts/locks/$lock.txt, then gridtf from this checkout (some minutes the first time)"
+        # What a package is built with is pinned like the rest, so nothing is built in isolation. drmaa has no wheel.
+        local built=(--no-build-isolation --only-binary :all: --no-binary drmaa)
+        install "$folder/bin/python" --require-hashes --only-binary :all: -r "$locks/build.txt"
+        install "$folder/bin/python" --require-hashes "${built[@]}" -r "$locks/$lock.txt"
+        install "$folder/bin/python" --no-index --no-deps --no-build-isolation --editable "$root"
+        fingerprint "$folder" "$lock" >"$stamp"
     fi
     flock -u 9 # not only closed: what is started from here must not hold it
     exec 9>&-

