@@ -20,8 +20,10 @@ def _refuse_skip(report: Report) -> Report:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    return _refuse_skip((yield))
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    report.nodeid = item.nodeid.partition("@@")[0]  # without its group, as pytest takes it again
+    return _refuse_skip(report)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from gridtf import schedulers
+from tests.support.beds import beds_of
 from tests.support.fixtures import launch, program
 from tests.support.scheduler import FakeScheduler
 
@@ -30,6 +32,16 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     (home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(home / "tmp"))  # TensorFlow that is killed leaves files there
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist looks at its marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Where tests run side by side, those that use the same test bed stay together, and so do those of a file."""
+    if config.pluginmanager.has_plugin("xdist"):
+        for item in items:
+            beds = beds_of(item)
+            item.add_marker(pytest.mark.xdist_group(f"@{beds[0] if beds else item.path.relative_to(config.rootpath)}"))
+    return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""Test beds for the tests here: one for all of them, tidied after each test that has used it."""
+"""Test beds for the tests here: one of a kind for all of them, tidied after each test that has used it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.beds import beds_of
 from tests.support.cluster import Bed
 from tests.support.sgebed import GridEngineBed
 
 _HERE = Path(__file__).parent
-_BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "sge", "laggy_sge")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,7 +81,7 @@ def laggy_sge() -> Iterator[Bed]:
 @pytest.fixture(autouse=True)
 def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
     """The next test finds all hosts idle and no job."""
-    beds = [request.getfixturevalue(name) for name in _BEDS if name in request.fixturenames]
+    beds = [request.getfixturevalue(name) for name in beds_of(request.node)]
     yield
     for bed in beds:
         bed.tidy()

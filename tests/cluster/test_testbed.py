@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, HOSTS, Bed
-from tests.support.footprints import await_, footprint, processes_of, still_alive
+from tests.support.footprints import await_, footprint, left_by, processes_of, still_alive
 
 GPU_HOSTS = ("n1", "n2", "n3", "n4")
 
@@ -166,12 +166,13 @@ def test_constrained_devices() -> None:
             look = "echo $(cat /run/testbed/gpu[0-3] 2>&1 | grep -c permitted) $CUDA_VISIBLE_DEVICES"
             step = ["srun", "-n2", "--gpus-per-task=1", "bash", "-c", look]
             assert bed.run("login", *step).stdout.splitlines() == ["3 0"] * 2
-            assert footprint() - before
+            assert left_by(bed, before)
     except AssertionError as error:
         if Path("/sys/fs/cgroup/devices").exists():
             raise
         assert "no control groups of version 1 here" in str(error)
-    assert footprint() <= before
+    else:
+        assert not left_by(bed, before)
 
 
 def test_accounting() -> None:
@@ -218,7 +219,7 @@ def test_up_again_is_a_clean_restart_and_down_leaves_nothing(slurm: Bed, tmp_pat
         bed.down()
         assert not still_alive(new)
         assert not bed.state.exists()
-        assert footprint() <= before
+        assert not left_by(bed, before)
         bed.down()
     assert slurm.run("login", "srun", "hostname").stdout == "n1\n"
 
@@ -232,7 +233,7 @@ def test_an_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert failed.stderr.startswith("error: ctl: a daemon has ended: slurmctld, exit code 1\n")
     assert "cannot find sched plugin for sched/nonsense" in failed.stderr
     assert not bed.state.exists()
-    assert footprint() <= before
+    assert not left_by(bed, before)
 
 
 @pytest.mark.root
@@ -254,7 +255,7 @@ def test_an_up_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> No
         bed.down()
     assert not still_alive(known)
     assert not bed.state.exists()
-    assert footprint() <= before
+    assert not left_by(bed, before)
 
 
 @pytest.mark.root

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.footprints import await_, footprint, processes_of, still_alive
+from tests.support.footprints import await_, footprint, left_by, processes_of, still_alive
 from tests.support.sgebed import GridEngineBed
 
 sys.path.append(str(CHECKOUT / "scripts"))
@@ -164,7 +164,7 @@ def test_up_again_is_a_clean_restart_and_down_leaves_nothing(sge: Bed) -> None:
         bed.down()
         assert not still_alive(new)
         assert not bed.state.exists()
-        assert footprint() <= before
+        assert not left_by(bed, before)
     assert qsub(sge, script="hostname\n") == ["n1"]
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.cluster import Bed
+from tests.support.cluster import CHECKOUT, Bed
+
+sys.path.append(str(CHECKOUT / "scripts"))
+from testbeds import groups
 
 
 def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None:
@@ -23,10 +28,18 @@ def footprint() -> set[str]:
     """What a test bed could leave on this machine: mounts, links, devices, groups, users, files."""
     found = {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     found |= {f"group {path}" for path in Path("/sys/fs/cgroup").glob("*/gridtf-testbed-*")}
-    found |= {f"user {line}" for line in Path("/etc/passwd").read_text().splitlines()}
+    found |= {f"user {user.pw_name}" for user in pwd.getpwall() if user.pw_uid >= 1000}  # packages make others
     return found | {
         f"{folder}/{name}" for folder in ("/sys/class/net", "/dev", "/var/tmp") for name in os.listdir(folder)
     }
+
+
+def left_by(bed: Bed, before: set[str]) -> set[str]:
+    """What is there now and was not before, but for what plainly belongs to another test that runs meanwhile."""
+    new = footprint() - before
+    folders = {text for text in new if text.startswith("mount /tmp/") and not text.startswith(f"mount {bed.state}")}
+    groups_ = {text for text in new if text.startswith("group ") and not text.endswith(f"/{groups.name(bed.state)}")}
+    return new - folders - groups_
 
 
 def processes_of(bed: Bed) -> set[tuple[int, str]]:
