@@ -71,9 +71,15 @@ class Ended(TypedDict):
 # The nonce in most of them marks the records of one attempt: with another one a record is stale. It is no secret.
 
 
-class Opened(TypedDict):
+class _Attempt(TypedDict):
     nonce: str
     attempt: Annotated[int, range(1, 1 << 31)]
+
+
+class Opened(_Attempt, total=False):
+    scheduler: Word
+    job_id: Word
+    cluster: Word
 
 
 class PlannedJob(TypedDict):

@@ -23,6 +23,7 @@ from gridtf.files import user_name
 Record = dict[str, Any]
 RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
 JOINED = "join-"  # begins the name of the folder in which tasks that join by themselves meet
+OPENED = "opened.json"  # in that folder: which attempt rank 0 has opened there, and of which job
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"

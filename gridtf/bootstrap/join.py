@@ -28,6 +28,7 @@ from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageErr
 from gridtf.processes import die_with_parent
 from gridtf.rundir import (
     JOINED,
+    OPENED,
     RUN_ROOT,
     Attempt,
     Record,
@@ -60,12 +61,13 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     scheduler = spec.scheduler or schedulers.around_this_process(environ)
     holder = PortHolder()
-    job_id = environ.get("GRIDTF_JOB_ID") or _job_id(scheduler, member, environ)
+    known = _identity(scheduler, environ)
+    job_id = environ.get("GRIDTF_JOB_ID") or known.get("job_id", member.step)
     seen = dict(environ)
     claim = _own_gpus(scheduler, spec, tasks[member.rank], job_id, seen)
     mine = _own_record(member, claim, seen, holder)
     if member.rank == 0:
-        plan, shares, agreed = _lead(run, spec, member, tasks, scheduler, job_id, mine)
+        plan, shares, agreed = _lead(run, spec, member, tasks, {"scheduler": scheduler, **known}, job_id, mine)
         holder.release(mine["master_port"])  # programs that are not TensorFlow do not share ports
     else:
         plan, shares, agreed = _follow(run, spec, member, mine)
@@ -76,11 +78,14 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _job_id(scheduler: str, member: Member, environ: Mapping[str, str]) -> str:
+def _identity(scheduler: str, environ: Mapping[str, str]) -> Record:
+    """The job that this start is a part of, as its scheduler knows it; empty where nobody can be asked about it."""
+    if scheduler == "local":
+        return {}
     try:
-        return str(schedulers.get(scheduler).identity(environ)["job_id"])
+        return schedulers.get(scheduler).identity(environ)
     except SchedulerError:  # one that gridtf cannot talk to: what names the start is as good
-        return member.step
+        return {}
 
 
 def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -129,7 +134,7 @@ def _lead(
     spec: JobSpec,
     member: Member,
     tasks: tuple[PlacedTask, ...],
-    scheduler: str,
+    known: Record,
     job_id: str,
     mine: Record,
 ) -> _Meeting:
@@ -139,9 +144,9 @@ def _lead(
     if not new_folder(opened.parent):
         raise _used_before(member)
     attempt, nonce = run.new_attempt(), secrets.token_hex(8)
-    write_record(opened, {"attempt": attempt.number, "nonce": nonce})
+    write_record(opened, {"attempt": attempt.number, "nonce": nonce, **known})
     try:
-        return _gather(attempt, nonce, spec, member, tasks, scheduler, job_id, mine)
+        return _gather(attempt, nonce, spec, member, tasks, known["scheduler"], job_id, mine)
     except GridtfError as error:  # the others need not wait any longer
         told = {"nonce": nonce, "host": mine["host"], "what": error.what, "why": error.why, "hint": error.hint}
         with contextlib.suppress(GridtfError):
@@ -226,7 +231,7 @@ def _find(run: RunDir, spec: JobSpec, member: Member) -> tuple[Attempt, str]:
 
 def _opened(run: RunDir, member: Member) -> Path:
     """The record with which rank 0 opens the attempt. Its folder is made once: no two runs meet in it."""
-    return run.path / f"{JOINED}{member.step}" / "opened.json"
+    return run.path / f"{JOINED}{member.step}" / OPENED
 
 
 def _used_before(member: Member) -> RendezvousError:

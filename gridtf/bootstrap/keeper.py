@@ -16,10 +16,13 @@ from gridtf.bootstrap.heartbeat import Heartbeat
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.ports import PortHolder
+from gridtf.bootstrap.supervisor import COMPLETED, FAILED
 from gridtf.errors import GridtfError
+from gridtf.processes import signal_name
 from gridtf.rundir import Record
 
 _LONGEST_LOOK = 1.0
+_REAPED_WITHIN = 5.0  # seconds that the parent of a task may take to notice its end; until then nobody else knows it
 
 
 def leave(plan: TaskPlan, task: PlacedTask, member: str, parent: int, holder: PortHolder, locks: Sequence[int]) -> None:
@@ -71,7 +74,19 @@ def _keep(plan: TaskPlan, task: PlacedTask, member: str, parent: int) -> NoRetur
             select.select([watched], [], [], _LONGEST_LOOK)
         else:
             time.sleep(_LONGEST_LOOK)
-    state.update(state="ENDED", ended=time.time())  # how it ended only its parent, the scheduler, knows
+    state.update(_end(watched), ended=time.time())
     with contextlib.suppress(GridtfError):
         heartbeat.beat(now=True)
     os._exit(0)
+
+
+def _end(watched: int) -> Record:
+    """How the task has ended, as far as the kernel tells others than its parent."""
+    until = time.monotonic() + _REAPED_WITHIN
+    while watched >= 0 and time.monotonic() < until:
+        code = procfs.ended_how(watched)
+        if code is not None:
+            how = {"exit": code} if code >= 0 else {"signal": signal_name(-code)}
+            return {"state": COMPLETED if code == 0 else FAILED, **how}
+        time.sleep(0.02)
+    return {"state": "ENDED"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.observe.records import Records, read_submitted
+from gridtf.observe.records import Records, read_joined, read_submitted
 from gridtf.observe.state import JobView, decide, job_view
 from gridtf.rundir import Record, RunDir, names
 from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus
@@ -74,7 +74,7 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
     found: dict[RunDir, JobView] = {}
     for run in runs:
         try:
-            records[run] = read_submitted(run)
+            records[run] = read_submitted(run) or read_joined(run)
         except RunDirError as error:
             found[run] = unreadable(run, error)
 
@@ -88,12 +88,17 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
     for run, record in records.items():
         look(run, queue.get(_key(record)))
     # of those that have left the queue without a verdict, a site with accounting still knows more
-    lost = [run for run in records if found[run].state in ENDED and found[run].ended is None]
+    lost = [run for run, record in records.items() if _lost(found[run], queue.get(_key(record)))]
     history = _ask("accounting", [records[run] for run in lost])
     for run in lost:
         if status := history.get(_key(records[run])):
             look(run, status)
     return [found[run] for run in runs]
+
+
+def _lost(seen: JobView, queue: JobStatus | None) -> bool:
+    unknown_end = seen.state == UNKNOWN and seen.over and queue is not None and queue.gone  # of tasks that joined
+    return unknown_end or (seen.state in ENDED and seen.ended is None)
 
 
 def _key(record: Record | None) -> Key | None:

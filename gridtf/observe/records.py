@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gridtf import recordtypes
-from gridtf.rundir import BY_HAND, JOINED, Record, RunDir, names, read_private, read_record
+from gridtf.rundir import BY_HAND, JOINED, OPENED, Record, RunDir, names, read_private, read_record
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,14 @@ def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
     if own:
         return read_record(run.submitted, recordtypes.Submitted, own=True)
     return read_private(run.submitted, recordtypes.Submitted)
+
+
+def read_joined(run: RunDir) -> Record | None:
+    """The job in which the tasks of the latest attempt joined by themselves: its scheduler, and its id there."""
+    paths = [run.path / name / OPENED for name in names(run.path) if name.startswith(JOINED)]
+    records = [read_record(path, recordtypes.Opened, listed=True) for path in paths]
+    told = [record for record in records if record and "job_id" in record]
+    return max(told, key=lambda record: int(record["attempt"]), default=None)
 
 
 def own_script(submitted: Record) -> bool:

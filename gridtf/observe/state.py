@@ -9,6 +9,7 @@ from typing import Any
 
 from gridtf.errors import some
 from gridtf.observe.records import Records, own_script, read
+from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Record, RunDir
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -123,11 +124,11 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         attempt=records.attempt,
         phase=str((records.launcher or {}).get("phase", "")),
         started=None if standing.state == PENDING else verdict.get("started", min(starts, default=None)),
-        ended=verdict.get("ended") if over else standing.ended,
-        exit_code=verdict.get("exit_code", 1) if over else None,
+        ended=verdict.get("ended", standing.ended) if over else standing.ended,
+        exit_code=verdict.get("exit_code", int(standing.state != COMPLETED)) if over else None,
         tasks=tasks,
         cause=verdict.get("cause") if over else None,
-        in_queue=queue is not None and _has(queue) and own_script(submitted),
+        in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
     )
 
 
@@ -145,6 +146,8 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
             again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
             return _Standing(PENDING, "; ".join(part for part in (again, queue.reason) if part))
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
+    if records.joined:
+        return _of_joined(records, queue, now)
     if queue is None or (queue.state == UNKNOWN and not queue.gone):
         return _by_signs_of_life(records, queue, now)
     if queue.gone or queue.state in ENDED:
@@ -224,8 +227,6 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
         if abs(_age(launcher, now)) <= _patience(records):
             return _Standing(RUNNING, str(launcher.get("detail", "")))
         return _Standing(UNKNOWN, f"{_last_sign(launcher, now)}; {unasked}")
-    if records.joined:
-        return _of_joined(records, now)
     if records.attempt is not None or records.has_log:
         return _Standing(UNKNOWN, f"the job script has begun, its launcher has not been seen; {unasked}")
     if records.submitted is None:
@@ -233,20 +234,47 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
     return _Standing(PENDING, f"nothing of it has begun; {unasked}")
 
 
-def _of_joined(records: Records, now: float) -> _Standing:
-    """Tasks that joined by themselves: their keepers tell that they live, then that they have ended, but not how."""
-    states = [task.get("state") for record in records.hosts for task in record.get("tasks", {}).values()]
-    how = "how they end, only what started them knows: srun, mpirun or a script"
+def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standing:
+    """Tasks that joined by themselves: their keepers tell that they live and, where the kernel lets them know it, how
+    they have ended; else what became of the job that they are a part of has to do, once it has ended."""
+    tasks = {name: task for record in records.hosts for name, task in record.get("tasks", {}).items()}
     last = max(records.hosts, key=lambda record: float(record.get("time") or 0.0), default={})
-    age = _age(last, now)
+    at, age = float(last.get("time") or 0.0), _age(last, now)
+    running = any(task.get("state") == RUNNING for task in tasks.values())
     all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
-    if last and (age > _GIVEN_UP or (all_joined and RUNNING not in states)):
-        return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=float(last.get("time") or 0.0))
-    if RUNNING in states and abs(age) > _patience(records):  # which another host's clock can make believe
+    if last and all_joined and not running and (known := _by_their_ends(tasks)):
+        return replace(known, ended=at)
+    how = "how they end, only what started them knows: srun, mpirun or a script"
+    if queue is not None and queue.state in ENDED:
+        why = f", {queue.reason}" if queue.reason else ""
+        return _Standing(queue.state, f"its tasks joined by themselves; the job they were a part of has ended{why}")
+    over = bool(last) and (age > _GIVEN_UP or (all_joined and not running))
+    if over and queue is not None and not queue.gone:
+        if not _has(queue):
+            return _Standing(UNKNOWN, f"none of its tasks is alive any more; {queue.reason}")
+        return _Standing(
+            RUNNING, "none of its tasks is alive any more; how they ended is known when their job has ended"
+        )
+    if over:
+        return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=at)
+    if running and abs(age) > _patience(records):  # which another host's clock can make believe
         return _Standing(UNKNOWN, f"{_last_sign(last, now)}; {how}")
-    if RUNNING in states:
+    if running:
         return _Standing(RUNNING, "its tasks joined by themselves")
     return _Standing(UNKNOWN, f"its tasks are joining; {how}")
+
+
+def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
+    """What tasks that have all ended amount to: those that train have to end well. None where that is not known."""
+    train = {name: task for name, task in tasks.items() if TASK_TYPES[name.partition(":")[0]].trains}
+    failed = [(task.get("ended") or 0.0, name) for name, task in train.items() if task.get("state") == FAILED]
+    if failed:
+        name = min(failed)[1]
+        signal, code = train[name].get("signal"), train[name].get("exit")
+        return _Standing(FAILED, f"{name}: " + (f"killed by {signal}" if signal else f"exit code {code}"))
+    if all(task.get("state") == COMPLETED for task in train.values()):
+        return _Standing(COMPLETED, "all training tasks have exited with 0")
+    return None
 
 
 def _age(record: Record, now: float) -> float:

@@ -9,7 +9,17 @@ import pytest
 
 from gridtf.rundir import RunDir
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterscripts import ENTER, HOME, NODES, RUN, logs, nothing_left, one_gpu_each, told
+from tests.support.clusterscripts import (
+    ENTER,
+    HOME,
+    NODES,
+    RUN,
+    joined_tasks_ended,
+    logs,
+    nothing_left,
+    one_gpu_each,
+    told,
+)
 from tests.support.examples import stated_accuracy
 from tests.support.sgescripts import HOSTFILE, TASK, TELL, Folder, Job
 
@@ -50,8 +60,10 @@ def test_when_one_of_the_processes_that_join_fails_the_others_end(sge: Bed) -> N
     example = (CHECKOUT / "examples/sge_scripts/join.sh").read_text()
     (folder.path / "join.sh").write_text(example.replace("python train.py", "bash task.sh"))
     (folder.path / "task.sh").write_text("[ $RANK != 5 ] || exit 7; exec sleep 1000\n")
-    folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over(30)
+    job = folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over(30)
     nothing_left(sge)
+    (run,) = folder.runs(job.id)
+    joined_tasks_ended(folder, run, "worker:5: exit code 7", "the job they were a part of has ended", code=1)
 
 
 # --- gridtf_run

@@ -22,6 +22,7 @@ from tests.support.clusterscripts import (
     TELL,
     Batch,
     Folder,
+    joined_tasks_ended,
     logs,
     nothing_left,
     one_gpu_each,
@@ -52,6 +53,8 @@ def test_example(slurm: Bed, script: str) -> None:
     tasks = told(job.output + "\n".join(logs(run)))
     one_gpu_each(tasks, 8)
     assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
+    if script == "join.sh":
+        joined_tasks_ended(folder, run, "COMPLETED", "the job they were a part of has ended", code=0)
 
 
 # --- gridtf_run

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from gridtf.procfs import alive
 from gridtf.rundir import RunDir, read_record
 from tests.support.jobs import gone, until
 from tests.support.joining import Rank
+from tests.support.python import ENDS_ARE_TOLD, environment
 
 Join = Callable[..., Rank]
 
@@ -134,6 +137,29 @@ def test_what_is_left_in_the_run_directory(join: Join) -> None:
     ranks[1].end()
     gone(keeper)
     assert (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]["state"] != "RUNNING"
+
+
+def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> None:
+    """Where the kernel tells the keepers; else that nobody knows it."""
+    ranks = [join(rank, 2) for rank in range(2)]
+    keepers = [keeper_of(rank, number) for number, rank in enumerate(ranks)]
+    run = run_of(ranks[0])
+    assert ranks[0].end() == (0, "")
+    ranks[1].process.kill()
+    ranks[1].process.wait(30)
+    gone(*keepers)
+    wait = [sys.executable, "-m", "gridtf", "wait", str(run.path)]
+    done = subprocess.run(wait, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert ("worker:1: killed by SIGKILL" if ENDS_ARE_TOLD else "only what started them knows") in done.stdout
+    (well,) = [join(0, 1, word="well")]
+    keeper, run = keeper_of(well, 0), run_of(well)
+    assert well.end() == (0, "")
+    gone(keeper)
+    wait[-1] = str(run.path)
+    assert subprocess.run(wait, env=environment(), capture_output=True, timeout=60).returncode == (
+        0 if ENDS_ARE_TOLD else 1
+    )
 
 
 def test_the_keeper_survives_signals_that_are_meant_for_the_task(join: Join) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gridtf.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, PATH, SHARED, Bed
+from tests.support.python import ENDS_ARE_TOLD
 
 NODES = ("n1", "n2", "n3", "n4")
 HOME = f"{SHARED}/home/alice"
@@ -97,6 +98,20 @@ class Folder:
     def tasks(self, job_id: str) -> dict[str, Task]:
         """What the tasks of the last run of a job have said."""
         return told("\n".join(logs(self.runs(job_id)[-1])))
+
+
+def joined_tasks_ended(folder: Folder, run: RunDir, known: str, by_job: str, *, code: int) -> None:
+    """What gridtf wait says of tasks that joined by themselves: where the kernel tells how they have ended, and where
+    it does not, so that what became of their job has to do."""
+    wait = ["bash", "-c", 'gridtf wait "$1"; echo "code=$?"', "-", folder.bed.seen(run.path)]
+    said = folder.run(*wait)
+    assert (known if ENDS_ARE_TOLD else by_job) in said, said
+    assert said.endswith(f"code={code}\n"), said
+    for path in run.attempt(1).state.iterdir():
+        path.write_text(re.sub(r'"state": *"(COMPLETED|FAILED)"', '"state": "ENDED"', path.read_text()))
+    said = folder.run(*wait)
+    assert by_job in said, said
+    assert said.endswith(f"code={code}\n"), said
 
 
 def logs(run: RunDir) -> list[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+
+# Whether the kernel tells others than its parent how a process has ended (PIDFD_INFO_EXIT).
+ENDS_ARE_TOLD = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 15)
 
 
 def python(code: str, *arguments: object) -> list[str]:

@@ -204,14 +204,18 @@ def test_without_the_queue_and_without_a_launcher() -> None:
 # --- tasks that joined by themselves
 
 
-def joined(*ranks: str, age: float = 1.0) -> JobView:
+def joined(*ranks: str | dict[str, object], age: float = 1.0, queue: JobStatus | None = None) -> JobView:
     """ranks: the states of worker:0 and worker:1, as far as their keepers have told them."""
     hosts = tuple(
-        {"nonce": NONCE, "time": NOW - age, "tasks": {f"worker:{index}": {"state": state}}}
+        {
+            "nonce": NONCE,
+            "time": NOW - age,
+            "tasks": {f"worker:{index}": state if isinstance(state, dict) else {"state": state}},
+        }
         for index, state in enumerate(ranks)
     )
     two = {**plan(), "tasks": plan()["tasks"][:2]}
-    return view(None, submitted=None, joined=True, launcher=None, plan=two, hosts=hosts)
+    return view(queue, submitted=None, joined=True, launcher=None, plan=two, hosts=hosts)
 
 
 def test_tasks_that_joined_run_as_long_as_one_of_them_lives() -> None:
@@ -225,6 +229,48 @@ def test_how_tasks_that_joined_have_ended_is_never_guessed() -> None:
         assert "none of its tasks is alive any more; how they end, only what started them knows" in seen.reason
     assert joined("ENDED", "ENDED").ended == NOW - 1
     assert task_states(joined("ENDED", "RUNNING", age=3601)) == {"worker:0": "ENDED", "worker:1": UNKNOWN}
+
+
+WELL = {"state": COMPLETED, "exit": 0, "ended": NOW - 2}
+
+
+@pytest.mark.parametrize(
+    ("ends", "state", "reason"),
+    [
+        ([WELL, WELL], COMPLETED, "all training tasks have exited with 0"),
+        ([WELL, {"state": FAILED, "exit": 7, "ended": NOW - 3}], FAILED, "worker:1: exit code 7"),
+        (
+            [{"state": FAILED, "signal": "SIGTERM", "ended": NOW - 2}, {"state": FAILED, "exit": 1, "ended": NOW - 9}],
+            FAILED,
+            "worker:1: exit code 1",
+        ),
+        ([{"state": FAILED, "signal": "SIGSEGV", "ended": NOW}, "ENDED"], FAILED, "worker:0: killed by SIGSEGV"),
+    ],
+)
+@pytest.mark.parametrize("queue", [None, JobStatus(RUNNING), JobStatus(FAILED), GONE])
+def test_where_the_kernel_tells_how_tasks_that_joined_have_ended_nobody_else_is_believed(
+    ends: list[dict[str, object]], state: str, reason: str, queue: JobStatus | None
+) -> None:
+    seen = joined(*ends, queue=queue)
+    assert (seen.state, seen.reason, seen.over, seen.ended) == (state, reason, True, NOW - 1)
+    assert seen.exit_code == (0 if state == COMPLETED else 1)
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELLED])
+@pytest.mark.parametrize("ends", [("ENDED", "ENDED"), (WELL, "ENDED"), ("RUNNING", "ENDED")])
+def test_else_what_became_of_their_job_tells_it(state: str, ends: tuple[str, str]) -> None:
+    seen = joined(*ends, queue=JobStatus(state, "why"))
+    assert (seen.state, seen.over, seen.exit_code) == (state, True, int(state != COMPLETED))
+    assert seen.reason == "its tasks joined by themselves; the job they were a part of has ended, why"
+
+
+def test_as_long_as_their_job_goes_on_it_may_yet_be_known_how_tasks_that_joined_ended() -> None:
+    seen = joined("ENDED", "ENDED", queue=JobStatus(RUNNING))
+    assert (seen.state, seen.over) == (RUNNING, False)
+    unanswered = joined("ENDED", "ENDED", queue=JobStatus(UNKNOWN, "the controller does not answer"))
+    assert (unanswered.state, unanswered.over) == (UNKNOWN, False)
+    forgotten = joined("ENDED", "ENDED", queue=GONE)
+    assert (forgotten.state, forgotten.over, forgotten.exit_code) == (UNKNOWN, True, None)
 
 
 @pytest.mark.parametrize("age", [90, -90, 600])

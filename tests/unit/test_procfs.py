@@ -13,6 +13,7 @@ import pytest
 
 from gridtf import processes, procfs
 from tests.support.jobs import until
+from tests.support.python import ENDS_ARE_TOLD
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -129,3 +130,15 @@ def test_names_and_ancestors() -> None:
     assert list(procfs.ancestors(above[0])) == above[1:]
     assert procfs.name(os.getpid()) == Path("/proc/self/comm").read_text().strip()
     assert (procfs.name(2**30), list(procfs.ancestors(2**30))) == ("", [])
+
+
+@pytest.mark.parametrize(("ends", "how"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -signal.SIGKILL)])
+def test_how_a_process_has_ended_is_known_to_more_than_its_parent(start: Start, ends: str, how: int) -> None:
+    process = start("bash", "-c", f"read -r _; {ends}", stdin=subprocess.PIPE)
+    watched = os.pidfd_open(process.pid)
+    try:
+        assert procfs.ended_how(watched) is None
+        process.communicate(b"\n", timeout=30)  # reaps it
+        assert procfs.ended_how(watched) == (how if ENDS_ARE_TOLD else None)
+    finally:
+        os.close(watched)
