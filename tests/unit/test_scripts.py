@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -198,8 +199,13 @@ def test_scripts_test_checks_then_hands_over_to_pytest(checkout: Path) -> None:
     assert done.returncode == 5
 
 
+# a plain pytest has no pytest-xdist, scripts/test has
+_WAYS = [[], *[["-n2", "--dist=loadgroup"]] * (importlib.util.find_spec("xdist") is not None)]
+
+
+@pytest.mark.parametrize("way", _WAYS, ids=" ".join)
 @pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
-def test_ci_allows_no_skip(tmp_path: Path, ci: str, code: int) -> None:
+def test_ci_allows_no_skip(tmp_path: Path, ci: str, code: int, way: list[str]) -> None:
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
@@ -209,7 +215,7 @@ def test_ci_allows_no_skip(tmp_path: Path, ci: str, code: int) -> None:
         "def test_fails_as_expected(): raise ValueError\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *way, "test_it.py"],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "CI": ci},
         capture_output=True,
@@ -219,3 +225,4 @@ def test_ci_allows_no_skip(tmp_path: Path, ci: str, code: int) -> None:
     )
     assert done.returncode == code, done.stdout
     assert ("must not be skipped where CI=true: Skipped: no such thing here" in done.stdout) == bool(ci)
+    assert ("FAILED test_it.py::test_skips - " in done.stdout) == bool(ci)
