@@ -97,8 +97,10 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
 
 
 def _lost(seen: JobView, queue: JobStatus | None) -> bool:
-    unknown_end = seen.state == UNKNOWN and seen.over and queue is not None and queue.gone  # of tasks that joined
-    return unknown_end or (seen.state in ENDED and seen.ended is None)
+    """Whether it has left the queue, and nothing in its run directory says how it ended."""
+    if seen.state in ENDED:
+        return seen.ended is None
+    return queue is not None and queue.gone  # its tasks joined by themselves
 
 
 def _key(record: Record | None) -> Key | None:

@@ -248,7 +248,9 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     if queue is not None and queue.state in ENDED:
         why = f", {queue.reason}" if queue.reason else ""
         return _Standing(queue.state, f"its tasks joined by themselves; the job they were a part of has ended{why}")
-    over = bool(last) and (age > _GIVEN_UP or (all_joined and not running))
+    silent = abs(age) > _patience(records)  # which another host's clock can make believe
+    forgotten = silent and queue is not None and queue.gone
+    over = bool(last) and (age > _GIVEN_UP or forgotten or (all_joined and not running))
     if over and queue is not None and not queue.gone:
         if not _has(queue):
             return _Standing(UNKNOWN, f"none of its tasks is alive any more; {queue.reason}")
@@ -257,7 +259,7 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
         )
     if over:
         return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=at)
-    if running and abs(age) > _patience(records):  # which another host's clock can make believe
+    if running and silent:
         return _Standing(UNKNOWN, f"{_last_sign(last, now)}; {how}")
     if running:
         return _Standing(RUNNING, "its tasks joined by themselves")
