@@ -46,7 +46,9 @@ class NotFoundError(GridtfError):
 
 
 class RunDirError(GridtfError):
-    """The run directory cannot be read or written."""
+    """The run directory cannot be read or written. number: of the error, as errno(3) has it, where there is one."""
+
+    number: int | None = None
 
 
 class OutputError(GridtfError):
@@ -67,6 +69,10 @@ class SchedulerError(GridtfError):
 
 class MaybeSubmittedError(SchedulerError):
     """Nobody knows whether the scheduler has taken the job; if it has, the job needs its run directory."""
+
+
+class ToldToEndError(GridtfError):
+    """Agents were told to end from outside, as a scheduler does that ends a job or a part of it."""
 
 
 class HostLostError(GridtfError):

@@ -109,6 +109,19 @@ def at_end(descriptor: int) -> bool:
         return True
 
 
+def allow_open_files(count: int) -> int:
+    """Raise our limit on open files, which children inherit, to this where it is lower; gives what it is then."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return count
+    if soft < count:
+        soft = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
+
+
 def reap() -> dict[int, int]:
     """Collect every child that has ended: pid -> exit code, or minus the signal."""
     ended: dict[int, int] = {}

@@ -189,6 +189,9 @@ class Contract(_Members, total=False):
 class Launcher(TypedDict, total=False):
     host: str
     pid: Pid
+    start: Count | None
+    boot: str
+    began: float
     phase: str
     detail: str
     beat: Count
@@ -215,6 +218,7 @@ class _Gone(TypedDict):
 class Gone(_Gone, total=False):
     orphaned: bool
     signal: int
+    unheard: bool
 
 
 class _HostState(TypedDict):
@@ -234,6 +238,7 @@ class HostState(_HostState, total=False):
 class Stop(TypedDict, total=False):
     state: str
     reason: str
+    task: str | None
 
 
 class Cause(TypedDict):
@@ -253,7 +258,7 @@ class Verdict(_Verdict, total=False):
     reason: str
     hint: str
     cause: Cause | None
-    again: bool
+    again: bool | None
     started: float
     ended: float
     exit_code: int

@@ -390,5 +390,14 @@ def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
     if verb in ("list", "read"):
         hint = "ask its owner to let you read it" if isinstance(error, PermissionError) else ""
     problem = RunDirError(f"cannot {verb} {path}: {error.strerror or error}", hint=hint)
-    problem.__cause__ = error
+    problem.number = error.errno
     return problem
+
+
+# What a disk that is full for a moment says, and a file server that is busy or just being restarted.
+_MOMENTARY = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
+
+
+def may_pass(error: RunDirError) -> bool:
+    """Whether what was refused may be granted a little later."""
+    return error.number in _MOMENTARY

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gridtf import __version__, processes, recordtypes, schedulers
-from gridtf.bootstrap import environment, rendezvous, sent
+from gridtf.bootstrap import environment, rendezvous, sent, stalled
 from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_WRITE, NoLauncherError, NoRunDirError
-from gridtf.bootstrap.heartbeat import Heartbeat, Watch, next_look
+from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, next_look
+from gridtf.bootstrap.limits import need_open_files
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
@@ -71,11 +72,14 @@ class Agent:
         self.supervisor = Supervisor([])
         self.heartbeat: Heartbeat | None = None
         self._watch: Watch | None = None
+        self._patience: Patience | None = None
+        self._launcher: Record | None = None  # what it said last
         self._listened = float("-inf")
         self._parent = os.getppid()
         self._ignored: frozenset[int] = frozenset()  # signals by which the scheduler warns
         self._waits = ""  # what for, before there is anything to publish
         self._over = False  # whether nobody of ours is left
+        self._told = False  # by the launcher, that it is over
         self._reported = 0.0  # when the launcher was last told of a task's end
         self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
 
@@ -92,7 +96,8 @@ class Agent:
             self.attempt.host_state(self.host), self._record, len(plan.hosts), plan.spec.heartbeat_timeout
         )
         scheduler = schedulers.get(plan.scheduler)
-        self._watch = Watch(plan.spec.heartbeat_timeout, lambda: scheduler.suspended(os.environ))
+        self._watch = Watch(plan.spec.heartbeat_timeout, lambda: bool(scheduler.suspended(os.environ)))
+        self._patience = Patience(plan.spec.heartbeat_timeout)
         try:
             with PortHolder() as holder:
                 try:
@@ -101,7 +106,7 @@ class Agent:
                     self._say_goodbye(told.number)
                 except NoLauncherError:  # which may only have been stopped, and come back
                     what = f"the agent on host {self.host} {EXITS[NoLauncherError.code]}"
-                    self._gone = {"what": what, "why": "", "hint": ""}
+                    self._gone = {"what": what, "why": "", "hint": "", "unheard": True}
                     raise
                 finally:
                     # whatever happened, nobody of ours stays
@@ -109,6 +114,7 @@ class Agent:
                     self._over = not left
         finally:
             self._beat_if_possible(now=True)
+            self._see_to_launcher(scheduler)
         if left:
             processes.tell(f"agent on {self.host}: processes that KILL did not end: {left}")
             return LEFTOVERS
@@ -121,6 +127,7 @@ class Agent:
         claim = scheduler.grant(os.environ, plan.spec, needed, owner, self._wait_for_gpus)
         self._waits, self._ignored = "", scheduler.warnings
         keep = [*keep, *claim.descriptors]  # its tasks hold the locks on after an agent that is killed
+        need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, claim.gpus)
         master_port = self._publish(plan, mine, holder, shares)
         meeting = self._rendezvous(len(plan.hosts))
@@ -178,8 +185,11 @@ class Agent:
 
     def _rendezvous(self, hosts: int) -> rendezvous.Rendezvous:
         # The launcher names who is missing and ends the wait; this limit is for a launcher that is gone.
+        assert self._patience is not None
         for _ in self._waiting(self.start_timeout + 60, hosts):
-            meeting = rendezvous.read(self.attempt, self.nonce)
+            meeting = None
+            with self._patience.trying():
+                meeting = rendezvous.read(self.attempt, self.nonce)
             if meeting is not None:
                 return meeting
             self._beat()
@@ -228,8 +238,8 @@ class Agent:
             if changed and self.supervisor.maybe_told():
                 for _ in self._waiting(_AT_ONCE):  # raises when we get it as well
                     pass
-            self._beat(now=changed)
-            self._reported = time.time() if changed else self._reported
+            told = self._beat(now=changed)
+            self._reported = time.time() if told else self._reported
             self._listen()
 
     # --- telling and listening
@@ -240,24 +250,54 @@ class Agent:
         more = {name: what for name, what in (("gone", self._gone), ("waits", self._waits)) if what}
         return {**who, "tasks": tasks, "over": self._over, **more}
 
-    def _beat(self, *, now: bool = False) -> None:
-        """Tell the launcher how we are, at most once an interval unless now."""
+    def _beat(self, *, now: bool = False) -> bool:
+        """Tell the launcher how we are, at most once an interval unless now; gives whether we have."""
         assert self.heartbeat is not None
-        self.heartbeat.beat(now=now)
+        return self.heartbeat.beat(now=now)
 
     def _listen(self) -> None:
         """Whether the launcher says stop, or is heard of no more; both raise. Looks at most once a second."""
-        assert self._watch is not None
+        assert self._watch is not None and self._patience is not None and self.heartbeat is not None
         if time.monotonic() - self._listened < _LISTENING:
             return
         self._listened = time.monotonic()
-        if self._stopped():
-            raise _ToldToStop
+        with self._patience.trying():
+            if self._stopped():
+                raise _ToldToStop
+            self._hear()
+        if self._watch.lost():
+            # where nothing can be written, the launcher may not be able to either
+            silent = NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
+            raise self._patience.trouble or self.heartbeat.trouble or silent
+
+    def _hear(self) -> None:
+        """Note what the launcher says."""
+        assert self._watch is not None
         launcher = read_record(self.attempt.launcher, recordtypes.Launcher, nonce=self.nonce, own=True)
         if launcher is not None:
+            self._launcher = launcher
             self._watch.heard(launcher.get("beat"))
-        if self._watch.lost():
-            raise NoLauncherError(f"the launcher has not been heard of for {self._watch.limit:.0f} s")
+
+    def _see_to_launcher(self, scheduler: Scheduler) -> None:
+        """All is over here: see to it that a launcher on this host which stands still does not go on holding hosts.
+
+        One that has told us to end is well; one that is only slow has time until it is lost, and then some more.
+        """
+        assert self._watch is not None and self.heartbeat is not None
+        soon, woken, stopped = 3 * self.heartbeat.interval, 0.0, False
+        while (launcher := self._launcher) is not None and stalled.lives_here(launcher) and not self._told:
+            with contextlib.suppress(GridtfError):
+                self._hear()
+                self._told = self._stopped()
+            silence = self._watch.silence()
+            if not woken and silence < soon:
+                return
+            if woken and min(silence, time.monotonic() - woken) > _TO_WAKE:
+                stalled.end(self.attempt, launcher, silence, stopped=stopped)
+                return
+            if not woken and self._watch.lost() and scheduler.suspended(os.environ) is False:
+                woken, stopped = time.monotonic(), stalled.wake(launcher)
+            self._told = processes.wait_for_signal(_LISTENING) == TOLD or self._told
 
     def _stopped(self) -> bool:
         return read_record(self.attempt.stop, recordtypes.Stop, nonce=self.nonce, own=True) is not None
@@ -270,6 +310,7 @@ class Agent:
 
     def _say_goodbye(self, number: int | None) -> None:
         """A signal ends us. Mostly the launcher has said why; else the whole job is to end, or just this host's."""
+        self._told = number in (None, TOLD)
         if number is None or (number == TOLD and self._stopped()):
             self.supervisor.excuse(self._reported)
             return
@@ -294,6 +335,9 @@ class Agent:
 
 # How long a host may take to list the run directory in the folder above it: it was made before the job was started.
 _UNSHARED = 15.0
+
+# How long a launcher that was woken may take to say something, in seconds.
+_TO_WAKE = 10.0
 
 # How often to look for the launcher's word, in seconds; with many hosts, heartbeats are rarer.
 _LISTENING = 1.0

@@ -1,4 +1,4 @@
-"""Signs of life: a record that is written again and again, and a watch over somebody else's.
+"""Signs of life: a record that is written again and again, a watch over somebody else's, and patience with the disk.
 
 Clocks of hosts differ, so a watch trusts no time stamp: it notes, by its own clock, when the counter last changed.
 """
@@ -6,10 +6,13 @@ Clocks of hosts differ, so a watch trusts no time stamp: it notes, by its own cl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from gridtf.rundir import Record, write_record
+from gridtf import processes
+from gridtf.errors import RunDirError
+from gridtf.rundir import Record, may_pass, write_record
 
 _FASTEST = 1.0
 _SLOWEST = 10.0
@@ -20,6 +23,38 @@ def interval(hosts: int, timeout: float) -> float:
     return min(max(_FASTEST, min(hosts / 64, _SLOWEST)), timeout / 4)
 
 
+class Patience:
+    """Bears with a run directory that refuses for a while, as a full disk does or a file server that is restarted.
+
+    timeout: seconds of silence after which the other side takes us for lost: we give up a little earlier, and say why.
+    trouble: the refusal that is borne just now.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._limit = 0.75 * timeout
+        self._since = 0.0
+        self.trouble: RunDirError | None = None
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        """To read or to write: ends what is in the block where that is refused, raises RunDirError when it is for
+        good."""
+        now = time.monotonic()
+        try:
+            yield
+        except RunDirError as error:
+            if not may_pass(error):
+                raise
+            if self.trouble is None:
+                self._since = now
+                processes.tell(f"{error.what}; trying again for {self._limit:g} s")
+            self.trouble = error
+            if now - self._since > self._limit:
+                raise
+        else:
+            self.trouble = None
+
+
 class Heartbeat:
     """Writes record() to path with a counter, at most once an interval unless it is asked to write now."""
 
@@ -27,17 +62,24 @@ class Heartbeat:
         self.interval = interval(hosts, timeout)
         self._path = path
         self._record = record
+        self._patience = Patience(timeout)
         self._count = 0
         self._last = float("-inf")
 
+    @property
+    def trouble(self) -> RunDirError | None:
+        """Why the last one could not be written, where that may pass."""
+        return self._patience.trouble
+
     def beat(self, *, now: bool = False) -> bool:
-        """Write if it is time, or now. True when it has written."""
+        """Write if it is time, or now. True when it has written. Raises RunDirError when that is refused for good."""
         if not now and time.monotonic() - self._last < self.interval * 0.9:
             return False
         self._last = time.monotonic()
         self._count += 1
-        write_record(self._path, {**self._record(), "beat": self._count, "time": time.time()}, indent=None)
-        return True
+        with self._patience.trying():
+            write_record(self._path, {**self._record(), "beat": self._count, "time": time.time()}, indent=None)
+        return self.trouble is None
 
 
 class Watch:

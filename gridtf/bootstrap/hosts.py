@@ -7,15 +7,29 @@ import time
 from collections.abc import Callable, Sequence
 
 from gridtf import recordtypes
-from gridtf.bootstrap.exits import EXITS
-from gridtf.bootstrap.heartbeat import Watch, interval
-from gridtf.errors import GridtfError, HostLostError
+from gridtf.bootstrap import agentslog
+from gridtf.bootstrap.exits import EXITS, NO_LAUNCHER
+from gridtf.bootstrap.heartbeat import Patience, Watch, interval
+from gridtf.errors import GridtfError, HostLostError, ToldToEndError, some
 from gridtf.processes import signal_name, wait_for_signal
 from gridtf.rundir import Attempt, Record, names, read_record
 from gridtf.schedulers.base import AgentEnd, AgentHandle
+from gridtf.tail import last_lines
 
 # What one scheduler tells several processes it tells them within this, in seconds.
 _A_MOMENT = 2.0
+
+
+class UnheardError(GridtfError):
+    """Agents have heard no more from us."""
+
+
+class AgentEndedError(GridtfError):
+    """An agent that could not start or go on. cause: as in a verdict, where the log is that of the agents."""
+
+    def __init__(self, what: str, *, why: str, hint: str, cause: Record) -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.cause = cause
 
 
 class Hosts:
@@ -42,6 +56,7 @@ class Hosts:
         self.waits: dict[str, str] = {}
         self._handles = handles
         self._pause = pause
+        self._patience = Patience(limit)
         self._watches: dict[str, Watch] = {}
         self._gone: dict[str, Record] = {}  # host -> why its agent has left
         self._over: set[str] = set()  # hosts where nobody of the job is left
@@ -51,7 +66,11 @@ class Hosts:
         self._watches = {host: Watch(self._limit) for host in self.names}
 
     def read(self) -> None:
-        """Read what the hosts say."""
+        """Read what the hosts say. Raises RunDirError when that is refused for good."""
+        with self._patience.trying():
+            self._read()
+
+    def _read(self) -> None:
         attempt = self._attempt
         there = set(names(attempt.state))
         for host in self.names:
@@ -88,6 +107,8 @@ class Hosts:
             raise GridtfError(f"the agent on host {host} has ended all that ran there", hint="was it told to by hand?")
         for host, watch in self._watches.items():
             if watch.silence() > watch.limit:
+                if self._patience.trouble is not None:  # it is we who cannot read what they say
+                    raise self._patience.trouble
                 raise HostLostError(
                     f"host {host} has not been heard of for {watch.limit:g} s",
                     hint="has the host crashed, or lost its network or the shared file system?",
@@ -152,20 +173,34 @@ class Hosts:
             for end in filter(None, (handle.poll() for handle in self._handles)):
                 if end.host and end.code:
                     raise self._ended(end)
+            raise self._told()
         gone = min(self._gone.values(), key=lambda gone: "signal" in gone)
-        raise GridtfError(gone["what"], why=gone["why"], hint=gone["hint"])
+        kind = UnheardError if gone.get("unheard") else GridtfError
+        raise kind(gone["what"], why=gone["why"], hint=gone["hint"])
+
+    def _told(self) -> ToldToEndError:
+        hosts = sorted(self._gone)
+        agents = "the agent on host" if len(hosts) == 1 else "the agents on hosts"
+        how = "/".join(sorted({signal_name(gone["signal"]) for gone in self._gone.values()}))
+        what = f"{agents} {some(hosts)} {'was' if len(hosts) == 1 else 'were'} told to end by {how}"
+        return ToldToEndError(what, hint="by the scheduler, which does so when it ends a job, or by hand")
 
     def _ended(self, end: AgentEnd) -> GridtfError:
         if end.error is not None:
             return end.error
         who = f"the agent on host {end.host}" if end.host else "an agent"
-        if end.code < 0:
-            how = f"was killed by {signal_name(-end.code)}"
-        else:
-            how = EXITS.get(end.code, f"ended with exit code {end.code}")
+        killed = signal_name(-end.code) if end.code < 0 else None
+        how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
         attempt = self._attempt
         log = attempt.agents_log if attempt.agents_log.name in names(attempt.path) else attempt.run.log
-        return GridtfError(f"{who} {how}", why="; ".join(end.words), hint=f"see {log}")
+        lines = [] if killed else agentslog.telling(last_lines(log), end.host)
+        why = "; ".join(end.words) or agentslog.cause(lines)
+        hint = agentslog.advice(why) or f"see {log}"
+        if end.code == NO_LAUNCHER:
+            return UnheardError(f"{who} {how}", why=why, hint=hint)
+        exit_code = None if killed else end.code
+        cause = {"task": None, "host": end.host, "exit": exit_code, "signal": killed, "log": str(log), "tail": lines}
+        return AgentEndedError(f"{who} {how}", why=why, hint=hint, cause=cause)
 
 
 def look_again(hosts: int, age: float) -> float:

@@ -16,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import processes, recordtypes
+from gridtf import processes, procfs, recordtypes
 from gridtf.bootstrap import verdict
 from gridtf.bootstrap.call import agent_call
-from gridtf.bootstrap.heartbeat import Heartbeat, next_look
-from gridtf.bootstrap.hosts import Hosts, look_again
+from gridtf.bootstrap.heartbeat import Heartbeat, Patience, next_look
+from gridtf.bootstrap.hosts import AgentEndedError, Hosts, UnheardError, look_again
+from gridtf.bootstrap.limits import need_open_files
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError
+from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
@@ -68,6 +69,9 @@ class Launcher:
         self.plan: TaskPlan | None = None
         self._met = False
         self._phase, self._detail = "allocating", "learning the allocation"
+        self._self = {"pid": os.getpid(), "start": procfs.start_time(os.getpid()), "boot": procfs.boot_id()}
+        self._seen_alive = time.monotonic()
+        self._stood_still = 0.0  # seconds: the longest time that went by without us
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, 1, spec.heartbeat_timeout)
         self.hosts: Hosts | None = None
 
@@ -79,14 +83,16 @@ class Launcher:
         except _ToldToEnd as told:
             end = self._ended_by(told.number)
         except GridtfError as error:
-            state = NODE_FAIL if isinstance(error, HostLostError) else FAILED
-            end = Verdict(state, error.what, why=error.why, hint=error.hint)
+            end = self._ended_for(error)
         except Exception as error:  # whatever else goes wrong, the tasks end and status can tell
             import traceback
 
             processes.tell(traceback.format_exc())
             end = Verdict(FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
         end = self._stop(end)
+        if deserted := self.scheduler.deserted():
+            freed = f"{deserted}, so gridtf cancels the job, which would hold its hosts"
+            end = replace(end, why="; ".join(filter(None, (end.why, freed))))
         record = end.record(self.nonce, self.started, time.time())
         processes.tell(end.text())
         try:
@@ -96,15 +102,19 @@ class Launcher:
             return end.exit_code or 1
         with contextlib.suppress(GridtfError):
             self._say("ended", end.reason)
+        if deserted:
+            self._cancel()
         return end.exit_code
 
     # --- the way to the end
 
     def _attempt(self) -> Verdict:
+        need_open_files(0)
         self._heartbeat.beat(now=True)
         allocation = self.scheduler.allocation(self.environ, self.spec, self._wait_for_allocation)
         if len(allocation.hosts) > 1 and self.scheduler.name != "local" and (why := shared.unseen(self.run.path)):
             raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=shared.HINT)
+        need_open_files(2 * len(allocation.hosts))  # a process and a pipe, or srun's connection, each
         call = agent_call(self.attempt, self.nonce, self.spec.start_timeout)
         agents = self.scheduler.start_agents(allocation, call, self.environ)
         hosts = [host.name for host in allocation.hosts]
@@ -144,8 +154,13 @@ class Launcher:
         from gridtf.bootstrap import rendezvous
 
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
+        patience = Patience(self.spec.heartbeat_timeout)
         begin = time.monotonic()
-        while not collector.poll():
+        while True:
+            with patience.trying():
+                collector.poll()
+            if not collector.missing:
+                break
             hosts.check()
             missing = list(collector.missing.values())
             waited = time.monotonic() - begin
@@ -194,7 +209,6 @@ class Launcher:
                 left = f"{verdict.some(now.early)} ended, waiting for {verdict.some(now.awaited)}"
                 left += f" {leaders}" if now.leader else ""
                 self._say("running", f"{started}; {left}" if now.early else started)
-            self._heartbeat.beat()
             self._pause(look_again(len(plan.hosts), time.monotonic() - begin))
 
     # --- waiting
@@ -203,12 +217,15 @@ class Launcher:
         if why != self._detail:
             processes.tell(why)
         self._say("allocating", why)
-        self._heartbeat.beat()
         self._pause(seconds)
 
     def _pause(self, seconds: float) -> None:
-        """Wait; a signal that ends the job raises."""
+        """Wait, and tell that we live: agents that hear nothing of us end their tasks. A signal that ends the job
+        raises."""
+        self._heartbeat.beat()
         number = processes.wait_for_signal(seconds)
+        self._stood_still = max(self._stood_still, time.monotonic() - self._seen_alive - seconds)
+        self._seen_alive = time.monotonic()
         if number is not None and (processes.is_end(number) or number in self.scheduler.last_warnings):
             raise _ToldToEnd(number)
 
@@ -217,9 +234,12 @@ class Launcher:
     def _stop(self, end: Verdict) -> Verdict:
         """Tear everything down, then say who failed first. Gives the final verdict."""
         grace = self.spec.kill_grace
+        begun = end if end.reason else self._of_tasks(end)  # what is known by now, should we not live to tell more
         with contextlib.suppress(GridtfError):
             self._say("stopping", "ending what still runs")
-            write_record(self.attempt.stop, {"nonce": self.nonce, "state": end.state, "reason": end.reason})
+            task = begun.cause["task"] if begun.cause else None
+            told = {"state": begun.state, "reason": begun.reason, "task": task}
+            write_record(self.attempt.stop, {"nonce": self.nonce, **told})
         if self.hosts is not None:
             # agents that never met have no tasks to tear down
             self.hosts.end(grace + 12.0 if self._met else 2.0, self._beat_if_possible)
@@ -227,20 +247,36 @@ class Launcher:
         from gridtf.bootstrap.supervisor import Supervisor
 
         # What an agent that was killed has left behind on this host has become ours.
-        left = Supervisor([]).tear_down(grace, lambda: None)
+        left = Supervisor([]).tear_down(grace, self._beat_if_possible)
         if left:
             processes.tell(f"processes that KILL did not end: {left}")
         if self.plan is None or self.hosts is None or end.state != FAILED:
             return end
         with contextlib.suppress(GridtfError):  # what was read before has to do
             self.hosts.read()
-        cause = outcome.first_failure(self.plan.tasks, self.hosts.tasks)
-        if cause is None:
-            return end if end.reason else self._of_hosts(self.hosts)
         # A host that crashes takes no leave: the first that others notice is that its tasks do not answer them.
         lost = outcome.lost_hosts(self.plan.tasks, self.hosts.tasks)
-        also = end.reason or (f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else "")
-        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, also)
+        also = f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else ""
+        final = self._of_tasks(end, also)
+        return final if final.reason else self._of_hosts(self.hosts)
+
+    def _of_tasks(self, end: Verdict, also: str = "") -> Verdict:
+        """The verdict on the task that failed first, or end where none has. also: what was noticed beside it."""
+        if self.plan is None or self.hosts is None:
+            return end
+        from gridtf.bootstrap import outcome
+
+        cause = outcome.first_failure(self.plan.tasks, self.hosts.tasks)
+        if cause is None:
+            return end
+        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, end.reason or also)
+
+    def _cancel(self) -> None:
+        """End our own job at its scheduler."""
+        try:
+            self.scheduler.cancel({"job_id": self.job_id})
+        except GridtfError as error:
+            processes.tell(str(error))
 
     def _beat_if_possible(self) -> None:
         """A file system that refuses to be written must not stop us."""
@@ -254,7 +290,7 @@ class Launcher:
         except _ToldToEnd as told:
             return self._ended_by(told.number)
         except GridtfError as error:
-            return Verdict(FAILED, error.what, why=error.why, hint=error.hint)
+            return self._ended_for(error)
         return Verdict(FAILED, "tasks were told to end, and nobody has said why")
 
     def _ended_by(self, number: int) -> Verdict:
@@ -265,12 +301,33 @@ class Launcher:
             return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:
             return self._of_timeout("the walltime is over")
+        signal_name = processes.signal_name(number)
+        return self._ended_by_scheduler() or Verdict(CANCELLED, f"the launcher received {signal_name}")
+
+    def _ended_by_scheduler(self) -> Verdict | None:
+        """What the scheduler says of this job's end; None: nothing, or it does not answer."""
         told = self.scheduler.ending(self.environ)
-        if told is not None and told.state in ENDED:
-            reason = told.reason or f"the scheduler says {told.state}"
-            end = self._of_timeout(reason) if told.state == TIMEOUT else Verdict(told.state, reason)
-            return replace(end, again=told.again)
-        return Verdict(CANCELLED, f"the launcher received {processes.signal_name(number)}")
+        if told is None or told.state not in ENDED:
+            return None
+        reason = told.reason or f"the scheduler says {told.state}"
+        end = self._of_timeout(reason) if told.state == TIMEOUT else Verdict(told.state, reason)
+        return replace(end, again=told.again)
+
+    def _ended_for(self, error: GridtfError) -> Verdict:
+        if isinstance(error, ToldToEndError):
+            # the scheduler has decided something that we do not know, such as to start the job once more
+            known = self._ended_by_scheduler()
+            why = error.why or "the scheduler does not say why"
+            return known or Verdict(FAILED, error.what, why=why, hint=error.hint, again=None)
+        if isinstance(error, UnheardError) and self._stood_still > self.spec.heartbeat_timeout / 2:
+            what = f"the launcher on host {os.uname().nodename} stood still for {self._stood_still:.0f} s"
+            hint = "was it stopped by a signal, or did a file system hang? its hosts ended their tasks meanwhile"
+            return Verdict(FAILED, what, why=error.what, hint=hint)
+        if isinstance(error, UnheardError | HostLostError) and self._heartbeat.trouble is not None:
+            error = self._heartbeat.trouble  # who cannot write is not heard of, and hears nobody who cannot either
+        state = NODE_FAIL if isinstance(error, HostLostError) else FAILED
+        cause = error.cause if isinstance(error, AgentEndedError) else None
+        return Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
 
     def _of_timeout(self, reason: str) -> Verdict:
         if self.plan is None or self.hosts is None:
@@ -283,7 +340,8 @@ class Launcher:
 
     def _record(self) -> Record:
         host = os.uname().nodename
-        return {"nonce": self.nonce, "host": host, "pid": os.getpid(), "phase": self._phase, "detail": self._detail}
+        told = {"phase": self._phase, "detail": self._detail, "began": self.started}
+        return {"nonce": self.nonce, "host": host, **self._self, **told}
 
     def _say(self, phase: str, detail: str) -> None:
         if (phase, detail) == (self._phase, self._detail):

@@ -50,15 +50,15 @@ _MEMORY_HINT = "the kernel's out-of-memory killer ended it: ask for more memory 
 
 @dataclass(frozen=True)
 class Verdict:
-    """state: as in schedulers.base. reason: one line. cause: the record of the task that failed first. again: whether
-    the job will be started anew."""
+    """state: as in schedulers.base. reason: one line. cause: the record of the task that failed first; of no task, when
+    an agent did. again: whether the job will be started anew; None: only its scheduler knows, and how it ended."""
 
     state: str
     reason: str
     why: str = ""
     hint: str = ""
     cause: Record | None = None
-    again: bool = False
+    again: bool | None = False
 
     @property
     def exit_code(self) -> int:

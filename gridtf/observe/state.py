@@ -145,6 +145,11 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         if queue is not None and (queue.state == PENDING or (verdict.get("again") and queue.state == RUNNING)):
             again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
             return _Standing(PENDING, "; ".join(part for part in (again, queue.reason) if part))
+        if "again" in verdict and verdict["again"] is None and queue is not None and queue.state in ENDED - {COMPLETED}:
+            # hosts were told to end, and the launcher could not learn why
+            reason = f"{verdict.get('reason')}; the scheduler says {queue.state}"
+            reason += f", {queue.reason}" if queue.reason else ""
+            return _Standing(queue.state, reason)
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
     if records.joined:
         return _of_joined(records, queue, now)
@@ -205,7 +210,9 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {COMPLETED}:
         reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
         return _Standing(str(stop["state"]), reason, hint)
-    if launcher:
+    if launcher and stop.get("task"):
+        what = f"{stop['reason']}; then the launcher on {launcher.get('host')} was killed"
+    elif launcher:
         what = f"the launcher on {launcher.get('host')} was killed"
     elif records.has_log:
         what = "the job script ended before the launcher began"

@@ -207,5 +207,12 @@ class Scheduler(Protocol):
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
         """Inside a job that has just been told to end: how the scheduler will say that it ended; None: no telling."""
 
-    def suspended(self, environ: Mapping[str, str]) -> bool:
-        """Inside a job: whether it is stopped on some hosts, and goes on on others, so that silence means nothing."""
+    def deserted(self) -> str:
+        """Inside a job, after identity: who has gone that would tell the scheduler of the job's end, in words; empty if
+        nobody has, or that is no matter."""
+
+    def suspended(self, environ: Mapping[str, str]) -> bool | None:
+        """Inside a job: whether it is stopped on some hosts, and goes on on others, so that silence means nothing.
+
+        None: nobody answers.
+        """

@@ -197,6 +197,9 @@ class LocalScheduler:
             return JobStatus(FAILED, f"the process that minds the job, {self._minder}, was killed")
         return None
 
+    def deserted(self) -> str:
+        return ""
+
     def suspended(self, environ: Mapping[str, str]) -> bool:
         return procfs.stopped(os.getppid())  # the launcher, by Ctrl-Z in its terminal
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,15 +76,31 @@ def test_an_agent_that_freezes_is_noticed_by_its_silence(launch: Launch) -> None
     gone(*pids.values())
 
 
-def test_agents_end_their_tasks_when_the_launcher_falls_silent(launch: Launch) -> None:
+def test_a_launcher_that_stands_still_is_woken_when_its_tasks_have_been_ended(launch: Launch) -> None:
     job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}], heartbeat_timeout=2)
     pids = job.running("worker:0", "worker:1")
     agents = [job.agent_pid("h1"), job.agent_pid("h2")]
     job.process.send_signal(signal.SIGSTOP)
-    gone(*pids.values(), *agents)
+    verdict = job.verdict()
+    assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
+    assert f"the launcher on host {os.uname().nodename} stood still for" in verdict["reason"]
+    assert "was it stopped by a signal" in verdict["hint"]
     assert "launcher has not been heard of for 2 s" in job.output
-    job.process.send_signal(signal.SIGCONT)
-    assert "heard no more from the launcher" in job.verdict()["reason"]
+    gone(*pids.values(), *agents)
+
+
+def test_a_launcher_that_cannot_be_woken_is_ended_and_the_verdict_written_in_its_place(launch: Launch) -> None:
+    job = launch("sleep", "1000", hosts=[{"name": "h1"}], heartbeat_timeout=2)
+    pids = job.running("worker:0")
+    agent = job.agent_pid("h1")
+    while job.process.poll() is None:  # whatever wakes it, it stands still
+        job.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.002)
+    assert job.process.returncode == -signal.SIGKILL
+    gone(*pids.values(), agent)
+    verdict = job.verdict()
+    assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
+    assert "an agent has ended it (it was stopped by a signal)" in verdict["reason"]
 
 
 def test_a_launcher_that_is_stopped_for_a_while_finds_its_tasks_again(launch: Launch) -> None:
@@ -150,6 +169,21 @@ def test_an_agent_that_cannot_start_is_named(launch: Launch) -> None:
     assert "the agent on host h2 ended with exit code 1" in verdict["reason"]
 
 
+@pytest.mark.parametrize("limit", [64, 16])
+def test_too_few_open_files_are_named_with_what_to_do(launch: Launch, limit: int) -> None:
+    prefix = ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "limited"]
+    verdict = launch("true", tasks={"worker": {"count": 64}}, tasks_per_node=64, prefix=prefix).verdict()
+    assert verdict["state"] == "FAILED"
+    assert f"files have to be open at once on host {os.uname().nodename}, where {limit} may be" in verdict["reason"]
+    assert "ulimit -n" in verdict["hint"]
+
+
+def test_a_limit_on_open_files_that_may_be_raised_is(launch: Launch) -> None:
+    prefix = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "limited"]
+    job = launch("true", tasks={"worker": {"count": 64}}, tasks_per_node=64, prefix=prefix)
+    assert job.verdict()["state"] == "COMPLETED"
+
+
 def test_what_nobody_foresaw_in_the_launcher_still_ends_with_a_verdict(launch: Launch) -> None:
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": ["/no/such/rsh"]}])
     verdict = job.verdict()
@@ -182,41 +216,74 @@ def test_a_host_that_does_not_share_the_run_directory_is_named(launch: Launch, t
     assert "the agent on host h2 does not see the run directory" in verdict["reason"]
 
 
-def _small_disk(folder: Path, size: str) -> None:
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def ext4(image: Path, folder: Path) -> Iterator[Path]:
+    """A disk of 8 MB of its own."""
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write until there is no room left; gives the file that has taken it."""
+    big = folder / "big"
+    with big.open("wb", buffering=0) as file:
+        for size in (65536, 1024, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return big
 
 
 @pytest.mark.root
-def test_a_disk_that_fills_up_ends_the_job_cleanly(launch: Launch, tmp_path: Path) -> None:
-    folder = tmp_path / "small"
-    _small_disk(folder, "256k")
-    try:
-        fill = "until [ -e go ]; do sleep 0.05; done; dd if=/dev/zero of=big bs=1k 2>/dev/null; sleep 1000"
-        job = launch("bash", "-c", fill, folder=folder)
-        pids = job.running("worker:0")
-        (folder / "go").touch()
-        verdict = job.verdict()
+def test_a_disk_that_is_full_for_a_moment_does_no_harm_and_one_that_stays_full_ends_the_job(
+    launch: Launch, tmp_path: Path
+) -> None:
+    with ext4(tmp_path / "a.img", tmp_path / "a") as short, ext4(tmp_path / "b.img", tmp_path / "b") as long:
+        wait = "until [ -e end ]; do sleep 0.1; done; [ $GRIDTF_TASK_INDEX = 0 ] || exit 7"
+        hosts = [{"name": "h1"}, {"name": "h2"}]
+        passes, stays = (launch("bash", "-c", wait, folder=folder, hosts=hosts) for folder in (short, long))
+        pids = [*passes.running("worker:0", "worker:1").values(), *stays.running("worker:0", "worker:1").values()]
+        fill(long)
+        big = fill(short)
+        until(lambda: "No space left on device; trying again" in passes.output, "the launcher and the hosts to notice")
+        time.sleep(6)  # several signs of life are missed
+        big.unlink()
+        (short / "end").touch()
+        # what happened meanwhile is told: this worker's end is no disk's fault
+        assert "worker:1 on h2: exit code 7" in passes.verdict()["reason"]
+        verdict = stays.verdict(60)  # as long as the heartbeat's timeout allows, which is the usual one
         assert verdict["state"] == "FAILED"
-        assert "could not write into the run directory" in verdict["reason"] or "No space left" in verdict["reason"]
-        gone(*pids.values())
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        assert "No space left on device" in verdict["reason"]
+        assert "free some space there" in verdict["hint"]
+        gone(*pids)
 
 
 @pytest.mark.root
 def test_a_disk_that_is_full_from_the_start_is_a_clear_error(launch: Launch, tmp_path: Path) -> None:
-    folder = tmp_path / "small"
-    _small_disk(folder, "64k")
-    try:
+    with small_disk(tmp_path / "small", "64k") as folder:
         (folder / "run").mkdir()
-        subprocess.run(["dd", "if=/dev/zero", f"of={folder / 'big'}", "bs=1k"], capture_output=True)
+        fill(folder)
         job = launch("true", folder=folder)
         assert job.wait() == 1
         assert "No space left on device" in job.output
         assert "Traceback" not in job.output
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_a_run_directory_that_cannot_be_made_is_a_clear_error(launch: Launch, tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from gridtf import rundir
 from gridtf.bootstrap import heartbeat
 from gridtf.bootstrap.heartbeat import Heartbeat, Watch, interval, next_look
 from gridtf.errors import RunDirError
-from gridtf.rundir import read_record
+from gridtf.rundir import cannot, read_record
 
 
 class Clock:
@@ -79,6 +82,49 @@ def test_a_beat_that_cannot_be_written_is_an_error_and_the_next_one_may_come(tmp
     (tmp_path / "later").mkdir()
     clock.now += 1.0
     assert beats.beat()
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """From now on nothing can be written, for this reason, until the list is cleared."""
+    refusals = [number]
+
+    def write(path: Path, record: object, **how: object) -> None:
+        if refusals:
+            raise cannot("write", path, OSError(refusals[0], os.strerror(refusals[0])))
+        rundir.write_record(path, record, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(heartbeat, "write_record", write)
+    return refusals
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_a_disk_that_refuses_for_a_while_is_borne_nearly_as_long_as_the_other_side_bears_silence(
+    number: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    beats = Heartbeat(tmp_path / "b.json", dict, 1, 30.0)
+    refusals = refusing(monkeypatch, number)
+    for _ in range(20):
+        assert not beats.beat()
+        clock.now += 1
+    assert beats.trouble is not None
+    assert capfd.readouterr().err.count("trying again for 22.5 s") == 1
+    refusals.clear()
+    assert beats.beat()
+    assert beats.trouble is None
+    refusals.append(number)
+    clock.now += 1
+    for _ in range(23):
+        assert not beats.beat()
+        clock.now += 1
+    with pytest.raises(RunDirError, match=os.strerror(number)):
+        beats.beat()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOENT])
+def test_what_will_not_pass_is_not_borne(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, number)
+    with pytest.raises(RunDirError, match=os.strerror(number)):
+        Heartbeat(tmp_path / "b.json", dict, 1, 30.0).beat()
 
 
 def test_silence_is_measured_by_the_watchers_clock_alone(clock: Clock) -> None:

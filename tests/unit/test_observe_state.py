@@ -79,6 +79,24 @@ def test_the_verdict_decides_whatever_the_queue_says(state: str, queue: JobStatu
     assert seen.cause == CAUSE
 
 
+def test_what_the_launcher_could_not_learn_the_scheduler_says() -> None:
+    unsure = {**verdict(FAILED), "again": None}
+    seen = decide(RUN, records(verdict=unsure), JobStatus(NODE_FAIL, "a node of it is down"), NOW)
+    assert (seen.state, seen.reason) == (NODE_FAIL, "so it FAILED; the scheduler says NODE_FAIL, a node of it is down")
+    assert decide(RUN, records(verdict=unsure), GONE, NOW).reason == "so it FAILED"
+    sure = {**verdict(FAILED), "again": False}
+    assert decide(RUN, records(verdict=sure), JobStatus(NODE_FAIL), NOW).state == FAILED
+
+
+def test_a_task_that_had_failed_before_the_launcher_was_killed_is_named_first() -> None:
+    stop = {"nonce": NONCE, "state": FAILED, "reason": "worker:1 on h1: killed by SIGKILL", "task": "worker:1"}
+    seen = decide(RUN, records(stop=stop), JobStatus(FAILED, "by hand"), NOW)
+    assert seen.reason == (
+        "ended without a verdict: worker:1 on h1: killed by SIGKILL; then the launcher on h0 was killed; "
+        "the scheduler says FAILED, by hand"
+    )
+
+
 def test_a_job_that_is_queued_again_has_not_ended() -> None:
     seen = view(JobStatus(PENDING, "in error (Eqw)"), verdict=verdict(NODE_FAIL))
     assert seen.state == PENDING

@@ -253,6 +253,12 @@ def test_what_qrsh_means(code: int, line: str, what: str, hint: str) -> None:
     assert isinstance(end.error, HostLostError) == (code == 0)
 
 
+def test_a_hang_up_is_the_death_of_what_stood_above_the_agent() -> None:
+    error = inherit.blame("n2", "mpi", 129, []).error
+    assert error is not None
+    assert error.what.startswith("what had started the agent on host n2 was killed: its sge_shepherd, or all")
+
+
 def test_the_agents_own_exit_codes_pass_through() -> None:
     assert inherit.blame("n2", "mpi", 70, []).code == 70
     assert inherit.blame("n2", "mpi", 70, []).error is None

@@ -77,12 +77,12 @@ def test_suspended_as_qstat_says(job_id: str, expected: bool) -> None:
     assert suspension.is_suspended(row_of(ROWS, job_id)) == expected
 
 
-def test_where_nobody_answers_it_is_not_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nobody_answers_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     def query(*words: object, **more: object) -> None:
         raise SchedulerError("no answer")
 
     monkeypatch.setattr(cell, "query", query)
-    assert not suspension.suspended("7")
+    assert suspension.suspended("7") is None
 
 
 def test_qrsh_itself_was_killed() -> None:

@@ -234,6 +234,50 @@ def test_who_ended_first(code: int, printed: list[str], end: AgentEnd) -> None:
     assert step.blame(code, printed) == end
 
 
+# As it prints it after scancel of the step, where the job itself was not asked to end.
+ABORTED = [
+    "srun: Job step aborted: Waiting up to 7 seconds for job step to finish.",
+    "slurmstepd-n1: error: *** STEP 16.0 ON n1 CANCELLED AT 2026-11-21T23:45:52 ***",
+    "srun: error: n2: task 1: Killed",
+]
+NODE_FAILED = [
+    ABORTED[0],
+    "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-21T23:45:52 DUE TO NODE FAILURE, SEE LOG ***",
+]
+NOT_LAUNCHED = [
+    "srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error",
+    "srun: error: Application launch failed: Protocol authentication error",
+    *ABORTED,
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "what", "why"),
+    [
+        (-signal.SIGKILL, [], "srun, which had started the agents, was killed by SIGKILL", ""),
+        (137, ABORTED, "the step of the agents, 16.0, was cancelled", ""),
+        (143, ABORTED[:1], "the step of the agents was cancelled", ""),
+        (143, NODE_FAILED, "the step of the agents, 7.0, was cancelled", "Slurm says: due to node failure"),
+        (1, NOT_LAUNCHED, "Slurm has not started the agent on host n4", "Protocol authentication error"),
+    ],
+)
+def test_what_ended_when_no_agent_did(code: int, printed: list[str], what: str, why: str) -> None:
+    error = step.blame(code, printed).error
+    assert error is not None
+    assert (error.what, error.why) == (what, why)
+
+
+def test_slurms_late_clean_up_may_be_what_killed_an_agent_of_a_later_start() -> None:
+    assert step.blame(137, KILLED, restarts=1).words == (
+        "Slurm may have cleaned up there only now, after an earlier start of this job",
+    )
+    assert step.blame(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(75, "n3")
+
+
+def test_an_end_that_follows_another_one_is_not_an_order_from_outside() -> None:
+    assert step.blame(75, ["srun: error: n3: task 2: Exited with exit code 75", *ABORTED]).error is None
+
+
 def test_identity() -> None:
     assert scheduler.identity({"SLURM_JOB_ID": "7"})["job_id"] == "7"
     element = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}

@@ -111,7 +111,10 @@ class GridEngine:
 
         return ending.why_told_to_end(str(self.identity(environ)["job_id"]), environ.get("QUEUE", ""))
 
-    def suspended(self, environ: Mapping[str, str]) -> bool:
+    def deserted(self) -> str:
+        return ""  # such a job ends at once, see shepherd.py
+
+    def suspended(self, environ: Mapping[str, str]) -> bool | None:
         from gridtf.schedulers.sge import suspension
 
         return suspension.suspended(str(self.identity(environ)["job_id"]))

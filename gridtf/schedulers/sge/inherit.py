@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
@@ -13,6 +14,9 @@ from gridtf.schedulers.sge.hostfile import short
 
 # A task of a parallel job that a signal ends may take the whole job along: this outer process exits by itself.
 _OUTER = ("/bin/sh", "-c", "trap '' USR1 USR2; \"$@\"; exit $?", "sh")
+
+# The outer process got SIGHUP, as the kernel sends it when the one above it, that has the terminal, is gone.
+_HUNG_UP = 128 + signal.SIGHUP
 
 _REFUSED = re.compile(r"didn't accept task|cannot start|not allowed|not permitted", re.IGNORECASE)
 _NO_EXECD = re.compile(r"got send error|unable to contact|connection refused", re.IGNORECASE)
@@ -35,6 +39,8 @@ def blame(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd:
     if code < 0:
         killed = f"qrsh, the connection to host {host}, was killed by {signal_name(-code)}"
         return AgentEnd(code, host, tuple(words), GridtfError(killed, hint="was it killed by hand?"))
+    if code == _HUNG_UP:
+        return AgentEnd(code, host, tuple(words), _deserted(host))
     error = _known(host, pe, words) if code else _lost(host, words)
     return AgentEnd(code if code < 128 else 128 - code, host, tuple(words), error)
 
@@ -55,6 +61,11 @@ def _known(host: str, pe: str, words: Sequence[str]) -> GridtfError | None:
     else:
         return None
     return SchedulerError(what, why="; ".join(words), hint=hint)
+
+
+def _deserted(host: str) -> GridtfError:
+    what = f"what had started the agent on host {host} was killed: its sge_shepherd, or all of the job there"
+    return GridtfError(what, hint="by hand, or by the kernel because memory ran out: see dmesg on that host")
 
 
 def _lost(host: str, words: Sequence[str]) -> GridtfError:

@@ -12,12 +12,12 @@ from gridtf.schedulers.sge.queue import Row, own_row
 _PATIENCE = 3.0  # seconds
 
 
-def suspended(job_id: str) -> bool:
-    """Ask qstat; False as well when nobody answers. job_id: with the element of a job array."""
+def suspended(job_id: str) -> bool | None:
+    """Ask qstat; None when nobody answers. job_id: with the element of a job array."""
     try:
         return is_suspended(own_row(job_id, "s", limit=_PATIENCE))
     except SchedulerError:
-        return False
+        return None
 
 
 def is_suspended(row: Row | None) -> bool:

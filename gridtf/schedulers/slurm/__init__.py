@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf import procfs
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
@@ -16,6 +18,7 @@ from gridtf.spec import JobSpec
 if TYPE_CHECKING:
     from gridtf.gpus import Claim
 
+_STEPD = "slurmstepd"
 _PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
 
 
@@ -30,6 +33,9 @@ class Slurm:
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
         rf"CPUS_PER_TASK\w*|CPU_BIND\w*|DISTRIBUTION)$|{MPI_PLACE}"
     )
+
+    def __init__(self) -> None:
+        self._stepd: int | None = None  # inside a job: the pid of what has started us, where it is Slurm's own
 
     # --- on the login node
 
@@ -105,6 +111,8 @@ class Slurm:
         return "SLURM_JOB_ID" in environ
 
     def identity(self, environ: Mapping[str, str]) -> Record:
+        parent = os.getppid()
+        self._stepd = parent if procfs.name(parent) == _STEPD else None
         restarts = environ.get("SLURM_RESTART_COUNT", "0")  # not set in a job that was never requeued
         array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
         if array and element:
@@ -128,7 +136,9 @@ class Slurm:
         from gridtf.schedulers.slurm import step
 
         argv = step.command(allocation.hosts, call, environ)
-        return [StartedAgents(argv, step.environment(environ), call.log, step.blame)]
+        restarts = environ.get("SLURM_RESTART_COUNT", "")
+        blame = partial(step.blame, restarts=int(restarts) if restarts.isdecimal() else 0)
+        return [StartedAgents(argv, step.environment(environ), call.log, blame)]
 
     def grant(
         self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
@@ -141,6 +151,11 @@ class Slurm:
         from gridtf.schedulers.slurm.ending import why_told_to_end
 
         return why_told_to_end(environ["SLURM_JOB_ID"], environ)
+
+    def deserted(self) -> str:
+        if self._stepd in (None, os.getppid()):
+            return ""
+        return f"{_STEPD}, which had started the job script on {os.uname().nodename}, was killed"
 
     def suspended(self, environ: Mapping[str, str]) -> bool:
         return False  # it stops the job on all hosts at once

@@ -6,6 +6,8 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 
+from gridtf.errors import GridtfError, SchedulerError, ToldToEndError
+from gridtf.processes import signal_name
 from gridtf.schedulers.base import AgentCall, AgentEnd, Host
 
 # What a job's own options have left in its environment, where srun takes them for its own (srun(1), INPUT ENVIRONMENT
@@ -22,6 +24,12 @@ _KEPT = frozenset({"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"})
 # srun: error: n3: task 2: Killed      srun: error: n[2-3]: tasks 1-2: Exited with exit code 70
 _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
+# srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error
+_NOT_LAUNCHED = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.+)")
+# Before any task has ended: somebody else has ended the step. Slurm's daemons say of both when, and may say why:
+# slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-21T23:35:24 DUE TO NODE FAILURE, SEE … ***
+_ABORTED = "srun: Job step aborted"
+_CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON \S+ CANCELLED AT \S+(?: DUE TO ([^,*]+))?")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -79,9 +87,18 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
     return words
 
 
-def blame(code: int, printed: Sequence[str]) -> AgentEnd:
-    """Which agent ended first, and how: srun says it of every task, in the order in which it hears of them."""
+def blame(code: int, printed: Sequence[str], restarts: int = 0) -> AgentEnd:
+    """Which agent ended first, and how: srun says it of every task, in the order in which it hears of them. Or what
+    became of srun or of its step, when none did. restarts: how often the job had been started before."""
+    if code < 0:
+        killed = f"srun, which had started the agents, was killed by {signal_name(-code)}"
+        return AgentEnd(code, None, (), GridtfError(killed, hint="by hand, or by the kernel because memory ran out?"))
     for line in printed:
+        if line.startswith(_ABORTED):
+            return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
+        if failed := _NOT_LAUNCHED.match(line):
+            what = f"Slurm has not started the agent on host {failed[1]}"
+            return AgentEnd(code, failed[1], (), SchedulerError(what, why=failed[2].strip()))
         match = _TASK_ENDED.match(line)
         if match is None:
             continue
@@ -89,5 +106,16 @@ def blame(code: int, printed: Sequence[str]) -> AgentEnd:
         exited = _EXITED.match(how)
         if exited is None and how not in ("Killed", "Out Of Memory"):
             continue
+        if exited is None and restarts:  # seen after a cut link, seconds into the second start
+            late = ("Slurm may have cleaned up there only now, after an earlier start of this job",)
+            return AgentEnd(-signal.SIGKILL, host, late)
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
+
+
+def _cancelled(printed: Sequence[str]) -> ToldToEndError:
+    said = next((match for line in printed if (match := _CANCELLED.search(line))), None)
+    what = f"the step of the agents{f', {said[1]},' if said else ''} was cancelled"
+    if said and said[2]:
+        return ToldToEndError(what, why=f"Slurm says: due to {said[2].strip().lower()}")
+    return ToldToEndError(what, hint="by scancel of the step, or by Slurm, which does so when it ends a job")

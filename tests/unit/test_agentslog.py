@@ -1,0 +1,57 @@
+"""Why an agent could not start: out of a log that all agents, srun and Slurm's daemons write."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridtf.bootstrap.agentslog import advice, cause, telling
+
+# As srun 22.05 and its daemons print it.
+EXECVE = """\
+srun: cluster configuration lacks support for cpu binding
+slurmstepd-n3: error: execve(): /opt/python: Permission denied
+srun: error: n3: task 2: Exited with exit code 13
+srun: launch/slurm: _step_signal: Terminating StepId=2.0
+srun: error: n2: task 1: Terminated
+slurmstepd-n1: error: *** STEP 2.0 ON n1 CANCELLED AT 2026-11-21T23:35:16 ***
+srun: error: n1: task 0: Terminated
+srun: Force Terminated StepId=2.0
+""".splitlines()
+NO_GRIDTF = [
+    "srun: cluster configuration lacks support for cpu binding",
+    "Traceback (most recent call last):",
+    '  File "<string>", line 4, in <module>',
+    "ModuleNotFoundError: No module named 'gridtf.bootstrap.warden'",
+    "srun: error: n3: task 2: Exited with exit code 1",
+]
+TWO_SPEAK = [
+    "gridtf: agent on n2: the launcher has not been heard of for 30 s",
+    "gridtf: agent on n3: cannot write /runs/x: No space left on device",
+    "gridtf: free some space there",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "host", "said", "hint"),
+    [
+        (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
+        (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
+        (EXECVE, "n2", "", ""),
+        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.warden'", "gridtf has to lie"),
+        (TWO_SPEAK, "n2", "the launcher has not been heard of for 30 s", ""),
+        (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
+        (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python that gridtf"),
+        (["error: less file descriptors"], "n3", "error: less file descriptors", "ulimit -n"),
+        ([], "n3", "", ""),
+    ],
+)
+def test_the_cause_is_found_among_what_others_say(lines: list[str], host: str | None, said: str, hint: str) -> None:
+    found = cause(telling(lines, host))
+    assert found == said
+    assert hint in advice(found)
+    assert bool(hint) == bool(advice(found))
+
+
+def test_what_is_said_of_every_end_tells_nothing() -> None:
+    assert telling(EXECVE, "n3") == ["slurmstepd-n3: error: execve(): /opt/python: Permission denied"]
+    assert telling(NO_GRIDTF, "n3") == NO_GRIDTF[1:4]
