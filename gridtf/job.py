@@ -125,7 +125,8 @@ class Job:
         NotFoundError for a task that is not there.
         """
         registry.need_run(self.run_dir)
-        return "".join(logs.read(self.run, [task] if task else None, tail))
+        text = "".join(logs.read(self.run, [task] if task else None, tail))
+        return text.encode(errors="surrogateescape").decode(errors="replace")
 
     def _record(self) -> Record:
         submitted = read_submitted(self.run)

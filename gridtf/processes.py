@@ -10,6 +10,8 @@ import signal
 import stat
 from collections.abc import Iterable
 
+from gridtf.terminal import plain
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -26,7 +28,7 @@ def tell(text: str) -> None:
     The log may lie on a full disk, or its reader may be gone: neither must keep a job from its tear-down and verdict.
     Past sys.stderr, which would try again at exit what could not be written now.
     """
-    lines = "".join(f"gridtf: {line}\n" for line in text.splitlines())
+    lines = "".join(f"gridtf: {plain(line)}\n" for line in text.splitlines())
     with contextlib.suppress(OSError):
         os.write(2, lines.encode(errors="replace"))
 

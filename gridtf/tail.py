@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from gridtf.errors import RunDirError
 from gridtf.rundir import open_plain
+from gridtf.terminal import log_line
 
 _LINES = 20
 _BYTES = 16384
 _LONGEST_LINE = 500
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[@-~]")  # and the like (ECMA-48, control sequences)
 
 
 def last_lines(log: Path) -> list[str]:
@@ -29,5 +28,5 @@ def last_lines(log: Path) -> list[str]:
 
 def _plain(line: str) -> str:
     last = line.rstrip().rsplit("\r", 1)[-1]  # each state of a progress bar begins with a carriage return
-    text = "".join(char for char in _COLOUR.sub("", last) if char.isprintable() or char == "\t")
+    text = log_line(last, colours=False)
     return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} …"

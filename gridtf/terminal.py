@@ -10,9 +10,7 @@ _CONTROL = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 # ECMA-48: control sequences; strings such as a title, a link or the clipboard, with what they hold; other escapes.
 _SEQUENCE = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[P\]X^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]"
 
-_ONE = re.compile(_CONTROL)
-_ANY = re.compile(f"{_SEQUENCE}|{_CONTROL}")
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")  # ECMA-48: SGR
+_COLOUR = r"\x1b\[[0-9;:]*m"  # ECMA-48: SGR
 _PLAIN_AGAIN = "\x1b[m"
 
 
@@ -20,12 +18,16 @@ def plain(text: str) -> str:
     """text on one line, with what a terminal would obey written as in Python: ``\\x1b``, ``\\n``."""
     if text.isprintable():
         return text
-    return _ONE.sub(lambda char: char[0].encode("unicode_escape").decode(), text)
+    return re.sub(_CONTROL, lambda char: char[0].encode("unicode_escape").decode(), text)
 
 
 def log_line(line: str, *, colours: bool) -> str:
     """A line of a log as a terminal would show it, which only colours can change; they end with the line."""
     if line.isprintable():
         return line
-    shown = _ANY.sub(lambda found: found[0] if colours and _COLOUR.fullmatch(found[0]) else "", line)
+
+    def kept(found: re.Match[str]) -> str:
+        return found[0] if colours and re.fullmatch(_COLOUR, found[0]) else ""
+
+    shown = re.sub(f"{_SEQUENCE}|{_CONTROL}", kept, line)
     return shown + _PLAIN_AGAIN if "\x1b" in shown else shown

@@ -96,11 +96,12 @@ def _take_debug(words: list[str]) -> bool:
 
 def _tell(error: Exception) -> int:
     from gridtf.errors import GridtfError
+    from gridtf.terminal import plain
 
     if isinstance(error, GridtfError):
         lines, code = [error.what, error.why, error.hint], error.exit_code
     else:
         lines = [f"{type(error).__name__}: {error}", "this should not happen: --debug shows where it comes from"]
         code = 1
-    output.tell("gridtf: " + "\n  ".join(line for line in lines if line))
+    output.tell("gridtf: " + "\n  ".join(plain(line) for line in lines if line))
     return code

@@ -9,6 +9,7 @@ from typing import Any
 from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.terminal import plain
 
 
 def parser(**more: Any) -> Parser:
@@ -22,9 +23,10 @@ def run(arguments: Namespace) -> int:
     from gridtf.cli import show
 
     job = find_job(arguments)
+    name = plain(job.id)
     before = job.status()
     if before.over and not before.in_queue:
-        output.tell(f"gridtf: job {job.id} had ended already")
+        output.tell(f"gridtf: job {name} had ended already")
         after = before
     else:
         after = job.cancel()
@@ -34,6 +36,6 @@ def run(arguments: Namespace) -> int:
         output.insist(show.verdict(after, time.time()))
     if after.over:
         return 0
-    output.tell(f"gridtf: job {job.id} was told to end, but is still {after.state}")
-    output.tell(f"  look again with: gridtf status {job.id}")
+    output.tell(f"gridtf: job {name} was told to end, but is still {after.state}")
+    output.tell(f"  look again with: gridtf status {name}")
     return 1

@@ -8,6 +8,7 @@ from typing import Any
 from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.terminal import log_line
 
 
 def parser(**more: Any) -> Parser:
@@ -38,9 +39,16 @@ def run(arguments: Namespace) -> int:
         printed = logs.follow(run, arguments.task, ended, time.sleep, tail=arguments.tail)
     else:
         printed = logs.read(run, arguments.task, arguments.tail)
+    show = _for_terminal if output.on_terminal() else output.raw
     for line in printed:
-        output.write(line, flush=arguments.follow)
+        output.write(show(line), flush=arguments.follow)
     return 0
+
+
+def _for_terminal(line: str) -> str:
+    """As it is but for what a terminal would obey; colours are let through."""
+    text = output.raw(line.removesuffix("\n")).decode(errors="replace")
+    return f"{log_line(text, colours=True)}\n"
 
 
 def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:

@@ -35,6 +35,16 @@ def write(text: str | bytes, *, flush: bool = True) -> None:
         raise OutputError(_what(error))
 
 
+def on_terminal() -> bool:
+    """Whether stdout is a terminal, which acts upon what is written to it."""
+    return bool(sys.stdout.isatty())
+
+
+def raw(text: str) -> bytes:
+    """The bytes that text was read from, as UTF-8 with surrogate escapes, whatever the locale."""
+    return text.encode("utf-8", "gridtf")
+
+
 def insist(text: str) -> None:
     """Print a line on stdout that tells what has been done, on stderr where stdout takes nothing.
 

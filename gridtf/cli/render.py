@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf.arguments import Parser, add_job_options
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
+from gridtf.terminal import plain
 
 if TYPE_CHECKING:
     from gridtf.schedulers.base import Plan
@@ -37,7 +38,10 @@ def run(arguments: Namespace) -> int:
     plan = submission.prepare(asked.spec, asked.sources, asked.trusted)
     script = submission.script(plan)
     output.tell(_about(plan, submission.command(plan)))
-    output.write(script.encode(errors="surrogateescape"))  # the very bytes that submit writes, whatever the locale
+    if output.on_terminal():
+        output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
+    else:
+        output.write(output.raw(script))  # the very bytes that submit writes
     return 0
 
 
@@ -54,7 +58,8 @@ def _about(plan: Plan, command: tuple[str, ...]) -> str:
     ]
     rows = list(_values(plan))
     width = min(50, max(len(text) for text, _ in rows))
-    return "\n".join([*lines, *(f"  {text:<{width}}  {source}" for text, source in rows)])
+    lines += [f"  {text:<{width}}  {source}" for text, source in rows]
+    return "\n".join(map(plain, lines))
 
 
 def _resources(spec: JobSpec) -> str:

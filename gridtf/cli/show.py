@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.schedulers.base import ENDED
+from gridtf.terminal import plain
 
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView
@@ -19,7 +20,7 @@ _STILL_THERE = "the scheduler still has the job: it is about to let go of it, or
 
 def as_json(value: object) -> str:
     """JSON; JobViews as objects. In ASCII, so that os.fsencode makes the very path of a string, whatever its bytes."""
-    return json.dumps(value, indent=2, default=_plain)
+    return json.dumps(value, indent=2, default=_fields)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -33,6 +34,7 @@ def job_table(views: Sequence[JobView]) -> str:
     """One line a job."""
     if not views:
         return "no jobs yet"
+    views = _shown(views)
     rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
     for view in views:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.started)) if view.started else "-"
@@ -43,6 +45,7 @@ def job_table(views: Sequence[JobView]) -> str:
 
 def job(view: JobView, now: float) -> str:
     """Everything about one job."""
+    view = _shown(view)
     lines = [
         f"name           {view.name}",
         f"job            {view.job_id} ({view.scheduler})",
@@ -61,12 +64,14 @@ def job(view: JobView, now: float) -> str:
 
 def verdict(view: JobView, now: float) -> str:
     """How a job has ended, with the last words of the task that failed first."""
+    view = _shown(view)
     first, *more = [f"{view.name} ({view.job_id}): {view.state}{_when(view, now)}", *_why(view)]
     return "\n".join([first, *(f"  {line}" for line in more), *_last_words(view)])
 
 
 def progress(view: JobView) -> str:
     """One line on a job that has not ended."""
+    view = _shown(view)
     states: dict[str, int] = {}
     for task in view.tasks:
         states[task.state] = states.get(task.state, 0) + 1
@@ -86,7 +91,23 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _plain(value: Any) -> object:
+def _shown(value: Any) -> Any:
+    """value with all text in it made plain: records may be somebody else's, and so may what a scheduler says."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, Path):
+        return Path(plain(str(value)))
+    if isinstance(value, Mapping):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        shown = {field.name: _shown(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **shown)
+    return value
+
+
+def _fields(value: Any) -> object:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from gridtf.arguments import Parser, add_job_options
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
+from gridtf.terminal import plain
 
 LAYERS = """\
 What to run and what to ask for can also stand in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the
@@ -44,8 +45,9 @@ def run(arguments: Namespace) -> int:
     asked = configured(arguments)
     job = submission.submit(asked.spec, asked.sources, asked.trusted)
     for note in job.notes:
-        output.tell(f"gridtf: {note}")
-    words = f"name           {job.name}\njob            {job.id}\nrun directory  {job.run_dir}"
+        output.tell(f"gridtf: {plain(note)}")
+    told = {"name": job.name, "job": job.id, "run directory": str(job.run_dir)}
+    words = "\n".join(f"{key:<15}{plain(value)}" for key, value in told.items())
     if arguments.json and arguments.wait:
         output.tell(words)
     elif arguments.json:

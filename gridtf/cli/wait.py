@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.terminal import plain
 
 if TYPE_CHECKING:
     from gridtf.job import Job
@@ -40,10 +41,11 @@ def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> 
     try:
         return _follow(job, timeout, as_json)
     except KeyboardInterrupt:
+        name = plain(job.id)
         lines = (
-            f"gridtf: job {job.id} goes on",
-            f"  to wait again: gridtf wait {job.id}",
-            f"  to end it:     gridtf cancel {job.id}",
+            f"gridtf: job {name} goes on",
+            f"  to wait again: gridtf wait {name}",
+            f"  to end it:     gridtf cancel {name}",
         )
         output.tell("\n" + "\n".join(lines))
         return _INTERRUPTED
@@ -67,7 +69,7 @@ def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
     elif view.over:
         output.insist(show.verdict(view, time.time()))
     else:
-        output.tell(f"gridtf: job {job.id} has not ended after {timeout:g} s")
+        output.tell(f"gridtf: job {plain(job.id)} has not ended after {timeout:g} s")
     if not view.over:
         return STILL_RUNNING
     return 0 if view.state == COMPLETED else view.exit_code or 1

@@ -25,7 +25,8 @@ Chosen = list[tuple[str, Path]]
 
 
 def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = None) -> Iterator[str]:
-    """The lines, each with its newline, of the latest attempt's logs, one log after the other.
+    """The lines, each with its newline, of the latest attempt's logs, one log after the other. Bytes that are no UTF-8
+    are surrogate escapes in them.
 
     tasks: names such as ``worker:0``, a task type for all of its tasks, or ``job`` for the log of the job script; None:
     all tasks, or the job script where no task has a log. Lines carry their task's name unless there is one log only.
@@ -193,7 +194,7 @@ def _labelled(name: str, line: str, prefixed: bool) -> str:
 
 
 def _split(data: bytes) -> list[str]:
-    lines = [line.decode(errors="replace") for line in _BREAK.split(data)]
+    lines = [line.decode(errors="surrogateescape") for line in _BREAK.split(data)]
     return lines if lines[-1] else lines[:-1]
 
 

@@ -24,7 +24,7 @@ ARROWS: dict[str, set[str]] = {
     "terminal": set(),
     "files": {"errors"},
     "procfs": set(),
-    "processes": set(),
+    "processes": {"terminal"},
     "recordtypes": {"roles"},
     "tail": {"errors", "rundir", "terminal"},
     "spec": {"errors", "roles", "units"},

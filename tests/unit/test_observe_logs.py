@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import NotFoundError, RunDirError
+from gridtf.job import Job
 from gridtf.observe import logs
 from gridtf.rundir import Attempt, RunDir, write_record
 
@@ -117,7 +118,7 @@ def test_a_log_that_cannot_be_read_is_named(run: RunDir) -> None:
         (b"a\r\nb\r\n", ["a", "b"]),
         (b"10%\r50%\r100%\ndone\n", ["10%", "50%", "100%", "done"]),
         (b"\n\n", ["", ""]),
-        (b"caf\xc3\xa9 \xff\xfe\nx", ["caf\u00e9 \ufffd\ufffd", "x"]),
+        (b"caf\xc3\xa9 \xff\xfe\nx", ["caf\u00e9 \udcff\udcfe", "x"]),
         (b"a\x0cb\x1cc\xe2\x80\xa8d\n", ["a\x0cb\x1cc\u2028d"]),
         (b"", []),
     ],
@@ -277,3 +278,8 @@ def test_many_logs_need_no_more_descriptors_than_one(run: RunDir) -> None:
         assert len(list(logs.read(run))) == 200
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_in_python_a_log_is_text_whatever_its_bytes(run: RunDir) -> None:
+    add(planned(run, "worker:0"), "worker:0", b"caf\xc3\xa9 \xff\n")
+    assert Job(run.path).logs() == "caf\u00e9 \ufffd\n"
