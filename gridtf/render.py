@@ -83,6 +83,7 @@ def _values(plan: Plan) -> dict[str, Any]:
         "directives": schedulers.get(plan.scheduler).directives(plan),
         "chdir": spec.chdir,
         "setup": spec.setup,
+        "setup_from": plan.sources.get("setup", ""),
         "env": dict(spec.env),
         "run_dir": str(plan.run_dir),
         "python": plan.python,

@@ -14,11 +14,16 @@ _gridtf_stop() {
 cd -- /home/me/digits || _gridtf_stop 'the working folder is not there on this host: see --chdir'
 
 # Set-up: the first line that fails ends the job; what goes on inside functions and sourced files is their business
+_gridtf_setup=''
 _gridtf_setup_failed() {
-    [ "${#BASH_SOURCE[@]}" -gt 2 ] || _gridtf_stop "this set-up line failed with exit code $1: $2"
+    [ "${#BASH_SOURCE[@]}" -gt 2 ] && return
+    # not its text: it may hold a key, and others may read the log
+    local place="set-up line $(($2 - _gridtf_above))${_gridtf_setup:+ (${_gridtf_setup})}"
+    _gridtf_stop "${place} failed with exit code $1: line $2 of the job script"
 }
-trap '_gridtf_setup_failed "$?" "${BASH_COMMAND}"' ERR
+trap '_gridtf_setup_failed "$?" "${LINENO}"' ERR
 trap '_gridtf_stop "the job script ended during its set-up, by itself or by a signal (exit code $?)"' EXIT
+_gridtf_above=${LINENO}
 module load python/3.11
 source ~/venv/bin/activate
 trap - ERR EXIT

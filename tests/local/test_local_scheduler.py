@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def test_a_set_up_that_fails_leaves_nobody(here: Path) -> None:
     assert view["state"] == "FAILED"
     assert "before the launcher began" in view["reason"]
     assert "the job script ended with exit code 1" in view["reason"]
-    assert "this set-up line failed with exit code 1: false" in RunDir(job["run_dir"]).log.read_text()
+    log = RunDir(job["run_dir"]).log.read_text()
+    assert re.search(r"set-up line \d+ \(--setup\) failed with exit code 1: line \d+ of the job script\n", log)
     assert gone(*daemons())
 
 

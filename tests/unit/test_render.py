@@ -187,10 +187,10 @@ ENDED = "the job script ended during its set-up, by itself or by a signal"
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["true", "module load cuda"], "this set-up line failed with exit code 127: module load cuda"),
-        (["source ./missing"], "this set-up line failed with exit code 1: source ./missing"),
-        (["source ./bad"], "this set-up line failed with exit code 3: source ./bad"),
-        (["fails() { return 4; }", "fails"], "this set-up line failed with exit code 4"),
+        (["true", "module load cuda"], "set-up line 2 failed with exit code 127: line "),
+        (["source ./missing"], "set-up line 1 failed with exit code 1: line "),
+        (["source ./bad"], "set-up line 1 failed with exit code 3: line "),
+        (["fails() { return 4; }", "fails"], "set-up line 2 failed with exit code 4: line "),
         (
             ["set -e", "fails() { (exit 5); true; }", "fails"],
             f"{ENDED} (exit code 5)",
@@ -205,9 +205,22 @@ def test_setup_that_fails_ends_the_job_and_says_so(lines: list[str], said: str, 
     (tmp_path / "exits").write_text("exit 6\n")
     result = with_setup(tmp_path, *lines, "touch later")
     assert result.returncode not in (0, None)
-    assert said in result.stderr.decode()
+    told = result.stderr.decode()
+    assert said in told
+    if number := re.search(r"set-up line (\d+) failed .*: line (\d+) of the job script", told):
+        assert (tmp_path / "job.sh").read_text().splitlines()[int(number[2]) - 1] == lines[int(number[1]) - 1]
     assert result.stdout == b""
     assert not (tmp_path / "later").exists()
+
+
+def test_a_set_up_line_that_fails_is_told_by_its_place_and_not_by_its_text(tmp_path: Path) -> None:
+    """Others may read the log."""
+    made = replace(
+        runnable(tmp_path, setup=["true", "grep 'Bearer s3cret' /dev/null"]), sources={"setup": "it's.toml:7"}
+    )
+    told = bash(render.script(made), tmp_path).stderr.decode()
+    assert "set-up line 2 (it's.toml:7) failed with exit code 1: line " in told
+    assert "s3cret" not in told
 
 
 def test_failures_after_the_setup_are_not_its(tmp_path: Path) -> None:
