@@ -15,6 +15,7 @@ _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 # Linux refuses any single environment string of 128 KiB or more (execve(2), MAX_ARG_STRLEN).
 LONGEST_VARIABLE = 131071
 
+MOST = 1_000_000  # of anything that is counted: tasks of a job, or GPUs and CPUs of a host; nothing real has as many
 _LONGEST_WALLTIME = 2**31 - 1  # seconds: no timer of this machine is set to more
 WALLTIME_FORMS = "minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or with units such as 90m, 2h30m, 1d12h"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.roles import LEADERS, TASK_TYPES
-from gridtf.units import WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
+from gridtf.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 
 if TYPE_CHECKING:
     from gridtf.spec import JobSpec
@@ -57,6 +57,8 @@ def told(value: object) -> str:
 def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
         raise SpecError(key, f"{told(value)} is not a whole number of {least} or more")
+    if isinstance(value, int) and value > MOST:
+        raise SpecError(key, f"{value} is more than {MOST}, which no job needs")
 
 
 def _text(key: str, value: object) -> None:

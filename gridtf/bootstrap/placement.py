@@ -12,6 +12,7 @@ from gridtf.errors import PlacementError
 from gridtf.roles import LEADERS, TASK_TYPES
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.spec import JobSpec
+from gridtf.units import MOST
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
         raise _too_few(hosts, leader, workers, 0, gpus, spec)
     if workers > sum(room):
         raise _too_few(hosts, leader, workers, sum(room) + (leader is not None), gpus, spec)
+    _refuse_many(workers, spec)
     load = [int(number == start) for number in range(len(everywhere))]
     members = [] if leader is None else [(leader, 0)]
     homes = [] if start is None else [start]
@@ -91,28 +93,42 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
     return tuple(_placed([*members, *riders], homes, everywhere, gpus, spec))
 
 
+def _refuse_many(workers: int, spec: JobSpec) -> None:
+    """A slip, or an environment that says what cannot be, such as 10^8 tasks a host, must not take hours."""
+    total = workers + sum(spec.count(name) or 0 for name in TASK_TYPES if name != "worker")
+    if total > MOST:
+        raise PlacementError(
+            f"{_count(total, 'task')} are more than {MOST}, the most that there can be",
+            hint="is it meant? see --workers and --tasks-per-node, or what the scheduler says of tasks a host",
+        )
+
+
 def _own_places(hosts: Sequence[Host], spec: JobSpec) -> dict[str, Iterator[int]]:
     """Task type -> the places, as numbers of hosts, for the types that have a partition of their own; types with the
     same one share them. Raises PlacementError, with the numbers, when there are too few."""
     found: dict[str, Iterator[int]] = {}
     for component, part in enumerate(layout.components(spec)[1:], 1):
         slots = {number: host.slots for number, host in enumerate(hosts) if host.component == component}
-        levels = range(max(slots.values(), default=0))
-        places = [number for level in levels for number, free in slots.items() if free > level]
         wanted = {name: spec.count(name) or 0 for name in part.types}
-        total = sum(wanted.values())
-        if total > len(places):
+        total, room = sum(wanted.values()), sum(slots.values())
+        if total > room:
             there = sorted(set(slots.values()) or {0})
             size = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
             raise PlacementError(
                 f"{_count(total, 'task')} on partition {part.partition} {'does' if total == 1 else 'do'} not fit into "
                 f"{_count(len(slots), 'host')} with {size} slot{'' if size == '1' else 's'}"
-                f"{' each' if len(slots) > 1 else ''} (room for {len(places)})",
+                f"{' each' if len(slots) > 1 else ''} (room for {room})",
                 why=f"asked for: {' + '.join(f'{number} {name}' for name, number in wanted.items())}",
                 hint=f"ask for as many tasks in its component of the job, or leave out tasks.{part.types[0]}.partition",
             )
-        found.update(dict.fromkeys(part.types, iter(places)))
+        found.update(dict.fromkeys(part.types, _level_by_level(slots)))
     return found
+
+
+def _level_by_level(slots: Mapping[int, int]) -> Iterator[int]:
+    """Every host with a slot, then every host with a second one, and so on."""
+    for level in range(max(slots.values(), default=0)):
+        yield from (number for number, free in slots.items() if free > level)
 
 
 def _placed(
@@ -185,11 +201,13 @@ def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[
     """Fill the hosts level by level, as the room allows, the first hosts getting one more. load: who is there."""
     shares = [0] * len(room)
     level = 0
+    free = [number for number, most in enumerate(room) if most]
     while wanted:
-        for number, free in enumerate(room):
-            if wanted and shares[number] < free and load[number] + shares[number] <= level:
+        for number in free:
+            if wanted and load[number] + shares[number] <= level:
                 shares[number] += 1
                 wanted -= 1
+        free = [number for number in free if shares[number] < room[number]]
         level += 1
     return shares
 

@@ -199,16 +199,23 @@ def _split(data: bytes) -> list[str]:
 
 
 def _tail_start(file: BinaryIO, count: int) -> int:
-    """Where the last count lines begin."""
-    end = file.seek(0, io.SEEK_END)
-    size = _BLOCK
-    while True:
-        start = max(0, end - size)
-        file.seek(start)
-        data = file.read(end - start)
-        starts = [match.end() for match in _BREAK.finditer(data) if match.end() < len(data)]
-        if len(starts) >= count > 0:
-            return start + starts[-count]
-        if start == 0 or count <= 0:
-            return 0 if count > 0 else end
-        size *= 4
+    """Where the last count lines begin; one that is longer than _LONGEST_LINE counts as several, each of that length.
+
+    Read block by block from the end: a log may be larger than the memory, and hold no line break at all.
+    """
+    end = at = later = file.seek(0, io.SEEK_END)
+    while at and count > 0:
+        begin = max(0, at - _BLOCK)
+        file.seek(begin)
+        data = file.read(at - begin + 1)  # a byte more: whether a \r at the end is half of a \r\n
+        starts = [begin + match.end() for match in _BREAK.finditer(data)]
+        for start in [start for start in reversed(starts) if start <= at and start < end]:
+            pieces = -(-(later - start) // _LONGEST_LINE)
+            if pieces >= count:
+                return max(start, later - count * _LONGEST_LINE)
+            count -= pieces
+            later = start
+        if later - begin >= count * _LONGEST_LINE:
+            return later - count * _LONGEST_LINE
+        at = begin
+    return at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -283,3 +284,34 @@ def test_many_logs_need_no_more_descriptors_than_one(run: RunDir) -> None:
 def test_in_python_a_log_is_text_whatever_its_bytes(run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", b"caf\xc3\xa9 \xff\n")
     assert Job(run.path).logs() == "caf\u00e9 \ufffd\n"
+
+
+@pytest.mark.parametrize("text", [b"", b"\na\n"])
+def test_the_tail_of_a_log_without_line_breaks_is_short_and_takes_no_memory(text: bytes, run: RunDir) -> None:
+    add(planned(run, "worker:0"), "worker:0", b"a\n")
+    with run.attempt(1).task_log("worker", 0).open("r+b") as file:
+        file.truncate(1 << 33)  # 8 GiB that take no room on the disk
+        file.seek(0, os.SEEK_END)
+        file.write(text)
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, limit[1]))
+    try:
+        lines = list(logs.read(run, tail=3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert lines[1:] == (["a\n"] if text else [])
+    assert 0 < sum(map(len, lines)) <= 3 * (1 << 16) + 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tail_is_the_end_of_the_whole_wherever_the_blocks_are_cut(
+    seed: int, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_BLOCK", 7)
+    chosen = random.Random(seed)
+    for _ in range(60):
+        text = "".join(chosen.choices(["a", "bc", "\n", "\r", "\r\n"], k=chosen.randrange(30)))
+        add(planned(run, "worker:0"), "worker:0", text)
+        whole = list(logs.read(run))
+        for count in range(12):
+            assert list(logs.read(run, tail=count)) == whole[len(whole) - min(count, len(whole)) :], ascii(text)

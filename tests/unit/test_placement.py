@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from typing import Any
 
@@ -408,3 +409,20 @@ def test_what_is_asked_for_has_room_for_the_tasks() -> None:
         assert len(tasks) == workers + (chief is not None) + 1
         count += 1
     assert count > 500
+
+
+@pytest.mark.parametrize(
+    ("tasks_per_node", "slots", "tasks"),
+    [(None, 10**8, {}), (None, 10**17, {"ps": {"count": 1}}), (1_000_000, 1, {"chief": {"count": 1}})],
+)
+def test_more_tasks_than_there_can_be_are_refused_at_once(tasks_per_node: int | None, slots: int, tasks: Any) -> None:
+    hosts = tuple(Host(f"n{number}", slots=tasks_per_node or slots) for number in range(2))
+    error = refused(Allocation(hosts), tasks_per_node=tasks_per_node, tasks=tasks)
+    assert re.fullmatch(r"\d{7,} tasks are more than 1000000, the most that there can be", error.what)
+
+
+def test_as_many_tasks_as_there_can_be_are_placed_wherever_there_is_room() -> None:
+    """One pass over all hosts a task would take hours."""
+    hosts = (Host("big", slots=200_000), *(Host(f"n{number}", slots=0) for number in range(10_000)))
+    tasks = placed(Allocation(hosts))
+    assert (len(tasks), {task.host for task in tasks}) == (200_000, {"big"})

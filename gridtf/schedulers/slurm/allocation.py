@@ -11,6 +11,8 @@ from gridtf.schedulers.base import Allocation, Host
 from gridtf.schedulers.slurm.hostlist import counts, expand
 from gridtf.spec import JobSpec
 
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
 AskGpus = Callable[[str], Mapping[str, int]]
 
 
@@ -21,7 +23,7 @@ def allocation(environ: Mapping[str, str], spec: JobSpec, ask_gpus: AskGpus) -> 
     Raises PlacementError when the job is not what the specification asks for, SchedulerError for what cannot be read.
     """
     wanted = len(layout.components(spec))
-    there = int(environ.get("SLURM_HET_SIZE") or 1)
+    there = _components(environ)
     if wanted > there:
         raise PlacementError(
             f"tasks with partitions of their own make {wanted} components of a heterogeneous job, this job has {there}",
@@ -32,6 +34,13 @@ def allocation(environ: Mapping[str, str], spec: JobSpec, ask_gpus: AskGpus) -> 
         suffix = f"_HET_GROUP_{component}" if there > 1 else ""
         hosts += _hosts(environ, suffix, component, spec, ask_gpus)  # components share no nodes
     return Allocation(tuple(hosts))
+
+
+def _components(environ: Mapping[str, str]) -> int:
+    said = environ.get("SLURM_HET_SIZE") or "1"
+    if not _NUMBER.fullmatch(said):
+        raise SchedulerError(f"SLURM_HET_SIZE={said!r} is not a number", hint="Slurm sets it: leave it alone")
+    return int(said)
 
 
 def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpec, ask_gpus: AskGpus) -> list[Host]:
@@ -86,9 +95,9 @@ def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], ask_gpus: A
         return ask_gpus(job)
     except SchedulerError:  # no scontrol in a container, or a controller that does not answer
         here = environ.get("SLURM_GPUS_ON_NODE", "")
-        return dict.fromkeys(names, int(here)) if here.isdigit() else {}
+        return dict.fromkeys(names, int(here)) if _NUMBER.fullmatch(here) else {}
 
 
 def _sum(text: str) -> int:
     """``4``, ``a100:4`` or ``a100:2,v100:1``: GPUs on a node, by type."""
-    return sum(int(number) for number in re.findall(r"(?:^|[:,])(\d+)(?=,|$)", text))
+    return sum(int(number) for number in re.findall(r"(?:^|[:,])([0-9]{1,9})(?=,|$)", text))
