@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
@@ -87,15 +88,28 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
     """Make sure of the run directory, then run one attempt; gives the exit code of the job script."""
     _refuse_copies(environ)
     name = spec.scheduler or schedulers.around_this_process(environ)
+    if not spec.scheduler and (note := schedulers.untold(environ)):
+        tell(note)
     scheduler = schedulers.get(name)
     identity = scheduler.identity(environ)
     run = _run_of(identity, spec, run_dir)
+    if goes_with_the_job(run.path, identity["job_id"], environ):
+        tell(
+            f"the run directory {run.path} lies in TMPDIR, which is gone when the job has ended, and with it logs, "
+            "verdict and output: --run-root names another folder, which has to be one that all hosts see"
+        )
     _describe(run, spec, sources, {"scheduler": name, **identity}, environ)
     if sys.stderr.isatty():  # somebody looks on, and the tasks print into files
         tell(f"job {identity['job_id']}; to see what its tasks print: gridtf logs -f {run.path}")
     from gridtf.bootstrap import launcher
 
     return launcher.launch(run, spec, scheduler, identity["job_id"], environ)
+
+
+def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> bool:
+    """Whether a folder lies in a temporary one that was made for this job: ``/tmp/4711.1.all.q``. Pure."""
+    temporary = environ.get("TMPDIR", "")
+    return job_id.partition(".")[0] in re.split(r"[^0-9]+", temporary) and folder.is_relative_to(temporary)
 
 
 def _refuse_copies(environ: Mapping[str, str]) -> None:

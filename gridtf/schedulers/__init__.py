@@ -33,6 +33,18 @@ def around_this_process(environ: Mapping[str, str]) -> str:
     return next(name for name in ("sge", "slurm", "local") if get(name).inside(environ))
 
 
+def untold(environ: Mapping[str, str]) -> str:
+    """A note for a process that is part of a job without having been told so; mostly empty."""
+    from gridtf.schedulers.sge import shepherd
+
+    if around_this_process(environ) != "local" or shepherd.above() is None:
+        return ""
+    return (
+        "this shell belongs to a job of Grid Engine, which has not told it so (qlogin): tasks run on this host alone; "
+        "`qrsh -pe PE SLOTS bash` gives a shell that knows the job's hosts"
+    )
+
+
 def without_place(environ: Mapping[str, str]) -> dict[str, str]:
     """This environment without what tells its process its place among others: tasks have places of their own."""
     theirs = get(around_this_process(environ)).place_variables

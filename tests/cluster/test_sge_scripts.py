@@ -103,6 +103,35 @@ def test_a_job_without_a_parallel_environment_is_one_task(sge: Bed) -> None:
     assert folder.tasks(job.id)["worker:0"].gpus == ()
 
 
+def test_notes_on_what_is_lost_or_left_unused(sge: Bed) -> None:
+    """As on nodes that are given as a whole, without -l gpu; and in a folder that is gone with the job."""
+    folder = Folder(sge, "notes")
+    script = f"{RUN}cd $TMPDIR\ngridtf_run -- true\ngridtf_run --gpus-per-node 0 --run-root {folder.seen_as} -- true"
+    job = folder.qsub(script, "-q", "all.q@n2")
+    job.ended()
+    unused = re.findall(r"gridtf: host n2 has 2 GPUs, and no task gets one: .* `--gpus-per-node 2`", job.output)
+    assert len(unused) == 1, job.output
+    (lost,) = re.findall(r"gridtf: the run directory (\S+) lies in TMPDIR, which is gone when the job", job.output)
+    assert lost.endswith(f"/gridtf-runs/true-{job.id}")
+    assert (folder.path / f"true-{job.id}").is_dir()
+
+
+def test_a_shell_of_qlogin_knows_no_job(sge: Bed) -> None:
+    folder = Folder(sge, "qlogin")
+    profile = sge.home() / ".bash_profile"  # what its shell reads: to type there would have to wait for the prompt
+    profile.write_text(f"{ENTER}\ncd {folder.seen_as}\ngridtf run --name typed --workers 2 -- true\nexit\n")
+    try:
+        # a pipe that stays open, and nobody writes into: qlogin ends with its input
+        said = folder.run(
+            "bash", "-c", "mkfifo quiet && exec 3<>quiet && script -qec 'qlogin -pe rr 4' /dev/null <&3", timeout=40
+        )
+    finally:
+        profile.unlink()
+    assert "this shell belongs to a job of Grid Engine, which has not told it so (qlogin)" in said
+    (run,) = (folder.path / "gridtf-runs").glob("typed-*")
+    assert len(list((run / "attempt-1/hosts").iterdir())) == 1
+
+
 def test_one_task_per_gpu(sge: Bed) -> None:
     folder = Folder(sge, "gpus")
     job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "fill", "6", "-l", "gpu=1")

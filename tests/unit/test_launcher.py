@@ -5,10 +5,28 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from gridtf.bootstrap.hosts import Hosts, look_again
+from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import HostLostError
 from gridtf.rundir import RunDir, write_record
 from gridtf.schedulers.base import AgentEnd
+
+
+@pytest.mark.parametrize(
+    ("folder", "job_id", "temporary", "goes"),
+    [
+        ("/tmp/4711.1.all.q/gridtf-runs/a-4711", "4711", "/tmp/4711.1.all.q", True),
+        ("/scratch/77/x/run", "77.3", "/scratch/77", True),
+        ("/home/a/gridtf-runs/a-4711", "4711", "/tmp/4711.1.all.q", False),
+        ("/tmp/run", "4711", "/tmp", False),  # everybody's
+        ("/tmp/47110/run", "4711", "/tmp/47110", False),
+        ("/home/a", "1", "", False),
+    ],
+)
+def test_a_folder_that_goes_with_the_job(folder: str, job_id: str, temporary: str, goes: bool) -> None:
+    assert goes_with_the_job(Path(folder), job_id, {"TMPDIR": temporary} if temporary else {}) is goes
 
 
 class Ended:

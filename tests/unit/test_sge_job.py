@@ -153,6 +153,27 @@ def test_gpus(asked: Mapping[str, Resource], values: dict[str, Any], expected: l
     assert [host.gpus for host in hosts([HostLine("n1", 2), HostLine("n2", 1)], values, asked)] == expected
 
 
+@pytest.mark.parametrize(
+    ("values", "asked", "there", "note"),
+    [
+        ({}, {}, ("0", "1"), "host n1 has 2 GPUs, and no task gets one: the job has asked Grid Engine for no gpu; "),
+        ({"gpu_resource": "cards"}, {}, ("0",), "for no cards; "),
+        ({}, {}, (), ""),
+        ({}, {"gpu": Resource(1, PER_SLOT)}, ("0",), ""),
+        ({"gpus_per_node": 0}, {}, ("0",), ""),  # it was said
+        ({"gpus_per_task": 1}, {}, ("0",), ""),
+    ],
+)
+def test_gpus_that_nobody_has_asked_for(
+    values: dict[str, Any], asked: Mapping[str, Resource], there: tuple[str, ...], note: str
+) -> None:
+    wanted = spec(**values)
+    given = allocation.allocation([HostLine("n1", 4)], wanted, lambda: asked)
+    said = allocation.unused_gpus(given, wanted, lambda: there)
+    assert note in said
+    assert bool(note) == bool(said)
+
+
 def test_gpus_while_qmaster_does_not_answer() -> None:
     def silent() -> Mapping[str, Resource]:
         raise SchedulerError("qmaster does not answer")

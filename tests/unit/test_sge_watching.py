@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridtf import procfs
+from gridtf import procfs, schedulers
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.schedulers.sge import cell, inherit, shepherd, suspension
 from gridtf.schedulers.sge.queue import Row, row_of
@@ -47,6 +47,13 @@ def test_who_runs_below_no_shepherd_misses_none(above: dict[int, str]) -> None:
     watch = Shepherd("n1")
     above.clear()
     assert watch.poll() is None
+
+
+def test_a_shell_that_was_told_of_no_job(above: dict[int, str]) -> None:
+    assert "qlogin" in schedulers.untold({"HOME": "/home/a"})
+    assert schedulers.untold({"JOB_ID": "3", "SGE_TASK_ID": "undefined"}) == ""
+    del above[20]
+    assert schedulers.untold({}) == ""
 
 
 @pytest.mark.parametrize("word", ["terminate", "kill"])

@@ -87,10 +87,15 @@ class GridEngine:
         return job.identity(environ)
 
     def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+        from gridtf import gpus
+        from gridtf.processes import tell
         from gridtf.schedulers.sge import allocation, job, requested
 
         found = allocation.lines(environ, job.host(environ))
-        return allocation.allocation(found, spec, lambda: requested.ask(environ["JOB_ID"], limit=10))
+        given = allocation.allocation(found, spec, lambda: requested.ask(environ["JOB_ID"], limit=10))
+        if note := allocation.unused_gpus(given, spec, lambda: gpus.present(environ)):
+            tell(note)
+        return given
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]

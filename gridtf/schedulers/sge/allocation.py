@@ -67,6 +67,20 @@ def allocation(found: Sequence[HostLine], spec: JobSpec, ask: AskRequests) -> Al
     return Allocation(tuple(hosts))
 
 
+def unused_gpus(given: Allocation, spec: JobSpec, present: Callable[[], Sequence[str]]) -> str:
+    """A note where the first host has GPUs, and neither the job nor its script has said a word about them; else empty.
+
+    present: the GPUs of this host.
+    """
+    silent = layout.gpus_per_task(spec, default=-1) == -1 and not any(host.gpus for host in given.hosts)
+    if not silent or not (there := present()):
+        return ""
+    return (
+        f"host {given.hosts[0].name} has {len(there)} GPUs, and no task gets one: the job has asked Grid Engine for no "
+        f"{spec.gpu_resource}; `--gpus-per-node {len(there)}`, or --gpu-resource with your site's name for them, does"
+    )
+
+
 def _cpus(line: HostLine, gpus: int, per_task: int) -> int | None:
     """A slot is a CPU, unless there is one for each GPU: then nobody says how many CPUs that means."""
     if line.cores is not None:

@@ -13,12 +13,17 @@ _NAME = "sge_shepherd"
 _EVERY = 0.5  # seconds between two looks
 
 
+def above() -> int | None:
+    """The pid of the shepherd that this process has been started by, directly or not; None without one."""
+    return next((pid for pid in procfs.ancestors(os.getpid()) if procfs.name(pid) == _NAME), None)
+
+
 class Shepherd:
     """An AgentHandle that has no agent: it ends when the job script no longer has its shepherd. host: where we are."""
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._pid = next((pid for pid in procfs.ancestors(os.getpid()) if procfs.name(pid) == _NAME), None)
+        self._pid = above()
         self._told = False
         self._looked = float("-inf")
 
