@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 import time
 
 import pytest
 
 from gridtf.rundir import read_record
-from tests.support.cluster import Bed
-from tests.support.clusterfaults import STUBBORN, admin, begun, ended, finished, kill9, nobody_left, parent, started
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterfaults import (
+    STUBBORN,
+    admin,
+    begun,
+    ended,
+    finished,
+    kill9,
+    late_agents,
+    mounted,
+    nobody_left,
+    parent,
+    started,
+)
 from tests.support.clusterjobs import ClusterJob
 from tests.support.sgefaults import RUN, ScriptJob, changed, shepherd
 
@@ -307,4 +321,57 @@ def test_a_run_directory_that_another_host_does_not_see(sge: Bed) -> None:
         assert "the agent on host n2 does not see the run directory: it must lie on a file system" in job.output
     finally:
         admin(sge, "rm", "-r", "/run/testbed/disk/alice", host="n1")
+    nobody_left(sge)
+
+
+# --- agents that never were, and times that are the defaults
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sge_shepherd", "all of the job there"])
+def test_killed_on_another_host_while_the_hosts_wait_for_each_other(sge: Bed, whole: bool) -> None:
+    """The kernel sends a SIGHUP to what stood below: nobody has sent that from outside."""
+    with late_agents(sge, "n3"):
+        job = started(sge, "--env", "AGENT_DELAY=25", running=False)
+        job.until(lambda: job.run.latest() and job.attempt.host_record("n4").exists(), "the agent on n4")
+        if whole:
+            admin(sge, "pkill", "-9", "-u", "alice", host="n4")  # in n4's own namespace of processes
+        else:
+            kill9(sge, "n4", shepherd(sge, "n4"))
+        verdict = ended(job, "FAILED", "on host n4", "killed")
+        assert "SIGHUP" not in verdict["reason"], verdict
+    nobody_left(sge)
+
+
+def test_why_an_agent_could_not_start(sge: Bed) -> None:
+    with mounted(sge, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
+        job = started(sge, running=False)
+        ended(job, "FAILED", "the agent on host n3", "Permission denied", "Python that gridtf runs under")
+    with mounted(sge, "n3", "-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")):
+        job = started(sge, running=False)
+        ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "gridtf has to lie where all hosts")
+    job = started(sge, "--setup", "ulimit -n 16", nodes=2, running=False)
+    ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
+    nobody_left(sge)
+
+
+def test_the_launcher_is_killed_while_it_ends_a_job_for_a_killed_task(sge: Bed) -> None:
+    job = started(sge, "--kill-grace", "8", command=STUBBORN)
+    kill9(sge, "n2", job.tasks()["worker:1"]["pid"])
+    job.until(job.attempt.stop.exists, "the tear-down")
+    kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
+    first = "ended without a verdict: worker:1 on n2: killed by SIGKILL; then the launcher on n1 was killed"
+    told_by_status(job, "FAILED", first)
+    nobody_left(sge)
+
+
+def test_usual_times_with_a_late_host_and_a_launcher_that_is_stopped(sge: Bed) -> None:
+    with late_agents(sge, "n3"):
+        late = started(sge, "--env", "AGENT_DELAY=45", command="true", running=False)
+        stopped = started(sge, nodes=2)
+        launcher = read_record(stopped.attempt.launcher) or {}
+        admin(sge, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
+        told = f"the launcher on host {launcher['host']} stood still for"
+        ended(stopped, "FAILED", told, "stopped by a signal", seconds=90)
+        ended(late, "COMPLETED", seconds=90)
+    assert told in stopped.status()["reason"]
     nobody_left(sge)

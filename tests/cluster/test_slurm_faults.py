@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 
 import pytest
 
 from gridtf.rundir import read_record
-from tests.support.cluster import Bed
-from tests.support.clusterfaults import STUBBORN, admin, begun, ended, finished, kill9, nobody_left, parent, started
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterfaults import (
+    STUBBORN,
+    admin,
+    begun,
+    ended,
+    finished,
+    kill9,
+    mounted,
+    nobody_left,
+    parent,
+    started,
+)
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -109,3 +122,65 @@ def test_what_stands_between_slurm_and_the_tasks_is_killed(slurm: Bed, host: str
     assert verdict["ended"] - killed < (3 if generations == 0 else 8)
     nobody_left(slurm)
     assert job.status()["state"] == "FAILED"
+
+
+# --- it cannot start everywhere
+
+
+@pytest.mark.parametrize(
+    ("mount", "said", "hint"),
+    [
+        (
+            ["--bind", "/dev/null", os.path.realpath(sys.executable)],
+            "Permission denied",
+            "Python that gridtf runs under",
+        ),
+        (["-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")], "No module named 'gridtf", "gridtf has to lie"),
+    ],
+    ids=["python", "gridtf"],
+)
+def test_why_an_agent_could_not_start(slurm: Bed, mount: list[str], said: str, hint: str) -> None:
+    with mounted(slurm, "n3", *mount):
+        job = started(slurm, running=False)
+        verdict = ended(job, "FAILED", "the agent on host n3 ended with exit code", said, hint)
+    assert (verdict["cause"]["task"], verdict["cause"]["host"]) == (None, "n3")
+    assert said in verdict["cause"]["tail"][-1]
+    shown = job.gridtf("status").stdout
+    assert f"last lines of {job.seen_as}/attempt-1/agents.log" in shown
+    assert said in next(line for line in shown.splitlines() if line.startswith("why"))
+    nobody_left(slurm)
+
+
+def test_too_few_open_files(slurm: Bed) -> None:
+    job = started(slurm, "--setup", "ulimit -n 16", nodes=1, running=False)
+    ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
+
+
+# --- what stands beside the agents
+
+
+def test_srun_is_killed(slurm: Bed) -> None:
+    job = started(slurm)
+    admin(slurm, "pkill", "-9", "-x", "srun", host="n1")  # in n1's own namespace of processes
+    ended(job, "FAILED", "srun, which had started the agents, was killed by SIGKILL")
+    nobody_left(slurm)
+
+
+def test_the_step_of_the_agents_is_cancelled(slurm: Bed) -> None:
+    job = started(slurm)
+    slurm.run("login", "scancel", f"{job.id}.0")
+    verdict = ended(job, "FAILED", f"the step of the agents, {job.id}.0, was cancelled", "by scancel of the step")
+    assert verdict["again"] is None  # Slurm itself ends steps so
+    nobody_left(slurm)
+    job.until(lambda: job.status()["state"] == "FAILED", "its end")
+
+
+def test_a_job_whose_slurmstepd_was_killed_does_not_hold_its_hosts(slurm: Bed) -> None:
+    job = started(slurm, command="until [ -e go ]; do sleep 0.2; done")
+    launcher = read_record(job.attempt.launcher) or {}
+    kill9(slurm, "n1", parent(slurm, "n1", launcher["pid"]))
+    (slurm.home() / "go").touch()
+    ended(job, "COMPLETED", "slurmstepd, which had started the job script on n1, was killed, so gridtf cancels the job")
+    job.until(lambda: not admin(slurm, "squeue", "--noheader", f"--jobs={job.id}"), "its end for Slurm")
+    assert job.status()["state"] == "COMPLETED"
+    nobody_left(slurm)

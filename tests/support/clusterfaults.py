@@ -69,6 +69,26 @@ def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = 40, attemp
 
 
 @contextmanager
+def mounted(bed: Bed, host: str, *options: str) -> Iterator[None]:
+    """Something else is in a place on this host. options: of mount, the place last."""
+    admin(bed, "mount", *options, host=host)
+    try:
+        yield
+    finally:
+        admin(bed, "umount", options[-1], host=host)
+
+
+@contextmanager
+def late_agents(bed: Bed, host: str) -> Iterator[None]:
+    """On this host, agents of jobs with the variable AGENT_DELAY start so many seconds late."""
+    warden = CHECKOUT / "gridtf/bootstrap/warden.py"
+    late = bed.home() / "late_warden.py"
+    late.write_text(f"{warden.read_text()}\nimport time\ntime.sleep(float(os.environ.get('AGENT_DELAY', '0')))\n")
+    with mounted(bed, host, "--bind", bed.seen(late), str(warden)):
+        yield
+
+
+@contextmanager
 def begun(job: ClusterJob, command: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A gridtf command on this job that runs beside the test."""
     with job.bed.popen("login", *GRIDTF, command, job.seen_as, *words, env=GRIDTF_ENVIRON) as process:

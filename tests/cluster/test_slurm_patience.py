@@ -1,0 +1,83 @@
+"""What takes the times that are the defaults: several jobs on one real Slurm cluster wait beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gridtf.rundir import read_record
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import admin, ended, late_agents, mounted, nobody_left, started
+
+pytestmark = pytest.mark.timeout(180)
+
+Check = Callable[[], None]  # waits for what a job that was started before comes to, and looks at it
+
+
+@contextmanager
+def unseen(bed: Bed, host: str, name: str) -> Iterator[None]:
+    """A folder in alice's home, in which this host sees nothing of what the others see there."""
+    folder = bed.home() / name
+    bed.run("login", "mkdir", bed.seen(folder))
+    with mounted(bed, host, "-t", "tmpfs", "none", bed.seen(folder)):
+        yield
+
+
+def a_late_host(bed: Bed) -> Check:
+    job = started(bed, "--env", "AGENT_DELAY=45", command="true", running=False)
+
+    def check() -> None:
+        ended(job, "COMPLETED", seconds=90)
+
+    return check
+
+
+def a_host_that_never_comes(bed: Bed) -> Check:
+    job = started(bed, "--env", "AGENT_DELAY=300", "--start-timeout", "40", running=False)
+
+    def check() -> None:
+        verdict = ended(job, "FAILED", "after 40 s still missing: 1 host: n3", "their tasks: worker:2", seconds=90)
+        assert "n4" not in verdict["reason"]
+
+    return check
+
+
+def a_host_that_does_not_see_the_run_directory(bed: Bed) -> Check:
+    job = started(bed, "--run-root", "unseen", "--heartbeat-timeout", "10", running=False)
+
+    def check() -> None:
+        ended(job, "FAILED", "the agent on host n3 does not see the run directory", seconds=60)
+
+    return check
+
+
+def a_launcher_that_is_stopped(bed: Bed) -> Check:
+    job = started(bed, nodes=2)
+    launcher = read_record(job.attempt.launcher) or {}
+    admin(bed, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
+
+    def check() -> None:
+        told = f"the launcher on host {launcher['host']} stood still for"
+        ended(job, "FAILED", told, "stopped by a signal", seconds=90)
+        job.until(lambda: not admin(bed, "squeue", "--noheader", f"--jobs={job.id}", "--states=running"), "its end")
+        view = job.status()
+        assert view["state"] == "FAILED"
+        assert told in view["reason"]
+        assert all(task["state"] == "STOPPED" for task in view["tasks"])
+
+    return check
+
+
+def test_the_usual_times_are_kept_and_nobody_healthy_is_blamed(slurm: Bed) -> None:
+    jobs = (
+        a_late_host,
+        a_host_that_never_comes,
+        a_host_that_does_not_see_the_run_directory,
+        a_launcher_that_is_stopped,
+    )
+    with late_agents(slurm, "n3"), unseen(slurm, "n3", "unseen"):
+        for check in [job(slurm) for job in jobs]:
+            check()
+    nobody_left(slurm)
