@@ -34,6 +34,12 @@ def stopped(pid: int) -> bool:
     return _stat(pid)[:1] == ["T"]
 
 
+def session(pid: int) -> int | None:
+    """The session of a process: the pid of the one that has opened it."""
+    fields = _stat(pid)
+    return int(fields[3]) if fields else None
+
+
 def children(pid: int) -> list[int]:
     """The direct children of a process's main thread, at one glance; may miss some, and is empty on some kernels."""
     try:

@@ -207,6 +207,7 @@ class TaskState(TypedDict, total=False):
     signal: str | None
     oom: bool
     error: str | None
+    restarts: Count
 
 
 class _Gone(TypedDict):

@@ -28,6 +28,9 @@ from gridtf.schedulers.base import Scheduler
 # The warden tells us by it that what had started it is gone.
 ORPHANED = signal.SIGHUP
 
+# How many times a served worker that was killed is started again.
+_RESTARTS = 3
+
 # Who ends all of a job's processes on a host reaches all of them within this, in seconds.
 _AT_ONCE = 0.1
 
@@ -222,7 +225,9 @@ class Agent:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, package)
             log = self.attempt.task_log(task.type, task.index)
-            self.supervisor.start(task.name, argv, env, plan.cwd, log, keep, self._ignored)
+            # the port stays held, and the chief's ParameterServerStrategy goes on with the others until it is back
+            restarts = _RESTARTS if task.served and task.type == "worker" else 0
+            self.supervisor.start(task.name, argv, env, plan.cwd, log, keep, self._ignored, restarts)
         self._beat(now=True)
 
     def _watch_over(self) -> None:
@@ -238,6 +243,7 @@ class Agent:
             if changed and self.supervisor.maybe_told():
                 for _ in self._waiting(_AT_ONCE):  # raises when we get it as well
                     pass
+            changed |= self.supervisor.restart()
             told = self._beat(now=changed)
             self._reported = time.time() if told else self._reported
             self._listen()

@@ -44,6 +44,9 @@ def task_environment(
             # With one inter-op thread a worker of ParameterServerStrategy waits for itself, for ever (TensorFlow 2.21).
             least = 2 if name == "TF_NUM_INTEROP_THREADS" else 1
             env.setdefault(name, str(max(task.cpus, least)))
+    if "worker" in plan.spec.serve:
+        # What ParameterServerStrategy's guide asks for: a lost worker is an error that the chief handles, and no end.
+        env.setdefault("GRPC_FAIL_FAST", "use_caller")
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is written in blocks of 8 KiB cannot be followed
     env.update(
         {

@@ -24,7 +24,7 @@ class TaskProcess:
     """One task's process.
 
     exit: its exit code. signal: the name of the signal that ended it. oom: whether the kernel killed for want of memory
-    on this host since the task before it ended. error: why it never ran.
+    on this host since the task before it ended. error: why it never ran. restarts: how many times it was started again.
     """
 
     name: str
@@ -36,10 +36,18 @@ class TaskProcess:
     signal: str | None = None
     oom: bool = False
     error: str | None = None
+    restarts: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    again: Callable[[], None] = field(default=lambda: None, repr=False)  # starts it once more
+    most: int = 0  # how often that may be done
+
+    @property
+    def due(self) -> bool:
+        """Whether it was killed and is to be started again."""
+        return self.state == PENDING and self.ended is not None
 
     def record(self) -> Record:
-        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error")
+        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts")
         return {name: getattr(self, name) for name in names}
 
 
@@ -64,14 +72,31 @@ class Supervisor:
         log: Path,
         keep: Sequence[int] = (),
         ignored: Iterable[int] = (),
+        restarts: int = 0,
     ) -> None:
         """Start one task in a session of its own, with its own log; it dies with us. keep: descriptors it inherits.
-        ignored: signals that do not end it, unless it says otherwise.
+        ignored: signals that do not end it, unless it says otherwise. restarts: how many times it may be started again,
+        by restart(), when a signal has ended it.
 
         A command that cannot be started makes the task FAILED with exit code 127 or 126, as a shell says it. Raises
         RunDirError when the log cannot be written.
         """
-        task, parent = self.tasks[name], os.getpid()
+        task = self.tasks[name]
+        task.most = restarts
+        task.again = lambda: self._run(task, argv, env, cwd, log, keep, ignored)
+        task.again()
+
+    def _run(
+        self,
+        task: TaskProcess,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        keep: Sequence[int],
+        ignored: Iterable[int],
+    ) -> None:
+        parent = os.getpid()
 
         def child() -> None:
             processes.die_with_parent(parent, signal.SIGKILL)
@@ -80,6 +105,11 @@ class Supervisor:
 
         task.started = self._now()
         with _opened(log) as output:
+            if task.restarts:
+                output.write(
+                    f"gridtf: killed, and started again: {task.restarts} of at most {task.most} times\n".encode()
+                )
+                output.flush()
             try:
                 task.process = subprocess.Popen(
                     list(argv),
@@ -118,7 +148,29 @@ class Supervisor:
             # a shell above the program gives 137 for it
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
             task.state = STOPPED if self._stopping else COMPLETED if code == 0 else FAILED
+            if task.state == FAILED and code < 0 and task.restarts < task.most:
+                task.state = PENDING
         return changed
+
+    def restart(self) -> bool:
+        """Start again what collect() has found killed, once nobody is left of it who may still hold its port. True when
+        a task was started."""
+        due = [task for task in self.tasks.values() if task.due]
+        if not due:
+            return False
+        below = {pid: procfs.session(pid) for pid in procfs.descendants(os.getpid())}
+        started = False
+        for task in due:
+            left = [pid for pid, session in below.items() if session == task.pid]
+            if left:
+                processes.signal_all(left, signal.SIGKILL)
+                continue  # until they are reaped
+            task.restarts += 1
+            task.ended = task.exit = task.signal = None
+            task.oom = False
+            task.again()
+            started = True
+        return started
 
     def _new_oom_kill(self) -> bool:
         before, self._oom_kills = self._oom_kills, procfs.out_of_memory_kills()
@@ -127,13 +179,13 @@ class Supervisor:
     def maybe_told(self) -> list[TaskProcess]:
         """Those that have failed just now, and maybe because somebody has sent TERM to all processes of the job."""
         since = self._now() - _TOGETHER
-        failed = [task for task in self.tasks.values() if task.state == FAILED and (task.ended or 0.0) > since]
+        failed = [task for task in self.tasks.values() if task.due or task.state == FAILED]
+        failed = [task for task in failed if (task.ended or 0.0) > since]
         return [task for task in failed if task.error is None and task.signal in (None, "SIGTERM")]
 
     def excuse(self, since: float = 0.0) -> None:
         """Somebody has: those that end from now on have not failed, nor have those of them that ended since then."""
-        self.collect()
-        self._stopping = True
+        self._stop_restarting()
         for task in self.maybe_told():
             if (task.ended or 0.0) > since:
                 task.state = STOPPED
@@ -150,8 +202,7 @@ class Supervisor:
 
         beat: called about every tenth of a second, to tell the world that we live.
         """
-        self.collect()
-        self._stopping = True
+        self._stop_restarting()
         self._signal_everything(signal.SIGTERM)
         if not self._gone_within(grace, beat):
             deadline = time.monotonic() + 10.0
@@ -163,6 +214,13 @@ class Supervisor:
                     break
         self.collect()
         return [] if processes.childless() else procfs.descendants(os.getpid())
+
+    def _stop_restarting(self) -> None:
+        self.collect()
+        self._stopping = True
+        for task in self.tasks.values():
+            if task.due:
+                task.state = STOPPED
 
     def _signal_everything(self, number: signal.Signals) -> None:
         # Descendants and not only groups: a grandchild that called setsid has left its group, but not our tree.

@@ -98,6 +98,8 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how, hint = f"killed by {number}", _SIGNAL_HINTS.get(str(number), "")
     else:
         how, hint = _of_exit(code)
+    if record.get("restarts"):
+        how = f"{how}, after it had been started again {_times(record['restarts'])}"
     if record.get("oom"):
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
     told = str(error) if error else "\n".join(tail)
@@ -137,6 +139,9 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
     failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == FAILED]
     parts = [reason]
     hints = []
+    for task in tasks:
+        if restarts := records.get(task.name, {}).get("restarts"):
+            parts.append(f"{task.name} was killed and started again {_times(restarts)}")
     if failed:
         parts.append(f"{some(failed)} failed")
     if late:
@@ -162,6 +167,10 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
     if first in done:
         hint += f"; if the job is done when {first} is: --success-policy chief"
     return Verdict(TIMEOUT, reason, why, hint)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _were(names: Sequence[str]) -> str:

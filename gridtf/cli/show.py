@@ -127,7 +127,8 @@ def _why(view: JobView) -> list[str]:
 def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:
     ended = task.signal or ("-" if task.exit is None else str(task.exit))
     log = str(task.log.relative_to(run_dir)) if task.log else "-"
-    return task.name, task.host or "-", task.state, ended, log
+    state = f"{task.state} (restarts: {task.restarts})" if task.restarts else task.state
+    return task.name, task.host or "-", state, ended, log
 
 
 def _last_words(view: JobView) -> list[str]:

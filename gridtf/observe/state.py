@@ -32,7 +32,7 @@ _GIVEN_UP = 3600.0
 @dataclass(frozen=True)
 class TaskView:
     """One task. started, ended: seconds since the epoch, by its host's clock. exit: its exit code; signal: the name of
-    the one that ended it. log: None while there is none."""
+    the one that ended it. log: None while there is none. restarts: how many times it was started again."""
 
     name: str
     host: str | None
@@ -42,6 +42,7 @@ class TaskView:
     started: float | None = None
     ended: float | None = None
     log: Path | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,7 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
                 started=known.get("started"),
                 ended=known.get("ended"),
                 log=log if log.name in records.logs else None,
+                restarts=known.get("restarts", 0),
             )
         )
     return tuple(views)

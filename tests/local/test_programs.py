@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gridtf.rundir import read_record
 from tests.support.fixtures import Launch
-from tests.support.jobs import LaunchedJob
+from tests.support.jobs import LaunchedJob, until
 
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 120.0  # seconds; a run takes a tenth of it
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
@@ -30,7 +34,8 @@ def completed(job: LaunchedJob) -> dict[str, Any]:
 
 
 def log_of(job: LaunchedJob, task: str) -> str:
-    return job.attempt.task_log(*task.split(":")).read_text()
+    log = job.attempt.task_log(*task.split(":"))
+    return log.read_text() if log.exists() else ""
 
 
 # TensorFlow's guide to ParameterServerStrategy has one program for all tasks: workers and ps serve for ever.
@@ -176,3 +181,24 @@ def test_helpers_and_an_evaluator_beside_a_mirrored_strategy(launch: Launch) -> 
         "sum 1.0",
         "evaluated",
     ]
+
+
+def test_a_served_worker_that_is_killed_comes_back_and_the_chief_goes_on(launch: Launch) -> None:
+    """TensorFlow's coordinator does without it meanwhile, as the guide to ParameterServerStrategy has it."""
+    tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
+    program = str(ROOT / "examples" / "parameter_server" / "train.py")
+    job = launch(
+        *(sys.executable, program, "--epochs", "60"),
+        tasks=tasks,
+        tasks_per_node=3,
+        serve=["ps", "worker"],
+        python=sys.executable,
+        env=QUIET,
+    )
+    until(lambda: "epoch 3 of" in log_of(job, "chief:0") or job.process.poll() is not None, "training", LIMIT)
+    os.kill(job.running("worker:1")["worker:1"], signal.SIGKILL)
+    verdict = completed(job)
+    assert "worker:1 was killed and started again once" in verdict["reason"]
+    assert log_of(job, "worker:1").count("gridtf serves worker:1 at") == 2
+    assert "epoch 60 of 60" in log_of(job, "chief:0")
+    assert "accuracy on 360 held-out digits: 0.9" in log_of(job, "chief:0")

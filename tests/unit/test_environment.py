@@ -173,6 +173,14 @@ def test_threads_are_left_alone_where_nobody_knows_the_cpus(tmp_path: Path) -> N
     assert not [name for name in env if "THREADS" in name]
 
 
+def test_a_lost_worker_that_gridtf_serves_does_not_end_the_chief(tmp_path: Path) -> None:
+    tables = {"chief": {}, "worker": {"count": 1}}
+    served = task_plan(tmp_path / "run", hosts(2), tasks=tables, serve=["worker"])
+    assert environment(served, "chief:0")["GRPC_FAIL_FAST"] == "use_caller"
+    assert environment(served, "chief:0", {**USUAL, "GRPC_FAIL_FAST": "1"})["GRPC_FAIL_FAST"] == "1"
+    assert "GRPC_FAIL_FAST" not in environment(task_plan(tmp_path / "own", hosts(2), tasks=tables), "chief:0")
+
+
 @pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy"])
 def test_tensorflow_asks_no_proxy_for_its_own_cluster(proxy: str, plan: TaskPlan) -> None:
     base = {**USUAL, proxy: "http://proxy:3128"}

@@ -224,6 +224,7 @@ def test_a_record_has_no_process_in_it() -> None:
         "signal": None,
         "oom": False,
         "error": None,
+        "restarts": 0,
     }
 
 
@@ -329,3 +330,76 @@ def test_the_tasks_of_a_supervisor_that_is_killed_die_with_it(tmp_path: Path) ->
             assert gone(pid)
         finally:
             processes.signal_all([pid], signal.SIGKILL)
+
+
+# --- starting again
+
+
+RESTARTED = """
+s = Supervisor(["worker:0"])
+script = "echo $$ >>pids; exec sleep 1000"
+s.start("worker:0", ["bash", "-c", script], {"PATH": os.environ["PATH"]}, here, here / "log", restarts=2)
+
+def pids():
+    return [int(line) for line in (here / "pids").read_text().split()] if (here / "pids").exists() else []
+
+def killed(number, with_signal=signal.SIGKILL):
+    until(lambda: len(pids()) == number)
+    os.kill(pids()[-1], with_signal)
+    until(s.collect)
+    return s.tasks["worker:0"].record()
+"""
+
+
+def test_a_task_that_is_killed_is_started_again_a_few_times(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path,
+        RESTARTED + "states = []\n"
+        "for number in (1, 2, 3):\n"
+        "    states.append((killed(number)['state'], s.restart()))\n"
+        "tell(s, states=states, pids=pids(), more=s.restart())\n",
+    )
+    assert told["states"] == [["PENDING", True], ["PENDING", True], ["FAILED", False]]
+    task = told["tasks"]["worker:0"]
+    assert (task["state"], task["signal"], task["restarts"], told["more"]) == ("FAILED", "SIGKILL", 2, False)
+    assert len(set(told["pids"])) == 3
+    said = (tmp_path / "log").read_text().splitlines()
+    assert said == [f"gridtf: killed, and started again: {number} of at most 2 times" for number in (1, 2)]
+
+
+def test_what_ends_by_itself_is_not_started_again(tmp_path: Path) -> None:
+    told = supervised(
+        tmp_path,
+        "s = Supervisor(['worker:0'])\n"
+        "s.start('worker:0', ['bash', '-c', 'exit 3'], {'PATH': os.environ['PATH']}, here, here / 'log', restarts=2)\n"
+        "ended(s); tell(s, more=s.restart())\n",
+    )
+    assert (told["tasks"]["worker:0"]["state"], told["more"]) == ("FAILED", False)
+
+
+def test_it_is_started_again_only_when_nobody_is_left_of_it(tmp_path: Path) -> None:
+    """A child that it has left might hold its port: two servers on one port would each get half of the calls."""
+    told = supervised(
+        tmp_path,
+        RESTARTED.replace("exec sleep", "sleep 999 & echo $! >child; exec sleep")
+        + "child = pid_in('child'); until(lambda: len(pids()) == 1); killed(1)\n"
+        "assert procfs.alive(child)\n"
+        "first = s.restart()\n"
+        "until(lambda: s.collect() or not procfs.alive(child))\n"
+        "until(s.restart)\n"
+        "until(lambda: len(pids()) == 2)\n"
+        "tell(s, first=first)\n"
+        "s.tear_down(1.0, lambda: None)\n",
+    )
+    assert not told["first"]
+    assert (told["tasks"]["worker:0"]["state"], told["tasks"]["worker:0"]["restarts"]) == ("RUNNING", 1)
+
+
+@pytest.mark.parametrize("how", ["s.excuse()", "s.tear_down(1.0, lambda: None)"])
+def test_it_is_not_started_again_when_the_job_is_to_end(tmp_path: Path, how: str) -> None:
+    told = supervised(
+        tmp_path,
+        RESTARTED
+        + f"killed(1, signal.SIGTERM); told = bool(s.maybe_told()); {how}; tell(s, told=told, more=s.restart())",
+    )
+    assert (told["tasks"]["worker:0"]["state"], told["told"], told["more"]) == ("STOPPED", True, False)

@@ -118,6 +118,15 @@ def test_who_still_ran_when_the_leaders_wait_was_over_is_told() -> None:
     assert of_success(tasks, workers, "chief", spec).reason == reason
 
 
+def test_served_workers_that_were_started_again_are_told(attempt: Attempt) -> None:
+    records = {**states(chief_0="COMPLETED", worker_0="RUNNING"), "worker:1": {"state": "RUNNING", "restarts": 2}}
+    served = [task(f"worker:{index}", served=True) for index in range(2)]
+    found = of_success([CLUSTER[0], *served], records, "all", JobSpec(command=["x"]))
+    assert found.reason == "all training tasks have exited with 0; worker:1 was killed and started again 2 times"
+    reason = "worker:1 on n3: killed by SIGKILL, after it had been started again once"
+    assert verdict(attempt, "", signal="SIGKILL", restarts=1).reason == reason
+
+
 def test_an_evaluator_that_is_cut_off_is_told() -> None:
     records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED", evaluator_0="RUNNING")
     found = of_success(CLUSTER, records, "all", JobSpec(command=["x"]))
