@@ -25,8 +25,9 @@ _OTHERS = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 # All variables that say which GPUs a process has.
 SHOWING = (VISIBLE, _ROCR, _HIP, *_OTHERS, _STEP)
 
-# How often to try within a second for the lock that every claim takes first. No longer: while it waits, nobody is told,
-# and a signal is held back.
+# Every claim first takes a lock on this folder, which all users can open and only root can replace. How often it is
+# tried within a second. No longer: while it waits, nobody is told, and a signal is held back.
+_TURN = Path("/run/lock")
 _TRIES = 50
 
 
@@ -186,7 +187,7 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
     GRIDTF_LOCKS, where it is set, is how the names of the locks begin: jobs with another one see nothing of these.
     """
     prefix = environ.get("GRIDTF_LOCKS") or "gridtf"
-    with _one_at_a_time(f"{prefix}-gpus", owner), ExitStack() as ours:  # lets go of all, unless the claim succeeds
+    with _one_at_a_time(), ExitStack() as ours:  # lets go of all, unless the claim succeeds
         taken: dict[str, tuple[int, ...]] = {}
         holders: list[str] = []
         for gpu in candidates:
@@ -207,17 +208,21 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
 
 
 @contextmanager
-def _one_at_a_time(name: str, owner: str) -> Iterator[None]:
+def _one_at_a_time() -> Iterator[None]:
     """Two that each get a half of the GPUs would both go without. Who lets nobody through for a second is passed by:
     the locks of the GPUs themselves are what excludes others."""
-    held: tuple[int, ...] | None = None
-    for _ in range(_TRIES):
-        held = locks.hold(name, owner)
-        if held is not None:
-            break
-        time.sleep(1 / _TRIES)
+    from filelock import lock_descriptor
+
     try:
+        turn = os.open(_TURN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # a host without it, where claims that meet may have to be made again
+        yield
+        return
+    try:
+        for _ in range(_TRIES):
+            if lock_descriptor(turn, blocking=False):
+                break
+            time.sleep(1 / _TRIES)
         yield
     finally:
-        for descriptor in held or ():
-            os.close(descriptor)
+        os.close(turn)

@@ -218,7 +218,7 @@ def test_no_python_at_all(bash: Bash, tmp_path: Path, call: str) -> None:
 
 
 def test_modules_of_the_users_in_the_working_folder_do_no_harm(bash: Bash, tmp_path: Path) -> None:
-    for name in ("random", "logging", "json", "signal", "ctypes", "argparse", "tomllib", "socket"):
+    for name in ("random", "logging", "json", "signal", "ctypes", "argparse", "tomllib", "socket", "filelock"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     (tmp_path / "gridtf").mkdir()
     (tmp_path / "gridtf" / "__init__.py").write_text("raise SystemExit('the wrong package')\n")

@@ -92,6 +92,7 @@ ONLY_IN = {
     "numpy": {"training"},
     "jinja2": {"render"},
     "drmaa": {"schedulers.sge.session"},
+    "filelock": {"gpus"},
     "pynvml": {"gpus"},
     "argcomplete": {"cli"},
     "tomllib": {"toml"},
@@ -190,7 +191,7 @@ def test_modules_are_looked_up_by_name_in_few_places() -> None:
 
 # --- what starts fast ------------------------------------------------------------------------------------------
 
-SLOW = {"tensorflow", "keras", "numpy", "drmaa", "pynvml", "asyncio", "importlib.metadata", "argcomplete"}
+SLOW = {"tensorflow", "keras", "numpy", "drmaa", "pynvml", "filelock", "asyncio", "importlib.metadata", "argcomplete"}
 PARSER = {"jinja2", "argparse", "subprocess", "json", "tomllib", "typing", "pathlib", "dataclasses", "inspect"}
 MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import filelock
 import pytest
 
 from gridtf import gpus, locks
@@ -22,7 +24,7 @@ from tests.support.python import environment, python
 
 CLAIM = """
 import os, sys
-import hashlib, pwd, socket, struct  # which locks need, and who is no longer root may not see
+import filelock, hashlib, pwd, socket, struct  # which locks need, and who is no longer root may not see
 from gridtf.gpus import Claim, claim
 name, uid, owner, count, *candidates = sys.argv[1:]
 if uid != "-":
@@ -68,6 +70,16 @@ def let_go(got: Claim | Refusal) -> None:
 
 def claim(count: int, candidates: list[str], owner: str, name: Path) -> Claim | Refusal:
     return gpus.claim(count, candidates, owner, {"GRIDTF_LOCKS": str(name)})
+
+
+@contextmanager
+def turn() -> Iterator[Callable[[], bool]]:
+    """Gives what tries to take the lock that claims take in turn; lets go of it at the end."""
+    descriptor = os.open(gpus._TURN, os.O_RDONLY)
+    try:
+        yield lambda: filelock.lock_descriptor(descriptor, blocking=False)
+    finally:
+        os.close(descriptor)
 
 
 def sockets() -> set[str]:
@@ -271,12 +283,22 @@ def test_who_asks_for_the_holder_does_not_keep_the_lock_alive(tmp_path: Path) ->
 
 def test_who_holds_up_all_claims_is_passed_by(tmp_path: Path, claimer: Claimer) -> None:
     """Jobs take turns, but that is a courtesy, and nobody can keep others from their GPUs by it."""
-    gate = locks.hold(f"{tmp_path}-gpus", "me first")
-    assert gate is not None
-    assert said(claimer("first", 1, "0")) == "claimed 0"
-    assert said(claimer("second", 1, "0")) == "refused|0|GPU 0: first"
-    for descriptor in gate:
-        os.close(descriptor)
+    with turn() as held:
+        until(held, "the turn to be ours")
+        assert said(claimer("first", 1, "0")) == "claimed 0"
+        assert said(claimer("second", 1, "0")) == "refused|0|GPU 0: first"
+
+
+def test_claims_take_turns() -> None:
+    with turn() as held:
+        with gpus._one_at_a_time():
+            assert not held()
+        until(held, "the turn to be ours")
+
+
+def test_a_host_without_the_folder_of_the_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_TURN", tmp_path / "no such folder")
+    let_go(claim(1, ["0"], "me", tmp_path))
 
 
 def test_names_that_hold_a_slash(tmp_path: Path) -> None:
