@@ -30,6 +30,7 @@ from gridtf.schedulers.base import (
     CANCELLED,
     ENDED,
     FAILED,
+    LOOPBACK,
     NODE_FAIL,
     TIMEOUT,
     Allocation,
@@ -112,7 +113,8 @@ class Launcher:
         need_open_files(0)
         self._heartbeat.beat(now=True)
         allocation = self.scheduler.allocation(self.environ, self.spec, self._wait_for_allocation)
-        if len(allocation.hosts) > 1 and self.scheduler.name != "local" and (why := shared.unseen(self.run.path)):
+        others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
+        if others and (why := shared.unseen(self.run.path)):
             raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=shared.HINT)
         need_open_files(2 * len(allocation.hosts))  # a process and a pipe, or srun's connection, each
         call = agent_call(self.attempt, self.nonce, self.spec.start_timeout)

@@ -61,6 +61,9 @@ class JobStatus:
     again: bool = False
 
 
+LOOPBACK = "127.0.0.1"  # the address of a host that is this machine
+
+
 @dataclass(frozen=True)
 class Host:
     """One host of an allocation.

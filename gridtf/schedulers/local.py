@@ -21,6 +21,7 @@ from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
     FAILED,
+    LOOPBACK,
     MPI_PLACE,
     RUNNING,
     TIMEOUT,
@@ -157,7 +158,7 @@ class LocalScheduler:
         environ[gpus.VISIBLE] = ",".join(claimed)
         _set_walltime(spec)
         host, cpus = os.uname().nodename, len(os.sched_getaffinity(0))
-        return Allocation((Host(host, _slots(spec), gpus=len(claimed), cpus=cpus, address="127.0.0.1"),))
+        return Allocation((Host(host, _slots(spec), gpus=len(claimed), cpus=cpus, address=LOOPBACK),))
 
     def _claim(
         self, wanted: int, present: Sequence[str], environ: Mapping[str, str], spec: JobSpec, wait: Wait

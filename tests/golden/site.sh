@@ -26,8 +26,13 @@ _gridtf_setup_failed() {
     local place="set-up line $(($2 - _gridtf_above))${_gridtf_setup:+ (${_gridtf_setup})}"
     _gridtf_stop "${place} failed with exit code $1: line $2 of the job script"
 }
+_gridtf_setup_ended() {
+    trap '' TERM
+    kill -- "-$$" 2>/dev/null || : # what a line still runs when a signal ends the script
+    _gridtf_stop "the job script ended during its set-up, by itself or by a signal (exit code $1)"
+}
 trap '_gridtf_setup_failed "$?" "${LINENO}"' ERR
-trap '_gridtf_stop "the job script ended during its set-up, by itself or by a signal (exit code $?)"' EXIT
+trap '_gridtf_setup_ended "$?"' EXIT
 _gridtf_above=${LINENO}
 limits=(core:0 nofile:4096)
 echo train "has ${#limits[@]} limits"

@@ -11,6 +11,7 @@ import pytest
 
 from gridtf.errors import SchedulerError
 from gridtf.job import Job
+from gridtf.procfs import descendants
 from gridtf.rundir import RunDir, read_record
 from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
 from tests.support.jobs import gone, until
@@ -100,6 +101,18 @@ def test_the_minder_is_killed(here: Path) -> None:
     view = status(job)
     assert (view["state"], view["reason"]) == ("FAILED", f"the process that minds the job, {minder}, was killed")
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
+
+
+def test_the_minder_is_killed_during_the_set_up(here: Path) -> None:
+    """What a set-up line runs just then ends as well."""
+    line = "bash -c 'echo $$ >line.pid; sleep 600; true'"
+    job = submit("--setup", line, *TWO, *PRINTS)["job_id"]
+    pid = int(until(lambda: Path("line.pid").exists() and Path("line.pid").read_text().strip(), "the line to run"))
+    (below,) = until(lambda: descendants(pid), "its command")
+    os.kill(int(job.partition(".")[0]), signal.SIGKILL)
+    assert gone(pid, below)
+    call("wait", job, code=1)
+    assert "the job script ended before the launcher began" in status(job)["reason"]
 
 
 def test_the_walltime_ends_a_job(here: Path) -> None:

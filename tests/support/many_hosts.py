@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gridtf.bootstrap import launcher
 from gridtf.rundir import RunDir
-from gridtf.schedulers.base import AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
+from gridtf.schedulers.base import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
 from gridtf.spec import JobSpec
 
@@ -48,8 +48,7 @@ class ManyHosts(LocalScheduler):
         environ["CUDA_VISIBLE_DEVICES"] = ""
         return Allocation(
             tuple(
-                Host(str(host["name"]), int(str(host.get("slots", 1))), cpus=1, address="127.0.0.1")
-                for host in self.hosts
+                Host(str(host["name"]), int(str(host.get("slots", 1))), cpus=1, address=LOOPBACK) for host in self.hosts
             )
         )
 
