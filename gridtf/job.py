@@ -93,13 +93,14 @@ class Job:
         that does not heed it is then ended by force.
 
         One that has ended already, and that the scheduler no longer has, is left as it is. Raises SchedulerError when
-        the scheduler refuses, GridtfError when the job was not submitted by gridtf.
+        the scheduler refuses, RunDirError when the records are not this user's own, GridtfError when the job was not
+        submitted by gridtf.
         """
         registry.need_run(self.run_dir)
+        submitted = read_submitted(self.run, own=True)  # else it would be a stranger who says what is ended
         view = self.status()
         if view.over and not view.in_queue:
             return view
-        submitted = read_submitted(self.run)
         if submitted is None:
             raise GridtfError(
                 f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"

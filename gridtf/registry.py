@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import NotFoundError, RunDirError, nearest
-from gridtf.rundir import RunDir, names
+from gridtf.rundir import RunDir, is_ours, names
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 
@@ -78,19 +78,14 @@ def runs(environ: Mapping[str, str]) -> Iterator[Path]:
 def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
     """The run directory of JOB: a run directory, a job id or a name (the newest).
 
+    A word without a slash is looked for in the index first: anybody may have made a folder of that name here.
     Raises NotFoundError, also when that one is gone: an older job of the same name is not what was meant. Raises
     RunDirError when it cannot be read.
     """
     path = cwd / job
-    if "/" in job:
+    if "/" in job or job in (".", ".."):
         need_run(path)
         return path
-    closed: RunDirError | None = None
-    try:
-        if is_run(path):
-            return path
-    except RunDirError as error:  # a folder that only happens to be called so
-        closed = error
     index = list(entries(environ))
     for wanted in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
         found = [(entry.job_id, target) for entry in wanted if (target := entry.target) is not None]
@@ -104,8 +99,11 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
             f"the newest run called {job} (job {job_id}) is gone: {newest}",
             hint=left or "`gridtf list` shows the jobs that are there",
         )
-    if closed is not None:
-        raise closed
+    if is_run(path):
+        if is_ours(path):
+            return path
+        hint = f"to mean it all the same: ./{job}"
+        raise NotFoundError(f"no job is called {job}, and the folder {job} here is somebody else's", hint=hint)
     known = list(dict.fromkeys(word for entry in index for word in (entry.name, entry.job_id)))
     hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory is understood as well"
     raise NotFoundError(f"no job is called {job}", hint=hint)

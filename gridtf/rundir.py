@@ -30,6 +30,7 @@ _RESERVED = ".verdict.reserved"
 _MOST_BYTES = 64 << 20  # of a record: a plan of 100 000 tasks has 20 MB
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NO_NUMBER = 65534  # the owner of what is root's, in a container that knows no number for root
 _FOLDER = 0o755  # whatever the umask, or a default ACL, would give: nobody else is to swap what lies in a run's folders
 _RESERVED_BYTES = 131072  # more than a verdict with the longest tail of a log needs, six bytes a character
 
@@ -265,8 +266,46 @@ def _not_ours(path: Path, found: os.stat_result) -> RunDirError:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a folder is this user's own, and nobody else's to write. Raises OSError."""
-    return _is_ours(path.stat(), path)
+    """Whether a folder is this user's own, whoever else may write in it. Raises RunDirError."""
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        raise cannot("read", path, error) from None
+    if owner == os.geteuid():
+        return True
+    like = _file_of_ours(path)
+    return like is not None and owner == like.st_uid
+
+
+def need_ours(run_dir: Path) -> None:
+    """Raises RunDirError for a run directory that somebody else has made."""
+    if not is_ours(run_dir):
+        raise RunDirError(
+            f"{run_dir} belongs to user {user_name(run_dir.stat().st_uid)}",
+            hint="choose another place with --run-dir or --run-root",
+        )
+
+
+def need_safe(root: Path) -> None:
+    """Raises RunDirError for a run root, or a folder above it, where anybody may rename what lies there, and so put
+    something else in the place of a run directory.
+
+    Further up it is the site's business, and a group's own folder is the group's.
+    """
+    for folder in (root, root.parent):
+        try:
+            found = folder.stat()
+        except OSError:  # it is still to be made, and who makes it can say why not
+            continue
+        kept = found.st_mode & stat.S_ISVTX and found.st_uid in (0, os.geteuid(), _NO_NUMBER)
+        if kept or not found.st_mode & stat.S_IWOTH:
+            continue
+        like = _file_of_ours(folder)
+        if like is None or not like.st_mode & stat.S_IWOTH:  # else modes mean nothing there
+            raise RunDirError(
+                f"{folder} is no safe place for a run: anybody may rename what lies there",
+                hint="choose a folder of yours with --run-root, or let its owner set the sticky bit: chmod +t",
+            )
 
 
 def _is_ours(found: os.stat_result, folder: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gridtf import config, jobrecords, layout, precheck, resources, schedulers, validation
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.job import Job
-from gridtf.rundir import RUN_ROOT, Record, RunDir, here, make_folder, new_folder, write_record, write_text
+from gridtf.rundir import RUN_ROOT, Record, RunDir, here, make_folder, need_safe, new_folder, write_record, write_text
 from gridtf.schedulers.base import Plan
 from gridtf.spec import JobSpec
 
@@ -105,6 +105,7 @@ def _located(sources: Mapping[str, str]) -> Iterator[None]:
 
 def _make_run_dir(plan: Plan) -> Plan:
     """Make the run directory; mkdir is exclusive, so of two submissions one takes the next free name."""
+    need_safe(plan.run_dir.parent)
     if plan.spec.run_dir:
         if not new_folder(plan.run_dir):
             raise RunDirError(f"{plan.run_dir} is there already", hint="every run has a directory of its own")

@@ -35,6 +35,8 @@ from gridtf.rundir import (
     RunDir,
     make_folder,
     names,
+    need_ours,
+    need_safe,
     new_folder,
     read_record,
     shown,
@@ -139,7 +141,9 @@ def _lead(
     mine: Record,
 ) -> _Meeting:
     """What rank 0 does: open the attempt, gather what all ranks publish, and write plan and rendezvous file."""
+    need_safe(run.path.parent)
     make_folder(run.path, parents=True)
+    need_ours(run.path)
     opened = _opened(run, member)
     if not new_folder(opened.parent):
         raise _used_before(member)

@@ -175,8 +175,12 @@ class Launcher:
             self._pause(next_look(waited))
         self._met = True
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
+        self._forget_environment()  # all hosts have it
+
+    def _forget_environment(self) -> None:
+        """People keep passwords there."""
         with contextlib.suppress(OSError):
-            self.attempt.environment.unlink(missing_ok=True)  # all hosts have it; people keep passwords there
+            self.attempt.environment.unlink(missing_ok=True)
 
     def _missing(self, plan: TaskPlan, hosts: list[str]) -> RendezvousError:
         tasks = [task.name for task in plan.tasks if task.host in hosts]
@@ -245,6 +249,7 @@ class Launcher:
         if self.hosts is not None:
             # agents that never met have no tasks to tear down
             self.hosts.end(grace + 12.0 if self._met else 2.0, self._beat_if_possible)
+        self._forget_environment()
         from gridtf.bootstrap import outcome
         from gridtf.bootstrap.supervisor import Supervisor
 

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 from gridtf import contract, recordtypes, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.processes import tell
-from gridtf.rundir import BY_HAND, RUN_ROOT, Record, RunDir, make_folder, read_record, write_record
+from gridtf.rundir import (
+    BY_HAND,
+    RUN_ROOT,
+    Record,
+    RunDir,
+    make_folder,
+    need_ours,
+    need_safe,
+    read_record,
+    write_record,
+)
 from gridtf.spec import JobSpec
 from gridtf.validation import need_program
 
@@ -93,6 +103,7 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
     scheduler = schedulers.get(name)
     identity = scheduler.identity(environ)
     run = _run_of(identity, spec, run_dir)
+    need_ours(run.path)
     if goes_with_the_job(run.path, identity["job_id"], environ):
         tell(
             f"the run directory {run.path} lies in TMPDIR, which is gone when the job has ended, and with it logs, "
@@ -156,13 +167,13 @@ def _next_run(path: Path, identity: Record) -> RunDir:
 
 def _make(run: RunDir) -> None:
     above = run.path.parent
-    if not above.is_dir():
-        if not above.parent.is_dir():
-            raise RunDirError(
-                f"the run directory {run.path} is not there on host {os.uname().nodename}",
-                hint="it must lie on a file system that all hosts share: choose it with --run-dir or --run-root",
-            )
-        make_folder(above)
+    if not above.is_dir() and not above.parent.is_dir():
+        raise RunDirError(
+            f"the run directory {run.path} is not there on host {os.uname().nodename}",
+            hint="it must lie on a file system that all hosts share: choose it with --run-dir or --run-root",
+        )
+    need_safe(above)
+    make_folder(above)
     make_folder(run.path)
 
 

@@ -130,8 +130,8 @@ class LocalScheduler:
         job_id, host = submitted["job_id"], submitted.get("host")
         if host != os.uname().nodename:
             raise SchedulerError(f"job {job_id} runs on {host}", hint="cancel a local job on its own host")
-        pid = int(submitted["pid"])
-        if not procfs.alive(pid, submitted.get("start")):
+        pid = submitted.get("pid", 0)
+        if pid <= 1 or not _lives(submitted):
             return
         try:
             if force:
@@ -255,11 +255,11 @@ def _status(record: Record) -> JobStatus:
     host, pid = record.get("host"), record.get("pid", 0)
     if host != os.uname().nodename:
         return JobStatus(UNKNOWN, f"it runs on {host}; ask there")
-    same_boot = record.get("boot") in ("", procfs.boot_id())
+    same_boot = record.get("boot") == procfs.boot_id()
     if pid > 0:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # ours, when the process that submitted it asks
-    if same_boot and procfs.alive(pid, record.get("start")):
+    if _lives(record):
         return JobStatus(RUNNING)
     if same_boot and "ended" in record:
         end = read_record(Path(record["ended"]), recordtypes.Ended)
@@ -268,6 +268,12 @@ def _status(record: Record) -> JobStatus:
         if _launcher_lives(Path(record["ended"]).parent):
             return JobStatus(RUNNING, "the process that minds it was killed; it is ending")
     return JobStatus(UNKNOWN, "its process is gone", gone=True)
+
+
+def _lives(record: Record) -> bool:
+    """Whether the job's process is there. Its number alone may be anybody's by now."""
+    pid, start = record.get("pid", 0), record.get("start")
+    return record.get("boot") == procfs.boot_id() and start is not None and procfs.alive(pid, start)
 
 
 def _launcher_lives(run_dir: Path) -> bool:

@@ -101,7 +101,7 @@ class Slurm:
         from gridtf.schedulers.slurm import controller, queue
 
         options = [*queue.cluster(submitted), *(["--signal=KILL", "--full"] if force else [])]
-        answer = controller.query(["scancel", *options, submitted["job_id"]], limit=_PATIENCE)
+        answer = controller.query(["scancel", *options, "--", submitted["job_id"]], limit=_PATIENCE)
         if answer.code and "Invalid job id" not in answer.err:  # that one has ended, and is forgotten
             raise SchedulerError(f"Slurm does not cancel job {submitted['job_id']}: {controller.said(answer)}")
 

@@ -1,0 +1,234 @@
+"""Another user of the same host who plants files and folders: nothing of that is acted upon, and alice's jobs run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridtf import procfs
+from tests.support.jobs import until
+from tests.support.python import ROOT
+from tests.support.strangers import ALICE, BOB, LIMIT, Done, Strangers, processes_of, share_with
+
+pytestmark = pytest.mark.root
+NONCE = "0123456789abcdef"
+
+
+@pytest.fixture
+def strangers() -> Iterator[Strangers]:
+    folder = Path(tempfile.mkdtemp(prefix="gridtf-strangers-", dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        yield Strangers(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+# --- what bob puts in the place of a run directory of alice's (he has read the nonce, which is everybody's to read)
+
+FORGE = f"""
+import json, os, sys
+from pathlib import Path
+run, ran = Path(sys.argv[1]), sys.argv[2]
+os.umask(0)
+attempt = run / "attempt-1"
+for folder in ("hosts", "state", "logs"):
+    (attempt / folder).mkdir(parents=True)
+task = dict(type="worker", index=0, host="h1", gpus=0, cpus=None, local_rank=0, rank=0, served=False)
+marked = dict(nonce="{NONCE}")
+plan = dict(
+    marked, format=1, attempt=1, job=dict(id="7", name="digits", scheduler="local"), hosts=dict(h1="127.0.0.1"),
+    tasks=[task], python=sys.executable, cwd="/", spec=dict(command=["touch", ran]),
+)
+meeting = json.dumps(dict(marked, master_addr="h1", master_port=1))[:-1] + ',\\n "cluster": {{"worker": ["h1:1"]}}}}\\n'
+(attempt / "plan.json").write_text(json.dumps(plan))
+(attempt / "rendezvous.json").write_text(meeting)
+(attempt / "state" / "launcher.json").write_text(json.dumps(dict(marked, beat=1)))
+for path in attempt.rglob("*"):
+    path.chmod(0o777)
+"""
+AGENT = "import sys; from gridtf.bootstrap.agent import main; sys.exit(main(sys.argv[1:]))"
+
+
+def agent(strangers: Strangers, run: Path, timeout: float = 20.0) -> Done:
+    """alice's agent, as her launcher has started it."""
+    words = [sys.executable, "-c", AGENT, "h1", run, 1, NONCE, timeout]
+    return strangers.run(ALICE, words, strangers.folder)
+
+
+def test_an_agent_runs_no_plan_of_somebody_else_s(strangers: Strangers) -> None:
+    run = strangers.folder / "bob" / "digits"
+    strangers.bob(FORGE, run, strangers.ran, cwd=strangers.folder)
+    plan = run / "attempt-1" / "plan.json"
+    done = agent(strangers, run)
+    assert done.code != 0
+    assert f"{plan} belongs to user {BOB}" in done.err
+    # nor one that alice has written, where bob has a hand in
+    os.chown(plan, ALICE, ALICE)
+    assert f"{plan} can be written by others (its mode is 777)" in agent(strangers, run).err
+    plan.chmod(0o644)
+    # the rest is not taken either
+    done = agent(strangers, run)
+    assert f"rendezvous.json belongs to user {BOB}" in done.err
+    moved = strangers.folder / "alice" / "plan.json"
+    plan.rename(moved)
+    plan.symlink_to(moved)
+    assert f"{plan} is no plain file" in agent(strangers, run).err
+    assert not strangers.ran.exists()
+    # and all of that would have run, had it been hers
+    plan.unlink()
+    moved.rename(plan)
+    for path in (run, *run.rglob("*")):
+        os.chown(path, ALICE, ALICE)
+        path.chmod(0o755)
+    (run / "attempt-1" / "stop.json").unlink(missing_ok=True)
+    agent(strangers, run)
+    assert strangers.ran.exists()
+
+
+RACE = """
+import json, os, sys, time
+from pathlib import Path
+root, forge, ran = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+print("ready", flush=True)
+while not (found := list(root.glob("*/attempt-1/state/launcher.json"))):
+    pass
+nonce = json.loads(found[0].read_text())["nonce"]
+run = found[0].parents[2]
+root.rename(root.with_name("taken"))
+sys.argv[1:] = [str(root / run.name), ran]
+exec(forge.replace("0123456789abcdef", nonce))
+"""
+
+
+@pytest.mark.parametrize("umask", [0o002, 0o022])
+def test_a_group_s_project_folder_is_safe_to_work_in(strangers: Strangers, umask: int) -> None:
+    """bob is in the group, and may rename what lies there."""
+    project = strangers.own(strangers.folder / "project", 0, 0o2775)
+    done = strangers.gridtf("submit", "--workers", 2, "--wait", "--", "sleep", "0.1", cwd=project, umask=umask)
+    assert done.code == 0, done.out + done.err
+    root = project / "gridtf-runs"
+    loose = [path for path in (root, *root.rglob("*")) if path.lstat().st_mode & 0o022 and not path.is_symlink()]
+    assert loose == []
+    shutil.rmtree(root)
+    for _ in range(5):
+        with strangers.start(BOB, [sys.executable, "-c", RACE, root, FORGE, strangers.ran], project) as attack:
+            assert attack.stdout is not None
+            assert attack.stdout.readline() == "ready\n"
+            strangers.gridtf("submit", "--", "sleep", "0.5", cwd=project, umask=umask)
+            assert attack.wait(LIMIT) == 0
+        until(lambda: not processes_of(ALICE), "the end of the job")
+        for path in (project / "taken", root):
+            shutil.rmtree(path)
+    assert not strangers.ran.exists()
+
+
+def test_the_run_root_is_not_where_anybody_may_rename_things(strangers: Strangers) -> None:
+    """In a folder such as /tmp bob has made gridtf-runs before alice."""
+    place = strangers.own(strangers.folder / "place", 0, 0o1777)
+    root = strangers.own(place / "gridtf-runs", BOB, 0o777)
+    refused = f"{root} is no safe place for a run: anybody may rename what lies there"
+    done = strangers.gridtf("submit", "--", "touch", strangers.ran, cwd=place)
+    assert (done.code, refused in done.err) == (1, True)
+    done = strangers.gridtf("run", "--", "touch", strangers.ran, cwd=place)
+    assert (done.code, refused in done.err) == (1, True)
+    for mode in (0o1777, 0o755):  # with the sticky bit its owner may; without a right to write, alice cannot
+        root.chmod(mode)
+        done = strangers.gridtf("submit", "--", "touch", strangers.ran, cwd=place)
+        assert (done.code, str(root) in done.err) == (1, True)
+        assert "Traceback" not in done.err
+    root.rmdir()
+    assert strangers.gridtf("submit", "--wait", "--", "true", cwd=place).code == 0
+    shutil.rmtree(root)
+    place.chmod(0o777)
+    done = strangers.gridtf("submit", "--", "true", cwd=place)
+    assert f"{place} is no safe place for a run" in done.err
+    assert os.listdir(place) == []
+    assert not strangers.ran.exists()
+
+
+def test_a_default_acl_lets_nobody_write_into_a_run(strangers: Strangers) -> None:
+    root = strangers.own(strangers.folder / "alice" / "gridtf-runs", ALICE, 0o755)
+    share_with(root, BOB)
+    done = strangers.gridtf("submit", "--wait", "--", "true", cwd=root.parent, umask=0o077)
+    assert done.code == 0, done.err
+    (run,) = root.iterdir()
+    code = "import os, sys; print([path for path in sys.argv[1:] if os.access(path, os.W_OK)])"
+    assert len(paths := list(run.rglob("*"))) > 10
+    assert strangers.bob(code, run, *paths, cwd=strangers.folder) == "[]\n"
+
+
+# --- gridtf_join
+
+OPENED = """
+import json, os, sys
+from pathlib import Path
+os.umask(0)
+run = Path(sys.argv[1])
+(run / "join-run-1").mkdir(parents=True)
+(run / "attempt-1" / "hosts").mkdir(parents=True)
+(run / "join-run-1" / "opened.json").write_text(json.dumps(dict(attempt=1, nonce="f00d")))
+"""
+
+
+def test_processes_that_join_do_not_meet_in_somebody_else_s_folder(strangers: Strangers) -> None:
+    place = strangers.own(strangers.folder / "place", 0, 0o1777)
+    run = place / "gridtf-runs" / "digits-run-1"
+    strangers.bob(OPENED, run, cwd=place)
+    for rank, refused in ((0, f"{run.parent} is no safe place for a run"), (1, f"opened.json belongs to user {BOB}")):
+        script = (
+            f"source {ROOT}/scripts/gridtf-bootstrap.sh; export RANK={rank} WORLD_SIZE=2 GRIDTF_JOB_ID=run-1; "
+            "gridtf_join --name digits --start-timeout 20 && echo joined"
+        )
+        done = strangers.run(ALICE, ["env", f"GRIDTF_PYTHON={sys.executable}", "bash", "-c", script], place)
+        assert refused in done.err
+        assert "joined" not in done.out
+    assert os.listdir(run / "attempt-1" / "hosts") == []
+
+
+# --- gridtf cancel
+
+
+def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None:
+    run = strangers.own(strangers.folder / "bob" / "train", BOB, 0o777)
+    with strangers.start(ALICE, ["sleep", "600"], strangers.folder) as victim:
+        try:
+            told = {
+                "scheduler": "local",
+                "job_id": "x",
+                "host": os.uname().nodename,
+                "pid": victim.pid,
+                "start": procfs.start_time(victim.pid),
+                "boot": procfs.boot_id(),
+            }
+            (run / "job.json").write_text("{}")
+            (run / "submitted.json").write_text(json.dumps(told))
+            for path in run.iterdir():
+                os.chown(path, BOB, BOB)
+            for job, refused in (
+                (run, f"{run}/submitted.json belongs to user {BOB}"),
+                ("./train", f"submitted.json belongs to user {BOB}"),
+                ("train", "no job is called train, and the folder train here is somebody else's"),
+            ):
+                done = strangers.gridtf("cancel", job, cwd=run.parent)
+                assert refused in done.err
+                assert done.code != 0
+            assert not (run / "cancelled.json").exists()
+            assert victim.poll() is None
+            # her own job of that name is what she means
+            submitted = strangers.gridtf(
+                "submit", "--name", "train", "--", "sleep", "600", cwd=strangers.folder / "alice"
+            )
+            assert submitted.code == 0, submitted.err
+            done = strangers.gridtf("cancel", "train", cwd=run.parent)
+            assert (done.code, "CANCELLED" in done.out) == (0, True)
+            assert victim.poll() is None
+        finally:
+            victim.kill()
