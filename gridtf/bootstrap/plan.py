@@ -72,8 +72,9 @@ def read_plan(run: RunDir, number: int, nonce: str) -> TaskPlan | None:
     if record is None:
         return None
     if record.get("format") != FORMAT:
+        found, here = record.get("format"), os.uname().nodename
         raise RendezvousError(
-            f"the launcher's plan has format {record.get('format')}, the agent on {os.uname().nodename} reads {FORMAT}",
+            f"the launcher's plan has format {found!r}, the agent on {here} reads {FORMAT}",
             hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
         )
     need_kind(record, recordtypes.Plan, attempt.plan)

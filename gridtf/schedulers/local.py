@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from gridtf import gpus, layout, procfs, recordtypes
-from gridtf.errors import PlacementError, SchedulerError, SpecError
+from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
 from gridtf.processes import signal_all
 from gridtf.rundir import Record, RunDir, open_log, read_record
 from gridtf.schedulers.agents import MINDER, fork_agent
@@ -119,7 +119,7 @@ class LocalScheduler:
         return {**_identity(minder.pid), "ended": str(run.ended)}
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
-        return {record["job_id"]: _status(record) for record in submitted}
+        return {record["job_id"]: _told(record) for record in submitted}
 
     def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         return {}
@@ -249,6 +249,13 @@ def _identity(pid: int) -> Record:
         "start": procfs.start_time(pid),
         "boot": procfs.boot_id(),
     }
+
+
+def _told(record: Record) -> JobStatus:
+    try:
+        return _status(record)
+    except RunDirError as error:  # of this one alone
+        return JobStatus(UNKNOWN, error.what)
 
 
 def _status(record: Record) -> JobStatus:
