@@ -21,6 +21,7 @@ Pid = Annotated[int, range(1, (1 << 22) + 1)]
 Port = Annotated[int, range(1 << 16)]
 _MOST = 1 << 53
 Count = Annotated[int, range(_MOST)]
+Cluster = dict[str, list[str]]
 
 _FAR = 1e11  # seconds since the epoch, or of some length: no calendar goes much further
 
@@ -172,12 +173,12 @@ class Meeting(TypedDict):
 
 
 class JoinedMeeting(Meeting):
-    cluster: dict[str, list[str]]
+    cluster: Cluster
     gpus: dict[str, list[str]]
 
 
 class _Members(TypedDict):
-    cluster: dict[str, list[str]]
+    cluster: Cluster
 
 
 class Contract(_Members, total=False):

@@ -44,7 +44,13 @@ class Rendezvous:
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
         """Task type -> host:port in index order; members only."""
-        return {task_type: tuple(members) for task_type, members in json.loads(self.text).items()}
+        try:
+            cluster = json.loads(self.text)
+        except (ValueError, RecursionError):
+            cluster = None
+        if recordtypes.check(recordtypes.Cluster)(cluster):
+            raise RendezvousError("the cluster in the rendezvous file is damaged", hint="is the file system in order?")
+        return {task_type: tuple(members) for task_type, members in cluster.items()}
 
     def config(self, task_type: str, index: int) -> str | None:
         """TF_CONFIG of one task, as TensorFlow's documentation spells it; None when no environment could hold it.
