@@ -51,7 +51,7 @@ def member_of(environ: Mapping[str, str]) -> Member:
 def started_with(environ: Mapping[str, str]) -> int:
     """How many processes srun or mpirun has started together with this one, itself included."""
     sizes = (environ.get(size, "") for rank, size, step in _STARTERS if step and rank in environ)
-    return max((int(size) for size in sizes if size.isdigit()), default=1)
+    return max((int(size) for size in sizes if re.fullmatch(r"[0-9]{1,9}", size)), default=1)
 
 
 def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int]:

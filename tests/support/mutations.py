@@ -1,0 +1,42 @@
+"""Text that is almost what a parser expects: for seeded tests that look for what it did not expect."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+# What has upset parsers: characters that no name can hold, digits that are none, numbers beyond all measure, brackets.
+_PIECES = (
+    *("\0", "\n", "\r", "\t", "\x1b[2J", "\x9b", "\u202e", "\ud800", "\udcff", "é", "²", "٣", "\ufeff", "%", "$(x)"),
+    *("-", "--", "-1", "0", "00", "1e400", "nan", "inf", "99999999", "9" * 20, "9" * 5000, "(x99999)", "[0-99999]"),
+    *("[", "]", "(", ")", "{", "}", "<", ">", ",", ";", ":", "=", ".", "..", "/", "~", "'", '"', "'''", "\\", "#", " "),
+)
+
+
+def text(sample: str, chosen: random.Random) -> str:
+    """sample with up to four changes: something put in, left out, doubled or moved."""
+    for _ in range(chosen.randrange(5)):
+        at, end = sorted(chosen.randrange(len(sample) + 1) for _ in range(2))
+        piece = chosen.choice([chosen.choice(_PIECES), chosen.choice(_PIECES), sample[at:end], ""])
+        if chosen.random() < 0.5:
+            end = min(at + chosen.randrange(4), len(sample))
+        sample = sample[:at] + piece + sample[end:]
+    return sample
+
+
+def words(sample: Sequence[str], chosen: random.Random) -> list[str]:
+    """As text, of a list of words."""
+    changed = [text(word, chosen) if chosen.random() < 0.4 else word for word in sample]
+    for _ in range(chosen.randrange(3)):
+        at = chosen.randrange(len(changed) + 1)
+        changed[at : at + chosen.randrange(2)] = chosen.sample(changed, min(len(changed), chosen.randrange(2)))
+    return changed
+
+
+def table(sample: Mapping[str, str], chosen: random.Random) -> dict[str, str]:
+    """As text, of the values of a table; some are left out."""
+    return {
+        key: text(value, chosen) if chosen.random() < 0.4 else value
+        for key, value in sample.items()
+        if chosen.random() < 0.9
+    }
