@@ -144,6 +144,8 @@ def _is_file(path: Path) -> bool:
 
 def _no_job_file(name: str) -> NotFoundError:
     hint = "" if name.endswith(".toml") else "a command goes after --: gridtf submit [options] -- command"
+    if name.isdecimal():
+        hint = "--chief and --evaluator, of which there is one, take no number; --workers and --ps do"
     return NotFoundError(f"no such file: {name}", hint=hint)
 
 

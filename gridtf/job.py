@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gridtf import jobrecords, recordtypes, registry, schedulers
-from gridtf.errors import GridtfError, RunDirError
+from gridtf.errors import GridtfError, NotFoundError, RunDirError, SchedulerError
 from gridtf.observe import jobs, logs
 from gridtf.observe.records import read_submitted
 from gridtf.observe.state import JobView
@@ -67,10 +68,17 @@ class Job:
     def watch(self, timeout: float | None = None, poll: float | None = None) -> Iterator[JobView]:
         """The job's view at every look, until it has ended or timeout seconds have passed. As wait."""
         until = None if timeout is None else time.monotonic() + timeout
-        pause, verdict = jobs.SOON, None
+        pause, verdict, job_id = jobs.SOON, None, self.id
+        registry.need_run(self.run_dir)
         while True:
-            registry.need_run(self.run_dir)
+            if not registry.is_run(self.run_dir):
+                raise RunDirError(
+                    f"{self.run_dir} was removed while its job, {job_id}, was waited for",
+                    why="a job does not go on without its run directory",
+                    hint="what became of it only the scheduler's own commands can say",
+                )
             view = self.status()
+            job_id = view.job_id or job_id
             yield view
             left = None if until is None else until - time.monotonic()
             if view.over or (left is not None and left <= 0):
@@ -141,10 +149,33 @@ class Job:
 def find(job: str) -> Job:
     """The job that a run directory, a job id or a name (the newest of that name) means, as JOB on the command line.
 
+    An id may be one that is not in this user's index but known to the scheduler.
+
     Raises NotFoundError, RunDirError when it cannot be read.
     """
-    # not the present folder's own path: that folder may have been removed
-    return Job(registry.find(job, os.environ, Path()))
+    try:
+        # not the present folder's own path: that folder may have been removed
+        return Job(registry.find(job, os.environ, Path()))
+    except NotFoundError as error:
+        return Job(_known_to_the_scheduler(job, error))
+
+
+def _known_to_the_scheduler(job: str, error: NotFoundError) -> Path:
+    """The run directory of a job id that is in somebody else's index, by the scheduler of this machine. Raises error,
+    or a better one."""
+    if not re.fullmatch(r"\d[\w.]*", job, re.ASCII):
+        raise error
+    name = schedulers.on_this_machine(os.environ)
+    places: Sequence[Path] = ()
+    with contextlib.suppress(SchedulerError):
+        places = schedulers.get(name).run_dirs(job)
+    for place in places:
+        if registry.is_run(place):
+            return place
+    if places:
+        why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
+        raise NotFoundError(f"job {job} is none of gridtf's", why=why, hint=hint) from None
+    raise error
 
 
 def _grace(run: RunDir) -> float:

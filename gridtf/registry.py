@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridtf.errors import NotFoundError, RunDirError, nearest
+from gridtf.errors import NotFoundError, RunDirError, nearest, some
 from gridtf.rundir import RunDir, is_ours, names
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
@@ -75,12 +75,23 @@ def runs(environ: Mapping[str, str]) -> Iterator[Path]:
             yield target
 
 
+def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, Path]:
+    """The elements of a job array whose script was written by hand, by their job ids, in their order."""
+    found: dict[str, Path] = {}
+    for entry in entries(environ):
+        target = entry.target
+        number = entry.job_id.removeprefix(_word(job_id))
+        if target is not None and number != entry.job_id and re.fullmatch(r"[._]\d{1,9}", number, re.ASCII):
+            found.setdefault(entry.job_id, target)
+    return {name: found[name] for name in sorted(found, key=lambda name: int(re.split("[._]", name)[-1]))}
+
+
 def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
     """The run directory of JOB: a run directory, a job id or a name (the newest).
 
-    A word without a slash is looked for in the index first: anybody may have made a folder of that name here.
-    Raises NotFoundError, also when that one is gone: an older job of the same name is not what was meant. Raises
-    RunDirError when it cannot be read.
+    A word without a slash is looked for in the index first: anybody may have made a folder of that name here. Raises
+    NotFoundError; RunDirError when it cannot be read, and when it is gone: an older job of the same name is not what
+    was meant.
     """
     path = cwd / job
     if "/" in job or job in (".", ".."):
@@ -95,7 +106,7 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
         if is_run(newest):
             return newest
         left = next((f"the one before it is there: {older}" for _, older in before if _is_left(older)), "")
-        raise NotFoundError(
+        raise RunDirError(
             f"the newest run called {job} (job {job_id}) is gone: {newest}",
             hint=left or "`gridtf list` shows the jobs that are there",
         )
@@ -104,6 +115,11 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
             return path
         hint = f"to mean it all the same: ./{job}"
         raise NotFoundError(f"no job is called {job}, and the folder {job} here is somebody else's", hint=hint)
+    if several := list(elements(job, environ)):
+        raise NotFoundError(
+            f"job {job} is an array of {len(several)} whose script was written by hand",
+            hint=f"name one of its elements: {some(several)}",
+        )
     known = list(dict.fromkeys(word for entry in index for word in (entry.name, entry.job_id)))
     hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory is understood as well"
     raise NotFoundError(f"no job is called {job}", hint=hint)

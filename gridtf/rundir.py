@@ -423,11 +423,22 @@ _HINTS = {  # of what cannot be made or written
 }
 
 
+def _closed(path: Path) -> str:
+    """What to do about a path that may not be read. Of what lies in a closed folder not even the owner is known."""
+    for place in (path, *path.parents):
+        try:
+            owner = place.stat().st_uid
+        except OSError:
+            continue
+        return f"it is yours: chmod u+rwX {place}" if owner == os.geteuid() else "ask its owner to let you read it"
+    return ""
+
+
 def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
     """The error of something in a run directory that could not be done, with what to do about it."""
     hint = _HINTS.get(error.errno or 0, "")
     if verb in ("list", "read"):
-        hint = "ask its owner to let you read it" if isinstance(error, PermissionError) else ""
+        hint = _closed(path) if isinstance(error, PermissionError) else ""
     problem = RunDirError(f"cannot {verb} {path}: {error.strerror or error}", hint=hint)
     problem.number = error.errno
     return problem

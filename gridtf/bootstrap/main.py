@@ -110,7 +110,7 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
             "verdict and output: --run-root names another folder, which has to be one that all hosts see"
         )
     _describe(run, spec, sources, {"scheduler": name, **identity}, environ)
-    if sys.stderr.isatty():  # somebody looks on, and the tasks print into files
+    if run_dir is None or sys.stderr.isatty():  # else it stands in the script
         tell(f"job {identity['job_id']}; to see what its tasks print: gridtf logs -f {run.path}")
     from gridtf.bootstrap import launcher
 

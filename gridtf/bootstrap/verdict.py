@@ -82,7 +82,9 @@ class Verdict:
     def text(self) -> str:
         """For the job's own log."""
         lines = [f"{self.state}: {self.reason}", *(line for line in (self.why, self.hint) if line)]
-        if self.cause and self.cause["tail"]:
+        if self.cause and not self.cause["tail"]:
+            lines.append(f"it has printed nothing: {self.cause['log']}")
+        elif self.cause:
             lines += [f"last lines of {self.cause['log']}:", *(f"  {line}" for line in self.cause["tail"])]
         return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridtf.schedulers.base import ENDED
+from gridtf.schedulers.base import COMPLETED, ENDED, PENDING
 from gridtf.terminal import plain
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join([*words, row[-1]]).rstrip() for words, row in zip(padded, rows, strict=True))
 
 
-def job_table(views: Sequence[JobView]) -> str:
-    """One line a job."""
+def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
+    """One line a job, and with why one more for each that has not succeeded."""
     if not views:
         return "no jobs yet"
     views = _shown(views)
@@ -40,7 +40,8 @@ def job_table(views: Sequence[JobView]) -> str:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.started)) if view.started else "-"
         count = str(len(view.tasks) or "-")
         rows.append((view.name, view.job_id, view.scheduler, view.state, count, started, str(view.run_dir)))
-    return table(rows)
+    failed = [f"{view.job_id}: {view.reason}" for view in views if why and view.state in ENDED - {COMPLETED}]
+    return "\n".join([table(rows), *([""] if failed else []), *failed])
 
 
 def job(view: JobView, now: float) -> str:
@@ -78,7 +79,8 @@ def progress(view: JobView) -> str:
     if view.state in ENDED:
         return f"attempt {view.attempt} ended {view.state}; {_STILL_THERE}"
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
-    words = [view.state.lower(), view.reason, f"tasks: {counts}" if counts else ""]
+    counted = counts and view.state != PENDING  # those of an earlier attempt have ended
+    words = [view.state.lower(), view.reason, f"tasks: {counts}" if counted else ""]
     return "; ".join(word for word in words if word)
 
 
@@ -133,6 +135,8 @@ def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:
 
 def _last_words(view: JobView) -> list[str]:
     cause = view.cause
-    if not cause or not cause.get("tail"):
+    if not cause:
         return []
+    if not cause.get("tail"):
+        return ["", f"{cause['task'] or 'its script'} has printed nothing: {cause['log']}"]
     return ["", f"last lines of {cause['log']}:", *(f"  {line}" for line in cause["tail"])]

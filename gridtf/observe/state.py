@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from gridtf.schedulers.base import (
 from gridtf.spec import JobSpec
 from gridtf.tail import last_lines
 
+# gridtf: n1: this set-up line failed with exit code 1: LINE      (templates/job.sh.j2)
+_SET_UP_FAILED = re.compile(r"gridtf: (\S+): ((?:this )?set-up line (?:\d+ )?failed with exit code \d+)")
 STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
 # Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
 _GIVEN_UP = 3600.0
@@ -100,6 +103,8 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
     view = decide(run, records, queue, now)
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
+        if view.state == FAILED and records.launcher is None:
+            view = replace(view, reason=_why_set_up_failed(tail) or view.reason)
         host = (records.launcher or {}).get("host")
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
         return replace(view, cause=cause)
@@ -112,7 +117,8 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
     planned: Record = (records.plan or {}).get("job", {})
     standing = _standing(run, records, queue, now)
     over = standing.state in ENDED
-    tasks = _tasks(run, records, over or standing.ended is not None)
+    # what waits to be started again has no task that runs
+    tasks = _tasks(run, records, over or standing.ended is not None or standing.state == PENDING)
     starts = [task.started for task in tasks if task.started is not None]
     return JobView(
         name=str(submitted.get("name") or planned.get("name") or run.path.name),
@@ -211,10 +217,12 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {COMPLETED}:
         reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
         return _Standing(str(stop["state"]), reason, hint)
-    if launcher and stop.get("task"):
-        what = f"{stop['reason']}; then the launcher on {launcher.get('host')} was killed"
-    elif launcher:
-        what = f"the launcher on {launcher.get('host')} was killed"
+    if queue.state == CANCELLED and not launcher and not records.has_log:
+        return _Standing(CANCELLED, ", ".join(filter(None, ("cancelled before it began", queue.reason))))
+    if launcher:
+        by_itself = queue.state in ENDED and "exit code" in queue.reason
+        ended = f"the launcher on {launcher.get('host')} {'ended' if by_itself else 'was killed'}"
+        what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
     elif records.has_log:
         what = "the job script ended before the launcher began"
     else:
@@ -225,6 +233,19 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
     state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
     return _Standing(state, reason, hint)
+
+
+def _why_set_up_failed(tail: Sequence[str]) -> str:
+    """The script's own word for the set-up line that has failed, and what was printed last before it; or nothing.
+
+    Never that line's text, which may hold a password.
+    """
+    for number, line in enumerate(tail):
+        match = _SET_UP_FAILED.match(line)
+        if match:
+            printed = [before for before in tail[:number] if before.strip()][-1:]
+            return "; ".join([f"{match[2]} on {match[1]}", *(f"it printed last: {words}" for words in printed)])
+    return ""
 
 
 def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> _Standing:

@@ -179,6 +179,10 @@ class Scheduler(Protocol):
     def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         """How jobs ended that query no longer knows, in one call; nothing where there is no accounting."""
 
+    def run_dirs(self, job_id: str) -> Sequence[Path]:
+        """Where the run directory of a job may be that is not in this user's index; none for a job that it does not
+        know. Raises SchedulerError when it does not answer."""
+
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         """End this job; one that has ended already is no error here. force: it did not heed the first call."""
 

@@ -124,6 +124,9 @@ class LocalScheduler:
     def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         return {}
 
+    def run_dirs(self, job_id: str) -> Sequence[Path]:
+        return ()
+
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         """TERM to the minder, which tears everything down, or to a launcher of somebody else's script. force: KILL to
         all that is below it, so that nothing but a minder is left, which ends then."""

@@ -83,6 +83,17 @@ def test_gridtf_run_in_an_allocation(slurm: Bed) -> None:
     assert folder.verdicts(match[1]) == ["COMPLETED"]
 
 
+def test_what_gridtf_run_says_of_a_failure_and_of_what_cannot_be(slurm: Bed) -> None:
+    folder = Folder(slurm, "said")
+    runs = "gridtf run -- false; echo code=$?; gridtf run --tasks-per-node 16 -- true; echo code=$?"
+    said = folder.run("salloc", "--nodes=2", "--exclusive", "--quiet", "bash", "-c", f"({runs}) 2>&1")
+    assert said.count("code=1") == 2, said
+    place = re.search(r"to see what its tasks print: gridtf logs -f (\S+)", said)
+    assert place
+    assert re.search(rf"it has printed nothing: {place[1]}/attempt-1/logs/worker-\d\.log", said)
+    assert "tasks_per_node: 16 tasks x 1 GPUs need more than this job has on n1, 4" in said
+
+
 def test_gridtf_run_in_a_step_of_the_allocation(slurm: Bed) -> None:
     folder = Folder(slurm, "step")
     command = f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?"

@@ -22,6 +22,7 @@ from tests.support.clusterfaults import (
     parent,
     started,
 )
+from tests.support.clusterjobs import ClusterJob
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,8 +60,23 @@ def test_without_a_verdict_what_is_known_is_told(slurm: Bed) -> None:
     view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
     assert view["state"] == "FAILED"
     assert "ended without a verdict: the launcher on n1 was killed; the scheduler says FAILED" in view["reason"]
+    assert "its script was killed by SIGKILL" in view["reason"]
     assert view["exit_code"] != 0
     assert all(task["state"] != "RUNNING" for task in view["tasks"])
+
+
+def test_how_a_set_up_has_ended_is_told(slurm: Bed) -> None:
+    one = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1")
+    killed = ClusterJob(slurm, *one, "--setup", "kill -9 $$", "--", "true")
+    failed = ClusterJob(slurm, *one, "--setup", "echo no such module >&2; ls /nowhere/secret", "--", "true")
+    done = killed.gridtf("wait", check=False)
+    assert done.returncode == 1
+    assert "the scheduler says FAILED, its script was killed by SIGKILL: by somebody, or by the kernel" in done.stdout
+    assert "could not start" not in done.stdout + done.stderr
+    done = failed.gridtf("wait", check=False)
+    assert done.returncode == 1
+    first = done.stdout.splitlines()[0] + failed.status()["reason"]
+    assert "failed with exit code 2 on n1; it printed last: ls: cannot access" in first, first
 
 
 def test_walltime(slurm: Bed) -> None:

@@ -58,7 +58,9 @@ def test_every_element_of_an_array_is_a_job_of_its_own(slurm: Bed) -> None:
     job = submitted(slurm, "--nodes", "1", "--workers", "1", "--native=--array=0-2", name="many", command=fails)
     done = job.gridtf("wait", check=False)
     assert done.returncode == 1
-    assert "array of 3: 2 COMPLETED, 1 FAILED" in done.stdout
+    why = "array of 3: 2 COMPLETED, 1 FAILED; element 2 FAILED: worker:0 on n1: exit code 1"
+    assert why in done.stdout
+    assert f"gridtf status {job.seen_as}/array/2" in done.stdout
     for element, state in (("0", "COMPLETED"), ("1", "COMPLETED"), ("2", "FAILED")):
         view = json.loads(gridtf(slurm, "status", "--json", f"{job.id}_{element}").stdout)
         assert (view["state"], view["name"]) == (state, f"many_{element}")

@@ -43,6 +43,21 @@ def test_power_cut_of_the_launchers_host(slurm: Bed) -> None:
     slurm.mend("n1")
 
 
+def test_link_of_the_launchers_host_is_cut_and_mended(slurm: Bed) -> None:
+    """All defaults: Slurm takes the job back, while its launcher on the cut host cannot know it."""
+    job = started(slurm, command="[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300")
+    with begun(job, "wait") as waits:
+        slurm.cut("n1")
+        time.sleep(20)
+        slurm.mend("n1")
+        said = finished(waits, 0, seconds=90)
+    assert f"fault ({job.id}): COMPLETED" in said
+    assert job.run.attempt(1).verdict.exists()
+    view = job.status()
+    assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
+    nobody_left(slurm)
+
+
 def test_link_of_a_host_is_cut(slurm: Bed) -> None:
     job = started(slurm, *SOON, "--native=--no-requeue", command=STUBBORN)
     slurm.cut("n3")

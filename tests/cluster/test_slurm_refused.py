@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, SHARED, Bed
-from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, ended, nobody_left, started
+from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, begun, ended, finished, nobody_left, started
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
 
 pytestmark = pytest.mark.timeout(120)
@@ -151,6 +151,10 @@ def test_pending_with_slurms_reason_and_expected_start(slurm: Bed) -> None:
     view = job.until(lambda: (view := job.status()) and "expected" in view["reason"] and view, "an expected start")
     assert view["state"] == "PENDING"
     assert re.search(r"the nodes are busy \(Resources\); expected to start \d{4}-\d\d-\d\d \d\d:\d\d", view["reason"])
+    slurm.run("login", "scancel", job.id)
+    view = job.until(lambda: (view := job.status())["state"] == "CANCELLED" and view, "its end")
+    assert view["reason"].startswith("cancelled before it began, while it waited")
+    job = started(slurm, name="waiting", running=False)
     done = job.gridtf("cancel")
     assert f"waiting ({job.id}): CANCELLED" in done.stdout
     assert job.status()["state"] == "CANCELLED"
@@ -166,6 +170,51 @@ def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
     nobody_left(slurm)
     again = gridtf(slurm, "cancel", "cancel-1")
     assert "had ended already" in again.stderr
+    job = started(slurm, "--native=--output=/tmp/own.log", nodes=1, name="by-root")
+    assert f"--output=/tmp/own.log has no effect: what the script prints is in {job.seen_as}/job.log" in (
+        job.submitted.stderr
+    )
+    assert f"by-root ({job.id}): CANCELLED" in gridtf(slurm, "cancel", job.id, user="root", cwd="/").stdout
+    ended(job, "CANCELLED", "cancelled by root on login")
+    nobody_left(slurm)
+
+
+def test_a_job_for_a_reservation_that_begins_later_is_submitted(slurm: Bed) -> None:
+    later = ("starttime=now+1hour", "duration=60", "users=alice", "nodes=n4")
+    admin(slurm, "scontrol", "create", "reservation", "reservationname=later", *later)
+    try:
+        job = started(slurm, "--native=--reservation=later", nodes=1, name="reserved", running=False)
+        assert "the job waits until its reservation begins" in job.submitted.stderr
+        assert job.status()["state"] == "PENDING"
+        job.gridtf("cancel")
+    finally:
+        admin(slurm, "scontrol", "delete", "reservation=later")
+
+
+def test_a_job_that_is_none_of_gridtf_s(slurm: Bed) -> None:
+    done = slurm.run("login", "sbatch", "--parsable", "--wrap", "sleep 60")
+    said = gridtf(slurm, "cancel", done.stdout.strip(), check=False)
+    assert said.returncode == 2
+    assert f"job {done.stdout.strip()} is none of gridtf's" in said.stderr
+
+
+def test_a_run_directory_that_is_removed_while_the_job_is_waited_for(slurm: Bed) -> None:
+    job = started(slurm, nodes=1, name="removed")
+    with begun(job, "wait") as waits:
+        assert waits.stderr is not None
+        assert "running" in waits.stderr.readline()
+        slurm.run("login", "chmod", "000", job.seen_as)
+        said = finished(waits, 1)
+        assert f"it is yours: chmod u+rwX {job.seen_as}" in said
+    slurm.run("login", "chmod", "700", job.seen_as)
+    job = started(slurm, nodes=1, name="removed")
+    with begun(job, "wait") as waits:
+        assert waits.stderr is not None
+        assert "running" in waits.stderr.readline()
+        slurm.run("login", "rm", "-rf", job.seen_as)
+        said = finished(waits, 1)
+    assert f"{job.seen_as} was removed while its job, {job.id}, was waited for" in said
+    nobody_left(slurm)
 
 
 def test_slurm_has_forgotten_it() -> None:

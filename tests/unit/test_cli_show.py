@@ -118,9 +118,22 @@ def test_a_verdict() -> None:
     assert show.verdict(replace(GOING, state=COMPLETED, reason="", started=None), 0.0) == "digits (4711): COMPLETED"
 
 
+def test_a_job_that_its_scheduler_still_has() -> None:
+    there = replace(FAILURE, in_queue=True, attempt=1)
+    words = "the scheduler still has the job: it is about to let go of it, or starts it again"
+    assert words in show.job(there, 5000.0)
+    assert show.progress(there) == f"attempt 1 ended FAILED; {words}"
+    assert words not in show.job(FAILURE, 5000.0)
+
+
+def test_where_a_task_would_have_printed() -> None:
+    silent = replace(FAILURE, cause={"task": "worker:1", "log": "/l/worker-1.log", "tail": []})
+    assert show.verdict(silent, 5000.0).endswith("\n\nworker:1 has printed nothing: /l/worker-1.log")
+
+
 def test_progress() -> None:
     assert show.progress(GOING) == "running; 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
-    assert show.progress(replace(GOING, state=PENDING, reason="Resources", tasks=())) == "pending; Resources"
+    assert show.progress(replace(GOING, state=PENDING, reason="Resources")) == "pending; Resources"
     assert show.progress(replace(GOING, state=PENDING, reason="", tasks=())) == "pending"
 
 

@@ -161,6 +161,9 @@ def test_an_empty_table_of_tasks_says_nothing(empty: str, tmp_path: Path) -> Non
 def test_no_such_job_file(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no such file: job\.toml"):
         read("job.toml", tmp_path)
+    with pytest.raises(NotFoundError, match="no such file: 1") as caught:
+        read("--chief 1", tmp_path)
+    assert caught.value.hint == "--chief and --evaluator, of which there is one, take no number; --workers and --ps do"
     with pytest.raises(NotFoundError, match="no such file: train") as caught:
         read("train", tmp_path)
     assert "a command goes after --" in caught.value.hint

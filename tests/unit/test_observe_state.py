@@ -479,3 +479,43 @@ def test_what_has_succeeded_has_ended_and_a_script_by_hand_may_go_on() -> None:
     seen = view(JobStatus(RUNNING), verdict=verdict(FAILED), submitted=by_hand)
     assert (seen.in_queue, seen.over) == (False, True)
     assert view(JobStatus(PENDING), verdict=verdict(FAILED), submitted=by_hand).state == PENDING
+
+
+def test_what_waits_to_start_again_has_no_task_that_runs() -> None:
+    """After KILL or a power cut nobody has written down how the tasks of the first attempt ended."""
+    hosts = ({"nonce": NONCE, "host": "h0", "tasks": {"worker:0": {"state": RUNNING, "started": 1.0}}},)
+    assert view(JobStatus(RUNNING), hosts=hosts).tasks[0].state == RUNNING
+    assert view(JobStatus(PENDING), hosts=hosts).tasks[0].state == UNKNOWN
+    assert view(JobStatus(PENDING), hosts=hosts, verdict=verdict(FAILED)).tasks[0].state == "STOPPED"
+
+
+def test_cancelled_while_it_waited() -> None:
+    seen = view(JobStatus(CANCELLED, "while it waited (Resources)"), **NOTHING_YET)
+    assert (seen.state, seen.reason) == (CANCELLED, "cancelled before it began, while it waited (Resources)")
+    assert seen.hint == ""
+
+
+def test_a_launcher_that_ended_by_itself_was_not_killed() -> None:
+    assert "the launcher on h0 ended; the sch" in view(JobStatus(FAILED, "its script ended with exit code 1")).reason
+    assert (
+        "the launcher on h0 was killed; the sch" in view(JobStatus(FAILED, "its script was killed by SIGKILL")).reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            "sh: conda: not found\n\ngridtf: n1: this set-up line failed with exit code 127: conda run secret\n",
+            "this set-up line failed with exit code 127 on n1; it printed last: sh: conda: not found",
+        ),
+        ("gridtf: n1: set-up line 2 failed with exit code 1\n", "set-up line 2 failed with exit code 1 on n1"),
+        ("gridtf: n1: the working folder is not there\n", "ended without a verdict: the job script ended before"),
+    ],
+)
+def test_the_line_of_the_set_up_that_failed_is_the_reason(run: RunDir, printed: str, reason: str) -> None:
+    run.path.mkdir()
+    run.log.write_text(printed)
+    seen = job_view(run, SUBMITTED, JobStatus(FAILED, "NonZeroExitCode"), NOW)
+    assert seen.reason.startswith(reason)
+    assert "secret" not in seen.reason

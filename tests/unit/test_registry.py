@@ -63,11 +63,11 @@ def test_a_name_never_means_an_older_run_because_the_newest_is_gone(tmp_path: Pa
     gone = add(tmp_path / "gone", job_id="3", now=3.0)
     (gone / "job.json").unlink()
     gone.rmdir()
-    with pytest.raises(NotFoundError) as caught:
+    with pytest.raises(RunDirError) as caught:
         find("digits", tmp_path)
     assert caught.value.what == f"the newest run called digits (job 3) is gone: {gone}"
     assert caught.value.hint == f"the one before it is there: {older}"
-    with pytest.raises(NotFoundError, match=r"job 3\) is gone") as caught:
+    with pytest.raises(RunDirError, match=r"job 3\) is gone") as caught:
         find("3", tmp_path)
     assert "gridtf list" in caught.value.hint
     assert list(registry.runs(os.environ)) == [older, oldest]
@@ -85,7 +85,7 @@ def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeyp
     for job in ("digits", "7", str(closed)):
         with pytest.raises(RunDirError, match=r"cannot list .*closed: Permission denied") as caught:
             find(job, tmp_path)
-        assert caught.value.hint == "ask its owner to let you read it"
+        assert caught.value.hint == f"it is yours: chmod u+rwX {closed}"
     assert list(registry.runs(os.environ)) == [closed]
 
 
@@ -185,3 +185,14 @@ def test_entries_are_values(tmp_path: Path) -> None:
     name = "20231114-221320.500000,slurm,7,digits"
     assert entry == Entry("slurm", "7", "digits", registry.folder(os.environ) / name)
     assert entry.target == run
+
+
+def test_the_elements_of_an_array_by_hand_are_found_by_the_id_of_the_array(tmp_path: Path) -> None:
+    for job_id in ("190.10", "190.2", "191.1", "1900.1", "190", "12_3"):
+        if job_id != "190":
+            add(tmp_path / job_id, job_id=job_id)
+    assert registry.elements("190", os.environ) == {name: tmp_path / name for name in ("190.2", "190.10")}
+    assert list(registry.elements("12", os.environ)) == ["12_3"]
+    with pytest.raises(NotFoundError, match="job 190 is an array of 2 whose script was written by hand") as caught:
+        find("190", tmp_path)
+    assert caught.value.hint == "name one of its elements: 190.2, 190.10"

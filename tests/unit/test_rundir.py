@@ -349,6 +349,10 @@ def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypa
     with pytest.raises(RunDirError) as caught:
         rundir.names(tmp_path)
     assert caught.value.what == f"cannot list {tmp_path}: Permission denied"
+    assert caught.value.hint == f"it is yours: chmod u+rwX {tmp_path}"
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(RunDirError) as caught:
+        rundir.names(tmp_path)
     assert caught.value.hint == "ask its owner to let you read it"
 
 

@@ -210,6 +210,38 @@ def test_what_sinfo_prints() -> None:
     assert site.not_working([big, old]) == ""
 
 
+def test_large_numbers_as_sinfo_shortens_them() -> None:
+    (big,) = site.partitions("Welcome\nfat*|up|infinite|1-1.50K|1.50K|idle|1.50K|512000|(null)|f[1-1536]\n")
+    assert (big.size, big.most_nodes) == (1536, 1536)
+    assert (big.nodes[0].cpus, big.nodes[0].mem) == (1536, 512000)
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "gpus"),
+    [("gpu:4", "", 4), ("gpu:a100:4", "a100", 4), ("gpu:2080ti:2", "2080ti", 2), ("gpu:1g.10gb:1", "1g.10gb", 1)],
+)
+def test_types_of_gpus(option: str, kind: str, gpus: int) -> None:
+    (one,) = asked(native=[f"--gres={option}"])
+    assert (one.kind, one.gpus) == (kind, gpus)
+    (one,) = asked(native=[f"--gpus-per-node={option.removeprefix('gpu:')}"])
+    assert (one.kind, one.gpus) == (kind, gpus)
+
+
+def test_a_reservation_that_begins_later_is_waited_for() -> None:
+    said = "allocation failure: Invalid time specified\n"
+    for more in ({"asked": asked(native=["--reservation=x"])}, {"asked": asked(), "reserved": True}):
+        notes = check.judge(**more, code=1, said=said, partitions=site.partitions(SINFO))  # type: ignore[arg-type]
+        assert notes == ("the job waits until its reservation begins",)
+    with pytest.raises(SchedulerError, match="Invalid time specified"):
+        check.judge(asked(), 1, said, site.partitions(SINFO))
+
+
+def test_lines_of_a_site_s_own_are_not_slurm_s() -> None:
+    banner = "Welcome to the cluster\n--> Checking allocation...OK\n"
+    error = refusal(f"{banner}allocation failure: Invalid qos specification\n{banner}", native=["--qos=x"])
+    assert error.problem == "Invalid qos specification"
+
+
 def test_nodes_of_several_kinds() -> None:
     error = refusal(SHAPE, MIXED, nodes=3, gpus_per_node=8)
     assert "3 nodes with 8 GPUs" in error.problem
@@ -241,7 +273,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     command(tmp_path, "sinfo", f"cat <<'END'\n{SINFO}END")
     command(tmp_path, "scontrol", 'echo "Slurmctld(primary) at ctl is DOWN"')
-    command(tmp_path, "sacctmgr", "echo physics; echo chemistry,physics")
+    command(tmp_path, "sacctmgr", "echo 'Dear user,'; echo physics; echo chemistry,physics")
     return tmp_path
 
 

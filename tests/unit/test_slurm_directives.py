@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
+from gridtf.schedulers.slurm import directives as lines
 from gridtf.schedulers.slurm import scheduler
 from tests.support.rendering import plan
 
@@ -222,3 +223,9 @@ def test_here_is_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.
 def test_inside_is_where_slurm_says_so() -> None:
     assert scheduler.inside({"SLURM_JOB_ID": "4711"})
     assert not scheduler.inside({"PATH": "/bin"})
+
+
+@pytest.mark.parametrize(("option", "told"), [("--output=/o", True), ("-o /o", True), ("--open-mode=truncate", False)])
+def test_an_output_of_the_user_s_own_is_told_to_have_no_effect(option: str, told: bool) -> None:
+    notes = lines.overridden(plan("slurm", native=[option], run_dir="/runs/x"))
+    assert notes == ((f"native {option} has no effect: what the script prints is in /runs/x/job.log",) if told else ())

@@ -91,6 +91,18 @@ def test_fewer_gpus_than_asked_for() -> None:
         hosts(BATCH, gpus_per_node=1)
 
 
+def test_more_tasks_a_node_than_it_has_gpus_are_refused_as_before_a_submission() -> None:
+    four = {**BATCH, "SLURM_GPUS_PER_NODE": "4"}
+    with pytest.raises(PlacementError, match="16 tasks x 1 GPUs need more than this job has on n1, 4"):
+        hosts(four, tasks_per_node=16)
+    with pytest.raises(PlacementError, match="4 tasks x 2 GPUs"):
+        hosts(four, tasks_per_node=4, gpus_per_task=2)
+    with pytest.raises(PlacementError, match="this job has on n3, 1"):
+        hosts({**BATCH, "SLURM_GPUS": "7"}, lambda job: {"n1": 2, "n2": 2, "n3": 1, "n10": 2}, tasks_per_node=2)
+    assert [host.slots for host in hosts(four, tasks_per_node=4)] == [4, 4, 4, 4]
+    assert [host.slots for host in hosts(four, tasks_per_node=16, gpus_per_task=0)] == [16, 16, 16, 16]
+
+
 def test_no_hosts_is_an_error() -> None:
     with pytest.raises(SchedulerError, match="SLURM_JOB_NODELIST is not set"):
         hosts({"SLURM_JOB_ID": "7"})

@@ -80,7 +80,10 @@ def test_each_job_from_one_answer(job_id: str, state: str, reason: str) -> None:
     assert statuses([job_id], squeue_rows(SQUEUE)) == {job_id: JobStatus(state, reason)}
 
 
-@pytest.mark.parametrize("job_id", ["1", "5", "530", "53_6", "53_9", "61_1", "47_1"])
+@pytest.mark.parametrize(
+    "job_id",
+    ["x", "53_x", "53_²", "²", "53_99999999999999999999", "", "_", "1", "5", "530", "53_6", "53_9", "61_1", "47_1"],
+)
 def test_what_slurm_does_not_know_is_gone_and_never_completed(job_id: str) -> None:
     found = statuses([job_id], squeue_rows(SQUEUE))[job_id]
     assert (found.state, found.gone) == (UNKNOWN, True)
@@ -99,6 +102,7 @@ def test_a_whole_array_is_one_status() -> None:
         (["7_1 COMPLETED", "7_2 FAILED", "7_3 TIMEOUT"], FAILED, "that Slurm still knows: 1 FAILED, 1 TIMEOUT, 1 COM"),
         (["7_1 COMPLETED", "7_2 NODE_FAIL", "7_3 FAILED"], NODE_FAIL, "(a node of it has failed)"),
         (["7_1 COMPLETED", "7_2 COMPLETED"], COMPLETED, "of those that Slurm still knows: 2 COMPLETED"),
+        (["7_[3-99999999999999999999] PENDING", "7_0 RUNNING"], RUNNING, "1 RUNNING, "),
         (["7_[1,3,5,...] PENDING", "7_0 RUNNING"], RUNNING, "1 RUNNING, "),  # cut short by Slurm
     ],
 )
@@ -147,6 +151,17 @@ def test_a_state_that_is_not_known_is_named() -> None:
         ("QOSMaxCpuPerUserLimit", "all that is allowed at the same time (QOSMaxCpuPerUserLimit)"),
         ("AssocGrpGRES", "all that is allowed at the same time (AssocGrpGRES)"),
         ("AssocMaxJobsLimit", "all that is allowed at the same time"),
+        ("AssocGrpCPUMinutesLimit", "has used up its budget (AssocGrpCPUMinutesLimit)"),
+        ("AssocGrpBilling", "has used up its budget"),
+        ("QOSGrpEnergyMinutes", "has used up its budget"),
+        ("AssocGrpWallLimit", "has used up its budget"),
+        ("QOSGrpWallLimit", "has used up its budget"),
+        ("AssocGrpCPURunMinutesLimit", "jobs that run have all that is allowed at the same time"),
+        ("QOSMinCpuNotSatisfied", "it asks for less than its QOS demands of a job"),
+        ("QOSMinGRES", "it asks for less than its QOS demands"),
+        ("QOSUsageThreshold", "your share of the cluster is used up further than its QOS allows"),
+        ("MaxPoweredUpNodes", "as many nodes are powered up as may be"),
+        ("AssocMaxCpuMinutesPerJobLimit", "more than one job may have"),
         ("QOSMaxGRESPerJob", "more than one job may have (QOSMaxGRESPerJob)"),
         ("QOSMaxWallDurationPerJobLimit", "more than one job may have"),
         ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", "down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:n"),
@@ -160,7 +175,11 @@ def test_why_a_job_waits(reason: str, words: str) -> None:
 
 
 def test_why_a_job_has_ended() -> None:
-    assert states.why_ended("RaisedSignal:9(Killed)") == "its script was killed by signal 9 (Killed)"
+    killed = "its script was killed by SIGKILL: by somebody, or by the kernel because memory ran out"
+    assert states.why_ended("RaisedSignal:9(Killed)") == states.why_ended("JobLaunchFailure", "0:9") == killed
+    assert states.why_ended("RaisedSignal:11(Segmentation_fault)") == "its script was killed by SIGSEGV"
+    for never in ("0:53", "1:0", "0:²", "0:900", ""):
+        assert states.why_ended("JobLaunchFailure", never).startswith("Slurm could not start its script")
     assert states.why_ended("Whatever") == "Whatever"
     assert states.why_ended("None") == ""
 
@@ -231,6 +250,33 @@ def test_why_it_was_told_to_end(
         assert expected[1] in found.reason
 
 
+def test_what_the_user_has_chosen_is_no_field() -> None:
+    name = "x JobState=RUNNING Reason=None JobId=9 UserId=y"
+    text = SEEN.format(name=name, state="COMPLETING", reason="TimeLimit", restarts=0)
+    text += "Nodes=n1 CPU_IDs=0 Mem=5 GRES=gpu:1(IDX:0) Command=/a JobState=RUNNING Reason=None WorkDir=/b Nodes=n2 "
+    text += "CPU_IDs=0 Mem=5 GRES=gpu:9(IDX:0-8) Comment=JobState=RUNNING\n"
+    assert ending(text, "76", 0) == JobStatus(TIMEOUT, "the walltime is over")
+    assert node_gpus(text, "76") == {"n1": 1}
+
+
+@pytest.mark.parametrize(
+    ("shown", "places"),
+    [
+        (
+            "JobId=7 JobName=my job UserId=a(1) Command=/runs/a b/job.sh WorkDir=/home/a b StdErr=/runs/a b/log Power=",
+            ["/runs/a b", "/home/a b/gridtf-runs/my job-7"],
+        ),
+        ("JobId=8 ArrayJobId=7 ArrayTaskId=3 JobName=x UserId=a(1) Command=/r/job.sh WorkDir=/h Power=", []),
+        ("JobId=9 JobName=x UserId=a(1) Command=/r/job.sh WorkDir=/h Power=", []),
+        ("Welcome", []),
+    ],
+)
+def test_where_the_run_directory_of_a_job_may_be(shown: str, places: list[str]) -> None:
+    assert [str(place) for place in queue.places(shown, "7")] == places
+    element = ["/r", "/h/gridtf-runs/x-7_3"] if "ArrayJobId" in shown else []
+    assert [str(place) for place in queue.places(shown, "7_3")] == element
+
+
 def test_no_telling_why_from_nothing() -> None:
     assert ending("", "76", 0) is None
 
@@ -253,6 +299,11 @@ JobId=92 HetJobId=91 HetJobOffset=1 JobName=sl.sh JOB_GRES=gpu:2   Nodes=sl4 CPU
         # the types and the second kind of GRES: Slurm's documentation
         ("Nodes=n[1-2] CPU_IDs=0-3,8 Mem=0 GRES=gpu:a100:2(IDX:0,3)", {"n1": 2, "n2": 2}),
         ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", {"n1": 3}),
+        # where gres.conf names no files
+        ("Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu(CNT:4)", {"n1": 4, "n2": 4}),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:1,gpu:a100(CNT:4),gpu:v100:1(IDX:2)", {"n1": 5}),
+        # names that begin with a digit, MIG instances
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2080ti:2(IDX:0-1),gpu:1g.10gb:1(IDX:2)", {"n1": 3}),
         ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:7,gpu:2(IDX:0-1),xgpu:4(IDX:0-3)", {"n1": 2}),
     ],
 )
@@ -283,6 +334,16 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(tools: Path) -> list[str]:
     return (tools / "asked").read_text().splitlines()
+
+
+def test_a_script_that_was_killed_is_told_from_one_that_never_began(tools: Path) -> None:
+    rows = ("9|9|FAILED|N/A|JobLaunchFailure", "8|8|COMPLETING|N/A|JobLaunchFailure", "7|7|COMPLETED|N/A|None")
+    command(tools, "squeue", "".join(f"echo '{row}'\n" for row in rows))
+    command(tools, "scontrol", "echo 'JobId=9 JobName=a ExitCode=0:1 UserId=a(1) JobState=FAILED ExitCode=0:9 Power='")
+    found = queue.query([{"job_id": job_id} for job_id in "987"])
+    assert found["9"].reason.startswith("its script was killed by SIGKILL")
+    assert found["8"] == JobStatus(RUNNING, "ending")
+    assert [line.split("/")[-1] for line in asked(tools)][1:] == ["scontrol -o show job 9 "]
 
 
 def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:

@@ -182,7 +182,8 @@ def test_the_text_for_the_log(attempt: Attempt) -> None:
         "  a",
         "  \tb",
     ]
-    assert verdict(attempt, "", exit=1).text() == "FAILED: worker:1 on n3: exit code 1"
+    nothing = f"it has printed nothing: {attempt.task_log('worker', 1)}"
+    assert verdict(attempt, "", exit=1).text() == f"FAILED: worker:1 on n3: exit code 1\n{nothing}"
     assert Verdict(COMPLETED, "all is well").text() == "COMPLETED: all is well"
 
 

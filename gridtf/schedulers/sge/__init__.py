@@ -68,6 +68,11 @@ class GridEngine:
 
         return accounting.accounting(submitted)
 
+    def run_dirs(self, job_id: str) -> Sequence[Path]:
+        from gridtf.schedulers.sge import requested
+
+        return requested.run_dirs(job_id, limit=20.0)
+
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         from gridtf.schedulers.sge import handover
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gridtf.errors import SchedulerError
+from gridtf.rundir import RUN_ROOT
 from gridtf.schedulers.sge import cell, reply
 
 # CE_consumable in complex(5)'s order; the last is not in Son of Grid Engine.
@@ -36,6 +39,20 @@ def _qstat(job_id: str, limit: float) -> str:
     if answer.code:
         raise SchedulerError(f"qstat -j {job_id} has failed: {cell.said(answer)}")
     return answer.out
+
+
+def run_dirs(job_id: str, *, limit: float) -> list[Path]:
+    """As places, of the job that qstat shows. Raises SchedulerError when the qmaster does not answer."""
+    answer = cell.query(["qstat", "-j", job_id.partition(".")[0]], limit=limit)
+    return [] if answer.code else places(answer.out, job_id)
+
+
+def places(text: str, job_id: str) -> list[Path]:
+    """Where the run directory of a job may be, by `qstat -j`: that of its script, or where gridtf_run makes one."""
+    said = dict(re.findall(r"^(\w+): +(\S.*?) *$", text, re.MULTILINE))
+    found = [Path(said["script_file"]).parent] if "script_file" in said else []
+    folder = said.get("cwd") or said.get("sge_o_workdir")
+    return found + ([Path(folder, RUN_ROOT, f"{said['job_name']}-{job_id}")] if folder and "job_name" in said else [])
 
 
 def resources(text: str) -> Mapping[str, Resource]:

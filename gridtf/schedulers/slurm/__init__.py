@@ -72,7 +72,7 @@ class Slurm:
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers import shared
         from gridtf.schedulers.common import unused
-        from gridtf.schedulers.slurm import check, controller
+        from gridtf.schedulers.slurm import check, controller, directives
 
         try:
             shared.check(plan)
@@ -80,7 +80,8 @@ class Slurm:
             this = ["scontrol", "show", "node", os.uname().nodename]
             if controller.query(this, limit=_PATIENCE).code != 0:  # else a cluster of one machine
                 raise
-        return (*unused(plan.spec, ("pe", "slots"), "Slurm"), *check.check(plan))
+        notes = (*unused(plan.spec, ("pe", "slots"), "Slurm"), *directives.overridden(plan))
+        return (*notes, *check.check(plan))
 
     def submit(self, plan: Plan) -> Record:
         from gridtf.schedulers.slurm import handover
@@ -96,6 +97,11 @@ class Slurm:
         from gridtf.schedulers.slurm import queue
 
         return queue.accounting(submitted)
+
+    def run_dirs(self, job_id: str) -> Sequence[Path]:
+        from gridtf.schedulers.slurm import queue
+
+        return queue.run_dirs(job_id)
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         from gridtf.schedulers.slurm import controller, queue

@@ -60,9 +60,17 @@ def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpe
             f"{spec.gpus_per_node} GPUs a node are asked for, this job has {gpus.get(short[0], 0)} on {short[0]}",
             hint="leave --gpus-per-node out, or ask sbatch for as many",
         )
+    own = spec.tasks_per_node if component == 0 else None
+    per_task = layout.gpus_per_task(spec, default=1 if any(gpus.values()) else 0)
+    narrow = min(names, key=lambda name: gpus.get(name, 0))
+    if own and own * per_task > gpus.get(narrow, 0):  # as layout.request has it before a submission
+        raise PlacementError(
+            f"tasks_per_node: {own} tasks x {per_task} GPUs need more than this job has on {narrow}, "
+            f"{gpus.get(narrow, 0)}",
+            hint="leave --tasks-per-node out, or ask for tasks without GPUs: --gpus-per-task 0",
+        )
     cpus = _of_each(said("SLURM_JOB_CPUS_PER_NODE"), names)
     tasks = _of_each(said("SLURM_TASKS_PER_NODE"), names)
-    own = spec.tasks_per_node if component == 0 else None
     return [
         Host(
             name,

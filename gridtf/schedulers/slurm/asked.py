@@ -18,7 +18,8 @@ _VARIABLES = {
     "SBATCH_QOS": "qos",
 }
 _LONG = re.compile(r"--([a-z][a-z-]*)(?:=(.*))?")
-_GPUS = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([A-Za-z][^:,]*):)?(\d+)")
+# 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
+_GPUS = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([^:,]+):)?(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,9 @@ _SHAPE = re.compile(
     r"more processors requested|memory specification|cpu count|unable to satisfy",
     re.IGNORECASE,
 )
+# Seen of a job whose reservation begins later, which sbatch itself queues.
+_NOT_YET = re.compile(r"invalid time specified", re.IGNORECASE)
+_MARKED = re.compile(r"sbatch: (error|fatal|unrecognized|invalid|option)|allocation failure", re.IGNORECASE)
 _OTHERS = (
     (re.compile(r"invalid account", re.IGNORECASE), "account", "sacctmgr show associations user=$USER lists yours"),
     (re.compile(r"invalid qos", re.IGNORECASE), "qos", "sacctmgr show associations user=$USER format=qos lists yours"),
@@ -58,17 +61,33 @@ def check(plan: Plan) -> tuple[str, ...]:
             raise
         return ()
     said = answer.err or answer.out
-    return judge(asked, answer.code, said, partitions, _yours(said) if answer.code else "")
+    return judge(
+        asked,
+        answer.code,
+        said,
+        partitions,
+        yours=_yours(said) if answer.code else "",
+        reserved=bool(os.environ.get("SBATCH_RESERVATION")),
+    )
 
 
 def judge(
-    asked: Sequence[Asked], code: int, said: str, partitions: Sequence[Partition], yours: str = ""
+    asked: Sequence[Asked],
+    code: int,
+    said: str,
+    partitions: Sequence[Partition],
+    *,
+    yours: str = "",
+    reserved: bool = False,
 ) -> tuple[str, ...]:
     """Notes, or the refusal. Pure.
 
     code, said: what sbatch --test-only has answered. partitions: what the site has. yours: which accounts the user has.
+    reserved: whether the environment names a reservation.
     """
-    words = [_plain(line) for line in said.splitlines() if line.strip() and not line.startswith("Try ")]
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("Try ")]
+    # a site may print lines of its own; sbatch does not mark all of its own ones
+    words = [_plain(line) for line in lines if _MARKED.match(line)] or [_plain(line) for line in lines]
     slurm = "; ".join(dict.fromkeys(words)) or f"exit code {code}"
     shape = _SHAPE.search(said) is not None
     for one in asked:
@@ -82,6 +101,8 @@ def judge(
         waiting = site.not_working(chosen)
         if waiting:
             return (f"the job waits until nodes are back that cannot be used now: {waiting}",)
+    if _NOT_YET.search(said) and (reserved or any("reservation" in one.options for one in asked)):
+        return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
         if phrase.search(said):
             key = option if option in ("account", "native") else "native"
@@ -101,7 +122,8 @@ def _yours(said: str) -> str:
         answer = controller.query(argv, limit=5, blame=False)
     except SchedulerError:
         return ""
-    names = sorted({name for line in answer.out.split() for name in line.split(",") if name})
+    words = (line.split() for line in answer.out.splitlines())  # a site may print lines of its own, with blanks
+    names = sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
     return f"yours are: {', '.join(names)}" if names and not answer.code else ""
 
 

@@ -19,6 +19,7 @@ _SILENT = re.compile(
     r"no route to host|standby mode|transport endpoint|batch job submission failed: i/o error",
     re.IGNORECASE,
 )
+_COMPLAINT = re.compile(r"^\w+:? (?:error|fatal): (.*\S)", re.MULTILINE)
 # Slurmctld(primary) at ctl1 is DOWN        (scontrol(1), ping)
 _PING = re.compile(r"Slurmctld\(\S+\) at (\S+) is (UP|DOWN)")
 
@@ -53,8 +54,9 @@ def silent(words: str, *, blame: bool) -> SchedulerError:
 
 
 def said(answer: Answer) -> str:
-    """What a command complained of, without its own name before it."""
-    return re.sub(r"^\w+:? (error|fatal): ", "", answer.last_word)
+    """What a command complained of, without its own name before it; a site may print lines of its own beside it."""
+    complaints = _COMPLAINT.findall(answer.err)
+    return str(complaints[-1]) if complaints else answer.last_word
 
 
 def _hosts() -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gridtf.errors import SpecError
 from gridtf.layout import Component, Request, components, request
 from gridtf.rundir import RunDir
@@ -90,6 +92,13 @@ def _component(part: Component, spec: JobSpec) -> list[str]:
     if needed.mem is not None:
         lines.append(f"--mem-per-cpu={-(-needed.mem // (needed.cpus or 1))}M")
     return lines
+
+
+def overridden(plan: Plan) -> tuple[str, ...]:
+    """A note on what the user's own options ask for and do not get."""
+    own = [option for option in plan.spec.native if re.match(r"--output\b|-o", option)]
+    where = RunDir(plan.run_dir).log
+    return (f"native {own[-1]} has no effect: what the script prints is in {where}",) if own else ()
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.base import CANCELLED, ENDED, NODE_FAIL, JobStatus
 from gridtf.schedulers.slurm import controller, queue, states
+from gridtf.schedulers.slurm.hostlist import expand
 
 _PATIENCE = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
 
@@ -16,7 +17,7 @@ def why_told_to_end(job_id: str, environ: Mapping[str, str]) -> JobStatus | None
     try:
         answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_PATIENCE, blame=False)
         restarts = environ.get("SLURM_RESTART_COUNT", "")
-        status = ending(answer.out, job_id, int(restarts) if restarts.isdigit() else 0)
+        status = ending(answer.out, job_id, int(restarts) if restarts.isdecimal() else 0)
         if status is None or status.again or status.state == NODE_FAIL:
             return _named(status, _down(environ.get("SLURM_JOB_NODELIST", "")))
     except SchedulerError:
@@ -30,7 +31,8 @@ def _down(nodes: str) -> list[str]:
         return []
     argv = ["sinfo", "-h", "-N", f"--nodes={nodes}", "--states=down", "--format=%N"]
     answer = controller.query(argv, limit=_PATIENCE, blame=False)
-    return [] if answer.code else sorted({line.strip() for line in answer.out.splitlines() if line.strip()})
+    down = {line.strip() for line in answer.out.splitlines()}  # a site may print lines of its own
+    return [] if answer.code else sorted(down.intersection(expand(nodes)))
 
 
 def _named(status: JobStatus | None, down: list[str]) -> JobStatus | None:
@@ -64,7 +66,7 @@ def ending(text: str, job_id: str, restarts: int) -> JobStatus | None:
         return JobStatus(ours, words)
     if said.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
         return JobStatus(*states.ours("PREEMPTED"))
-    if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdigit():
+    if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdecimal():
         if int(count) > restarts:
             return JobStatus(CANCELLED, "Slurm has put it back into the queue: it will start anew", again=True)
         if state == "COMPLETING":

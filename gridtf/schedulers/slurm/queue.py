@@ -7,10 +7,11 @@ import pwd
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gridtf.errors import SchedulerError
-from gridtf.rundir import Record
+from gridtf.rundir import RUN_ROOT, Record
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -34,8 +35,15 @@ _LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command
 
 # squeue(1), --format. The reason is last, since it may hold any character.
 _SQUEUE = "--format=%i|%A|%T|%S|%r"
+# 12, 12_3, 12_[4-9%2], 12+0
+_ID = re.compile(r"\d{1,18}(?:[_+].+)?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 # The worst of several parts is what became of all.
 _WORST_FIRST = (NODE_FAIL, OUT_OF_MEMORY, FAILED, TIMEOUT, PREEMPTED, CANCELLED, UNKNOWN, COMPLETED)
+
+
+# of GRES=: gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1); GPUs without files gpu(CNT:4)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d{1,18})(?=[(,]|$)|\(CNT:(\d{1,18})\))", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Row:
     """What is said of one job, one or some elements of an array, or one component of a heterogeneous job.
 
     job_id: ``12``, ``12_3``, ``12_[4-9%2]``, ``12+0``. number: a job's own, also where it is an element or a component.
-    start: when it started or is expected to, or ``N/A``.
+    start: when it started or is expected to, or ``N/A``. exit_code: ``code:signal``, where it was asked for.
     """
 
     job_id: str
@@ -51,6 +59,7 @@ class Row:
     state: str
     start: str = "N/A"
     reason: str = ""
+    exit_code: str = ""
 
 
 def query(submitted: Sequence[Record]) -> dict[str, JobStatus]:
@@ -68,8 +77,25 @@ def query(submitted: Sequence[Record]) -> dict[str, JobStatus]:
         # with several ids, those that are unknown are left out; a single one is an error
         if answer.code and "Invalid job id" not in answer.err:
             raise SchedulerError(f"squeue has failed: {controller.said(answer)}")
-        found.update(statuses(ids, squeue_rows(answer.out)))
+        rows = squeue_rows(answer.out)
+        found.update(statuses(ids, [replace(row, exit_code=_exit_code(row, options)) for row in rows]))
     return found
+
+
+def _exit_code(row: Row, options: Sequence[str]) -> str:
+    """The exit code, as code:signal, of a job that squeue gives a reason for which leaves that open; mostly empty."""
+    if row.reason != states.LAUNCH_FAILURE or row.state == "COMPLETING":
+        return ""
+    with contextlib.suppress(SchedulerError):
+        show = ["scontrol", "-o", *options, "show", "job", row.number]
+        answer = controller.query(show, limit=_PATIENCE, blame=False)
+        return next((fields(line).get("ExitCode", "") for line in answer.out.splitlines() if _is(line, row.number)), "")
+    return ""
+
+
+def _is(line: str, job_id: str) -> bool:
+    """Whether a line of scontrol show job, which may show all components or elements, is on this one."""
+    return job_id in (fields(line).get("JobId"), _element(line))
 
 
 def accounting(submitted: Sequence[Record]) -> dict[str, JobStatus]:
@@ -95,6 +121,12 @@ def cluster(submitted: Record) -> list[str]:
     return [f"--clusters={submitted['cluster']}"] if submitted.get("cluster") else []
 
 
+def run_dirs(job_id: str) -> list[Path]:
+    """As places, of the job that the controller shows. Raises SchedulerError when it does not answer."""
+    answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_PATIENCE)
+    return [] if answer.code else places(answer.out, job_id)
+
+
 def gpus_of_nodes(job_id: str) -> dict[str, int]:
     """GPUs of this job by node, 0 included. Raises SchedulerError when the controller does not say."""
     answer = controller.query(["scontrol", "-d", "-o", "show", "job", job_id], limit=_PATIENCE)
@@ -108,14 +140,17 @@ def gpus_of_nodes(job_id: str) -> dict[str, int]:
 
 def squeue_rows(text: str) -> list[Row]:
     """What squeue prints: ``53_[3-5%2]|53|PENDING|N/A|JobArrayTaskLimit``. Other lines (CLUSTER: …) are left out."""
-    fields = (line.split("|", 4) for line in text.splitlines())
-    return [Row(*(word.strip() for word in parts)) for parts in fields if len(parts) == 5 and parts[0][:1].isdigit()]
+    return _rows(text, 5)
 
 
 def sacct_rows(text: str) -> list[Row]:
     """What sacct prints: ``53_1|61|CANCELLED by 1000`` (sacct(1), --parsable2)."""
-    fields = (line.split("|", 2) for line in text.splitlines())
-    return [Row(*(word.strip() for word in parts)) for parts in fields if len(parts) == 3 and parts[0][:1].isdigit()]
+    return _rows(text, 3)
+
+
+def _rows(text: str, width: int) -> list[Row]:
+    fields = (line.split("|", width - 1) for line in text.splitlines())
+    return [Row(*map(str.strip, some)) for some in fields if len(some) == width and _ID.fullmatch(some[0].strip())]
 
 
 def statuses(ids: Sequence[str], rows: Sequence[Row]) -> dict[str, JobStatus]:
@@ -130,7 +165,7 @@ def statuses(ids: Sequence[str], rows: Sequence[Row]) -> dict[str, JobStatus]:
 
 def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus:
     array, _, element = job_id.partition("_")
-    rows = by_id.get(job_id) or [row for row in by_id.get(array, ()) if element and _holds(row.job_id, int(element))]
+    rows = by_id.get(job_id) or [row for row in by_id.get(array, ()) if _holds(row.job_id, element)]
     if not rows:
         return JobStatus(UNKNOWN, "Slurm no longer knows it", gone=True)
     # of a heterogeneous job, the first component has the script, and decides
@@ -144,9 +179,11 @@ def _of_row(row: Row) -> JobStatus:
     state, words = states.ours(row.state)
     if state == PENDING:
         return JobStatus(state, words or states.why_pending(row.reason, row.start))
-    why = states.why_ended(row.reason)
     if row.state == "COMPLETING":
+        # a script that was killed is told from one that never began by an exit code that is not there yet
+        why = states.why_ended(row.reason) if row.reason != states.LAUNCH_FAILURE else ""
         return JobStatus(state, f"{words}: {why}" if why else words)
+    why = states.why_ended(row.reason, row.exit_code)
     return JobStatus(state, (why or words) if state in ENDED else words)
 
 
@@ -164,9 +201,9 @@ def _of_array(rows: Sequence[Row]) -> JobStatus:
     return JobStatus(worst, f"elements of the array{known}: {words}" + (f" ({why})" if why else ""))
 
 
-def _holds(job_id: str, element: int) -> bool:
+def _holds(job_id: str, element: str) -> bool:
     """Whether 12_[3-5,9-15:2%2] stands for this element."""
-    return any(element in span for span in _spans(job_id))
+    return _NUMBER.fullmatch(element) is not None and any(int(element) in span for span in _spans(job_id))
 
 
 def _count(job_id: str) -> int:
@@ -175,8 +212,21 @@ def _count(job_id: str) -> int:
 
 def _spans(job_id: str) -> list[range]:
     # Slurm cuts long lists short: 12_[1,3,5,7,...]
-    found = re.findall(r"[\[,](\d+)(?:-(\d+))?(?::(\d+))?(?=[\],%])", job_id)
+    found = re.findall(r"[\[,](\d{1,18})(?:-(\d{1,18}))?(?::(\d{1,18}))?(?=[\],%])", job_id, re.ASCII)
     return [range(int(low), int(high or low) + 1, int(step or 1) or 1) for low, high, step in found]
+
+
+def places(text: str, job_id: str) -> list[Path]:
+    """Where the run directory of a job may be, by `scontrol -o show job`: that of its script, or where gridtf_run makes
+    one. Nothing of a job that is not there."""
+    found: list[Path] = []
+    for line in text.splitlines():
+        if _is(line, job_id):
+            said = dict(re.findall(r"\s(JobName|Command|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
+            found += [Path(said["Command"]).parent] if "Command" in said else []
+            if "JobName" in said and "WorkDir" in said:
+                found.append(Path(said["WorkDir"], RUN_ROOT, f"{said['JobName']}-{job_id}"))
+    return found
 
 
 def node_gpus(text: str, job_id: str) -> dict[str, int]:
@@ -186,20 +236,24 @@ def node_gpus(text: str, job_id: str) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for line in text.splitlines():
-        # all components, or all elements of an array, may be shown
-        if job_id not in (fields(line).get("JobId"), _element(line)):
+        if not _is(line, job_id):
             continue
-        for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line):
-            # gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1)
-            count = sum(int(number) for number in re.findall(r"(?:^|,)gpu(?::[^:,(]+)?:(\d+)(?=[(,]|$)", gres))
+        for hosts, gres in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", _said_by_slurm(line)):
+            count = sum(int(number or counted) for number, counted in _GPUS.findall(gres))
             for host in expand(hosts):
                 found[host] = found.get(host, 0) + count
     return found
 
 
 def fields(line: str) -> dict[str, str]:
-    """JobId=88 JobName=x … of one line; a name that is there twice, such as Nodes=, is given once."""
-    return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", line))
+    """JobId=88 JobState=x … of one line; of a name that is there twice, such as Nodes=, the last."""
+    return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", _said_by_slurm(line)))
+
+
+def _said_by_slurm(line: str) -> str:
+    """One line of scontrol show job without what the user has chosen, which may look like fields: the job's name, and
+    from the command on, after which there are only paths and comments."""
+    return re.sub(r"\sJobName=(?:.*?(?=\sUserId=\S+\(\d+\)\s)|\S*)", "", line).partition(" Command=")[0]
 
 
 def _element(line: str) -> str:

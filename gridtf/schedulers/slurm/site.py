@@ -15,7 +15,7 @@ _PATIENCE = 20.0
 _SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 # gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
-_GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d+)(?=[(,]|$)")
+_GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,9 @@ def _limit(text: str) -> int | None:
 
 
 def _number(text: str) -> int | None:
-    match = re.fullmatch(r"(\d+)\+?", text)
-    return int(match[1]) if match else None
+    """``8``, ``512000+``, and ``1.50K``, as sinfo shortens what is larger."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)([KMGT]?)\+?", text, re.ASCII)
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
 
 
 def _gres(text: str) -> dict[tuple[str, str], int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from signal import NSIG, SIGKILL
 
+from gridtf.processes import signal_name
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -68,6 +70,7 @@ _WAITS = {
     "JobHeldUser": "held: scontrol release",
     "Licenses": "it waits for a licence",
     "MaxMemPerLimit": "it asks for more memory a CPU or node than is allowed",
+    "MaxPoweredUpNodes": "as many nodes are powered up as may be",
     "None": "not looked at yet",
     "PartitionConfig": "the partition does not take such a job",
     "PartitionDown": "the partition is down",
@@ -80,6 +83,7 @@ _WAITS = {
     "QOSNotAllowed": "the partition does not take its QOS",
     "QOSResourceLimit": "its QOS has all that it may use at the same time",
     "QOSTimeLimit": "its QOS has used up its time",
+    "QOSUsageThreshold": "your share of the cluster is used up further than its QOS allows",
     "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
     "Reservation": "it waits for its reservation",
     "ReservationDeleted": "its reservation was deleted",
@@ -88,13 +92,22 @@ _WAITS = {
     "launch failed requeued held": "it could not be started, and is held: scontrol release",
     "job requeued in held state": "it was put back into the queue and is held: scontrol release",
 }
-# QOSMaxCpuPerUserLimit, QOSGrpGRES, AssocGrpGRESMinutes, AssocMaxJobsLimit, MaxGRESPerAccount, …
-_LIMIT = re.compile(r"(QOS|Assoc|Max)\w*")
-_MORE_THAN_EVER = re.compile(r"(QOS|Assoc)(Max)\w+Per(Job|Node)\w*|(QOS|Assoc)Max(Wall|\w*Minutes)\w*PerJob\w*")
+# Limits of associations and QOS, which there are for every kind of resource (sacctmgr(1)): the first that fits.
+# GrpRunMinutes are those of the jobs that run, GrpMinutes and GrpWall what was used until now.
+_LIMITS = (
+    (re.compile(r"(QOS|Assoc)Max\w+Per(Job|Node)\w*"), "it asks for more than one job may have"),
+    (re.compile(r"QOSMin\w+"), "it asks for less than its QOS demands of a job"),
+    (re.compile(r"(QOS|Assoc)Grp\w+RunMinutes\w*"), "jobs that run have all that is allowed at the same time"),
+    (re.compile(r"(QOS|Assoc)Grp(Wall|Billing|Energy|\w+Minutes)\w*"), "your account or QOS has used up its budget"),
+    (re.compile(r"(QOS|Assoc|Max)\w*"), "you, your account or the QOS have all that is allowed at the same time"),
+)
+
+# Slurm's word for a script that was killed, and for one that never began, which has exit code 0:53 (seen on 22.05).
+LAUNCH_FAILURE = "JobLaunchFailure"
+_NOT_LAUNCHED = 53
 
 # Why one has ended.
 _ENDED = {
-    "JobLaunchFailure": "Slurm could not start its script: a working directory or a log file that its node lacks?",
     "NodeDown": "a node of it is down",
     "NonZeroExitCode": "its script ended with an exit code other than 0",
     "OutOfMemory": "a process of it took more memory than the job has",
@@ -113,6 +126,11 @@ def ours(state: str) -> tuple[str, str]:
     return found, (more if found == CANCELLED else words)
 
 
+def _killed_by(number: int) -> str:
+    words = f"its script was killed by {signal_name(number)}"
+    return f"{words}: by somebody, or by the kernel because memory ran out" if number == SIGKILL else words
+
+
 def why_pending(reason: str, start: str) -> str:
     """Why a job waits, and when Slurm expects it to start.
 
@@ -121,22 +139,24 @@ def why_pending(reason: str, start: str) -> str:
     reason = reason.strip().removeprefix("(").removesuffix(")")
     word = reason.partition(",")[0]  # ReqNodeNotAvail, UnavailableNodes:n[3-4]
     words = _WAITS.get(reason) or _WAITS.get(reason.replace("_", " ")) or _WAITS.get(word)
-    if words is None and _MORE_THAN_EVER.fullmatch(word):
-        words = "it asks for more than one job may have"
-    elif words is None and _LIMIT.fullmatch(word):
-        words = "you, your account or the QOS have all that is allowed at the same time"
+    words = words or next((limit for names, limit in _LIMITS if names.fullmatch(word)), None)
     said = f"{words} ({reason})" if words and reason != "None" else words or reason
     when = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)", start)
     return f"{said}; expected to start {when[1]} {when[2]}" if when else said
 
 
-def why_ended(reason: str) -> str:
-    """Why a job has ended, in words; empty where Slurm's reason says nothing."""
+def why_ended(reason: str, exit_code: str = "") -> str:
+    """Why a job has ended, in words; empty where Slurm's reason says nothing. exit_code: ``code:signal``."""
     if reason in ("", "None"):
         return ""
-    signal = re.fullmatch(r"RaisedSignal:(\d+)(?:\((.+)\))?", reason)
+    signal = re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII)
     if signal:
-        return f"its script was killed by signal {signal[1]}{f' ({signal[2]})' if signal[2] else ''}"
+        return _killed_by(int(signal[1]))
+    if reason == LAUNCH_FAILURE:
+        number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII)
+        if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
+            return _killed_by(int(number[1]))
+        return "Slurm could not start its script: a working directory or a log file that its node lacks?"
     if reason in _WAITS:
         return f"while it waited ({reason})"
     return _ENDED.get(reason, reason)

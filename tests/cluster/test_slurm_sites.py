@@ -1,0 +1,48 @@
+"""Sites whose commands print lines of their own around what Slurm says: wrappers of the real ones, first in PATH."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cluster import Bed
+from tests.support.clusterjobs import ClusterJob, gridtf
+
+pytestmark = pytest.mark.timeout(120)
+
+BANNER = "echo; echo '  Welcome to the cluster'; echo '--> Checking available allocation (ASC26009)...OK'"
+PLAIN = f'#!/bin/sh\n{BANNER}\n{BANNER} >&2\nexec /usr/bin/$(basename "$0") "$@"\n'
+# What stands where sbatch itself would print --parsable's line.
+SBATCHES = {
+    "before": PLAIN,
+    "after": f'#!/bin/sh\n/usr/bin/sbatch "$@"; code=$?\n{BANNER}\nexit $code\n',
+    "instead": '#!/bin/sh\ncase $* in *--test-only*) ;; *) exec >&2;; esac\nexec /usr/bin/sbatch "$@"\n',
+    "words": '#!/bin/bash\nset -- "${@/#--parsable/}"; [ "$1" ] || shift\nexec /usr/bin/sbatch "$@"\n',
+}
+
+
+@pytest.fixture
+def site(slurm: Bed) -> dict[str, str]:
+    """The environment of a user at such a site."""
+    folder = slurm.home() / "site"
+    folder.mkdir(exist_ok=True)
+    for name in ("squeue", "sinfo", "scontrol", "scancel", "sacct"):
+        (folder / name).write_text(PLAIN)
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{slurm.seen(folder)}:{slurm.path}"}
+
+
+@pytest.mark.parametrize("form", SBATCHES)
+def test_whatever_a_site_prints_its_jobs_are_found(slurm: Bed, site: dict[str, str], form: str) -> None:
+    path = slurm.home() / "site" / "sbatch"
+    path.write_text(SBATCHES[form])
+    path.chmod(0o755)
+    # the shape and the walltime have gridtf ask sinfo as well
+    words = ("--scheduler", "slurm", "--nodes", "2", "--gpus-per-node", "1", "--time", "10", "--name", form)
+    job = ClusterJob(slurm, *words, "--", "bash", "-c", "[ $RANK = 0 ] || sleep 300", env=site)
+    job.running(1)
+    queued = slurm.run("login", "/usr/bin/squeue", "--me", "--noheader", "--format=%i %j").stdout.split()
+    assert [job.id, form] == queued
+    assert "RUNNING" in gridtf(slurm, "status", form, env=site).stdout
+    assert f"{form} ({job.id}): CANCELLED" in gridtf(slurm, "cancel", form, env=site).stdout
+    refused = gridtf(slurm, "submit", *words[:-2], "--partition", "gpus", "--", "true", env=site, check=False)
+    assert "partition 'gpus' is not there" in refused.stderr
