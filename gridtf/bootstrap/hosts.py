@@ -27,7 +27,7 @@ class UnheardError(GridtfError):
 class AgentEndedError(GridtfError):
     """An agent that could not start or go on. cause: as in a verdict, where the log is that of the agents."""
 
-    def __init__(self, what: str, *, why: str, hint: str, cause: Record) -> None:
+    def __init__(self, what: str, *, why: str = "", hint: str = "", cause: Record | None = None) -> None:
         super().__init__(what, why=why, hint=hint)
         self.cause = cause
 
