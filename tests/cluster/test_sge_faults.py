@@ -209,11 +209,12 @@ def test_what_stands_between_grid_engine_and_the_tasks_is_killed(sge: Bed, proce
 
 
 def test_qrsh_starter_is_killed_and_nobody_misses_it(sge: Bed) -> None:
-    job = started(sge, nodes=2, command="sleep 2")
+    job = started(sge, nodes=2, command="until [ -e $OUTPUT_DIR/go ]; do sleep 0.1; done")
     pid = job.tasks()["worker:1"]["agent"]
     for _ in range(PROCESSES.index("qrsh_starter")):
         pid = parent(sge, "n2", pid)
     kill9(sge, "n2", pid)
+    (job.run.output / "go").touch()
     ended(job, "COMPLETED")
     nobody_left(sge)
 

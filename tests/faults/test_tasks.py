@@ -163,7 +163,7 @@ def test_those_that_the_leader_leaves_behind_are_given_a_while(launch: Launch, p
     job = launch(train, tasks=tasks, tasks_per_node=4, leader_wait=3.0)
     last = "worker:2" if leader == "worker" else "worker:0, worker:2"
     told = f"{leader}:0 ended, waiting for"
-    until(lambda: told in (read_record(job.attempt.launcher) or {})["detail"], "the launcher to say so")
+    until(lambda: told in (read_record(job.attempt.launcher) or {}).get("detail", ""), "the launcher to say so")
     detail = (read_record(job.attempt.launcher) or {})["detail"]
     assert re.search(r" for at most 3 s, until \d\d:\d\d:\d\d$", detail), detail
     (job.folder / "go").touch()

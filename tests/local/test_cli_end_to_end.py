@@ -102,12 +102,18 @@ def test_following_the_logs(here: Path) -> None:
         assert (process.returncode, rest, error) == (0, "", "")
 
 
+def removed(folder: Path) -> bool:
+    """Once there is nothing that makes a new file in it meanwhile."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
 @pytest.mark.parametrize("words", [("logs", "-f"), ("wait",)])
 def test_a_run_directory_that_is_removed_is_not_looked_at_for_ever(here: Path, words: tuple[str, ...]) -> None:
     job = submit("--kill-grace", "1", "--workers", "1", *SLEEPS)
     running(job["job_id"])
     with started(*words, job["run_dir"]) as process:
-        shutil.rmtree(job["run_dir"], ignore_errors=True)
+        until(lambda: removed(Path(job["run_dir"])), "the run directory to be gone")
         _, error = process.communicate(timeout=30)
         assert process.returncode != 0
         assert "is not a run directory" in error or "cannot" in error

@@ -37,9 +37,9 @@ def footprint() -> set[str]:
 def left_by(bed: Bed, before: set[str]) -> set[str]:
     """What is there now and was not before, but for what plainly belongs to another test that runs meanwhile."""
     new = footprint() - before
-    folders = {text for text in new if text.startswith("mount /tmp/") and not text.startswith(f"mount {bed.state}")}
-    groups_ = {text for text in new if text.startswith("group ") and not text.endswith(f"/{groups.name(bed.state)}")}
-    return new - folders - groups_
+    own, group = f"mount {bed.state}", f"/{groups.name(bed.state / bed.kind)}"
+    folders = {text for text in new if text.startswith("mount /tmp/") and not text.startswith(own)}
+    return new - folders - {text for text in new if text.startswith("group ") and not text.endswith(group)}
 
 
 def processes_of(bed: Bed) -> set[tuple[int, str]]:
