@@ -59,6 +59,11 @@ def told_by_status(job: ClusterJob, state: str, *pieces: str) -> None:
         raise AssertionError(f"{job.status()}") from error
 
 
+def in_queue(bed: Bed) -> list[str]:
+    """The jobs that qstat shows."""
+    return [line.split()[0] for line in bed.run("login", "qstat", "-u", "*").stdout.splitlines()[2:]]
+
+
 # --- somebody ends the job
 
 
@@ -265,7 +270,7 @@ def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
         kill9(sge, "n2", shepherd(sge, "n2"))
         ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job once more")
         assert "had ended already" not in cancelled.gridtf("cancel").stderr
-        assert cancelled.id not in sge.run("login", "qstat", "-u", "alice").stdout
+        assert cancelled.id not in in_queue(sge)
         again.until(lambda: len(again.run.attempts()) == 2, "the second start", 90)
         again.running(1)
         assert waits.poll() is None
@@ -273,7 +278,26 @@ def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
         assert "CANCELLED" in again.gridtf("cancel").stdout
         assert "CANCELLED" in finished(waits, 1)
     nobody_left(sge)
-    assert not sge.run("login", "qstat", "-u", "alice").stdout
+    assert not in_queue(sge)
+
+
+# --- the run directory
+
+
+def test_a_run_directory_that_is_closed_or_removed(sge: Bed) -> None:
+    """The job ends by itself, and whoever waits is told what to do, as a failure and not as wrong usage."""
+    closed, removed = (started(sge, nodes=1, name=name, command=STUBBORN) for name in ("closed", "removed"))
+    with begun(closed, "wait") as first, begun(removed, "wait") as second:
+        time.sleep(1)  # until both have looked once
+        admin(sge, "chmod", "000", closed.seen_as, host="login")
+        admin(sge, "mv", removed.seen_as, f"{removed.seen_as}.away", host="login")
+        assert f"it is yours: chmod u+rwX {closed.seen_as}" in finished(first, 1)
+        assert "was removed while its job" in finished(second, 1)
+    nobody_left(sge)
+    admin(sge, "chmod", "755", closed.seen_as, host="login")
+    told_by_status(
+        closed, "FAILED", "the launcher on n1 ended; the scheduler says FAILED, its script ended with exit code"
+    )
 
 
 # --- signals

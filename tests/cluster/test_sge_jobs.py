@@ -100,7 +100,8 @@ def test_every_element_of_an_array_is_a_job_of_its_own(sge: Bed) -> None:
     job = submitted(sge, "--pe", "rr", "--workers", "2", "--native=-t 1-3", name="many", command=fails)
     done = job.gridtf("wait", check=False)
     assert done.returncode == 1
-    assert "array of 3: 2 COMPLETED, 1 FAILED" in done.stdout
+    assert "array of 3: 2 COMPLETED, 1 FAILED; element 2 FAILED: worker:" in done.stdout
+    assert f"gridtf status {job.seen_as}/array/2" in done.stdout
     for element, state in (("1", "COMPLETED"), ("2", "FAILED"), ("3", "COMPLETED")):
         view = json.loads(gridtf(sge, "status", "--json", f"{job.id}.{element}").stdout)
         assert (view["state"], view["name"]) == (state, f"many_{element}")

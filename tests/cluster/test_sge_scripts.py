@@ -150,6 +150,9 @@ def test_every_element_of_an_array_has_a_run_of_its_own(sge: Bed) -> None:
     assert folder.verdicts(job.id) == ["COMPLETED", "FAILED", "COMPLETED"]
     status = json.loads(folder.run("gridtf", "status", "--json", f"{job.id}.2"))
     assert (status["state"], status["name"]) == ("FAILED", "tell_2")
+    said = folder.run("gridtf", "status", job.id)
+    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["tell_1", "tell_2", "tell_3"]
+    assert re.search(rf"^{job.id}\.2: worker:\d on n\d: exit code 1$", said, re.MULTILINE), said
 
 
 def test_several_runs_in_one_script(sge: Bed) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.errors import SchedulerError
-from gridtf.schedulers.sge import reply
+from gridtf.errors import SchedulerError, SpecError
+from gridtf.schedulers.client import Answer
+from gridtf.schedulers.sge import accounting, asked, queue, refusal, reply, requested, site
+from gridtf.schedulers.sge.refusal import Cell
+from gridtf.spec import JobSpec
 
 XML = "<?xml version='1.0'?>\n<job_info><state>r</state></job_info>\n"
 
@@ -34,3 +37,40 @@ def test_what_a_site_says_around_it_does_not_matter(text: str) -> None:
 def test_no_document_type_and_nothing_else(text: str) -> None:
     with pytest.raises(SchedulerError, match="qstat says something that is no XML"):
         reply.tree(text, "qstat")
+
+
+# --- numbers that are none
+
+QSTAT = (
+    "<job_info><job_list><JB_job_number>{0}</JB_job_number><state>r</state><tasks>{0}-{0}:{0}</tasks></job_list>"
+    "</job_info>"
+)
+QSTAT_J = (
+    "<detailed_job_info><djob_info><element><JB_job_number>{0}</JB_job_number>"
+    "<JB_execution_time>{0}</JB_execution_time><JB_hard_resource_list><qstat_l_requests><CE_name>gpu</CE_name>"
+    "<CE_doubleval>{0}</CE_doubleval></qstat_l_requests></JB_hard_resource_list></element></djob_info></detailed_job_info>"
+)
+QACCT = (
+    "====\njobnumber {0}\nfailed {0} : x\nexit_status {0}\nru_wallclock {0}s\nmaxvmem {0}G\n"
+    "category -l h_rt={0},h_vmem={0}\n"
+)
+QSUB = 'cannot run in PE "rr" because it only offers {0} slots\ncannot run because it offers only hc:gpu={0}'
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "", ".", "-1", "inf", "nan", "1e999", "9" * 18, "9" * 30, "9" * 5000])
+def test_whatever_stands_where_a_number_should(number: str) -> None:
+    """It may mean nothing, but it raises nothing, and what was read can be reckoned with."""
+    details = queue.details(QSTAT_J.format(number))
+    for row in queue.rows(QSTAT.format(number)):
+        queue.status(f"{row.number}.3", queue.by_number([row]), details, 0.0)
+    for detail in details.values():
+        queue.why_pending(queue.Row("1", "qw"), detail, 0.0)
+    for resource in requested.resources(QSTAT_J.format(number)).values():
+        int(resource.amount)
+    accounting.status_of(accounting.blocks(QACCT.format(number)), {"job_id": number})
+    site.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
+    site.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
+    spec = JobSpec(command=("x",))
+    wanted = asked.asked_for([f"-pe rr {number}-{number}", f"-l gpu={number},h_rt={number}"], spec)
+    with pytest.raises((SpecError, SchedulerError)):
+        refusal.refuse(Answer(1, "", QSUB.format(number)), wanted, "gpu", Cell())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge.directives import MEMORY
 from gridtf.spec import JobSpec
 
@@ -77,4 +78,5 @@ def _options(lines: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _number(text: str, otherwise: int) -> int:
-    return int(text) if text.isdecimal() else otherwise
+    number = whole(text)
+    return otherwise if number is None else number

@@ -23,7 +23,7 @@ from gridtf.errors import SchedulerError, UsageError
 from gridtf.rundir import Record, RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
-from gridtf.schedulers.common import looked_for
+from gridtf.schedulers.common import looked_for, whole
 from gridtf.schedulers.sge import arrays
 from gridtf.schedulers.sge.cell import problem, program, query, said, silent
 
@@ -248,7 +248,7 @@ def session_environment(environ: Mapping[str, str]) -> dict[str, str]:
     that ``-cwd`` asks for, which DRMAA would ignore."""
     theirs = [entry for entry in environ.get("GLIBC_TUNABLES", "").split(":") if entry]
     wanted = [entry.partition("=")[2] for entry in theirs if entry.startswith(f"{_TUNABLE}=")]
-    most = max([_BYTES, *(int(text) for text in wanted if text.isdecimal())])
+    most = max([_BYTES, *(whole(text) or 0 for text in wanted)])
     kept = [entry for entry in theirs if not entry.startswith(f"{_TUNABLE}=")]
     return {
         "GLIBC_TUNABLES": ":".join((*kept, f"{_TUNABLE}={most}")),

@@ -107,7 +107,7 @@ def running_script(script: str) -> str:
 
     script: its path as it was handed over. Raises SchedulerError when the qmaster does not answer.
     """
-    ids = sorted({int(row.number) for row in rows(_qstat("-s", "a").out) if row.number.isdecimal()})
+    ids = sorted({number for row in rows(_qstat("-s", "a").out) if (number := whole(row.number))})
     answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
     return max(scripts(answer.out).get(script, []), key=int, default="") if answer.code == 0 else ""
 

@@ -142,7 +142,7 @@ def _refuse_amounts(said: str, asked: Asked, gpus: str, known: Cell) -> None:
             raise SpecError(asked.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
         with_gpus = f" with {asked.resources[gpus]} GPUs each" if gpus in asked.resources else ""
         one_host = ", and all on one host" if pe is not None and pe.rule == "$pe_slots" else ""
-        has = f"offers {slots[2]}" if int(slots[2]) else "never offers so many"
+        has = f"offers {slots[2]}" if slots[2].strip("0") else "never offers so many"
         raise SpecError(
             asked.key("slots"),
             f"{asked.low} slots{with_gpus}{one_host} asked for, PE `{slots[1]}` {has}",
