@@ -25,7 +25,7 @@ from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError, some
-from gridtf.processes import die_with_parent
+from gridtf.processes import die_with_parent, tell
 from gridtf.rundir import (
     JOINED,
     OPENED,
@@ -107,7 +107,13 @@ def _own_gpus(
     told = layout.gpus_per_task(spec)  # 0 where the user has said nothing
     count = layout.gpus_of(task.type, spec, told) if told or spec.gpus_per_task == 0 else None
 
+    said = ""
+
     def wait(why: str, seconds: float) -> None:
+        nonlocal said
+        if why != said:
+            tell(why)
+        said = why
         time.sleep(seconds)
 
     return schedulers.get(scheduler).grant(environ, spec, count, f"{spec.title}, job {job_id}", wait)

@@ -152,8 +152,8 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         if queue is not None and (queue.state == PENDING or (verdict.get("again") and queue.state == RUNNING)):
             again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
             return _Standing(PENDING, "; ".join(part for part in (again, queue.reason) if part))
-        if "again" in verdict and verdict["again"] is None and queue is not None and queue.state in ENDED - {COMPLETED}:
-            # hosts were told to end, and the launcher could not learn why
+        unsure = "again" in verdict and verdict["again"] is None  # hosts were told to end, and nobody could say why
+        if unsure and queue is not None and queue.state in ENDED - {COMPLETED, FAILED}:
             reason = f"{verdict.get('reason')}; the scheduler says {queue.state}"
             reason += f", {queue.reason}" if queue.reason else ""
             return _Standing(queue.state, reason)

@@ -9,7 +9,7 @@ import pytest
 
 from gridtf.rundir import read_record
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import admin, ended, late_agents, mounted, nobody_left, started
+from tests.support.clusterfaults import admin, begun, ended, finished, late_agents, mounted, nobody_left, started
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -80,4 +80,21 @@ def test_the_usual_times_are_kept_and_nobody_healthy_is_blamed(slurm: Bed) -> No
     with late_agents(slurm, "n3"), unseen(slurm, "n3", "unseen"):
         for check in [job(slurm) for job in jobs]:
             check()
+    nobody_left(slurm)
+
+
+def test_a_launcher_behind_a_cut_link_does_not_say_what_it_cannot_know(slurm: Bed) -> None:
+    """Slurm ends the other hosts of a job whose first one is lost; there the launcher lives on, and can ask nobody."""
+    again = started(slurm, nodes=2, command="[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300")
+    lost = started(slurm, "--native=--no-requeue", nodes=2)
+    with begun(again, "wait") as waits:
+        slurm.cut("n1")
+        for job in (again, lost):
+            told = "the agent on host n2 was told to end by SIGTERM (the scheduler does not say why)"
+            assert ended(job, "FAILED", told, seconds=90)["again"] is None
+        slurm.mend("n1")
+        assert f"fault ({again.id}): COMPLETED" in finished(waits, 0, seconds=90)
+    view = lost.status()
+    assert view["state"] == "NODE_FAIL"
+    assert "the scheduler says NODE_FAIL" in view["reason"]
     nobody_left(slurm)
