@@ -158,7 +158,7 @@ def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool =
 
     trusted = None if named else ()
     try:
-        loaded = toml.load(path, name, trusted=trusted, hint=f"if you trust it, name it: gridtf submit {name}")
+        loaded = toml.load(path, name, trusted=trusted, hint=f"if you trust it, name it on the command line: {name}")
     except (FileNotFoundError, NotADirectoryError):
         if missing is None:
             return {}, None

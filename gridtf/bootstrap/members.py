@@ -13,7 +13,9 @@ from gridtf.errors import PlacementError, RendezvousError, UsageError
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Record
 from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.common import whole
 from gridtf.spec import JobSpec
+from gridtf.units import MOST
 
 _RESTARTS = "SLURM_RESTART_COUNT"  # not set in a job that was never requeued
 # How starters of processes say rank and size, and what names the start; the innermost starter comes first. A batch
@@ -51,20 +53,17 @@ def member_of(environ: Mapping[str, str]) -> Member:
 def started_with(environ: Mapping[str, str]) -> int:
     """How many processes srun or mpirun has started together with this one, itself included."""
     sizes = (environ.get(size, "") for rank, size, step in _STARTERS if step and rank in environ)
-    return max((int(size) for size in sizes if re.fullmatch(r"[0-9]{1,9}", size)), default=1)
+    return max((number for size in sizes if (number := whole(size)) is not None), default=1)
 
 
 def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int]:
-    try:
-        numbers = int(environ[rank]), int(environ[size])
-    except ValueError:
-        numbers = (0, 0)
-    if not 0 <= numbers[0] < numbers[1]:
+    number, count = whole(environ[rank]), whole(environ[size])
+    if number is None or count is None or not number < count <= MOST:
         raise UsageError(
             f"{rank}={environ[rank]} and {size}={environ[size]} cannot be",
-            hint="ranks are counted from 0 and are smaller than the number of processes",
+            hint=f"ranks are counted from 0 and are smaller than the number of processes, at most {MOST}",
         )
-    return numbers
+    return number, count
 
 
 def _step(names: Sequence[str], environ: Mapping[str, str]) -> str:

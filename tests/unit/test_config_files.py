@@ -384,7 +384,7 @@ def test_somebody_else_s_job_file_is_taken_only_when_it_is_named(
     owner = strangers(monkeypatch, path)
     error = refused("", tmp_path)
     assert error.what == f"gridtf.toml belongs to user {files.user_name(owner)}"
-    assert error.hint == "if you trust it, name it: gridtf submit gridtf.toml"
+    assert error.hint == "if you trust it, name it on the command line: gridtf.toml"
     made = read("gridtf.toml", tmp_path)
     assert made.spec.command == ("a",)
     assert made.trusted == {owner}  # whoever trusts the file trusts its template

@@ -385,3 +385,12 @@ def test_what_is_waited_for_comes_when_it_is_let_go(claimer: Claimer, tmp_path: 
 
 
 # --- what Slurm sets on a node
+
+
+def test_the_locks_are_called_as_the_documentation_says() -> None:
+    gpu = f"test-{os.getpid()}"
+    got = gpus.claim(1, [gpu], "me", {})
+    try:
+        assert f"@gridtf-gpu-{gpu}" in Path("/proc/net/unix").read_text(errors="replace").split()
+    finally:
+        let_go(got)

@@ -68,7 +68,8 @@ def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], e
 
 
 @pytest.mark.parametrize(
-    ("rank", "size"), [("2", "2"), ("-1", "2"), ("one", "2"), ("0", "two"), ("", ""), ("0", "0"), ("1.0", "2")]
+    ("rank", "size"),
+    [("2", "2"), ("-1", "2"), ("one", "2"), ("0", "two"), ("", ""), ("0", "0"), ("1.0", "2"), ("0", "100000000")],
 )
 def test_ranks_that_cannot_be_are_refused(rank: str, size: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} cannot be")):

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from gridtf import layout
 from gridtf.errors import PlacementError, SchedulerError
 from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.slurm.hostlist import counts, expand
 from gridtf.spec import JobSpec
-
-_NUMBER = re.compile(r"[0-9]{1,9}")
 
 AskGpus = Callable[[str], Mapping[str, int]]
 
@@ -38,9 +37,10 @@ def allocation(environ: Mapping[str, str], spec: JobSpec, ask_gpus: AskGpus) -> 
 
 def _components(environ: Mapping[str, str]) -> int:
     said = environ.get("SLURM_HET_SIZE") or "1"
-    if not _NUMBER.fullmatch(said):
+    found = whole(said)
+    if found is None:
         raise SchedulerError(f"SLURM_HET_SIZE={said!r} is not a number", hint="Slurm sets it: leave it alone")
-    return int(said)
+    return found
 
 
 def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpec, ask_gpus: AskGpus) -> list[Host]:
@@ -102,8 +102,8 @@ def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], ask_gpus: A
     try:
         return ask_gpus(job)
     except SchedulerError:  # no scontrol in a container, or a controller that does not answer
-        here = environ.get("SLURM_GPUS_ON_NODE", "")
-        return dict.fromkeys(names, int(here)) if _NUMBER.fullmatch(here) else {}
+        here = whole(environ.get("SLURM_GPUS_ON_NODE", ""))
+        return {} if here is None else dict.fromkeys(names, here)
 
 
 def _sum(text: str) -> int:
