@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import HostLostError
 from gridtf.rundir import RunDir, write_record
 from gridtf.schedulers.base import AgentEnd
+from tests.support.python import environment, python
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,32 @@ def test_the_file_server_is_spared() -> None:
     for hosts in (64, 1024, 4096):
         assert hosts / look_again(hosts, 3600) <= 200
         assert hosts / look_again(hosts, 0) <= 200
+
+
+FAILS_EARLY = """
+import os, sys
+from pathlib import Path
+from gridtf.bootstrap.launcher import launch
+from gridtf.errors import SchedulerError
+from gridtf.rundir import RunDir
+from gridtf.schedulers.local import LocalScheduler
+from gridtf.spec import JobSpec
+
+class Failing(LocalScheduler):
+    def start_agents(self, allocation, call, environ):
+        call.leave({"PASSWORD": "x"})
+        assert RunDir(sys.argv[1]).attempt(1).environment.exists()
+        raise SchedulerError("cannot start them")
+
+sys.exit(launch(RunDir(sys.argv[1]), JobSpec(command=("true",), kill_grace=0.1), Failing(), "7", dict(os.environ)))
+"""
+
+
+def test_the_environment_of_a_job_that_fails_early_does_not_stay(tmp_path: Path) -> None:
+    """People keep passwords there, and nobody would read it any more."""
+    done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "FAILED: cannot start them" in done.stderr) == (1, True), done.stderr
+    assert not RunDir(tmp_path).attempt(1).environment.exists()
 
 
 def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import GridtfError
+from gridtf.schedulers import local
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.local import scheduler
 from tests.support.plans import job
@@ -67,3 +70,18 @@ def test_what_does_not_fit(spec: dict[str, Any], what: str, hint: str) -> None:
 def test_what_is_set_for_another_scheduler_is_told() -> None:
     notes = check(partition="gpu", mem="8G", native=["--qos=long"])
     assert notes == ("the local scheduler has no use for partition, native, mem",)
+
+
+@pytest.mark.parametrize("wrong", [{"start": 1}, {"boot": ""}, {"boot": "another"}, {"start": None}, {"pid": 1}])
+def test_cancel_ends_no_process_that_only_has_the_number(wrong: dict[str, Any]) -> None:
+    """A number may be anybody's by now: with its start and its boot it names one process."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            record = {**local._identity(process.pid), "user": "alice"}
+            local.scheduler.cancel({**record, **wrong})
+            local.scheduler.cancel({name: text for name, text in record.items() if name not in wrong})
+            assert process.poll() is None
+            local.scheduler.cancel(record)
+            assert process.wait(60) == -signal.SIGTERM
+        finally:
+            process.kill()

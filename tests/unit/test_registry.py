@@ -149,6 +149,23 @@ def test_a_folder_that_happens_to_have_the_name_is_not_taken_for_the_run(tmp_pat
     assert find("digits", tmp_path) == run
 
 
+def test_ones_own_jobs_go_before_what_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may have made a folder of that name in a folder that many can write."""
+    run = add(tmp_path / "runs" / "x")
+    for name in ("digits", "other"):
+        RunDir(tmp_path / name).path.mkdir()
+        RunDir(tmp_path / name).new_attempt()
+    assert find("digits", tmp_path) == run
+    assert find("./digits", tmp_path) == tmp_path / "digits"
+    assert find("other", tmp_path) == tmp_path / "other"
+    monkeypatch.setattr(registry, "is_ours", lambda path: False)
+    with pytest.raises(NotFoundError, match="no job is called other, and the folder other here is somebody") as caught:
+        find("other", tmp_path)
+    assert caught.value.hint == "to mean it all the same: ./other"
+    assert find("./other", tmp_path) == tmp_path / "other"
+    assert find(".", tmp_path / "other") == tmp_path / "other"
+
+
 def test_an_index_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     folder = registry.folder(os.environ)
     folder.parent.mkdir(parents=True)

@@ -398,6 +398,14 @@ def test_cancel(cell: Cell, job_id: str, called: str) -> None:
     assert (root / "called").read_text() == f"{called}\n"
 
 
+@pytest.mark.parametrize("job_id", ["*", "-u", "digits", "7x", "", ".3"])
+def test_qdel_gets_no_pattern_and_no_name(cell: Cell, job_id: str) -> None:
+    root = cell("qdel", "")
+    with pytest.raises(SchedulerError, match="is no job of Grid Engine's"):
+        handover.cancel({"job_id": job_id})
+    assert not (root / "called").exists()
+
+
 def test_cancel_a_job_that_has_ended(cell: Cell) -> None:
     cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
     handover.cancel({"job_id": "4711"})

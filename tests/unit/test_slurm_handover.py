@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError
+from gridtf.schedulers import get
 from gridtf.schedulers.slurm import handover
 from tests.support.rendering import plan
 
@@ -28,6 +29,16 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     queue(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     return path
+
+
+def test_an_id_is_no_option_of_scancel_s(tmp_path: Path, sbatch: Path) -> None:
+    scancel = tmp_path / "scancel"
+    scancel.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/called\n')
+    scancel.chmod(0o755)
+    get("slurm").cancel({"job_id": "4711_3", "cluster": "east"}, force=True)
+    called = (tmp_path / "called").read_text().split()
+    assert called[-2:] == ["--", "4711_3"]
+    assert "--clusters=east" in called
 
 
 # What sites and their wrappers print around it; the first ones from TACC's documentation.
