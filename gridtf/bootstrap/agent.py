@@ -223,7 +223,7 @@ class Agent:
         base = schedulers.without_place(os.environ)
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
-            argv = environment.command(plan, task, meeting, package)
+            argv = environment.command(plan, task, meeting, sent.HOME, package)
             log = self.attempt.task_log(task.type, task.index)
             # the port stays held, and the chief's ParameterServerStrategy goes on with the others until it is back
             restarts = _RESTARTS if task.served and task.type == "worker" else 0

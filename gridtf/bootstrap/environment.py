@@ -16,10 +16,16 @@ from gridtf.units import LONGEST_VARIABLE
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
 # Read by gRPC, which TensorFlow talks with.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-# A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon.
+# A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon. The
+# package itself is taken from where it is installed: in the run directory's place somebody may have put another. The
+# folder is for the processes that a task starts.
 _RUN_OURS = """\
-import runpy, sys
+import importlib.util, runpy, sys
+home = sys.argv.pop(1)
 sys.path.insert(1, sys.argv.pop(1))
+found = importlib.util.spec_from_file_location("gridtf", home + "/__init__.py", submodule_search_locations=[home])
+sys.modules["gridtf"] = importlib.util.module_from_spec(found)
+found.loader.exec_module(sys.modules["gridtf"])
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
@@ -93,16 +99,18 @@ def runs_gridtf(plan: TaskPlan, task: PlacedTask) -> bool:
     return task.served or (plan.spec.entry is not None and plan.spec.task(task.type).command is None)
 
 
-def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, package: Path) -> list[str]:
+def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, home: Path, package: Path) -> list[str]:
     """The task's command line, with the placeholders filled in.
 
-    package: a folder that holds the gridtf package and nothing else, for a task that gridtf itself runs.
+    For a task that gridtf itself runs: home: where the gridtf package lies. package: a folder that holds a link to it
+    and nothing else.
     """
+    ours = [plan.python, "-c", _RUN_OURS, str(home), str(package)]
     if task.served:
-        return [plan.python, "-c", _RUN_OURS, str(package), "gridtf.training.serve"]
+        return [*ours, "gridtf.training.serve"]
     own = plan.spec.task(task.type).command
     if own is None and plan.spec.entry is not None:
-        return [plan.python, "-c", _RUN_OURS, str(package), "gridtf.training.run", plan.spec.entry]
+        return [*ours, "gridtf.training.run", plan.spec.entry]
     return fill(own or plan.spec.command, placeholders(plan, task, rendezvous))
 
 

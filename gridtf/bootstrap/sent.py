@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from gridtf import recordtypes
-from gridtf.rundir import Attempt, cannot, read_record, write_text
+from gridtf.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
 
 # What every host says for itself: its name, its temporary folder, the queue instance, the GPUs that it grants.
 _OF_HOST = re.compile(
@@ -42,14 +42,17 @@ def take(attempt: Attempt, nonce: str, environ: MutableMapping[str, str]) -> boo
     return True
 
 
+# Where the gridtf package lies.
+HOME = Path(__file__).resolve().parents[1]
+
+
 def package_folder(attempt: Attempt, host: str) -> Path:
     """A folder that holds the gridtf package and nothing else: a task's Python need not be the one we run in."""
-    import gridtf
-
     folder = attempt.path / "python" / host
+    make_folder(folder, parents=True)
+    need_ours(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "gridtf").symlink_to(Path(gridtf.__file__).resolve().parent)
+        (folder / "gridtf").symlink_to(HOME)
     except OSError as error:
         raise cannot("make", folder, error) from None
     return folder

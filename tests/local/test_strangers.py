@@ -28,44 +28,46 @@ def strangers() -> Iterator[Strangers]:
     try:
         yield Strangers(folder)
     finally:
+        until(lambda: not processes_of(ALICE), "the end of alice's jobs")
         shutil.rmtree(folder)
 
 
 # --- what bob puts in the place of a run directory of alice's (he has read the nonce, which is everybody's to read)
 
-FORGE = f"""
-import json, os, sys
+FORGE = """
+import os, sys
 from pathlib import Path
-run, ran = Path(sys.argv[1]), sys.argv[2]
-os.umask(0)
-attempt = run / "attempt-1"
-for folder in ("hosts", "state", "logs"):
-    (attempt / folder).mkdir(parents=True)
-task = dict(type="worker", index=0, host="h1", gpus=0, cpus=None, local_rank=0, rank=0, served=False)
-marked = dict(nonce="{NONCE}")
-plan = dict(
-    marked, format=1, attempt=1, job=dict(id="7", name="digits", scheduler="local"), hosts=dict(h1="127.0.0.1"),
-    tasks=[task], python=sys.executable, cwd="/", spec=dict(command=["touch", ran]),
-)
-meeting = json.dumps(dict(marked, master_addr="h1", master_port=1))[:-1] + ',\\n "cluster": {{"worker": ["h1:1"]}}}}\\n'
-(attempt / "plan.json").write_text(json.dumps(plan))
-(attempt / "rendezvous.json").write_text(meeting)
-(attempt / "state" / "launcher.json").write_text(json.dumps(dict(marked, beat=1)))
-for path in attempt.rglob("*"):
-    path.chmod(0o777)
+from gridtf.bootstrap import placement, rendezvous
+from gridtf.bootstrap.plan import TaskPlan
+from gridtf.rundir import RunDir, write_record
+from gridtf.schedulers.base import Allocation, Host
+from gridtf.spec import JobSpec
+
+def forge(path, ran, nonce):
+    os.umask(0)
+    attempt, host, spec = RunDir(path).attempt(1), os.uname().nodename, JobSpec(command=("touch", ran))
+    for folder in (attempt.hosts, attempt.state, attempt.logs):
+        folder.mkdir(parents=True)
+    tasks = placement.place(Allocation((Host(host, 1, cpus=1),)), spec)
+    TaskPlan(attempt, nonce, "7", "local", spec, {host: "127.0.0.1"}, tasks, sys.executable, Path("/")).write()
+    record = dict(nonce=nonce, host=host, address="127.0.0.1", ports={"worker:0": 1}, master_port=1)
+    rendezvous.publish(attempt, "7", nonce, rendezvous.merge(tasks, {host: record}))
+    write_record(attempt.launcher, dict(nonce=nonce, beat=1))
+    for path in attempt.path.rglob("*"):
+        path.chmod(0o777)
 """
 AGENT = "import sys; from gridtf.bootstrap.agent import main; sys.exit(main(sys.argv[1:]))"
 
 
 def agent(strangers: Strangers, run: Path, timeout: float = 20.0) -> Done:
     """alice's agent, as her launcher has started it."""
-    words = [sys.executable, "-c", AGENT, "h1", run, 1, NONCE, timeout]
+    words = [sys.executable, "-c", AGENT, os.uname().nodename, run, 1, NONCE, timeout]
     return strangers.run(ALICE, words, strangers.folder)
 
 
 def test_an_agent_runs_no_plan_of_somebody_else_s(strangers: Strangers) -> None:
     run = strangers.folder / "bob" / "digits"
-    strangers.bob(FORGE, run, strangers.ran, cwd=strangers.folder)
+    strangers.bob(f"{FORGE}\nforge(*sys.argv[1:])", run, strangers.ran, NONCE, cwd=strangers.folder)
     plan = run / "attempt-1" / "plan.json"
     done = agent(strangers, run)
     assert done.code != 0
@@ -93,18 +95,16 @@ def test_an_agent_runs_no_plan_of_somebody_else_s(strangers: Strangers) -> None:
     assert strangers.ran.exists()
 
 
-RACE = """
-import json, os, sys, time
-from pathlib import Path
-root, forge, ran = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+RACE = f"""
+import json
+{FORGE}
+root, ran = Path(sys.argv[1]), sys.argv[2]
 print("ready", flush=True)
 while not (found := list(root.glob("*/attempt-1/state/launcher.json"))):
     pass
 nonce = json.loads(found[0].read_text())["nonce"]
-run = found[0].parents[2]
 root.rename(root.with_name("taken"))
-sys.argv[1:] = [str(root / run.name), ran]
-exec(forge.replace("0123456789abcdef", nonce))
+forge(found[0].parents[2], ran, nonce)
 """
 
 
@@ -119,11 +119,11 @@ def test_a_group_s_project_folder_is_safe_to_work_in(strangers: Strangers, umask
     assert loose == []
     shutil.rmtree(root)
     for _ in range(5):
-        with strangers.start(BOB, [sys.executable, "-c", RACE, root, FORGE, strangers.ran], project) as attack:
+        with strangers.start(BOB, [sys.executable, "-c", RACE, root, strangers.ran], project) as attack:
             assert attack.stdout is not None
             assert attack.stdout.readline() == "ready\n"
             strangers.gridtf("submit", "--", "sleep", "0.5", cwd=project, umask=umask)
-            assert attack.wait(LIMIT) == 0
+            assert attack.wait(LIMIT) == 0, attack.stderr and attack.stderr.read()
         until(lambda: not processes_of(ALICE), "the end of the job")
         for path in (project / "taken", root):
             shutil.rmtree(path)

@@ -178,7 +178,7 @@ def agent_reads(run: RunDir) -> None:
         return
     for task in plan.on("n1"):
         environment.task_environment({}, plan, task, meeting, ())
-        environment.command(plan, task, meeting, Path("/package"))
+        environment.command(plan, task, meeting, Path("/gridtf"), Path("/package"))
 
 
 def environment_reads(run: RunDir) -> None:

@@ -41,7 +41,9 @@ def environment(
 
 
 def argv(plan: TaskPlan, name: str) -> list[str]:
-    return command(plan, named(plan, name), merge(plan.tasks, records(plan)), Path("/run:1/python"))
+    return command(
+        plan, named(plan, name), merge(plan.tasks, records(plan)), Path("/site/gridtf"), Path("/run:1/python")
+    )
 
 
 # --- the contract
@@ -200,22 +202,26 @@ def test_what_each_kind_of_task_runs(tmp_path: Path) -> None:
     assert argv(plain, "ps:0") == ["./ps", "0"]
     entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks={**own, "ps": {"count": 1}})
     python, dash_c, _, *words = argv(entry, "worker:0")
-    assert (python, dash_c, words) == ("/usr/bin/python3", "-c", ["/run:1/python", "gridtf.training.run", "train:main"])
-    assert argv(entry, "ps:0")[3:] == ["/run:1/python", "gridtf.training.serve"]
+    assert (python, dash_c) == ("/usr/bin/python3", "-c")
+    assert words == ["/site/gridtf", "/run:1/python", "gridtf.training.run", "train:main"]
+    assert argv(entry, "ps:0")[3:] == ["/site/gridtf", "/run:1/python", "gridtf.training.serve"]
     assert argv(task_plan(tmp_path / "own", hosts(None), entry="train:main", tasks=own), "ps:0") == ["./ps", "0"]
     served = task_plan(tmp_path / "served", hosts(None), tasks={"ps": {"count": 1}}, serve=["ps"])
-    assert argv(served, "ps:0")[3:] == ["/run:1/python", "gridtf.training.serve"]
+    assert argv(served, "ps:0")[3:] == ["/site/gridtf", "/run:1/python", "gridtf.training.serve"]
 
 
 def test_gridtfs_own_tasks_find_gridtf_wherever_it_lies(tmp_path: Path) -> None:
-    """In a folder that PYTHONPATH could not name, and for a Python that has no gridtf."""
+    """In a folder that PYTHONPATH could not name, for a Python without one, and not where somebody has put another."""
     package = tmp_path / "a:b" / "gridtf"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "training").mkdir()
+    planted = tmp_path / "planted" / "gridtf"
+    planted.mkdir(parents=True)
+    (planted / "__init__.py").write_text("raise SystemExit('bob was here')\n")
     (package / "training" / "run.py").write_text("import sys\nprint(__name__, __file__, sys.argv[1:])\n")
     entry = task_plan(tmp_path / "entry", hosts(None), entry="train:main", tasks={"worker": {"count": 1}})
-    words = command(entry, entry.tasks[0], merge(entry.tasks, records(entry)), package.parent)
+    words = command(entry, entry.tasks[0], merge(entry.tasks, records(entry)), package, planted.parent)
     done = subprocess.run([sys.executable, "-I", *words[1:]], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == f"__main__ {package / 'training' / 'run.py'} ['train:main']\n"
 
