@@ -18,6 +18,7 @@ from gridtf.rundir import Record, RunDir, read_private, write_record
 from gridtf.spec import JobSpec
 
 _LONGEST_REST = 2.0
+_LONGEST_SILENCE = 60.0  # seconds without a question to the scheduler while the launcher gives signs of life
 _CANCEL_MARGIN = 15.0
 
 
@@ -58,8 +59,8 @@ class Job:
     def wait(self, timeout: float | None = None, poll: float | None = None) -> JobView:
         """Wait for the end of the job, or for timeout seconds, whichever comes first; ``over`` tells them apart.
 
-        poll: the longest time between two questions to the scheduler, in seconds (None: 2 on this machine, 10
-        elsewhere); the first ones follow each other faster.
+        poll: the longest time between two questions to the scheduler, in seconds; the first ones follow each other
+        faster. None: 2 on this machine and 10 elsewhere after the launcher's last sign of life, at most 60.
         """
         for view in self.watch(timeout, poll):
             last = view
@@ -86,15 +87,24 @@ class Job:
             if (known := jobs.verdict(self.run)) != verdict:
                 pause, verdict = jobs.SOON, known
             pause = min(pause, jobs.pace(view) if poll is None else poll)
-            self._rest(pause if left is None else min(pause, left))
+            longest = _LONGEST_SILENCE if poll is None else pause
+            self._rest(pause, longest if left is None else min(longest, left))
             pause *= 1.3
 
-    def _rest(self, seconds: float) -> None:
-        """Sleep so long, or until there is a verdict."""
-        before = jobs.verdict(self.run)
-        while seconds > 0 and jobs.verdict(self.run) == before:
-            time.sleep(min(seconds, _LONGEST_REST))
-            seconds -= _LONGEST_REST
+    def _rest(self, seconds: float, longest: float) -> None:
+        """Sleep for so long after the launcher's last sign of life, or until the run directory tells something new, but
+        no longer than longest: what is fresh there, no scheduler need be asked about."""
+        news, beat = jobs.signs(self.run)
+        slept, until = 0.0, min(seconds, longest)
+        while slept < until:
+            step = min(until - slept, _LONGEST_REST)
+            time.sleep(step)
+            slept += step
+            now, beating = jobs.signs(self.run)
+            if now != news:
+                return
+            if beating != beat:
+                beat, until = beating, min(slept + seconds, longest)
 
     def cancel(self, wait: float | None = None) -> JobView:
         """End the job. Waits until it has ended, at most wait seconds (None: a little more than its kill_grace); one

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gridtf import schedulers
+from gridtf import recordtypes, schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.records import Records, read_joined, read_submitted
 from gridtf.observe.state import JobView, decide, job_view
-from gridtf.rundir import Record, RunDir, names
+from gridtf.rundir import Record, RunDir, names, read_record
 from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus
 
 Key = tuple[str, str]  # scheduler, job id
@@ -47,6 +47,15 @@ def verdict(run: RunDir) -> Path | None:
     """The latest attempt's verdict, once it is there: to look for it costs the scheduler nothing."""
     latest = run.latest()
     return latest.verdict if latest and latest.verdict.name in names(latest.path) else None
+
+
+def signs(run: RunDir) -> tuple[object, object]:
+    """(what the latest attempt tells: its verdict, and what its launcher does; the launcher's last sign of life). To
+    look for them costs the scheduler nothing."""
+    latest = run.latest()
+    launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
+    told = (verdict(run), launcher.get("nonce"), launcher.get("phase"), launcher.get("detail"))
+    return told, launcher.get("beat")
 
 
 def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:

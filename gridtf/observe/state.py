@@ -25,8 +25,8 @@ from gridtf.schedulers.base import (
 from gridtf.spec import JobSpec
 from gridtf.tail import last_lines
 
-# gridtf: n1: this set-up line failed with exit code 1: LINE      (templates/job.sh.j2)
-_SET_UP_FAILED = re.compile(r"gridtf: (\S+): ((?:this )?set-up line (?:\d+ )?failed with exit code \d+)")
+# gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
+_SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
 STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
 # Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
 _GIVEN_UP = 3600.0

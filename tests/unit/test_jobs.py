@@ -92,6 +92,27 @@ def test_a_cluster_s_scheduler_is_asked_seldom_and_its_verdict_seen_soon(
     assert len(fake.asked) < 20 + 1000 / 10
 
 
+def test_a_launcher_that_gives_signs_of_life_spares_the_scheduler(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = submission.submit(RUNS)
+    attempt = job.run.new_attempt()
+    slept = [0.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(slept[-1] + seconds)
+        record = {"nonce": "n", "host": "h", "time": time.time(), "phase": "running", "detail": "3 tasks"}
+        if slept[-1] < 1000:
+            write_record(attempt.launcher, {**record, "beat": int(slept[-1])})
+        elif slept[-1] > 1100:  # silent since then
+            end(job, COMPLETED)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert job.wait().state == COMPLETED
+    first, silent = sum(1.3**n < 100 for n in range(30)), 100 / 10 + 6
+    assert len(fake.asked) < first + 1000 / 60 + silent
+
+
 def test_this_machine_is_asked_as_before() -> None:
     assert [observe.pace(replace(VIEW, scheduler=name)) for name in ("local", "slurm", "sge", "")] == [2, 10, 10, 2]
 
