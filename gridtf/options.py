@@ -56,6 +56,7 @@ _TABLE = {
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as there is room for)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
         ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief beside the workers"),
+        ("tasks.master.count", "--master --no-master", "switch", "", "the same, under TensorFlow 1's name"),
         ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
         ("serve", "--serve", "words", "TYPE[,TYPE]", "gridtf itself serves tasks of type ps, worker"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),

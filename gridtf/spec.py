@@ -131,7 +131,8 @@ class JobSpec:
             word = self.entry.split(":")[0]
         else:
             scripts = [part for part in self.command if part.endswith((".py", ".sh"))]
-            word = (scripts or list(self.command[:1]) or ["gridtf"])[0].rsplit("/", 1)[-1]
+            words = scripts or _module(self.command) or self.command or ["gridtf"]
+            word = words[0].rsplit("/", 1)[-1]
             word = word.removesuffix(".py").removesuffix(".sh")
         return re.sub(r"[^A-Za-z0-9_.+=-]", "-", word).lstrip(".+=-")[:63] or "gridtf"
 
@@ -182,6 +183,16 @@ class JobSpec:
             _refuse_unknown(table, [f.name for f in fields(TaskSpec)], f"tasks.{task_type}.")
             tasks[task_type] = TaskSpec(**table)
         return cls(tasks=tasks, **values)
+
+
+def _module(command: Sequence[str]) -> list[str]:
+    """The last part of what ``python -m package.module`` runs; nothing for another command."""
+    before, dash_m, rest = command[:1], "-m", list(command[1:])
+    if dash_m not in rest or not before[0].rsplit("/", 1)[-1].startswith("python"):
+        return []
+    position = rest.index(dash_m)
+    options_only = all(word.startswith("-") for word in rest[:position])
+    return [word.rsplit(".", 1)[-1] for word in rest[position + 1 : position + 2] if options_only]
 
 
 def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from gridtf.errors import RunDirError
@@ -10,12 +12,17 @@ from gridtf.rundir import open_plain
 from gridtf.terminal import log_line
 
 _LINES = 20
-_BYTES = 16384
+_BYTES = 65536
 _LONGEST_LINE = 500
+_PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log that may be long, binary or not there, as a terminal would show them."""
+    """The last lines of a log that may be long, binary or not there, as a terminal would show them.
+
+    When they hold nothing of the last exception, as after one whose message is a whole tensor, it comes before them:
+    the place, and the first line of what it says.
+    """
     try:
         with open_plain(log) as file:
             size = file.seek(0, os.SEEK_END)
@@ -23,7 +30,20 @@ def last_lines(log: Path) -> list[str]:
             text = file.read().decode(errors="replace")
     except (OSError, RunDirError):
         return []
-    return [_plain(line) for line in text.rstrip().split("\n")[-_LINES:]] if text.strip() else []
+    if not text.strip():
+        return []
+    lines = text.rstrip().split("\n")
+    head = _exception(lines)
+    return [_plain(line) for line in (*head, *lines[len(head) - _LINES :])]
+
+
+def _exception(lines: Sequence[str]) -> list[str]:
+    """The place and the first line of the last exception, if that line is not among the last ones."""
+    place = next((number for number in reversed(range(len(lines))) if _PLACE.match(lines[number])), None)
+    if place is None:
+        return []
+    said = next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+    return [*lines[place : min(place + 2, said)], lines[said], "…"] if said < len(lines) - _LINES else []
 
 
 def _plain(line: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError, UsageError, nearest
+from gridtf.placeholders import misspelt
 from gridtf.roles import LEADERS, TASK_TYPES
 from gridtf.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 
@@ -82,6 +83,9 @@ def _command(key: str, words: Sequence[object]) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
         raise SpecError(key, "its first word, the program to run, is empty")
+    for name, meant in (pair for word in words for pair in misspelt(str(word))):
+        hint = f"did you mean {{{meant}}}? braces that the program itself understands can be written {{ {name} }}"
+        raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
 
 
 def _environment(key: str, value: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,10 +9,10 @@ from gridtf import contract, gpus
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import Rendezvous
+from gridtf.placeholders import fill
 from gridtf.roles import TASK_TYPES
 from gridtf.units import LONGEST_VARIABLE
 
-_PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
 # Read by gRPC, which TensorFlow talks with.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 # A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon. The
@@ -43,8 +42,11 @@ def task_environment(
     """
     env = dict(base)
     env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # one from the submitting shell is not meant
-    env.update(plan.spec.env)
-    env.update(plan.spec.task(task.type).env)
+    own = {**plan.spec.env, **plan.spec.task(task.type).env}
+    if any("{" in text for text in own.values()):
+        values = placeholders(plan, task, rendezvous)
+        own = {name: fill(text, values) for name, text in own.items()}
+    env.update(own)
     if task.cpus is not None:  # threads to match the task's CPUs, unless the user has said otherwise
         for name in _THREADS:
             # With one inter-op thread a worker of ParameterServerStrategy waits for itself, for ever (TensorFlow 2.21).
@@ -111,24 +113,26 @@ def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, home: Path
     own = plan.spec.task(task.type).command
     if own is None and plan.spec.entry is not None:
         return [*ours, "gridtf.training.run", plan.spec.entry]
-    return fill(own or plan.spec.command, placeholders(plan, task, rendezvous))
+    values = placeholders(plan, task, rendezvous)
+    return [fill(word, values) for word in own or plan.spec.command]
 
 
 def placeholders(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
-    """What ``{name}`` in a command stands for. ``{TYPE_hosts}`` is empty for a type that the job does not have."""
+    """What ``{name}`` stands for in commands and variables, for each of placeholders.NAMES."""
     everybody = {**rendezvous.cluster, **rendezvous.outside}
-    values = {f"{name}_hosts": ",".join(everybody.get(name, ())) for name in TASK_TYPES}
-    values.update(
-        task_type=task.type,
-        task_index=str(task.index),
-        cluster=rendezvous.text,
-        run_dir=str(plan.attempt.run.path),
-        output_dir=str(plan.attempt.run.output),
-        job_id=plan.job_id,
-    )
-    return values
-
-
-def fill(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Replace ``{name}`` by its value; other braces stay as they are, since programs have their own."""
-    return [_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), word) for word in words]
+    hosts = {f"{name}_hosts": ",".join(everybody.get(name, ())) for name in TASK_TYPES}
+    ranked = task.rank is not None
+    return {
+        **hosts,
+        "task_type": task.type,
+        "task_index": str(task.index),
+        "rank": str(task.rank) if ranked else "",
+        "world_size": str(plan.world_size) if ranked else "",
+        "local_rank": str(task.local_rank) if ranked else "",
+        "master_addr": rendezvous.master_addr,
+        "master_port": str(rendezvous.master_port),
+        "cluster": rendezvous.text,
+        "run_dir": str(plan.attempt.run.path),
+        "output_dir": str(plan.attempt.run.output),
+        "job_id": plan.job_id,
+    }

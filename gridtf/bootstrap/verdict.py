@@ -30,6 +30,10 @@ _HINTS = (
     ("Resource temporarily unavailable", "the limit on your processes there is reached: ulimit -u, or the site's own"),
     ("Too many open files", "the limit on open files there is too low for so many tasks on a host: ulimit -n"),
     (
+        "Attempt to convert a value (PerReplica",
+        "Keras 3's fit cannot do with this strategy: install tf_keras and set --env TF_USE_LEGACY_KERAS=1",
+    ),
+    (
         "Not running inside a SLURM step?",
         "a task of gridtf is no task of srun's: use TFConfigClusterResolver() or gridtf.training.ClusterResolver()",
     ),

@@ -21,6 +21,7 @@ COMMANDS = {
     "list": "list your jobs",
     "status": "how a job and its tasks stand, and why it ended",
     "logs": "what the tasks print",
+    "output": "print the folder that the tasks have written their results to",
     "wait": "wait for the end of a job; its exit code is the job's",
     "cancel": "end a job",
     "completion": "print the code for tab completion in bash, zsh or fish",

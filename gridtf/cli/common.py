@@ -30,7 +30,8 @@ class Command(Protocol):
 
 def module(name: str) -> Command:
     """The module of a command."""
-    return cast(Command, import_module(f"gridtf.cli.{name.replace('-', '_')}"))
+    own = {"output": "output_folder"}.get(name, name.replace("-", "_"))  # output.py prints
+    return cast(Command, import_module(f"gridtf.cli.{own}"))
 
 
 def run_command(name: str, words: Sequence[str]) -> int:

@@ -50,10 +50,11 @@ class TaskView:
 
 @dataclass(frozen=True)
 class JobView:
-    """One job. reason, hint: one line each, or empty. attempt: the latest one's number; phase: its launcher's own word
-    for what it is doing. started, ended: seconds since the epoch. exit_code: of the job script. cause: the task that
-    failed first, as in verdict.json: task, host, exit, signal, log, tail (last lines); task is None where the log is
-    that of the job script. in_queue: whether its scheduler still has it, as far as that is known."""
+    """One job. reason, hint: one line each, or empty. output_dir: what its tasks find as OUTPUT_DIR. attempt: the
+    latest one's number; phase: its launcher's own word for what it is doing. started, ended: seconds since the epoch.
+    exit_code: of the job script. cause: the task that failed first, as in verdict.json: task, host, exit, signal, log,
+    tail (last lines); task is None where the log is that of the job script. in_queue: whether its scheduler still has
+    it, as far as that is known."""
 
     name: str
     job_id: str
@@ -62,6 +63,7 @@ class JobView:
     reason: str
     hint: str
     run_dir: Path
+    output_dir: Path
     attempt: int | None
     phase: str
     started: float | None
@@ -128,6 +130,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         reason=standing.reason,
         hint=standing.hint,
         run_dir=run.path,
+        output_dir=run.output,
         attempt=records.attempt,
         phase=str((records.launcher or {}).get("phase", "")),
         started=None if standing.state == PENDING else verdict.get("started", min(starts, default=None)),

@@ -27,7 +27,8 @@ ARROWS: dict[str, set[str]] = {
     "processes": {"terminal"},
     "recordtypes": {"roles"},
     "tail": {"errors", "rundir", "terminal"},
-    "spec": {"errors", "roles", "units"},
+    "placeholders": {"roles"},
+    "spec": {"errors", "placeholders", "roles", "units"},
     "layout": {"errors", "roles", "spec"},
     "rundir": {"errors", "files", "recordtypes"},
     "contract": {"errors", "recordtypes", "roles", "rundir"},
@@ -55,6 +56,7 @@ ARROWS["schedulers"] = {
 ARROWS["precheck"] = {"errors", "files", "spec"}
 ARROWS["render"] = {"", "errors", "files", "layout", "resources", "schedulers", "spec", "units"}
 ARROWS["bootstrap"] = ARROWS["schedulers"] | {
+    "placeholders",
     "",
     "config",
     "contract",
@@ -75,6 +77,7 @@ PURE = {
     "recordtypes",
     "roles",
     "units",
+    "placeholders",
     "validation",
     "spec",
     "layout",

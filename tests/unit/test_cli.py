@@ -145,6 +145,16 @@ def test_bootstrap_path(capsys: Captured) -> None:
     assert path.is_file()
 
 
+def test_the_output_folder_of_a_job(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    assert main(["submit", "--run-dir", str(rough_path / "run"), "--", "true"]) == 0
+    capsys.readouterr()
+    assert main(["output", str(rough_path / "run")]) == 0
+    assert capsys.readouterr().out == f"{rough_path / 'run' / 'output'}\n"
+    (rough_path / "run" / "output").rmdir()
+    assert main(["output", str(rough_path / "run")]) == 2
+    assert "has no output" in capsys.readouterr().err
+
+
 def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)

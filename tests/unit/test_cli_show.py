@@ -28,6 +28,7 @@ GOING = JobView(
     reason="3 tasks on 2 hosts",
     hint="",
     run_dir=RUN,
+    output_dir=RUN / "output",
     attempt=1,
     phase="running",
     started=1000.0,

@@ -13,11 +13,13 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap import rendezvous
-from gridtf.bootstrap.environment import command, fill, task_environment
+from gridtf.bootstrap.environment import command, placeholders, task_environment
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import merge
-from tests.support.plans import NONCE, hosts, records, task_plan
+from gridtf.errors import SpecError
+from gridtf.placeholders import NAMES, fill, misspelt
+from tests.support.plans import NONCE, hosts, job, records, task_plan
 
 TABLES: dict[str, Any] = {"chief": {}, "worker": {"count": 2}, "ps": {"count": 1}, "evaluator": {}}
 CLUSTER = {"chief": ["h0:20001"], "worker": ["h0:20002", "h1:20004"], "ps": ["h1:20005"]}
@@ -257,4 +259,55 @@ def test_placeholders_are_filled_in_and_other_braces_stay(tmp_path: Path) -> Non
 
 
 def test_a_value_is_not_filled_in_again() -> None:
-    assert fill(["{a}", "{b}"], {"a": "{b}", "b": "\\1\\g<0>"}) == ["{b}", "\\1\\g<0>"]
+    values = {"a": "{b}", "b": "\\1\\g<0>"}
+    assert [fill(word, values) for word in ("{a}", "{b}")] == ["{b}", "\\1\\g<0>"]
+
+
+def test_placeholders_for_programs_that_are_not_tensorflow(tmp_path: Path) -> None:
+    words = ["--rank={rank}/{world_size}", "--local={local_rank}", "tcp://{master_addr}:{master_port}"]
+    plan = task_plan(tmp_path / "run", hosts(2, 2), command=words, tasks=TABLES)
+    assert argv(plan, "worker:1") == ["--rank=2/3", "--local=0", "tcp://h0:30000"]
+    assert argv(plan, "ps:0") == ["--rank=/", "--local=", "tcp://h0:30000"]  # as its environment has none
+
+
+def test_placeholders_are_filled_in_in_the_users_variables_too(tmp_path: Path) -> None:
+    tables = {"worker": {"count": 2, "env": {"WHO": "{task_type}-{task_index}"}}}
+    own = {"PROCESS_ID": "{rank}", "FORMAT": '{"a": {step}}', "SHELL_S": "${rank}"}
+    plan = task_plan(tmp_path / "run", hosts(2), tasks=tables, env=own)
+    env = environment(plan, "worker:1")
+    assert [env[name] for name in ("WHO", "PROCESS_ID", "FORMAT", "SHELL_S")] == [
+        "worker-1",
+        "1",
+        '{"a": {step}}',
+        "${rank}",
+    ]
+
+
+def test_every_placeholder_has_a_value(plan: TaskPlan) -> None:
+    values = placeholders(plan, plan.tasks[0], merge(plan.tasks, records(plan)))
+    assert sorted(values) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("--index={task_id}", [("task_id", "task_index")]),
+        ("{worker_host}", [("worker_host", "worker_hosts")]),
+        ("{out_dir}/{task_type}", [("out_dir", "output_dir")]),
+        ("{master_adr}", [("master_adr", "master_addr")]),
+    ],
+)
+def test_what_is_almost_a_placeholder(text: str, meant: list[tuple[str, str]]) -> None:
+    assert list(misspelt(text)) == meant
+    with pytest.raises(SpecError) as caught:
+        job(command=["train", text])
+    assert str(caught.value).startswith(f"command: there is no placeholder {{{meant[0][0]}}}")
+    assert f"did you mean {{{meant[0][1]}}}?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["awk '{print}'", "{step}", "{host}", 'f"{run_id} {loss}"', "${task_id}", "{ task_id }", "{}", '{"rank": {x}}'],
+)
+def test_the_braces_of_programs_are_their_own(text: str) -> None:
+    assert job(command=["bash", "-c", text]).command[-1] == text

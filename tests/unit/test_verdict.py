@@ -81,6 +81,12 @@ def test_how_it_ended_and_what_to_do(attempt: Attempt, record: dict[str, Any], r
         ("MemoryError", "the task ran out of memory"),
         ("tensorflow…ResourceExhaustedError: … RESOURCE_EXHAUSTED: OOM when allocating", "the GPU or the host ran out"),
         ("UnknownError: Could not start gRPC server", "the port was taken"),
+        ("ValueError: Attempt to convert a value (PerReplica:{", "Keras 3's fit cannot do with this strategy"),
+        (
+            "RuntimeError: SLURM_PROCID not found in environment. Not running inside a SLURM step?",
+            "a task of gridtf is",
+        ),
+        ("ValueError: coordinator_address should be defined.", "give jax.distributed.initialize"),
     ],
 )
 def test_the_log_may_say_what_to_do(attempt: Attempt, line: str, hint: str) -> None:
@@ -202,6 +208,19 @@ def test_the_last_twenty_lines(attempt: Attempt) -> None:
     ):
         log.write_text(text)
         assert last_lines(log) == lines
+
+
+def test_an_exception_whose_message_is_a_tensor_keeps_its_place(attempt: Attempt) -> None:
+    log = attempt.task_log("worker", 1)
+    place = ['  File "train.py", line 9, in <module>', "    model.fit(x)"]
+    said = "ValueError: Attempt to convert a value (PerReplica:{"
+    tensor = [f"       [{number}., 0., 0.]," for number in range(300)]
+    trace = ["Traceback (most recent call last):", *place, "    ^^^^^^^^^^^^", said, *tensor, "}) to a Tensor."]
+    log.write_text("\n".join(["step 1", *trace]))
+    assert last_lines(log) == [*place, said, "…", *tensor[-15:], "}) to a Tensor."]
+    assert verdict(attempt, log.read_bytes(), exit=1).hint.startswith("Keras 3's fit")
+    log.write_text("\n".join(["step 1", *trace[:5], "short"]))
+    assert last_lines(log) == ["step 1", *trace[:5], "short"]
 
 
 def test_only_the_end_of_a_long_log_is_read(attempt: Attempt) -> None:

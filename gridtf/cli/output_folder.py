@@ -1,0 +1,27 @@
+"""gridtf output."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from gridtf.arguments import Parser
+from gridtf.cli import output
+from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.errors import NotFoundError
+
+
+def parser(**more: Any) -> Parser:
+    made = new_parser("output", "JOB", ("digits", "4711"), **more)
+    add_job(made)
+    made.epilog = 'examples:\n  ls "$(gridtf output digits)"\n  tensorboard --logdir "$(gridtf output digits)"'
+    return made
+
+
+def run(arguments: Namespace) -> int:
+    job = find_job(arguments)
+    folder = job.run.output
+    if not folder.is_dir():
+        raise NotFoundError(f"job {job.name} has no output: there is no {folder}")
+    output.insist(str(folder))
+    return 0
