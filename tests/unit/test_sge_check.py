@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.client import Answer
 from gridtf.schedulers.sge import cell, check, directives, refusal
@@ -288,6 +289,23 @@ class Commands:
             text = f"pe_name {one.name}\nslots 999\nallocation_rule {one.rule}\ncontrol_slaves {control}\n"
             return Answer(0, text, "")
         return Answer(0, "\n".join(PES), "") if argv[1] == "-spl" else Answer(1, "", "denied\n")
+
+
+def test_slots_without_a_parallel_environment_are_told_which_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan("sge", name="x", **workers(8))
+    sge = schedulers.get("sge")
+    monkeypatch.setattr(type(sge), "here", lambda self, environ: True)
+    monkeypatch.setattr(cell, "query", Commands())
+    fitting = [one.name for one in PES.values() if check.problem(one, asked(pe="any", **workers(8)), made.spec) is None]
+    assert 0 < len(fitting) < len(PES)
+    with pytest.raises(SpecError) as caught:
+        sge.directives(made)
+    assert caught.value.key == "pe"
+    assert caught.value.hint == f"name one with --pe; these do: {', '.join(fitting)}"
+    monkeypatch.setattr(cell, "query", lambda argv, limit: Answer(1, "", "denied"))
+    with pytest.raises(SpecError) as caught:
+        sge.directives(made)
+    assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
 
 
 def test_what_is_well_takes_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf.errors import SpecError
 from gridtf.rundir import Record
 from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
 from gridtf.spec import JobSpec
@@ -34,7 +36,14 @@ class GridEngine:
     def directives(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives
 
-        return directives.directives(plan)
+        try:
+            return directives.directives(plan)
+        except SpecError as error:
+            if error.key != "pe" or plan.spec.pe is not None or not self.here(os.environ):
+                raise
+            from gridtf.schedulers.sge import check
+
+            raise check.naming_pes(error, plan) from None
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives

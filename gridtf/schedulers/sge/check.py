@@ -5,11 +5,12 @@ qsub -w v knows most of it. It does not know that gridtf starts tasks on all hos
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import re
 from collections.abc import Sequence
 
-from gridtf.errors import SpecError
+from gridtf.errors import SchedulerError, SpecError
 from gridtf.layout import request
 from gridtf.rundir import RunDir
 from gridtf.schedulers.base import Plan
@@ -111,6 +112,18 @@ def _with_alternatives(error: SpecError, asked: Asked, spec: JobSpec, script: st
     pes = site.pes()
     hint = site.these("do", _suitable(pes, asked, spec, script), [one.name for one in pes])
     return SpecError(error.key, error.problem, why=error.why, hint=hint or error.hint)
+
+
+def naming_pes(error: SpecError, plan: Plan) -> SpecError:
+    """The same error, that several slots need a parallel environment, with those that would do as far as they say."""
+    spec = dataclasses.replace(plan.spec, pe="any")
+    asked = asked_for(directives.directives(dataclasses.replace(plan, spec=spec)), spec)
+    try:
+        pes = site.pes()
+    except SchedulerError:
+        return error
+    hint = site.these("do", [one.name for one in pes if problem(one, asked, spec) is None], [one.name for one in pes])
+    return SpecError(error.key, error.problem, why=error.why, hint=f"name one with --pe; {hint}") if hint else error
 
 
 # --- what qsub does not know -----------------------------------------------------------------------------------
