@@ -364,6 +364,7 @@ def test_a_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "'__class__' of 'str'"),
         ("{{ spec.to_dict.__globals__ }}", "'__globals__' of 'method'"),
         ("{{ '{0.__class__}'.format(spec) }}", "'__class__' of 'JobSpec'"),
+        ("{{ '{0.__class__}'|attr('format')(spec) }}", "'__class__' of 'JobSpec'"),
         ("{{ env.update({'A': '1'}) }}", "'update' of 'dict'"),
     ],
 )
