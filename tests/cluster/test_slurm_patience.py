@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from gridtf.rundir import read_record
+from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin, begun, ended, finished, late_agents, mounted, nobody_left, started
+from tests.support.disks import ext4, fill
 
 pytestmark = pytest.mark.timeout(180)
 
+# Runs until the test says that it may end.
+UNTIL_TOLD = "until ls | grep -qx go; do sleep 0.2; done"
+ALICE = 7001  # her user id
 Check = Callable[[], None]  # waits for what a job that was started before comes to, and looks at it
 
 
@@ -98,3 +107,30 @@ def test_a_launcher_behind_a_cut_link_does_not_say_what_it_cannot_know(slurm: Be
     assert view["state"] == "NODE_FAIL"
     assert "the scheduler says NODE_FAIL" in view["reason"]
     nobody_left(slurm)
+
+
+@pytest.fixture
+def disks() -> Iterator[tuple[Path, Path]]:
+    """Two small disks of alice's."""
+    with tempfile.TemporaryDirectory(prefix="tb-disks-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        one, other = Path(folder, "one"), Path(folder, "other")
+        with ext4(Path(folder, "one.img"), one), ext4(Path(folder, "other.img"), other):
+            for disk in (one, other):
+                os.chown(disk, ALICE, ALICE)
+            yield one, other
+
+
+def test_a_full_run_root_is_borne_for_a_while_and_then_told(disks: tuple[Path, Path]) -> None:
+    with bed_for_tests(share=disks) as bed:
+        jobs = [started(bed, "--run-root", str(disk), nodes=2, command=UNTIL_TOLD, running=False) for disk in disks]
+        for job in jobs:
+            job.running(2)
+        big, _ = (fill(disk) for disk in disks)
+        passes, stays = jobs
+        time.sleep(8)  # several signs of life cannot be written
+        big.unlink()
+        (bed.home() / "go").touch()
+        ended(passes, "COMPLETED")
+        ended(stays, "FAILED", "cannot write", "No space left on device", "free some space there", seconds=60)
+        nobody_left(bed)

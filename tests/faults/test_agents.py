@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from gridtf.rundir import read_record
+from tests.support.disks import ext4, fill, small_disk
 from tests.support.fixtures import Launch, Program
 from tests.support.jobs import IGNORING, ROOT, gone, until
 
@@ -214,41 +212,6 @@ def test_a_host_that_does_not_share_the_run_directory_is_named(launch: Launch, t
     verdict = job.verdict(60)
     assert verdict["state"] == "FAILED"
     assert "the agent on host h2 does not see the run directory" in verdict["reason"]
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@contextmanager
-def ext4(image: Path, folder: Path) -> Iterator[Path]:
-    """A disk of 8 MB of its own."""
-    folder.mkdir()
-    with image.open("wb") as file:
-        file.truncate(8 << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Write until there is no room left; gives the file that has taken it."""
-    big = folder / "big"
-    with big.open("wb", buffering=0) as file:
-        for size in (65536, 1024, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
-    return big
 
 
 @pytest.mark.root

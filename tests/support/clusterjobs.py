@@ -32,7 +32,8 @@ class ClusterJob:
         told = json.loads(self.submitted.stdout)
         self.id: str = told["job_id"]
         self.seen_as: str = told["run_dir"]
-        self.run = RunDir(bed.shared / Path(told["run_dir"]).relative_to(SHARED))
+        path = Path(self.seen_as)
+        self.run = RunDir(bed.shared / path.relative_to(SHARED) if path.is_relative_to(SHARED) else path)
 
     def gridtf(self, command: str, *words: str, check: bool = True, timeout: float = 60) -> CompletedProcess[str]:
         return gridtf(self.bed, command, self.seen_as, *words, user=self.user, check=check, timeout=timeout)
