@@ -148,6 +148,11 @@ def test_gpus_that_the_host_has_not_are_refused(host: Host) -> None:
     assert host.free() == ("0", "1", "2", "3")
 
 
+def test_the_variable_that_names_them_is_told(host: Host) -> None:
+    with pytest.raises(PlacementError, match="has no GPU 9, which ROCR_VISIBLE_DEVICES there grants"):
+        host.grant(1, ROCR_VISIBLE_DEVICES="9")
+
+
 @pytest.mark.parametrize("name", ["GPU-5ebe9f43", "MIG-11c29e81"])
 def test_names_that_nobody_here_can_judge_count(host: Host, name: str) -> None:
     assert host.grant(1, CUDA_VISIBLE_DEVICES=name) == (name,)

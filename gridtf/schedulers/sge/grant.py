@@ -65,8 +65,9 @@ def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
     """Raises PlacementError for GPUs that are granted, and not on this host."""
     missing = gpus.missing(given, environ)
     if missing:
+        name = next((name for name in gpus.SHOWING if environ.get(name)), gpus.VISIBLE)
         raise PlacementError(
-            f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which CUDA_VISIBLE_DEVICES there grants",
+            f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which {name} there grants",
             why=f"granted: {','.join(given)}; its GPUs: {','.join(gpus.known(environ))}",
             hint="the job script, a prolog or a starter_method has set it, or SGE_HGR_… or SGE_GPU",
         )
