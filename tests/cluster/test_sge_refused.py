@@ -53,7 +53,10 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
                 "two",
             ],
         ),
-        (["--workers", "8"], ["8 slots need a parallel environment", "name one with --pe; these do: fill, fillj, rr"]),
+        (
+            ["--workers", "8"],
+            ["8 slots need a parallel environment", "name one with --pe; these may do: fill, fillj, "],
+        ),
         (["--workers", "8", "--pe", "rrr"], ["PE `rrr` is not there", "did you mean", "these do: fill, "]),
         (["--workers", "3", "--pe", "two"], ["2 slots on every host", "3 is no multiple", "these do: "]),
         (["--nodes", "2", "--tasks-per-node", "4", "--pe", "two"], ["8 slots are 4 hosts, not 2"]),

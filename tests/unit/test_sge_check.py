@@ -301,7 +301,7 @@ def test_slots_without_a_parallel_environment_are_told_which_would_do(monkeypatc
     with pytest.raises(SpecError) as caught:
         sge.directives(made)
     assert caught.value.key == "pe"
-    assert caught.value.hint == f"name one with --pe; these do: {', '.join(fitting)}"
+    assert caught.value.hint == f"name one with --pe; these may do: {', '.join(fitting)}"
     monkeypatch.setattr(cell, "query", lambda argv, limit: Answer(1, "", "denied"))
     with pytest.raises(SpecError) as caught:
         sge.directives(made)

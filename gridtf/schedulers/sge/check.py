@@ -122,7 +122,9 @@ def naming_pes(error: SpecError, plan: Plan) -> SpecError:
         pes = site.pes()
     except SchedulerError:
         return error
-    hint = site.these("do", [one.name for one in pes if problem(one, asked, spec) is None], [one.name for one in pes])
+    hint = site.these(
+        "may do", [one.name for one in pes if problem(one, asked, spec) is None], [one.name for one in pes]
+    )
     return SpecError(error.key, error.problem, why=error.why, hint=f"name one with --pe; {hint}") if hint else error
 
 
