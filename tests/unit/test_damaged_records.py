@@ -40,7 +40,7 @@ from gridtf.schedulers.base import Allocation, Host
 from gridtf.spec import JobSpec
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
-COUNT = int(os.environ.get("GRIDTF_TEST_MUTATIONS", "100"))
+COUNT = int(os.environ.get("GRIDTF_TEST_MUTATIONS", "60"))
 NONCE = json.loads((RECORDED / "attempt-1" / "plan.json").read_text())["nonce"]
 Captured = pytest.CaptureFixture[str]
 
@@ -129,9 +129,9 @@ def mutated(record: Any, chance: random.Random) -> str:
                 with contextlib.suppress(LookupError):
                     parent[key] = copy.deepcopy(other[name])
             case _:
-                parent[key] = chance.choice(ODD)
+                parent[key] = copy.deepcopy(chance.choice(ODD))
     if chance.random() < 0.02:
-        record = chance.choice(ODD)
+        record = copy.deepcopy(chance.choice(ODD))
     text = json.dumps(record)
     if chance.random() < 0.1:
         at = chance.randrange(len(text) + 1)
