@@ -32,6 +32,8 @@ class Job:
     def __init__(self, run_dir: str | Path, notes: Sequence[str] = ()) -> None:
         self.run = RunDir(Path(run_dir).absolute())
         self.notes = tuple(notes)
+        # whom to cancel, where the scheduler itself has led to a run directory that may be another user's
+        self._named: Record | None = None
 
     def __repr__(self) -> str:
         return f"Job({str(self.run_dir)!r})"
@@ -115,7 +117,8 @@ class Job:
         submitted by gridtf.
         """
         registry.need_run(self.run_dir)
-        submitted = read_submitted(self.run, own=True)  # else it would be a stranger who says what is ended
+        # else it would be a stranger who says what is ended
+        submitted = self._named or read_submitted(self.run, own=True)
         view = self.status()
         if view.over and not view.in_queue:
             return view
@@ -124,12 +127,13 @@ class Job:
                 f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"
             )
         with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
-            if not view.over:
+            if not view.over and not self._named:
                 write_record(self.run.cancelled, {**jobrecords.who(), "time": time.time()})
         try:
             schedulers.get(submitted["scheduler"]).cancel(submitted)
         except BaseException:
-            self.run.cancelled.unlink(missing_ok=True)  # it was not, and must not be called so when it ends
+            if not self._named:
+                self.run.cancelled.unlink(missing_ok=True)  # it was not, and must not be called so when it ends
             raise
         view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=0.5)
         if view.over:
@@ -167,12 +171,12 @@ def find(job: str) -> Job:
         # not the present folder's own path: that folder may have been removed
         return Job(registry.find(job, os.environ, Path()))
     except NotFoundError as error:
-        return Job(_known_to_the_scheduler(job, error))
+        return _known_to_the_scheduler(job, error)
 
 
-def _known_to_the_scheduler(job: str, error: NotFoundError) -> Path:
-    """The run directory of a job id that is in somebody else's index, by the scheduler of this machine. Raises error,
-    or a better one."""
+def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
+    """The job of an id that is not in this user's index, by the scheduler of this machine. Raises error, or a better
+    one."""
     if not re.fullmatch(r"\d[\w.]*", job, re.ASCII):
         raise error
     name = schedulers.on_this_machine(os.environ)
@@ -181,7 +185,9 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Path:
         places = schedulers.get(name).run_dirs(job)
     for place in places:
         if registry.is_run(place):
-            return place
+            found = Job(place)
+            found._named = {"scheduler": name, "job_id": job}
+            return found
     if places:
         why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
         raise NotFoundError(f"job {job} is none of gridtf's", why=why, hint=hint) from None

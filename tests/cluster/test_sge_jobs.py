@@ -60,6 +60,8 @@ def test_cancel_in_another_process(sge: Bed, way: str) -> None:
     job = submitted(sge, "--pe", "rr", "--workers", "4", name="long", command="sleep 300", **more)
     job.running(4)
     assert job.status()["state"] == "RUNNING"
+    elsewhere = gridtf(sge, "status", "--json", job.id, user="root", cwd="/")  # in whose index it is not
+    assert json.loads(elsewhere.stdout)["run_dir"] == job.seen_as
     assert "CANCELLED" in gridtf(sge, "cancel", job.id).stdout
     assert job.verdict()["reason"] == "cancelled by alice on login"
     assert "has ended" in gridtf(sge, "cancel", job.id).stdout or job.status()["state"] == "CANCELLED"

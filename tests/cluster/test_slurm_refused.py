@@ -175,7 +175,8 @@ def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
         job.submitted.stderr
     )
     assert f"by-root ({job.id}): CANCELLED" in gridtf(slurm, "cancel", job.id, user="root", cwd="/").stdout
-    ended(job, "CANCELLED", "cancelled by root on login")
+    ended(job, "CANCELLED", "cancelled with scancel")
+    assert not job.run.cancelled.exists()  # root writes nothing into a folder of alice's
     nobody_left(slurm)
 
 

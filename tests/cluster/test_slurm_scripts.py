@@ -75,6 +75,9 @@ def test_every_element_of_an_array_has_a_run_of_its_own(slurm: Bed) -> None:
     assert folder.verdicts(job.id) == ["COMPLETED", "FAILED", "COMPLETED"]
     status = json.loads(folder.run("gridtf", "status", "--json", f"{job.id}_2"))
     assert (status["state"], status["name"]) == ("FAILED", "tell_2")
+    said = folder.run("gridtf", "status", job.id)
+    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["tell_1", "tell_2", "tell_3"]
+    assert re.search(rf"^{job.id}_2: worker:\d on n1: exit code 1$", said, re.MULTILINE), said
 
 
 def test_several_runs_in_one_script(slurm: Bed) -> None:
