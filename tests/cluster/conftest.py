@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,18 +29,30 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
     """A test bed with a state folder of its own, that is gone at the end whatever happens."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to bring up hosts")
-    with tempfile.TemporaryDirectory(prefix="tb-", dir="/tmp") as folder:  # short: sockets lie below it
-        bed = kind(Path(folder) / "b")
+    folder = tempfile.mkdtemp(prefix="tb-", dir="/tmp")  # short: sockets lie below it
+    bed = kind(Path(folder) / "b")
+    with _taken_down(bed, folder):
         try:
-            try:
-                bed.up(**options)  # type: ignore[arg-type]
-            except AssertionError as error:
-                if "cannot be installed" in str(error) or "missing here" in str(error):
-                    pytest.skip(str(error))
-                raise
-            yield bed
-        finally:
-            bed.down()
+            bed.up(**options)  # type: ignore[arg-type]
+        except AssertionError as error:
+            if "cannot be installed" in str(error) or "missing here" in str(error):
+                pytest.skip(str(error))
+            raise
+        yield bed
+
+
+@contextmanager
+def _taken_down(bed: Bed, folder: str) -> Iterator[None]:
+    """By a process that learns from the end of its input that it is time: also when this one is killed, as pytest-xdist
+    does with its workers when it is interrupted."""
+    down = ["sh", "-c", 'cat; "$@"; code=$?; rm -rf "$0"; exit $code', folder, *bed.own_command("down")]
+    guard = subprocess.Popen(down, env=bed.environ(), stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        assert guard.wait(120) == 0
 
 
 @pytest.fixture(scope="session")

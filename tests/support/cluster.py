@@ -43,11 +43,15 @@ class Bed:
         """How the hosts call a path in the real shared folder."""
         return f"{SHARED}/{path.relative_to(self.shared)}"
 
+    def own_command(self, *arguments: str) -> list[str]:
+        """The command line of scripts/testbed KIND …"""
+        return [sys.executable, str(self.script), self.kind, *arguments]
+
     def tool(self, *arguments: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
         """scripts/testbed KIND …; AssertionError with what it printed when it fails."""
         done = subprocess.run(
-            [sys.executable, str(self.script), self.kind, *arguments],
-            env=self._environ(),
+            self.own_command(*arguments),
+            env=self.environ(),
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -113,7 +117,7 @@ class Bed:
         """Run a command on a host. AssertionError with its output when check and it fails."""
         done = subprocess.run(
             self.command(host, *argv, user=user, env=env, cwd=cwd),
-            env=self._environ(),
+            env=self.environ(),
             input=stdin or "",
             capture_output=True,
             text=True,
@@ -137,7 +141,7 @@ class Bed:
         """Start a command on a host. Signals sent to this process reach the command, and it dies with it."""
         return subprocess.Popen(
             self.command(host, *argv, user=user, env=env, cwd=cwd),
-            env=self._environ(),
+            env=self.environ(),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
@@ -173,7 +177,7 @@ class Bed:
             assert time.monotonic() < begin + limit, f"still not idle after {limit:.0f} s:\n" + "\n".join(busy)
             time.sleep(0.1)
 
-    def _environ(self) -> dict[str, str]:
+    def environ(self) -> dict[str, str]:
         return {"PATH": PATH, "LANG": "C.UTF-8", "GRIDTF_TESTBED_STATE": str(self.state)}
 
     def states(self) -> dict[str, str]:
