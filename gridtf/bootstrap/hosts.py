@@ -96,7 +96,9 @@ class Hosts:
             end = handle.poll()
             if end is not None:
                 if end.code < 0 and end.error is not None:  # on this host, so we know for sure who began
-                    self._pause(_A_MOMENT)  # unless we are next
+                    # Unless KILL ends us next, it was this alone. A signal that comes now is its consequence: Grid
+                    # Engine deletes a job whose qrsh is gone.
+                    wait_for_signal(_A_MOMENT)
                     raise end.error
                 self.read()
                 self._check_gone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -34,8 +35,8 @@ def test_a_folder_that_goes_with_the_job(folder: str, job_id: str, temporary: st
 class Ended:
     """An AgentHandle whose agent was told to end, but the connection to it says that it is lost, as qrsh does."""
 
-    def __init__(self, host: str) -> None:
-        self._end = AgentEnd(0, host, (), HostLostError(f"the connection to host {host} is lost"))
+    def __init__(self, host: str, code: int = 0) -> None:
+        self._end = AgentEnd(code, host, (), HostLostError(f"the connection to host {host} is lost"))
 
     def poll(self) -> AgentEnd:
         return self._end
@@ -43,6 +44,22 @@ class Ended:
     def terminate(self) -> None: ...
 
     def kill(self) -> None: ...
+
+
+def test_what_is_told_after_a_connection_was_killed_is_not_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
+
+    def told(seconds: float) -> None:
+        raise InterruptedError("told to end")
+
+    monkeypatch.setattr("gridtf.bootstrap.hosts.wait_for_signal", lambda seconds: signal.SIGUSR2)
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    hosts = Hosts(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], told)
+    with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
+        hosts.check()
 
 
 def test_the_file_server_is_spared() -> None:
