@@ -15,8 +15,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from gridtf import locks
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROCR = "ROCR_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
@@ -186,6 +184,8 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
 
     GRIDTF_LOCKS, where it is set, is how the names of the locks begin: jobs with another one see nothing of these.
     """
+    from gridtf import locks
+
     prefix = environ.get("GRIDTF_LOCKS") or "gridtf"
     with _one_at_a_time(), ExitStack() as ours:  # lets go of all, unless the claim succeeds
         taken: dict[str, tuple[int, ...]] = {}
