@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 
 def start_time(pid: int) -> int | None:
@@ -27,6 +28,18 @@ def alive(pid: int, started: int | None = None) -> bool:
     """Whether this very process still runs (a zombie does not)."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and (started is None or int(fields[19]) == started)
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """What names one process of this host for good, for a record."""
+    return {"host": os.uname().nodename, "pid": pid, "start": start_time(pid), "boot": boot_id()}
+
+
+def lives(record: Mapping[str, Any]) -> bool:
+    """Whether the very process of such a record is there, on this host. Its number alone may be anybody's by now."""
+    pid, start = record.get("pid", 0), record.get("start")
+    here = record.get("host") == os.uname().nodename and record.get("boot") == boot_id()
+    return here and start is not None and alive(pid, start)
 
 
 def stopped(pid: int) -> bool:

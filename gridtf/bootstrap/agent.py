@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridtf import __version__, processes, recordtypes, schedulers
+from gridtf import __version__, processes, procfs, recordtypes, schedulers
 from gridtf.bootstrap import environment, rendezvous, sent, stalled
 from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_WRITE, NoLauncherError, NoRunDirError
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, next_look
@@ -291,7 +291,7 @@ class Agent:
         """
         assert self._watch is not None and self.heartbeat is not None
         soon, woken, stopped = 3 * self.heartbeat.interval, 0.0, False
-        while (launcher := self._launcher) is not None and stalled.lives_here(launcher) and not self._told:
+        while (launcher := self._launcher) is not None and procfs.lives(launcher) and not self._told:
             with contextlib.suppress(GridtfError):
                 self._hear()
                 self._told = self._stopped()

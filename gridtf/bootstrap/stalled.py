@@ -6,26 +6,21 @@ Nobody else would. Its job would hold all hosts until the walltime, with nothing
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 
 from gridtf import procfs
-from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError
 from gridtf.processes import signal_all, tell
 from gridtf.rundir import Attempt, Record, names
 from gridtf.schedulers.base import FAILED
 
 
-def lives_here(launcher: Record) -> bool:
-    """Whether this very process still is there, on this host. launcher: what it wrote last."""
-    here = launcher.get("host") == os.uname().nodename and launcher.get("boot") == procfs.boot_id()
-    return here and launcher.get("start") is not None and procfs.alive(launcher.get("pid", 0), launcher["start"])
-
-
 def wake(launcher: Record) -> bool:
-    """Let it go on if it was stopped, which is nothing to one that was not; gives whether it was."""
+    """Let it go on if it was stopped, which is nothing to one that was not; gives whether it was.
+
+    launcher: what it wrote last.
+    """
     stopped = procfs.stopped(launcher["pid"])
     signal_all([launcher["pid"]], signal.SIGCONT)
     return stopped
@@ -33,6 +28,8 @@ def wake(launcher: Record) -> bool:
 
 def end(attempt: Attempt, launcher: Record, silence: float, *, stopped: bool) -> None:
     """End it, and write the verdict in its place. silence: seconds. stopped: whether it was when it was woken."""
+    from gridtf.bootstrap.verdict import Verdict
+
     signal_all([launcher["pid"]], signal.SIGKILL)
     how = "it was stopped by a signal" if stopped else "it hung, as in a file system that does not answer"
     what = f"the launcher on host {launcher['host']} stood still for {silence:.0f} s, and an agent has ended it"

@@ -134,7 +134,7 @@ class LocalScheduler:
         if host != os.uname().nodename:
             raise SchedulerError(f"job {job_id} runs on {host}", hint="cancel a local job on its own host")
         pid = submitted.get("pid", 0)
-        if pid <= 1 or not _lives(submitted):
+        if pid <= 1 or not procfs.lives(submitted):
             return
         try:
             if force:
@@ -244,14 +244,7 @@ def _set_walltime(spec: JobSpec) -> None:
 
 
 def _identity(pid: int) -> Record:
-    host = os.uname().nodename
-    return {
-        "job_id": f"{pid}.{host}",
-        "host": host,
-        "pid": pid,
-        "start": procfs.start_time(pid),
-        "boot": procfs.boot_id(),
-    }
+    return {"job_id": f"{pid}.{os.uname().nodename}", **procfs.identity(pid)}
 
 
 def _told(record: Record) -> JobStatus:
@@ -269,7 +262,7 @@ def _status(record: Record) -> JobStatus:
     if pid > 0:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # ours, when the process that submitted it asks
-    if _lives(record):
+    if procfs.lives(record):
         return JobStatus(RUNNING)
     if same_boot and "ended" in record:
         end = read_record(Path(record["ended"]), recordtypes.Ended)
@@ -280,16 +273,10 @@ def _status(record: Record) -> JobStatus:
     return JobStatus(UNKNOWN, "its process is gone", gone=True)
 
 
-def _lives(record: Record) -> bool:
-    """Whether the job's process is there. Its number alone may be anybody's by now."""
-    pid, start = record.get("pid", 0), record.get("start")
-    return record.get("boot") == procfs.boot_id() and start is not None and procfs.alive(pid, start)
-
-
 def _launcher_lives(run_dir: Path) -> bool:
     latest = RunDir(run_dir).latest()
     launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
-    return launcher.get("host") == os.uname().nodename and procfs.alive(launcher.get("pid", 0))
+    return procfs.lives(launcher)
 
 
 def _ended(end: Record) -> JobStatus:
