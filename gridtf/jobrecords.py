@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from collections.abc import Mapping, Sequence
 
 from gridtf import __version__, registry
+from gridtf.files import user_name
 from gridtf.rundir import Record, RunDir, write_record
 from gridtf.spec import JobSpec
 
@@ -44,8 +44,4 @@ def index(run: RunDir, record: Record, environ: Mapping[str, str]) -> None:
 
 def who() -> Record:
     """Who we are and where: ``user`` (the number where nobody knows the name, as in containers) and ``host``."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
-    return {"user": user, "host": os.uname().nodename}
+    return {"user": user_name(os.getuid()), "host": os.uname().nodename}

@@ -10,7 +10,7 @@ from gridtf import recordtypes
 from gridtf.bootstrap import agentslog
 from gridtf.bootstrap.exits import EXITS, NO_LAUNCHER
 from gridtf.bootstrap.heartbeat import Patience, Watch, interval
-from gridtf.errors import GridtfError, HostLostError, ToldToEndError, some
+from gridtf.errors import GridtfError, HostLostError, ToldToEndError, some, were
 from gridtf.processes import signal_name, wait_for_signal
 from gridtf.rundir import Attempt, Record, names, read_record
 from gridtf.schedulers.base import AgentEnd, AgentHandle
@@ -184,7 +184,7 @@ class Hosts:
         hosts = sorted(self._gone)
         agents = "the agent on host" if len(hosts) == 1 else "the agents on hosts"
         how = "/".join(sorted({signal_name(gone["signal"]) for gone in self._gone.values()}))
-        what = f"{agents} {some(hosts)} {'was' if len(hosts) == 1 else 'were'} told to end by {how}"
+        what = f"{agents} {some(hosts)} {were(hosts)} told to end by {how}"
         return ToldToEndError(what, hint="by the scheduler, which does so when it ends a job, or by hand")
 
     def _ended(self, end: AgentEnd) -> GridtfError:

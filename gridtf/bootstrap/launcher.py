@@ -23,7 +23,7 @@ from gridtf.bootstrap.heartbeat import Heartbeat, Patience, next_look
 from gridtf.bootstrap.hosts import AgentEndedError, Hosts, UnheardError, look_again
 from gridtf.bootstrap.limits import need_open_files
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError
+from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError, counted, some
 from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
@@ -70,7 +70,7 @@ class Launcher:
         self.plan: TaskPlan | None = None
         self._met = False
         self._phase, self._detail = "allocating", "learning the allocation"
-        self._self = {"pid": os.getpid(), "start": procfs.start_time(os.getpid()), "boot": procfs.boot_id()}
+        self._self = procfs.identity(os.getpid())
         self._seen_alive = time.monotonic()
         self._stood_still = 0.0  # seconds: the longest time that went by without us
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, 1, spec.heartbeat_timeout)
@@ -128,10 +128,10 @@ class Launcher:
         self.plan = self._make_plan(allocation, placement.place(allocation, self.spec))
         self.plan.write()
         make_folder(self.run.output)
-        count = _count(len(hosts), "host")
+        count = counted(len(hosts), "host")
         self._say("waiting", f"waiting for {count}")
         self._gather(self.plan, self.hosts)
-        started = f"{_count(len(self.plan.tasks), 'task')} on {count}"
+        started = f"{counted(len(self.plan.tasks), 'task')} on {count}"
         self._say("running", started)
         return self._watch_over(self.plan, self.hosts, started)
 
@@ -171,7 +171,7 @@ class Launcher:
             if waited > _SOON:
                 hosts.read()
                 missing = [f"{host} ({hosts.waits[host]})" if host in hosts.waits else host for host in missing]
-            self._say("waiting", f"waiting for {_count(len(missing), 'host')}: {verdict.some(missing)}")
+            self._say("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
             self._pause(next_look(waited))
         self._met = True
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
@@ -185,8 +185,8 @@ class Launcher:
     def _missing(self, plan: TaskPlan, hosts: list[str]) -> RendezvousError:
         tasks = [task.name for task in plan.tasks if task.host in hosts]
         return RendezvousError(
-            f"after {self.spec.start_timeout:g} s still missing: {_count(len(hosts), 'host')}: {verdict.some(hosts)}",
-            why=f"their tasks: {verdict.some(tasks, most=32)}",
+            f"after {self.spec.start_timeout:g} s still missing: {counted(len(hosts), 'host')}: {some(hosts)}",
+            why=f"their tasks: {some(tasks, most=32)}",
             hint="can those hosts start processes and see the run directory? --start-timeout allows more time",
         )
 
@@ -209,10 +209,10 @@ class Launcher:
             if now.ended:
                 if not now.lingering or evaluators.over():
                     return verdict.of_success(plan.tasks, hosts.tasks, policy, self.spec)
-                self._say("running", f"training has ended; waiting for {verdict.some(now.lingering)} {evaluators}")
+                self._say("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
                 hosts.check()
-                left = f"{verdict.some(now.early)} ended, waiting for {verdict.some(now.awaited)}"
+                left = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
                 left += f" {leaders}" if now.leader else ""
                 self._say("running", f"{started}; {left}" if now.early else started)
             self._pause(look_again(len(plan.hosts), time.monotonic() - begin))
@@ -263,7 +263,7 @@ class Launcher:
             self.hosts.read()
         # A host that crashes takes no leave: the first that others notice is that its tasks do not answer them.
         lost = outcome.lost_hosts(self.plan.tasks, self.hosts.tasks)
-        also = f"no more is heard of {_count(len(lost), 'host')}: {verdict.some(lost)}" if lost else ""
+        also = f"no more is heard of {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
         final = self._of_tasks(end, also)
         return final if final.reason else self._of_hosts(self.hosts)
 
@@ -346,9 +346,8 @@ class Launcher:
     # --- telling
 
     def _record(self) -> Record:
-        host = os.uname().nodename
         told = {"phase": self._phase, "detail": self._detail, "began": self.started}
-        return {"nonce": self.nonce, "host": host, **self._self, **told}
+        return {"nonce": self.nonce, **self._self, **told}
 
     def _say(self, phase: str, detail: str) -> None:
         if (phase, detail) == (self._phase, self._detail):
@@ -374,10 +373,6 @@ class _Wait:
 
     def __str__(self) -> str:
         return f"for at most {self._seconds:g} s, until {self._clock}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, environ: MutableMapping[str, str]) -> int:

@@ -8,7 +8,7 @@ from itertools import cycle
 from typing import Any
 
 from gridtf import layout
-from gridtf.errors import PlacementError
+from gridtf.errors import PlacementError, counted
 from gridtf.roles import LEADERS, TASK_TYPES
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.spec import JobSpec
@@ -98,7 +98,7 @@ def _refuse_many(workers: int, spec: JobSpec) -> None:
     total = workers + sum(spec.count(name) or 0 for name in TASK_TYPES if name != "worker")
     if total > MOST:
         raise PlacementError(
-            f"{_count(total, 'task')} are more than {MOST}, the most that there can be",
+            f"{counted(total, 'task')} are more than {MOST}, the most that there can be",
             hint="is it meant? see --workers and --tasks-per-node, or what the scheduler says of tasks a host",
         )
 
@@ -115,8 +115,8 @@ def _own_places(hosts: Sequence[Host], spec: JobSpec) -> dict[str, Iterator[int]
             there = sorted(set(slots.values()) or {0})
             size = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
             raise PlacementError(
-                f"{_count(total, 'task')} on partition {part.partition} {'does' if total == 1 else 'do'} not fit into "
-                f"{_count(len(slots), 'host')} with {size} slot{'' if size == '1' else 's'}"
+                f"{counted(total, 'task')} on partition {part.partition} {'does' if total == 1 else 'do'} not fit into "
+                f"{counted(len(slots), 'host')} with {size} slot{'' if size == '1' else 's'}"
                 f"{' each' if len(slots) > 1 else ''} (room for {room})",
                 why=f"asked for: {' + '.join(f'{number} {name}' for name, number in wanted.items())}",
                 hint=f"ask for as many tasks in its component of the job, or leave out tasks.{part.types[0]}.partition",
@@ -224,26 +224,22 @@ def _too_few(
     count = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
     each = " each" if len(hosts) > 1 else ""
     unit = ("GPU" if some_gpus else "CPU slot") + ("" if count == "1" else "s")
-    most = f", at most {_count(spec.tasks_per_node, 'task')} a host" if some_gpus and spec.tasks_per_node else ""
+    most = f", at most {counted(spec.tasks_per_node, 'task')} a host" if some_gpus and spec.tasks_per_node else ""
     if not some_gpus:
-        words = [_count(number, name) for name, number in asked.items()]
+        words = [counted(number, name) for name, number in asked.items()]
         hint = "ask for more hosts or fewer workers, or let tasks share cores with --tasks-per-node"
     else:
         words = [
-            f"{_count(number, name)} with {_count(needs[name], 'GPU')}{' each' if number > 1 else ''}"
+            f"{counted(number, name)} with {counted(needs[name], 'GPU')}{' each' if number > 1 else ''}"
             for name, number in asked.items()
         ]
         hint = "ask for more hosts, more GPUs or fewer workers"
     return PlacementError(
-        f"{_count(total, 'training task')} {'does' if total == 1 else 'do'} not fit into "
-        f"{_count(len(hosts), 'host')} with {count} {unit}{each}{most} (room for {room})",
+        f"{counted(total, 'training task')} {'does' if total == 1 else 'do'} not fit into "
+        f"{counted(len(hosts), 'host')} with {count} {unit}{each}{most} (room for {room})",
         why=f"asked for: {' + '.join(words)}",
         hint=hint,
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridtf.errors import some as some
+from gridtf.errors import some, were
 from gridtf.processes import signal_name
 from gridtf.roles import TASK_TYPES
 from gridtf.rundir import Attempt, Record
@@ -151,11 +151,11 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
     if failed:
         parts.append(f"{some(failed)} failed")
     if late:
-        parts.append(f"{some(late)} {_were(late)} still running and {_were(late)} stopped")
+        parts.append(f"{some(late)} {were(late)} still running and {were(late)} stopped")
         hints.append(f"--leader-wait gives the others more than {spec.leader_wait:g} s")
     if cut_off:
         after = f"{spec.evaluator_wait:g} s after the training"
-        parts.append(f"{some(cut_off)} {_were(cut_off)} still running {after} and {_were(cut_off)} stopped")
+        parts.append(f"{some(cut_off)} {were(cut_off)} still running {after} and {were(cut_off)} stopped")
         hints.append("--evaluator-wait gives an evaluator more time")
     return Verdict(COMPLETED, "; ".join(parts), hint="; ".join(hints))
 
@@ -177,7 +177,3 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
-
-
-def _were(names: Sequence[str]) -> str:
-    return "was" if len(names) == 1 else "were"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gridtf import recordtypes
-from gridtf.errors import NotFoundError, nearest
+from gridtf.errors import NotFoundError, nearest, some
 from gridtf.rundir import Attempt, RunDir, cannot, names, open_plain, read_private
 
 JOB = "job"  # the name under which the log of the job script goes
@@ -169,7 +169,7 @@ def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
         if task != JOB and task not in known and not any(name.startswith(f"{task}:") for name in known):
             raise NotFoundError(
                 f"there is no task {task}",
-                why=f"there are: {_some([*known, JOB])}" if known else "the job has no tasks yet",
+                why=f"there are: {some([*known, JOB])}" if known else "the job has no tasks yet",
                 hint=nearest(task, [*known, JOB]) if known else f"--task {JOB} shows what its script has printed",
             )
     return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
@@ -183,10 +183,6 @@ def _prefixed(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> b
 def _parts(name: str) -> tuple[str, int]:
     task_type, _, index = name.partition(":")
     return task_type, int(index)
-
-
-def _some(known: Sequence[str], *, most: int = 16) -> str:
-    return ", ".join(known) if len(known) <= most else f"{', '.join(known[: most - 1])} … {known[-1]}"
 
 
 def _labelled(name: str, line: str, prefixed: bool) -> str:

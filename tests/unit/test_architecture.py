@@ -39,10 +39,11 @@ ARROWS: dict[str, set[str]] = {
     "locks": {"errors", "files", "terminal"},
     "gpus": {"errors", "locks", "procfs", "rundir"},
     "registry": {"errors", "rundir"},
-    "jobrecords": {"", "registry", "rundir", "spec"},
+    "jobrecords": {"", "files", "registry", "rundir", "spec"},
 }
 ARROWS["schedulers"] = {
     "errors",
+    "files",
     "gpus",
     "layout",
     "processes",

@@ -139,11 +139,11 @@ class Slurm:
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
         from gridtf.schedulers.agents import StartedAgents
+        from gridtf.schedulers.common import whole
         from gridtf.schedulers.slurm import step
 
         argv = step.command(allocation.hosts, call, environ)
-        restarts = environ.get("SLURM_RESTART_COUNT", "")
-        blame = partial(step.blame, restarts=int(restarts) if restarts.isdecimal() else 0)
+        blame = partial(step.blame, restarts=whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         return [StartedAgents(argv, step.environment(environ), call.log, blame)]
 
     def grant(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Callable, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
+from gridtf.files import user_name
 from gridtf.layout import components
 from gridtf.rundir import RunDir
 from gridtf.schedulers.base import Plan
@@ -117,7 +117,15 @@ def _yours(said: str) -> str:
     if asked is None:
         return ""
     what = asked[1].lower()
-    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={_user()}", f"format={what}"]
+    argv = [
+        "sacctmgr",
+        "--noheader",
+        "--parsable2",
+        "show",
+        "associations",
+        f"user={user_name(os.getuid())}",
+        f"format={what}",
+    ]
     try:
         answer = controller.query(argv, limit=5, blame=False)
     except SchedulerError:
@@ -125,13 +133,6 @@ def _yours(said: str) -> str:
     words = (line.split() for line in answer.out.splitlines())  # a site may print lines of its own, with blanks
     names = sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
     return f"yours are: {', '.join(names)}" if names and not answer.code else ""
-
-
-def _user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _plain(line: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.base import CANCELLED, ENDED, NODE_FAIL, JobStatus
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.slurm import controller, queue, states
 from gridtf.schedulers.slurm.hostlist import expand
 
@@ -16,8 +17,7 @@ def why_told_to_end(job_id: str, environ: Mapping[str, str]) -> JobStatus | None
     """How Slurm will say that this job ended; None when that is not known. environ: the job's."""
     try:
         answer = controller.query(["scontrol", "-o", "show", "job", job_id], limit=_PATIENCE, blame=False)
-        restarts = environ.get("SLURM_RESTART_COUNT", "")
-        status = ending(answer.out, job_id, int(restarts) if restarts.isdecimal() else 0)
+        status = ending(answer.out, job_id, whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         if status is None or status.again or status.state == NODE_FAIL:
             return _named(status, _down(environ.get("SLURM_JOB_NODELIST", "")))
     except SchedulerError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import pwd
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridtf.errors import SchedulerError
+from gridtf.files import user_name
 from gridtf.rundir import RUN_ROOT, Record
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -26,6 +26,7 @@ from gridtf.schedulers.base import (
     UNKNOWN,
     JobStatus,
 )
+from gridtf.schedulers.common import whole
 from gridtf.schedulers.slurm import controller, states
 from gridtf.schedulers.slurm.hostlist import expand
 
@@ -274,10 +275,5 @@ def _by_cluster(submitted: Sequence[Record]) -> list[tuple[list[str], list[str]]
 
 def _named(status: JobStatus) -> JobStatus:
     """``by 1000``, as accounting says it of a cancelled job, with the user's name."""
-    match = re.fullmatch(r"by (\d+)", status.reason)
-    if match is None:
-        return status
-    name = match[1]
-    with contextlib.suppress(KeyError):
-        name = pwd.getpwuid(int(name)).pw_name
-    return JobStatus(status.state, f"by {name}", status.gone)
+    uid = whole(status.reason.removeprefix("by "))
+    return status if uid is None else JobStatus(status.state, f"by {user_name(uid)}", status.gone)
