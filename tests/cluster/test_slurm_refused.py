@@ -194,9 +194,11 @@ def test_a_job_for_a_reservation_that_begins_later_is_submitted(slurm: Bed) -> N
 
 def test_a_job_that_is_none_of_gridtf_s(slurm: Bed) -> None:
     done = slurm.run("login", "sbatch", "--parsable", "--wrap", "sleep 60")
-    said = gridtf(slurm, "cancel", done.stdout.strip(), check=False)
+    job_id = done.stdout.strip()
+    said = gridtf(slurm, "cancel", job_id, check=False)
+    slurm.run("login", "scancel", job_id)
     assert said.returncode == 2
-    assert f"job {done.stdout.strip()} is none of gridtf's" in said.stderr
+    assert f"job {job_id} is none of gridtf's" in said.stderr
 
 
 def test_a_run_directory_that_is_removed_while_the_job_is_waited_for(slurm: Bed) -> None:

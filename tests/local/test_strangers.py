@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from gridtf import procfs
+from gridtf.processes import signal_all
 from tests.support.jobs import until
 from tests.support.python import ROOT
-from tests.support.strangers import ALICE, BOB, LIMIT, Done, Strangers, processes_of, share_with
+from tests.support.strangers import ALICE, BOB, LIMIT, Done, Strangers, share_with
 
 pytestmark = pytest.mark.root
 NONCE = "0123456789abcdef"
@@ -25,10 +27,13 @@ NONCE = "0123456789abcdef"
 def strangers() -> Iterator[Strangers]:
     folder = Path(tempfile.mkdtemp(prefix="gridtf-strangers-", dir="/tmp"))
     folder.chmod(0o755)
+    made = Strangers(folder)
     try:
-        yield Strangers(folder)
+        yield made
+        until(lambda: not made.jobs(), "the end of alice's jobs")
     finally:
-        until(lambda: not processes_of(ALICE), "the end of alice's jobs")
+        signal_all(made.jobs(), signal.SIGKILL)
+        until(lambda: not made.jobs(), "the end of what was killed")
         shutil.rmtree(folder)
 
 
@@ -124,7 +129,7 @@ def test_a_group_s_project_folder_is_safe_to_work_in(strangers: Strangers, umask
             assert attack.stdout.readline() == "ready\n"
             strangers.gridtf("submit", "--", "sleep", "0.5", cwd=project, umask=umask)
             assert attack.wait(LIMIT) == 0, attack.stderr and attack.stderr.read()
-        until(lambda: not processes_of(ALICE), "the end of the job")
+        until(lambda: not strangers.jobs(), "the end of the job")
         for path in (project / "taken", root):
             shutil.rmtree(path)
     assert not strangers.ran.exists()
@@ -199,36 +204,24 @@ def test_processes_that_join_do_not_meet_in_somebody_else_s_folder(strangers: St
 def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None:
     run = strangers.own(strangers.folder / "bob" / "train", BOB, 0o777)
     with strangers.start(ALICE, ["sleep", "600"], strangers.folder) as victim:
-        try:
-            told = {
-                "scheduler": "local",
-                "job_id": "x",
-                "host": os.uname().nodename,
-                "pid": victim.pid,
-                "start": procfs.start_time(victim.pid),
-                "boot": procfs.boot_id(),
-            }
-            (run / "job.json").write_text("{}")
-            (run / "submitted.json").write_text(json.dumps(told))
-            for path in run.iterdir():
-                os.chown(path, BOB, BOB)
-            for job, refused in (
-                (run, f"{run}/submitted.json belongs to user {BOB}"),
-                ("./train", f"submitted.json belongs to user {BOB}"),
-                ("train", "no job is called train, and the folder train here is somebody else's"),
-            ):
-                done = strangers.gridtf("cancel", job, cwd=run.parent)
-                assert refused in done.err
-                assert done.code != 0
-            assert not (run / "cancelled.json").exists()
-            assert victim.poll() is None
-            # her own job of that name is what she means
-            submitted = strangers.gridtf(
-                "submit", "--name", "train", "--", "sleep", "600", cwd=strangers.folder / "alice"
-            )
-            assert submitted.code == 0, submitted.err
-            done = strangers.gridtf("cancel", "train", cwd=run.parent)
-            assert (done.code, "CANCELLED" in done.out) == (0, True)
-            assert victim.poll() is None
-        finally:
-            victim.kill()
+        told = {"scheduler": "local", "job_id": "x", **procfs.identity(victim.pid)}
+        (run / "job.json").write_text("{}")
+        (run / "submitted.json").write_text(json.dumps(told))
+        for path in run.iterdir():
+            os.chown(path, BOB, BOB)
+        for job, refused in (
+            (run, f"{run}/submitted.json belongs to user {BOB}"),
+            ("./train", f"submitted.json belongs to user {BOB}"),
+            ("train", "no job is called train, and the folder train here is somebody else's"),
+        ):
+            done = strangers.gridtf("cancel", job, cwd=run.parent)
+            assert refused in done.err
+            assert done.code != 0
+        assert not (run / "cancelled.json").exists()
+        assert victim.poll() is None
+        # her own job of that name is what she means
+        submitted = strangers.gridtf("submit", "--name", "train", "--", "sleep", "600", cwd=strangers.folder / "alice")
+        assert submitted.code == 0, submitted.err
+        done = strangers.gridtf("cancel", "train", cwd=run.parent)
+        assert (done.code, "CANCELLED" in done.out) == (0, True)
+        assert victim.poll() is None

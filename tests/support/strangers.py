@@ -7,7 +7,8 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,13 +42,16 @@ class Strangers:
         path.chmod(mode)
         return path
 
-    def start(self, uid: int, words: Sequence[object], cwd: Path, umask: int = 0o022) -> subprocess.Popen[str]:
-        """Start a command as this user. It may read everything, for Python may lie in root's home; it may write no
-        more than the user, and what it makes is the user's."""
+    @contextmanager
+    def start(
+        self, uid: int, words: Sequence[object], cwd: Path, umask: int = 0o022
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A command as this user, killed at the end. It may read everything, for Python may lie in root's home;
+        it may write no more than the user, and what it makes is the user's."""
         user = [f"--reuid={uid}", f"--regid={uid}", f"--groups={GROUP}"]
         reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
         state = str(self.folder / ("alice" if uid == ALICE else "bob"))
-        return subprocess.Popen(
+        with subprocess.Popen(
             ["setpriv", *user, *reads, *map(str, words)],
             cwd=cwd,
             env=environment(HOME=state, XDG_STATE_HOME=state, TMPDIR="/tmp"),
@@ -56,16 +60,16 @@ class Strangers:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def run(self, uid: int, words: Sequence[object], cwd: Path, umask: int = 0o022) -> Done:
         """As start, to its end."""
         with self.start(uid, words, cwd, umask) as process:
-            try:
-                out, err = process.communicate(timeout=LIMIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+            out, err = process.communicate(timeout=LIMIT)
         return Done(process.returncode, out, err)
 
     def gridtf(self, *words: object, cwd: Path, umask: int = 0o022) -> Done:
@@ -78,15 +82,15 @@ class Strangers:
         assert done.code == 0, done.err
         return done.out
 
-
-def processes_of(uid: int) -> list[int]:
-    """The processes of this user."""
-    found = []
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if name.isdigit() and Path("/proc", name).stat().st_uid == uid:
-                found.append(int(name))
-    return found
+    def jobs(self) -> list[int]:
+        """alice's processes: those of this test, for another run of the tests has an alice as well."""
+        home = os.fsencode(f"HOME={self.folder}/alice")
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if home in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    found.append(int(name))
+        return found
 
 
 def share_with(folder: Path, uid: int) -> None:
