@@ -101,4 +101,4 @@ def _number(name: str, env: Mapping[str, str]) -> int:
     try:
         return int(env[name])
     except ValueError:
-        raise GridtfError(f"{name}={env[name]} is no number", hint="was it changed in this task?") from None
+        raise GridtfError(f"{name}={env[name]} is not a number", hint="was it changed in this task?") from None

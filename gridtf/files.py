@@ -30,7 +30,7 @@ def read(
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if plain and not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"{name} is not a plain file")
+            raise UsageError(f"{name} is not a regular file")
         if trusted is not None:
             _refuse_strangers(path, found, name, trusted, hint)
         data = file.read(MOST_BYTES + 1)

@@ -190,7 +190,7 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
             return found
     if places:
         why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
-        raise NotFoundError(f"job {job} is none of gridtf's", why=why, hint=hint) from None
+        raise NotFoundError(f"job {job} was not started by gridtf", why=why, hint=hint) from None
     raise error
 
 

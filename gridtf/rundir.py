@@ -254,7 +254,7 @@ def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
 
 
 def _no_plain_file(path: Path) -> RunDirError:
-    return RunDirError(f"{path} is no plain file", hint="gridtf has not made it: who has put it there?")
+    return RunDirError(f"{path} is not a regular file", hint="gridtf has not made it: who has put it there?")
 
 
 def _not_ours(path: Path, found: os.stat_result) -> RunDirError:

@@ -31,7 +31,7 @@ _HINTS = (
     ("Too many open files", "the limit on open files there is too low for so many tasks on a host: ulimit -n"),
     (
         "Attempt to convert a value (PerReplica",
-        "Keras 3's fit cannot do with this strategy: install tf_keras and set --env TF_USE_LEGACY_KERAS=1",
+        "Keras 3's fit does not work under this strategy: install tf_keras and set --env TF_USE_LEGACY_KERAS=1",
     ),
     (
         "Not running inside a SLURM step?",

@@ -198,7 +198,7 @@ def test_a_job_that_is_none_of_gridtf_s(slurm: Bed) -> None:
     said = gridtf(slurm, "cancel", job_id, check=False)
     slurm.run("login", "scancel", job_id)
     assert said.returncode == 2
-    assert f"job {job_id} is none of gridtf's" in said.stderr
+    assert f"job {job_id} was not started by gridtf" in said.stderr
 
 
 def test_a_run_directory_that_is_removed_while_the_job_is_waited_for(slurm: Bed) -> None:

@@ -87,7 +87,7 @@ def test_an_agent_runs_no_plan_of_somebody_else_s(strangers: Strangers) -> None:
     moved = strangers.folder / "alice" / "plan.json"
     plan.rename(moved)
     plan.symlink_to(moved)
-    assert f"{plan} is no plain file" in agent(strangers, run).err
+    assert f"{plan} is not a regular file" in agent(strangers, run).err
     assert not strangers.ran.exists()
     # and all of that would have run, had it been hers
     plan.unlink()

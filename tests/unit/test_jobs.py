@@ -196,7 +196,7 @@ def test_waiting_ends_when_the_run_directory_is_removed(
     [
         ("{}", "submitted.json is damaged: scheduler is missing"),
         ('{"scheduler": ["slurm"], "job_id": "7"}', "submitted.json is damaged: scheduler is ['slurm']"),
-        (None, "submitted.json is no plain file"),
+        (None, "submitted.json is not a regular file"),
     ],
 )
 def test_one_job_that_cannot_be_read_does_not_hide_the_others(

@@ -397,7 +397,7 @@ def test_a_template_has_what_is_beside_it_and_nothing_else(name: str, tmp_path: 
 
 def test_a_template_is_a_plain_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "own.j2")
-    with pytest.raises(GridtfError, match=r"the template .*own\.j2 is not a plain file"):
+    with pytest.raises(GridtfError, match=r"the template .*own\.j2 is not a regular file"):
         render.script(plan(template=str(tmp_path / "own.j2")))
 
 

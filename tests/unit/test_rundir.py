@@ -205,7 +205,7 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_a_record_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "r.json").mkdir()
-    with pytest.raises(RunDirError, match=r"r\.json is no plain file"):
+    with pytest.raises(RunDirError, match=r"r\.json is not a regular file"):
         read_record(tmp_path / "r.json")
 
 
@@ -222,7 +222,7 @@ def test_a_record_is_a_plain_file(tmp_path: Path) -> None:
         listening.bind(str(tmp_path / "socket"))
         for name in ("fifo", "zero", "link", "socket"):
             for read in (read_record, read_private, rundir.open_plain, rundir.open_log):
-                with pytest.raises(RunDirError, match=f"{name} is no plain file"):
+                with pytest.raises(RunDirError, match=f"{name} is not a regular file"):
                     read(tmp_path / name)
         assert last_lines(tmp_path / "fifo") == []
 
@@ -293,7 +293,7 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     write_record(attempt.verdict, {"state": "FAILED"})
     with pytest.raises(RunDirError, match=r"cannot write .*verdict\.json"):
         attempt.write_verdict({"state": "FAILED"})
-    with pytest.raises(RunDirError, match=r"worker-0\.log is no plain file"):
+    with pytest.raises(RunDirError, match=r"worker-0\.log is not a regular file"):
         rundir.open_log(attempt.task_log("worker", 0))
     assert precious.read_text() == "a thesis"
 

@@ -401,7 +401,7 @@ def test_cancel(cell: Cell, job_id: str, called: str) -> None:
 @pytest.mark.parametrize("job_id", ["*", "-u", "digits", "7x", "", ".3"])
 def test_qdel_gets_no_pattern_and_no_name(cell: Cell, job_id: str) -> None:
     root = cell("qdel", "")
-    with pytest.raises(SchedulerError, match="is no job of Grid Engine's"):
+    with pytest.raises(SchedulerError, match="is not a job id of Grid Engine's"):
         handover.cancel({"job_id": job_id})
     assert not (root / "called").exists()
 

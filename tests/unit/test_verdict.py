@@ -81,7 +81,7 @@ def test_how_it_ended_and_what_to_do(attempt: Attempt, record: dict[str, Any], r
         ("MemoryError", "the task ran out of memory"),
         ("tensorflow…ResourceExhaustedError: … RESOURCE_EXHAUSTED: OOM when allocating", "the GPU or the host ran out"),
         ("UnknownError: Could not start gRPC server", "the port was taken"),
-        ("ValueError: Attempt to convert a value (PerReplica:{", "Keras 3's fit cannot do with this strategy"),
+        ("ValueError: Attempt to convert a value (PerReplica:{", "Keras 3's fit does not work under this strategy"),
         (
             "RuntimeError: SLURM_PROCID not found in environment. Not running inside a SLURM step?",
             "a task of gridtf is",

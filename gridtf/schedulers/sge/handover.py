@@ -268,7 +268,7 @@ def cancel(submitted: Record, *, force: bool = False) -> None:
     job_id = str(submitted["job_id"])
     number, _, element = job_id.partition(".")
     if not number.isdecimal():  # qdel takes names and patterns, and has no -- before them
-        raise SchedulerError(f"{job_id} is no job of Grid Engine's")
+        raise SchedulerError(f"{job_id} is not a job id of Grid Engine's")
     which = [number, *(["-t", element] if element else [])]
     if force and not may_force():
         raise _stays(job_id)
