@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from gridtf import recordtypes
-from gridtf.bootstrap import agentslog
 from gridtf.bootstrap.exits import EXITS, NO_LAUNCHER
 from gridtf.bootstrap.heartbeat import Patience, Watch, interval
 from gridtf.errors import GridtfError, HostLostError, ToldToEndError, some, were
@@ -190,6 +189,8 @@ class Hosts:
     def _ended(self, end: AgentEnd) -> GridtfError:
         if end.error is not None:
             return end.error
+        from gridtf.bootstrap import agentslog
+
         who = f"the agent on host {end.host}" if end.host else "an agent"
         killed = signal_name(-end.code) if end.code < 0 else None
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
