@@ -80,7 +80,7 @@ class Job:
                     why="a job does not go on without its run directory",
                     hint="what became of it only the scheduler's own commands can say",
                 )
-            view = self.status()
+            view = self._settled(until)
             job_id = view.job_id or job_id
             yield view
             left = None if until is None else until - time.monotonic()
@@ -92,6 +92,19 @@ class Job:
             longest = _LONGEST_SILENCE if poll is None else pause
             self._rest(pause, longest if left is None else min(longest, left))
             pause *= 1.3
+
+    def _settled(self, until: float | None) -> JobView:
+        """As status, but of a job that has ended, nobody says how, only once its accounting has had the time to say it,
+        or at until."""
+        view, begun = self.status(), time.monotonic()
+        while (left := begun + jobs.accounting_delay(view) - time.monotonic()) > 0:
+            if until is not None:
+                left = min(left, until - time.monotonic())
+            if left <= 0:
+                break
+            time.sleep(min(left, _LONGEST_REST))
+            view = self.status()
+        return view
 
     def _rest(self, seconds: float, longest: float) -> None:
         """Sleep for so long after the launcher's last sign of life, or until the run directory tells something new, but

@@ -43,6 +43,11 @@ def pace(seen: JobView) -> float:
     return _HERE if seen.scheduler in ("local", "") else _ELSEWHERE
 
 
+def accounting_delay(seen: JobView) -> float:
+    """Seconds for which its scheduler's accounting may still come to say how this job has ended."""
+    return schedulers.get(seen.scheduler).accounting_delay if seen.unexplained and seen.scheduler else 0.0
+
+
 def verdict(run: RunDir) -> Path | None:
     """The latest attempt's verdict, once it is there: to look for it costs the scheduler nothing."""
     latest = run.latest()

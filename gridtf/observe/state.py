@@ -54,7 +54,7 @@ class JobView:
     latest one's number; phase: its launcher's own word for what it is doing. started, ended: seconds since the epoch.
     exit_code: of the job script. cause: the task that failed first, as in verdict.json: task, host, exit, signal, log,
     tail (last lines); task is None where the log is that of the job script. in_queue: whether its scheduler still has
-    it, as far as that is known."""
+    it, as far as that is known. unexplained: it has ended, and neither it nor its scheduler has said how."""
 
     name: str
     job_id: str
@@ -72,6 +72,7 @@ class JobView:
     tasks: tuple[TaskView, ...]
     cause: Mapping[str, Any] | None
     in_queue: bool = False
+    unexplained: bool = False
 
     @property
     def over(self) -> bool:
@@ -93,6 +94,7 @@ class _Standing:
     reason: str = ""
     hint: str = ""
     ended: float | None = None  # without a verdict
+    unexplained: bool = False
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
@@ -105,8 +107,8 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
     view = decide(run, records, queue, now)
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
-        if view.state == FAILED and records.launcher is None:
-            view = replace(view, reason=_why_set_up_failed(tail) or view.reason)
+        if view.state == FAILED and records.launcher is None and (why := _why_set_up_failed(tail)):
+            view = replace(view, reason=why, unexplained=False)
         host = (records.launcher or {}).get("host")
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
         return replace(view, cause=cause)
@@ -139,6 +141,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         tasks=tasks,
         cause=verdict.get("cause") if over else None,
         in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
+        unexplained=standing.unexplained,
     )
 
 
@@ -193,7 +196,8 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
     if queue is None or (queue.state == UNKNOWN and not queue.gone):
         return _Standing(UNKNOWN, f"{reason}; {(queue.reason if queue else '') or 'its scheduler was not asked'}", hint)
     if queue.gone or queue.state in ENDED:
-        return _Standing(queue.state if queue.state in ENDED - {COMPLETED} else FAILED, reason, hint)
+        state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
+        return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
     return _Standing(queue.state, "; ".join(part for part in (queue.reason, reason) if part), hint)
 
 
@@ -222,6 +226,9 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         return _Standing(str(stop["state"]), reason, hint)
     if queue.state == CANCELLED and not launcher and not records.has_log:
         return _Standing(CANCELLED, ", ".join(filter(None, ("cancelled before it began", queue.reason))))
+    if not launcher and records.has_log and queue.state in ENDED - {COMPLETED, FAILED} and queue.reason:
+        said = f"{queue.state} {queue.reason}" if queue.reason.startswith("by ") else queue.reason
+        return _Standing(queue.state, f"{said} during the set-up", hint)
     if launcher:
         by_itself = queue.state in ENDED and "exit code" in queue.reason
         ended = f"the launcher on {launcher.get('host')} {'ended' if by_itself else 'was killed'}"
@@ -235,7 +242,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     if queue.state in ENDED:
         reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
     state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
-    return _Standing(state, reason, hint)
+    return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
 
 
 def _why_set_up_failed(tail: Sequence[str]) -> str:

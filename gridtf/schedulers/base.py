@@ -143,6 +143,8 @@ class Scheduler(Protocol):
     # The variables that tell a process its place among those that were started with it. An agent has one of its own,
     # which is not that of its tasks: a program that believed it would train alone. Matched from a name's beginning.
     place_variables: re.Pattern[str]
+    # Seconds after the end of a job within which its accounting has it; 0: at once, or there is no accounting.
+    accounting_delay: float
 
     def here(self, environ: Mapping[str, str]) -> bool:
         """Whether jobs can be submitted to it from this machine."""

@@ -57,6 +57,7 @@ class LocalScheduler:
     warnings: frozenset[int] = frozenset()
     last_warnings: frozenset[int] = frozenset()
     place_variables = re.compile(MPI_PLACE)
+    accounting_delay = 0.0
 
     def __init__(self) -> None:
         self._descriptors: tuple[int, ...] = ()  # of the GPU locks; agents and tasks inherit them

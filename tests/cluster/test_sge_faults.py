@@ -76,12 +76,15 @@ def test_qdel(sge: Bed) -> None:
 
 
 def test_qdel_during_the_set_up(sge: Bed) -> None:
-    """Grid Engine's warning ends the script, and its accounting says so."""
+    """Grid Engine's warning ends the script, and its accounting says so some seconds later: who waits, waits for it."""
     job = started(sge, "--setup", "echo begun; sleep 60", nodes=1, running=False)
     job.until(lambda: "begun" in job.output, "its set-up")
     sge.run("login", "qdel", job.id)
+    told = "CANCELLED", "deleted with qdel during the set-up"
+    assert f"fault ({job.id}): {told[0]}\n  {told[1]}\n" in job.gridtf("wait", check=False).stdout
+    view = job.status()
+    assert (view["state"], view["reason"]) == told
     nobody_left(sge)
-    told_by_status(job, "CANCELLED", "the scheduler says CANCELLED, deleted with qdel, most likely")
 
 
 def test_qdel_of_a_script_that_gets_no_warning(sge: Bed) -> None:

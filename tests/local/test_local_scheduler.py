@@ -129,7 +129,7 @@ def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
     call("wait", job, code=1)
     view = status(job)
     assert view["state"] == "TIMEOUT"
-    assert "before the launcher began; the scheduler says TIMEOUT, the walltime is over" in view["reason"]
+    assert view["reason"] == "the walltime is over during the set-up"
     assert gone(*daemons())
 
 

@@ -14,6 +14,7 @@ class FakeScheduler:
     """Takes every job and says of it what the test wants. Goes by the name of slurm."""
 
     name = "slurm"
+    accounting_delay = 0.0
 
     def __init__(self) -> None:
         self.refuses = ""

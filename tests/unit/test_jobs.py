@@ -156,6 +156,38 @@ def test_waiting_goes_on_while_the_scheduler_has_the_job(
     ]
 
 
+def test_who_waits_for_a_job_without_a_verdict_waits_for_its_accounting_as_well(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, comes = [0.0], [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] > comes[0]:
+            fake.history = {job.id: JobStatus(CANCELLED, "deleted with qdel")}
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    fake.states = [JobStatus(UNKNOWN, "it no longer knows it", gone=True)]
+    for delay, comes[0], timeout, state, most in (
+        (20.0, 8.0, None, CANCELLED, 12.0),
+        (20.0, 99.0, None, FAILED, 20.0),
+        (20.0, 99.0, 5.0, FAILED, 5.0),
+        (0.0, 99.0, None, FAILED, 0.0),
+    ):
+        now[0], fake.accounting_delay, fake.history = 0.0, delay, {}
+        job = submission.submit(RUNS)
+        job.run.log.write_text("begun\n")
+        seen = list(job.watch(timeout))
+        assert [(view.state, view.over) for view in seen] == [(state, True)]
+        assert now[0] <= most
+    assert (job.status().unexplained, seen[-1].exit_code) == (True, 1)
+    job.run.log.write_text("gridtf: n1: set-up line 2 failed with exit code 1\n")
+    fake.accounting_delay = 20.0
+    assert job.wait().state == FAILED
+    assert now[0] == 0.0  # the script itself has said why
+
+
 def test_a_job_with_a_verdict_that_its_scheduler_still_has_is_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
     for state in (FAILED, COMPLETED):
         job = submission.submit(RUNS)

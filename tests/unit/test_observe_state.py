@@ -495,6 +495,20 @@ def test_cancelled_while_it_waited() -> None:
     assert seen.hint == ""
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (JobStatus(CANCELLED, "deleted with qdel"), "deleted with qdel during the set-up"),
+        (JobStatus(CANCELLED, "by alice"), "CANCELLED by alice during the set-up"),
+        (JobStatus(TIMEOUT, "the walltime is over"), "the walltime is over during the set-up"),
+    ],
+)
+def test_who_ended_the_set_up_is_the_whole_reason(said: JobStatus, reason: str) -> None:
+    seen = view(said, **NOTHING_YET, has_log=True)
+    assert (seen.state, seen.reason, seen.unexplained) == (said.state, reason, False)
+    assert view(GONE, **NOTHING_YET, has_log=True).unexplained
+
+
 def test_a_launcher_that_ended_by_itself_was_not_killed() -> None:
     assert "the launcher on h0 ended; the sch" in view(JobStatus(FAILED, "its script ended with exit code 1")).reason
     assert (

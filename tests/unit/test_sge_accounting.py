@@ -61,7 +61,7 @@ def ended(text: str, job_id: str = "11", **record: str) -> JobStatus | None:
         (block("30  : application error returned", "100"), FAILED, "its script ended with exit code 100"),
         (block(DELETED, "139                  (Segmentation fault)"), FAILED, "it was killed by SIGSEGV"),
         (block(DELETED, "137                  (Killed)"), FAILED, "SIGKILL: by qdel, for a limit of its queue, or by"),
-        (block(DELETED, "140                  (User defined signal 2)"), CANCELLED, "deleted with qdel, most likely"),
+        (block(DELETED, "140                  (User defined signal 2)"), CANCELLED, "deleted with qdel"),
         (block(LIMIT, "140                  (User defined signal 2)"), TIMEOUT, "of the job or of its queue"),
         (block("²", "9" * 5000), COMPLETED, ""),
         (block(DELETED, "137", category="-l h_vmem=50M", memory="."), FAILED, "SIGKILL"),

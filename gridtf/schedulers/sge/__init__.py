@@ -25,6 +25,7 @@ class GridEngine:
     warnings: frozenset[int] = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings: frozenset[int] = frozenset({signal.SIGUSR2})
     place_variables = re.compile(MPI_PLACE)
+    accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
 
     # --- on the login node
 

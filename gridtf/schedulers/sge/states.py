@@ -81,8 +81,8 @@ def ended(said: Mapping[str, str]) -> JobStatus | None:
     if failed in _LOST:
         return JobStatus(NODE_FAIL, f"its host {said.get('hostname', '')} has failed, or has forgotten it ({words})")
     if failed in (_KILLED, _AFTER_JOB) and code == 128 + signal.SIGUSR2:
-        # -notify's warning, which the script did not live through: of limits the record would say 37
-        return JobStatus(CANCELLED, "deleted with qdel, most likely: it ended by the warning before KILL (SIGUSR2)")
+        # -notify's warning before KILL, which the script did not live through: of limits the record would say 37
+        return JobStatus(CANCELLED, "deleted with qdel")
     if failed in (_KILLED, _AFTER_JOB):
         return JobStatus(FAILED, _killed(code))
     if failed and failed != _EXIT_100:

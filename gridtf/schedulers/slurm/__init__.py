@@ -28,6 +28,7 @@ class Slurm:
     name = "slurm"
     warnings: frozenset[int] = frozenset()
     last_warnings: frozenset[int] = frozenset()
+    accounting_delay = 0.0  # its controller itself remembers a job for MinJobAge
     # srun(1), OUTPUT ENVIRONMENT VARIABLES: of the task that an agent is, and of how the tasks of its step are laid out
     place_variables = re.compile(
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
