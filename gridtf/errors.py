@@ -51,6 +51,10 @@ class RunDirError(GridtfError):
     number: int | None = None
 
 
+class ReplacedError(RunDirError):
+    """What lies in the place of a job's run directory is another's."""
+
+
 class OutputError(GridtfError):
     """What a command prints cannot be written."""
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gridtf import jobrecords, recordtypes, registry, schedulers
-from gridtf.errors import GridtfError, NotFoundError, RunDirError, SchedulerError
+from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError, SchedulerError
 from gridtf.observe import jobs, logs
 from gridtf.observe.records import read_submitted
 from gridtf.observe.state import JobView
-from gridtf.rundir import Record, RunDir, read_private, write_record
+from gridtf.rundir import Record, RunDir, is_ours, owner, read_private, write_record
 from gridtf.spec import JobSpec
 
 _LONGEST_REST = 2.0
@@ -25,12 +25,15 @@ _CANCEL_MARGIN = 15.0
 class Job:
     """A submitted job, known by its run directory. Making one touches nothing.
 
-    notes: what the submitter should know beside it; mostly empty. What is asked of it raises RunDirError when the run
-    directory cannot be read, and all but status raise NotFoundError when it is none.
+    run_dir: a path may be anybody's; that of submit and of a name or an id is this user's own. notes: what the
+    submitter should know beside it; mostly empty. What is asked of it raises RunDirError when the run directory cannot
+    be read, ReplacedError, which is one, when it is no longer that job's, and all but status raise NotFoundError when
+    it is none.
     """
 
-    def __init__(self, run_dir: str | Path, notes: Sequence[str] = ()) -> None:
-        self.run = RunDir(Path(run_dir).absolute())
+    def __init__(self, run_dir: str | Path | RunDir, notes: Sequence[str] = ()) -> None:
+        given = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
+        self.run = RunDir(given.path.absolute(), given.mine)
         self.notes = tuple(notes)
         # whom to cancel, where the scheduler itself has led to a run directory that may be another user's
         self._named: Record | None = None
@@ -46,7 +49,7 @@ class Job:
     @property
     def id(self) -> str:
         """The scheduler's id of the job."""
-        return str(self._record().get("job_id", ""))
+        return self.run.mine[1] if self.run.mine else str(self._record().get("job_id", ""))
 
     @property
     def name(self) -> str:
@@ -72,7 +75,7 @@ class Job:
         """The job's view at every look, until it has ended or timeout seconds have passed. As wait."""
         until = None if timeout is None else time.monotonic() + timeout
         pause, verdict, job_id = jobs.SOON, None, self.id
-        registry.need_run(self.run_dir)
+        registry.need_run(self.run)
         while True:
             if not registry.is_run(self.run_dir):
                 raise RunDirError(
@@ -126,12 +129,15 @@ class Job:
         that does not heed it is then ended by force.
 
         One that has ended already, and that the scheduler no longer has, is left as it is. Raises SchedulerError when
-        the scheduler refuses, RunDirError when the records are not this user's own, GridtfError when the job was not
-        submitted by gridtf.
+        the scheduler refuses, RunDirError when the records are not this user's own, also after the scheduler was told
+        to end the job by its id alone, GridtfError when the job was not submitted by gridtf.
         """
-        registry.need_run(self.run_dir)
+        try:
+            registry.need_run(self.run)
+        except ReplacedError as error:
+            raise self._cancelled_by_id(error) from None
         # else it would be a stranger who says what is ended
-        submitted = self._named or read_submitted(self.run, own=True)
+        submitted = self._named or self._own_record()
         view = self.status()
         if view.over and not view.in_queue:
             return view
@@ -160,9 +166,29 @@ class Job:
         task: such as ``worker:0``, or ``job`` for the job script's own log. tail: the last lines of each log. Raises
         NotFoundError for a task that is not there.
         """
-        registry.need_run(self.run_dir)
+        registry.need_run(self.run)
         text = "".join(logs.read(self.run, [task] if task else None, tail))
         return text.encode(errors="surrogateescape").decode(errors="replace")
+
+    def _own_record(self) -> Record | None:
+        """submitted.json, to act upon it. Raises RunDirError when it is not this user's own."""
+        if not is_ours(self.run_dir):
+            user = owner(self.run_dir)
+            who = f"{user} can cancel it" + ("; root can as that user" if os.geteuid() == 0 else "")
+            raise RunDirError(f"the job in {self.run_dir} is user {user}'s", hint=who)
+        return read_submitted(self.run, own=True)
+
+    def _cancelled_by_id(self, replaced: ReplacedError) -> GridtfError:
+        """Tell the scheduler to end the job, which this user's index knows; gives what to say of it. Raises
+        SchedulerError."""
+        assert self.run.mine is not None
+        name, job_id = self.run.mine
+        try:
+            schedulers.get(name).cancel({"scheduler": name, "job_id": job_id})
+        except SchedulerError as error:
+            raise SchedulerError(error.what, why=replaced.what, hint=error.hint) from None
+        hint = "what became of it only the scheduler's own commands can say"
+        return ReplacedError(f"{name} was told to end job {job_id}", why=replaced.what, hint=hint)
 
     def _record(self) -> Record:
         submitted = read_submitted(self.run)

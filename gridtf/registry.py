@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridtf.errors import NotFoundError, RunDirError, nearest, some
-from gridtf.rundir import RunDir, is_ours, names
+from gridtf import recordtypes
+from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest, some
+from gridtf.rundir import RunDir, is_ours, names, owner, read_private
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 
@@ -34,6 +35,10 @@ class Entry:
             return self.link.readlink()
         except OSError:
             return None
+
+    def run(self, target: Path) -> RunDir:
+        """The run directory in which this run must be found."""
+        return RunDir(target, (self.scheduler, self.job_id))
 
 
 def folder(environ: Mapping[str, str]) -> Path:
@@ -65,54 +70,55 @@ def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
             yield Entry(scheduler, job_id, title, home / name)
 
 
-def runs(environ: Mapping[str, str]) -> Iterator[Path]:
+def runs(environ: Mapping[str, str]) -> Iterator[RunDir]:
     """The run directories that are still there, newest first, each once. Those that cannot be read are there too."""
     seen = set()
     for entry in entries(environ):
         target = entry.target
         if target is not None and target not in seen and _is_left(target):
             seen.add(target)
-            yield target
+            yield entry.run(target)
 
 
-def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, Path]:
+def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
     """The elements of a job array whose script was written by hand, by their job ids, in their order."""
-    found: dict[str, Path] = {}
+    found: dict[str, RunDir] = {}
     for entry in entries(environ):
         target = entry.target
         number = entry.job_id.removeprefix(_word(job_id))
         if target is not None and number != entry.job_id and re.fullmatch(r"[._]\d{1,9}", number, re.ASCII):
-            found.setdefault(entry.job_id, target)
+            found.setdefault(entry.job_id, entry.run(target))
     return {name: found[name] for name in sorted(found, key=lambda name: int(re.split("[._]", name)[-1]))}
 
 
-def find(job: str, environ: Mapping[str, str], cwd: Path) -> Path:
+def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
     """The run directory of JOB: a run directory, a job id or a name (the newest).
 
-    A word without a slash is looked for in the index first: anybody may have made a folder of that name here. Raises
-    NotFoundError; RunDirError when it cannot be read, and when it is gone: an older job of the same name is not what
-    was meant.
+    A word without a slash is looked for in the index first: anybody may have made a folder of that name here. What is
+    found there must be this user's own (need_same); a run directory may be anybody's. Raises NotFoundError; RunDirError
+    when it cannot be read, and when it is gone: an older job of the same name is not what was meant.
     """
     path = cwd / job
     if "/" in job or job in (".", ".."):
-        need_run(path)
-        return path
+        run = RunDir(path)
+        need_run(run)
+        return run
     index = list(entries(environ))
     for wanted in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
-        found = [(entry.job_id, target) for entry in wanted if (target := entry.target) is not None]
+        found = [(entry, target) for entry in wanted if (target := entry.target) is not None]
         if not found:
             continue
-        (job_id, newest), *before = found
+        (entry, newest), *before = found
         if is_run(newest):
-            return newest
+            return entry.run(newest)
         left = next((f"the one before it is there: {older}" for _, older in before if _is_left(older)), "")
         raise RunDirError(
-            f"the newest run called {job} (job {job_id}) is gone: {newest}",
+            f"the newest run called {job} (job {entry.job_id}) is gone: {newest}",
             hint=left or "`gridtf list` shows the jobs that are there",
         )
     if is_run(path):
         if is_ours(path):
-            return path
+            return RunDir(path)
         hint = f"to mean it all the same: ./{job}"
         raise NotFoundError(f"no job is called {job}, and the folder {job} here is somebody else's", hint=hint)
     if several := list(elements(job, environ)):
@@ -130,11 +136,33 @@ def is_run(path: Path) -> bool:
     return RunDir(path).job.name in names(path) or bool(RunDir(path).attempts())
 
 
-def need_run(path: Path) -> None:
-    """Raises NotFoundError when this is no run directory."""
-    if not is_run(path):
+def need_run(run: RunDir) -> None:
+    """Raises NotFoundError when this is no run directory, and what need_same does."""
+    if not is_run(run.path):
         why = "there is no job.json and no attempt in it"
-        raise NotFoundError(f"{path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are")
+        raise NotFoundError(
+            f"{run.path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are"
+        )
+    need_same(run)
+
+
+def need_same(run: RunDir) -> None:
+    """Raises ReplacedError where somebody has put something else in the place of the run directory of a job of this
+    user's, as who may write in the folder above it can. What is gone tells nothing, and so nothing wrong."""
+    if run.mine is None or not names(run.path):
+        return
+    _, job_id = run.mine
+    if not is_ours(run.path):
+        what = f"belongs to user {owner(run.path)}"
+    else:
+        told = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
+        if _word(str(told)) == _word(job_id):
+            return
+        what = f"is that of job {told}"
+    raise ReplacedError(
+        f"the run directory of job {job_id} was replaced: {run.path} {what}",
+        hint=f"who may write in {run.path.parent} can do that: a --run-root of your own is safe from it",
+    )
 
 
 def _is_left(path: Path) -> bool:

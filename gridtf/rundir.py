@@ -36,10 +36,15 @@ _RESERVED_BYTES = 131072  # more than a verdict with the longest tail of a log n
 
 
 class RunDir:
-    """Paths below one run directory. Making one touches nothing."""
+    """Paths below one run directory. Making one touches nothing.
 
-    def __init__(self, path: str | Path) -> None:
+    mine: the scheduler and the id of the job of this user's that it must be (registry.need_same); None: it may be
+    anybody's.
+    """
+
+    def __init__(self, path: str | Path, mine: tuple[str, str] | None = None) -> None:
         self.path = Path(path)
+        self.mine = mine
         self.job = self.path / "job.json"
         self.script = self.path / "job.sh"
         self.log = self.path / "job.log"
@@ -268,20 +273,28 @@ def _not_ours(path: Path, found: os.stat_result) -> RunDirError:
 def is_ours(path: Path) -> bool:
     """Whether a folder is this user's own, whoever else may write in it. Raises RunDirError."""
     try:
-        owner = path.stat().st_uid
+        found = path.stat().st_uid
     except OSError as error:
         raise cannot("read", path, error) from None
-    if owner == os.geteuid():
+    if found == os.geteuid():
         return True
     like = _file_of_ours(path)
-    return like is not None and owner == like.st_uid
+    return like is not None and found == like.st_uid
+
+
+def owner(path: Path) -> str:
+    """The user to whom it belongs. Raises RunDirError."""
+    try:
+        return user_name(path.stat().st_uid)
+    except OSError as error:
+        raise cannot("read", path, error) from None
 
 
 def need_ours(run_dir: Path) -> None:
     """Raises RunDirError for a run directory that somebody else has made."""
     if not is_ours(run_dir):
         raise RunDirError(
-            f"{run_dir} belongs to user {user_name(run_dir.stat().st_uid)}",
+            f"{run_dir} belongs to user {owner(run_dir)}",
             hint="choose another place with --run-dir or --run-root",
         )
 
@@ -427,10 +440,10 @@ def _closed(path: Path) -> str:
     """What to do about a path that may not be read. Of what lies in a closed folder not even the owner is known."""
     for place in (path, *path.parents):
         try:
-            owner = place.stat().st_uid
+            found = place.stat().st_uid
         except OSError:
             continue
-        return f"it is yours: chmod u+rwX {place}" if owner == os.geteuid() else "ask its owner to let you read it"
+        return f"it is yours: chmod u+rwX {place}" if found == os.geteuid() else "ask its owner to let you read it"
     return ""
 
 

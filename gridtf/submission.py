@@ -38,7 +38,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
         jobrecords.index(RunDir(plan.run_dir), submitted, os.environ)
     except RunDirError as error:  # the job runs all the same
         notes = (*notes, f"{error.what}: name this job by its run directory")
-    return Job(plan.run_dir, notes)
+    return Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
 
 
 def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Plan:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.errors import ReplacedError
 from gridtf.terminal import plain
+
+if TYPE_CHECKING:
+    from gridtf.job import Job
+    from gridtf.observe.state import JobView
 
 
 def parser(**more: Any) -> Parser:
@@ -24,10 +29,9 @@ def run(arguments: Namespace) -> int:
 
     job = find_job(arguments)
     name = plain(job.id)
-    before = job.status()
-    if before.over and not before.in_queue:
+    after = _ended(job)
+    if after is not None:
         output.tell(f"gridtf: job {name} had ended already")
-        after = before
     else:
         after = job.cancel()
     if arguments.json:
@@ -39,3 +43,12 @@ def run(arguments: Namespace) -> int:
     output.tell(f"gridtf: job {name} was told to end, but is still {after.state}")
     output.tell(f"  look again with: gridtf status {name}")
     return 1
+
+
+def _ended(job: Job) -> JobView | None:
+    """How it stands, where it has ended and its scheduler no longer has it."""
+    try:
+        view = job.status()
+    except ReplacedError:  # its scheduler may have it still
+        return None
+    return view if view.over and not view.in_queue else None

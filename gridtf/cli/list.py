@@ -25,9 +25,8 @@ def run(arguments: Namespace) -> int:
     from gridtf import registry
     from gridtf.cli import show
     from gridtf.observe import jobs
-    from gridtf.rundir import RunDir
 
-    found = map(RunDir, registry.runs(os.environ))
+    found = registry.runs(os.environ)
     views = jobs.views(list(found if arguments.all else itertools.islice(found, _SOME)))
     text = show.as_json(views) if arguments.json else show.job_table(views)
     output.write(f"{text}\n")

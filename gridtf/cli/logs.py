@@ -29,11 +29,12 @@ def run(arguments: Namespace) -> int:
     from gridtf.observe import jobs, logs
 
     run = find_job(arguments).run
+    registry.need_run(run)
     if arguments.follow:
         ending = jobs.ending(run)
 
         def ended() -> bool:
-            registry.need_run(run.path)  # nothing more comes from one that has been removed
+            registry.need_run(run)  # nothing more comes from one that has been removed
             return ending()
 
         printed = logs.follow(run, arguments.task, ended, time.sleep, tail=arguments.tail)

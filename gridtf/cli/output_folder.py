@@ -19,7 +19,10 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
+    from gridtf import registry
+
     job = find_job(arguments)
+    registry.need_run(job.run)
     folder = job.run.output
     if not folder.is_dir():
         raise NotFoundError(f"job {job.name} has no output: there is no {folder}")

@@ -43,6 +43,5 @@ def _of_elements(job_id: str) -> list[JobView]:
     """How the elements of an array stand that has no run directory of its own, since its script was written by hand."""
     from gridtf import registry
     from gridtf.observe import jobs
-    from gridtf.rundir import RunDir
 
-    return jobs.views([RunDir(path) for path in registry.elements(job_id, os.environ).values()])
+    return jobs.views(list(registry.elements(job_id, os.environ).values()))

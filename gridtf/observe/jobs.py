@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gridtf import recordtypes, schedulers
+from gridtf import recordtypes, registry, schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.records import Records, read_joined, read_submitted
 from gridtf.observe.state import JobView, decide, job_view
@@ -88,6 +88,7 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
     found: dict[RunDir, JobView] = {}
     for run in runs:
         try:
+            registry.need_same(run)
             records[run] = read_submitted(run) or read_joined(run)
         except RunDirError as error:
             found[run] = unreadable(run, error)

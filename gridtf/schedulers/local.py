@@ -132,6 +132,10 @@ class LocalScheduler:
         """TERM to the minder, which tears everything down, or to a launcher of somebody else's script. force: KILL to
         all that is below it, so that nothing but a minder is left, which ends then."""
         job_id, host = submitted["job_id"], submitted.get("host")
+        if host is None:  # an id alone may be another process's by now
+            pid, _, host = job_id.partition(".")
+            hint = f"see whose it is, and end it yourself on host {host}: ps {pid}, kill {pid}"
+            raise SchedulerError(f"local job {job_id} can only be cancelled through its run directory", hint=hint)
         if host != os.uname().nodename:
             raise SchedulerError(f"job {job_id} runs on {host}", hint="cancel a local job on its own host")
         pid = submitted.get("pid", 0)

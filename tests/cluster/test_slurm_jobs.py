@@ -76,7 +76,8 @@ def test_a_job_of_somebody_else_is_not_ours_to_cancel(slurm: Bed) -> None:
     job.running(1)
     done = gridtf(slurm, "cancel", job.seen_as, user="bob", check=False)
     assert done.returncode != 0
-    assert "submitted.json belongs to user alice" in done.stderr
+    assert "is user alice's" in done.stderr
+    assert "alice can cancel it" in done.stderr
     assert job.gridtf("status").returncode == 0
     assert job.status()["state"] == "RUNNING"
     assert job.gridtf("cancel").returncode == 0

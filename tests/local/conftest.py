@@ -20,5 +20,5 @@ def here(rough_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> I
     monkeypatch.setenv("GRIDTF_LOCKS", str(tmp_path))
     monkeypatch.setenv("GRIDTF_SUBMIT_SCHEDULER", "local")
     yield rough_path
-    for run_dir in registry.runs(os.environ):
-        Job(run_dir).cancel(wait=10)
+    for run in registry.runs(os.environ):
+        Job(run).cancel(wait=10)

@@ -214,8 +214,8 @@ def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None
         for path in run.iterdir():
             os.chown(path, BOB, BOB)
         for job, refused in (
-            (run, f"{run}/submitted.json belongs to user {BOB}"),
-            ("./train", f"submitted.json belongs to user {BOB}"),
+            (run, f"the job in {run} is user {BOB}'s"),
+            ("./train", f"{BOB} can cancel it"),
             ("train", "no job is called train, and the folder train here is somebody else's"),
         ):
             done = strangers.gridtf("cancel", job, cwd=run.parent)
@@ -229,3 +229,46 @@ def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None
         done = strangers.gridtf("cancel", "train", cwd=run.parent)
         assert (done.code, "CANCELLED" in done.out) == (0, True)
         assert victim.poll() is None
+
+
+SWAP = """
+import json, os, sys
+from pathlib import Path
+from gridtf import procfs
+run = Path(sys.argv[1])
+run.rename(run.with_name("taken"))
+for folder in (run / "output", run / "attempt-1" / "logs"):
+    folder.mkdir(parents=True)
+told = dict(scheduler="local", job_id=sys.argv[2], name="sw", host=os.uname().nodename, pid=4194303, start=1)
+(run / "job.json").write_text("{}")
+(run / "submitted.json").write_text(json.dumps({**told, "boot": procfs.boot_id(), "ended": str(run / "ended.json")}))
+(run / "ended.json").write_text(json.dumps(dict(exit=0, signal=None, told=None)))
+"""
+
+
+def test_a_run_directory_that_a_stranger_has_put_there_is_not_told_as_one_s_own(strangers: Strangers) -> None:
+    """bob, in the same group, has made gridtf-runs in the group's folder before alice."""
+    group = strangers.own(strangers.folder / "group", 0, 0o2775)
+    root = strangers.own(group / "gridtf-runs", BOB, 0o775)
+    done = strangers.gridtf("submit", "--name", "sw", "--", "sleep", "600", cwd=group)
+    assert done.code == 0, done.err
+    (run,) = root.iterdir()
+    job = json.loads((run / "submitted.json").read_text())["job_id"]
+    strangers.bob(SWAP, run, job, cwd=group)  # even with alice's own job id
+    replaced = f"the run directory of job {job} was replaced: {run} belongs to user {BOB}"
+    for command in ("wait", "status", "output", "logs"):
+        for name in ("sw", job):
+            done = strangers.gridtf(command, name, cwd=group)
+            assert (done.code, done.out) == (1, ""), command
+            assert replaced in done.err
+    (view,) = json.loads(strangers.gridtf("list", "--json", cwd=group).out)
+    assert (view["state"], view["reason"]) == ("UNKNOWN", replaced)
+    done = strangers.gridtf("cancel", "sw", cwd=group)
+    assert (done.code, done.out) == (1, "")
+    assert f"local job {job} can only be cancelled through its run directory" in done.err
+    assert replaced in done.err
+    assert "had ended already" not in done.err
+    assert "COMPLETED" in strangers.gridtf("status", run, cwd=group).out  # a path may be anybody's
+    shutil.rmtree(run)
+    (root / "taken").rename(run)
+    assert strangers.gridtf("cancel", "sw", cwd=group).code == 0

@@ -38,7 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"arguments", "errors", "options", "roles", "spec", "terminal", "toml"},
     "locks": {"errors", "files", "terminal"},
     "gpus": {"errors", "locks", "procfs", "rundir"},
-    "registry": {"errors", "rundir"},
+    "registry": {"errors", "recordtypes", "rundir"},
     "jobrecords": {"", "files", "registry", "rundir", "spec"},
 }
 ARROWS["schedulers"] = {
@@ -67,8 +67,8 @@ ARROWS["bootstrap"] = ARROWS["schedulers"] | {
     "tail",
 }
 ARROWS["training"] = {"contract", "errors", "roles", "rundir"}
-ARROWS["observe"] = ARROWS["schedulers"] | {"schedulers", "tail"}
-ARROWS["job"] = ARROWS["observe"] | {"jobrecords", "observe", "registry"}
+ARROWS["observe"] = ARROWS["schedulers"] | {"registry", "schedulers", "tail"}
+ARROWS["job"] = ARROWS["observe"] | {"jobrecords", "observe"}
 ARROWS["submission"] = ARROWS["job"] | {"", "config", "job", "precheck", "render", "resources"}
 ARROWS["__main__"] = {"cli"}
 ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission", "terminal"}

@@ -75,7 +75,7 @@ def test_a_job_that_was_submitted_is_told_all_the_same(
     assert main(["submit", "--name", "n", *options, "--", "x"]) == 0
     words = told.getvalue()
     assert words.startswith(f"{FULL}\n")
-    assert all(word in words for word in ("101", "n", str(registry.find("n", os.environ, rough_path).name)))
+    assert all(word in words for word in ("101", "n", str(registry.find("n", os.environ, rough_path).path.name)))
 
 
 def test_a_script_is_rendered_where_nobody_reads_about_it(

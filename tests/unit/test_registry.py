@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from gridtf import registry
-from gridtf.errors import NotFoundError, RunDirError
+from gridtf.errors import NotFoundError, ReplacedError, RunDirError
+from gridtf.job import Job
+from gridtf.observe import jobs
 from gridtf.registry import Entry
-from gridtf.rundir import RunDir
+from gridtf.rundir import RunDir, write_record
 
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
@@ -22,7 +24,11 @@ def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 
 
 
 def find(job: str, cwd: Path) -> Path:
-    return registry.find(job, os.environ, cwd)
+    return registry.find(job, os.environ, cwd).path
+
+
+def runs() -> list[Path]:
+    return [run.path for run in registry.runs(os.environ)]
 
 
 def test_a_run_is_found_by_directory_id_and_name(rough_path: Path) -> None:
@@ -70,7 +76,7 @@ def test_a_name_never_means_an_older_run_because_the_newest_is_gone(tmp_path: Pa
     with pytest.raises(RunDirError, match=r"job 3\) is gone") as caught:
         find("3", tmp_path)
     assert "gridtf list" in caught.value.hint
-    assert list(registry.runs(os.environ)) == [older, oldest]
+    assert runs() == [older, oldest]
 
 
 def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeyp
         with pytest.raises(RunDirError, match=r"cannot list .*closed: Permission denied") as caught:
             find(job, tmp_path)
         assert caught.value.hint == f"it is yours: chmod u+rwX {closed}"
-    assert list(registry.runs(os.environ)) == [closed]
+    assert runs() == [closed]
 
 
 def test_a_closed_folder_of_a_jobs_name_does_not_hide_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +113,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("mine")
     (folder / "20990101-000000.000000,slurm,8,digits").write_text("mine too")
     (folder / "20990101-000000.000001,slurm,7,digits").mkdir()
-    assert list(registry.runs(os.environ)) == [run]
+    assert runs() == [run]
     assert find("digits", tmp_path) == find("7", tmp_path) == run
     with pytest.raises(NotFoundError, match="no job is called 8"):
         find("8", tmp_path)
@@ -116,7 +122,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
 def test_a_run_that_was_started_twice_is_one_run(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     registry.add(run, scheduler="slurm", job_id="8", name="digits", now=2e9, environ=os.environ)
-    assert list(registry.runs(os.environ)) == [run]
+    assert runs() == [run]
 
 
 def test_only_as_many_runs_are_looked_at_as_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +199,7 @@ def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     run = tmp_path / "run"
     RunDir(run).path.mkdir()
     RunDir(run).new_attempt()
-    assert registry.find(str(run), {}, tmp_path) == run
+    assert registry.find(str(run), {}, tmp_path).path == run
 
 
 def test_entries_are_values(tmp_path: Path) -> None:
@@ -208,8 +214,70 @@ def test_the_elements_of_an_array_by_hand_are_found_by_the_id_of_the_array(tmp_p
     for job_id in ("190.10", "190.2", "191.1", "1900.1", "190", "12_3"):
         if job_id != "190":
             add(tmp_path / job_id, job_id=job_id)
-    assert registry.elements("190", os.environ) == {name: tmp_path / name for name in ("190.2", "190.10")}
+    found = registry.elements("190", os.environ)
+    assert {name: run.path for name, run in found.items()} == {name: tmp_path / name for name in ("190.2", "190.10")}
     assert list(registry.elements("12", os.environ)) == ["12_3"]
     with pytest.raises(NotFoundError, match="job 190 is an array of 2 whose script was written by hand") as caught:
         find("190", tmp_path)
     assert caught.value.hint == "name one of its elements: 190.2, 190.10"
+
+
+def submitted(path: Path, job_id: str) -> None:
+    record = {"scheduler": "local", "job_id": job_id, "name": "digits", "host": "elsewhere"}
+    write_record(RunDir(path).submitted, record)
+
+
+@pytest.mark.parametrize("job", ["7", "digits"])
+def test_a_job_of_the_index_is_shown_from_its_own_run_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    """Who may rename what lies in the run root can put another run directory in its place."""
+    path = add(tmp_path / "run")
+    submitted(path, "7")
+    run = registry.find(job, os.environ, tmp_path)
+    registry.need_run(run)
+    assert "replaced" not in jobs.view(run).reason
+    submitted(path, "8")
+    replaced = f"the run directory of job 7 was replaced: {path} is that of job 8"
+    made = Job(run)
+    for ask in (made.status, made.wait, made.logs, lambda: registry.need_run(run)):
+        with pytest.raises(ReplacedError) as caught:
+            ask()
+        assert caught.value.what == replaced
+        assert (caught.value.exit_code, str(tmp_path) in caught.value.hint) == (1, True)
+    (view,) = jobs.views(list(registry.runs(os.environ)))
+    assert (view.state, view.reason) == ("UNKNOWN", replaced)
+    submitted(path, "7")
+    monkeypatch.setattr(registry, "is_ours", lambda path: False)
+    monkeypatch.setattr(registry, "owner", lambda path: "bob")
+    with pytest.raises(ReplacedError) as caught:
+        made.status()
+    assert caught.value.what == f"the run directory of job 7 was replaced: {path} belongs to user bob"
+    # a path may be anybody's
+    registry.need_run(registry.find(str(path), os.environ, tmp_path))
+    assert Job(path).status().job_id == "7"
+
+
+def test_what_is_gone_is_not_called_replaced(tmp_path: Path) -> None:
+    (run,) = [entry.run(tmp_path / "gone") for entry in [Entry("slurm", "7", "digits", tmp_path)]]
+    registry.need_same(run)
+
+
+def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    class Scheduler:
+        def cancel(self, record: dict[str, str]) -> None:
+            told.append(record)
+
+    path = add(tmp_path / "run")
+    submitted(path, "8")
+    monkeypatch.setattr("gridtf.schedulers.get", lambda name: Scheduler())
+    with pytest.raises(ReplacedError) as caught:
+        Job(registry.find("7", os.environ, tmp_path)).cancel()
+    assert caught.value.what == "slurm was told to end job 7"
+    assert "was replaced" in caught.value.why
+    assert told == [{"scheduler": "slurm", "job_id": "7"}]
+    assert not RunDir(path).cancelled.exists()

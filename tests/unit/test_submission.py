@@ -116,7 +116,7 @@ def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Pa
     assert submitted["host"] == os.uname().nodename
     assert submitted.keys() == {"job_id", "scheduler", "name", "user", "host", "time", "command", "cluster"}
     assert submitted["command"] == ["sbatch", str(job.run.script)]
-    assert registry.find("train", os.environ, rough_path) == job.run_dir
+    assert registry.find("train", os.environ, rough_path).path == job.run_dir
 
 
 def test_two_submissions_at_the_same_moment_get_a_directory_each(
