@@ -36,8 +36,11 @@ def misspelt(text: str) -> Iterator[tuple[str, str]]:
 
     Others are the program's own, as in ``awk '{print}'``; all placeholders that can be mistaken have an underscore.
     """
+    joined = {name.replace("_", ""): name for name in NAMES if "_" in name}
     for name in _PLACEHOLDER.findall(text):
-        if "_" in name and name not in NAMES:
+        if name in joined:
+            yield name, joined[name]
+        elif "_" in name and name not in NAMES:
             from difflib import get_close_matches
 
             yield from ((name, near) for near in get_close_matches(name, NAMES, n=1, cutoff=_NEAR))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from gridtf import gpus, layout, procfs, recordtypes
-from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
+from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError, counted
 from gridtf.processes import signal_all
 from gridtf.rundir import Record, RunDir, open_log, read_record
 from gridtf.schedulers.agents import MINDER, fork_agent
@@ -173,7 +173,7 @@ class LocalScheduler:
     ) -> tuple[str, ...]:
         """Claim GPUs, waiting for other jobs to let theirs go. The walltime does not run meanwhile."""
         candidates = _candidates(wanted, present, environ)
-        owner = f"{spec.title}, job {os.getpid()}.{os.uname().nodename}"
+        owner = f"{spec.title}, job {self.identity(environ)['job_id']}"
         deadline = time.monotonic() + _LONGEST_WAIT
         left = 0  # of the walltime, in seconds
         while True:
@@ -184,7 +184,7 @@ class LocalScheduler:
                     signal.alarm(left)
                 return claim.gpus
             left = signal.alarm(0) or left
-            why = f"waiting for {wanted} GPUs, {claim.free} free; {'; '.join(claim.holders)}"
+            why = f"waiting for {counted(wanted, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
             if time.monotonic() > deadline:
                 raise PlacementError(f"gave up after {_LONGEST_WAIT / 3600:g} h of {why}")
             wait(why, 0.5 + random.random() / 2)
@@ -210,7 +210,8 @@ class LocalScheduler:
         return ""
 
     def suspended(self, environ: Mapping[str, str]) -> bool:
-        return procfs.stopped(os.getppid())  # the launcher, by Ctrl-Z in its terminal
+        # the launcher, by Ctrl-Z in its terminal; a job that was submitted has none
+        return not self._minder and procfs.stopped(os.getppid())
 
 
 def _gpus_wanted(spec: JobSpec, present: int) -> int:

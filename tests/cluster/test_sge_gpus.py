@@ -58,7 +58,7 @@ def test_two_jobs_share_no_gpu_and_one_that_is_killed_leaves_its_own(sge: Bed) -
     assert set(gpus(first)) == {"n1", "n2"}
 
     third = folder.qsub(script, "-pe", "one", "2", *HOSTS)
-    third.until(lambda: "waiting for 1 GPUs, 0 free" in third.output, "it waits")
+    third.until(lambda: "waiting for 1 GPU, 0 free" in third.output, "it waits")
     assert f"job {first.id}" in third.output
     record = read_record(folder.runs(first.id)[0].attempt(1).state / "@n2.json")
     assert record is not None

@@ -172,7 +172,7 @@ def test_a_job_that_outlives_its_run_directory_is_told_so(here: Path) -> None:
     job = submit(*TWO, *PRINTS)
     call("wait", job["job_id"])
     Path(job["run_dir"]).rename(here / "moved")
-    done = call("status", job["job_id"], code=2)
+    done = call("status", job["job_id"], code=1)
     assert f"(job {job['job_id']}) is gone: {job['run_dir']}" in done.stderr
     assert as_json("list") == []
     assert status("moved")["state"] == "COMPLETED"

@@ -49,7 +49,7 @@ def test_two_jobs_get_different_gpus_and_a_third_waits_for_a_killed_one(on_gpus:
         lambda: "free" in str(_launcher(third).get("detail")) and _launcher(third), "the third to say it waits"
     )
     assert detail["phase"] == "allocating"
-    assert "waiting for 1 GPUs, 0 free" in detail["detail"]
+    assert "waiting for 1 GPU, 0 free" in detail["detail"]
     assert "first, job" in detail["detail"]
     assert "second, job" in detail["detail"]
 

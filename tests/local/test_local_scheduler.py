@@ -67,8 +67,7 @@ def test_a_set_up_that_fails_leaves_nobody(here: Path) -> None:
     call("wait", job["job_id"], code=1)
     view = status(job["job_id"])
     assert view["state"] == "FAILED"
-    assert "before the launcher began" in view["reason"]
-    assert "the job script ended with exit code 1" in view["reason"]
+    assert "set-up line 4 (--setup) failed with exit code 1" in view["reason"]
     log = RunDir(job["run_dir"]).log.read_text()
     assert re.search(r"set-up line \d+ \(--setup\) failed with exit code 1: line \d+ of the job script\n", log)
     assert gone(*daemons())
@@ -90,6 +89,22 @@ def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
     assert "the job script was killed by SIGKILL" in view["reason"]
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
     assert gone(*daemons())
+
+
+def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
+    """By Ctrl-Z that is meant, but a job that was submitted has no terminal."""
+    job = submit("--heartbeat-timeout", "2", *TWO, *SLEEPS)
+    running(job["job_id"])
+    attempt = RunDir(job["run_dir"]).latest()
+    assert attempt is not None
+    launcher = read_record(attempt.launcher)
+    assert launcher is not None
+    os.kill(launcher["pid"], signal.SIGSTOP)
+    call("wait", job["job_id"], code=1)
+    view = status(job["job_id"])
+    assert view["state"] == "FAILED"
+    assert "stood still for" in view["reason"]
+    assert gone(launcher["pid"])
 
 
 def test_the_minder_is_killed(here: Path) -> None:

@@ -295,6 +295,7 @@ def test_every_placeholder_has_a_value(plan: TaskPlan) -> None:
         ("{worker_host}", [("worker_host", "worker_hosts")]),
         ("{out_dir}/{task_type}", [("out_dir", "output_dir")]),
         ("{master_adr}", [("master_adr", "master_addr")]),
+        ("{taskindex}{workerhosts}", [("taskindex", "task_index"), ("workerhosts", "worker_hosts")]),
     ],
 )
 def test_what_is_almost_a_placeholder(text: str, meant: list[tuple[str, str]]) -> None:

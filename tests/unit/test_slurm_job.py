@@ -91,6 +91,12 @@ def test_fewer_gpus_than_asked_for() -> None:
         hosts(BATCH, gpus_per_node=1)
 
 
+def test_fewer_nodes_than_asked_for() -> None:
+    with pytest.raises(PlacementError, match=r"9 nodes are asked for, this job has \d: n1, n2"):
+        hosts(BATCH, nodes=9)
+    assert hosts(BATCH, nodes="1-9")
+
+
 def test_more_tasks_a_node_than_it_has_gpus_are_refused_as_before_a_submission() -> None:
     four = {**BATCH, "SLURM_GPUS_PER_NODE": "4"}
     with pytest.raises(PlacementError, match="16 tasks x 1 GPUs need more than this job has on n1, 4"):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from gridtf import gpus
-from gridtf.errors import PlacementError, SchedulerError
+from gridtf.errors import PlacementError, SchedulerError, counted
 from gridtf.schedulers.base import Wait
 from gridtf.spec import JobSpec
 
@@ -121,7 +121,7 @@ def _claim(
         claim = gpus.claim(count, gpus.idle_first(present), owner, environ)
         if isinstance(claim, gpus.Claim):
             return claim
-        why = f"waiting for {count} GPUs, {claim.free} free; {'; '.join(claim.holders)}"
+        why = f"waiting for {counted(count, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
         if time.monotonic() > deadline:
             raise PlacementError(
                 f"{count} GPUs are needed on host {host}, {claim.free} of its {len(present)} are free",

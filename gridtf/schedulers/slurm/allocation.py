@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gridtf import layout
-from gridtf.errors import PlacementError, SchedulerError
+from gridtf.errors import PlacementError, SchedulerError, counted, some
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.schedulers.common import whole
 from gridtf.schedulers.slurm.hostlist import counts, expand
@@ -52,6 +52,12 @@ def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpe
         raise SchedulerError(
             f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
             hint="is this inside a job script, or an salloc?",
+        )
+    fewest = spec.node_range[0] if spec.node_range and not component else 1
+    if fewest > len(names):
+        raise PlacementError(
+            f"{counted(fewest, 'node')} are asked for, this job has {len(names)}: {some(names)}",
+            hint="leave --nodes out, or ask sbatch or salloc for as many",
         )
     gpus = {} if component else _gpus(environ, suffix, names, ask_gpus)  # elsewhere are those that take none
     short = [name for name in names if gpus.get(name, 0) < (spec.gpus_per_node or 0)]
