@@ -235,6 +235,7 @@ SWAP = """
 import json, os, sys
 from pathlib import Path
 from gridtf import procfs
+os.umask(0o022)
 run = Path(sys.argv[1])
 run.rename(run.with_name("taken"))
 for folder in (run / "output", run / "attempt-1" / "logs"):
@@ -242,7 +243,7 @@ for folder in (run / "output", run / "attempt-1" / "logs"):
 told = dict(scheduler="local", job_id=sys.argv[2], name="sw", host=os.uname().nodename, pid=4194303, start=1)
 (run / "job.json").write_text("{}")
 (run / "submitted.json").write_text(json.dumps({**told, "boot": procfs.boot_id(), "ended": str(run / "ended.json")}))
-(run / "ended.json").write_text(json.dumps(dict(exit=0, signal=None, told=None)))
+(run / "ended.json").write_text(json.dumps(dict(exit=0, signal=None, told=None, error=None)))
 """
 
 
@@ -253,6 +254,7 @@ def test_a_run_directory_that_a_stranger_has_put_there_is_not_told_as_one_s_own(
     done = strangers.gridtf("submit", "--name", "sw", "--", "sleep", "600", cwd=group)
     assert done.code == 0, done.err
     (run,) = root.iterdir()
+    until(lambda: list((run / "attempt-1" / "logs").glob("worker-0.log")), "the start of the tasks")
     job = json.loads((run / "submitted.json").read_text())["job_id"]
     strangers.bob(SWAP, run, job, cwd=group)  # even with alice's own job id
     replaced = f"the run directory of job {job} was replaced: {run} belongs to user {BOB}"
@@ -268,7 +270,8 @@ def test_a_run_directory_that_a_stranger_has_put_there_is_not_told_as_one_s_own(
     assert f"local job {job} can only be cancelled through its run directory" in done.err
     assert replaced in done.err
     assert "had ended already" not in done.err
-    assert "COMPLETED" in strangers.gridtf("status", run, cwd=group).out  # a path may be anybody's
+    done = strangers.gridtf("status", run, cwd=group)  # a path may be anybody's
+    assert (done.code, "COMPLETED" in done.out) == (0, True), done.out + done.err
     shutil.rmtree(run)
     (root / "taken").rename(run)
     assert strangers.gridtf("cancel", "sw", cwd=group).code == 0
