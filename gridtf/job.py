@@ -164,9 +164,10 @@ class Job:
         """What the tasks have printed so far, each line with its task's name, or what one task has.
 
         task: such as ``worker:0``, or ``job`` for the job script's own log. tail: the last lines of each log. Raises
-        NotFoundError for a task that is not there.
+        NotFoundError for a task that is not there, and for a job array, whose elements have logs of their own.
         """
         registry.need_run(self.run)
+        registry.need_one_job(self.run, "logs")
         text = "".join(logs.read(self.run, [task] if task else None, tail))
         return text.encode(errors="surrogateescape").decode(errors="replace")
 

@@ -145,6 +145,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def killed_by(number: int) -> str:
+    """``killed by SIGTERM``; of SIGKILL also who may have sent it."""
+    words = f"killed by {signal_name(number)}"
+    return f"{words}: by somebody, or by the kernel because memory ran out" if number == signal.SIGKILL else words
+
+
 def childless() -> bool:
     """Whether nothing lives below this process. A subreaper without children has no descendants either, and this the
     kernel says in one step, where a walk through /proc can miss whoever forks meanwhile."""

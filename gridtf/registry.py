@@ -165,6 +165,16 @@ def need_same(run: RunDir) -> None:
     )
 
 
+def need_one_job(run: RunDir, command: str) -> None:
+    """Raises NotFoundError for a job array: what this command shows, each of its elements has for itself."""
+    if elements := names(run.elements):
+        first = min(elements, key=lambda name: (len(name), name))
+        raise NotFoundError(
+            f"{run.path} is an array of {len(elements)} jobs, each with logs and an output of its own",
+            hint=f"one element: gridtf {command} {run.elements / first}",
+        )
+
+
 def _is_left(path: Path) -> bool:
     try:
         return is_run(path)

@@ -447,11 +447,25 @@ def _closed(path: Path) -> str:
     return ""
 
 
+def _closed_to_us(path: Path) -> str:
+    """What to do where something cannot be written because a folder of ours is closed; empty if none is."""
+    for place in path.parents:
+        try:
+            status = place.stat()
+        except OSError:
+            continue
+        closed = status.st_uid == os.geteuid() and status.st_mode & 0o300 != 0o300
+        return f"it is yours: chmod u+rwX {place}" if closed else ""
+    return ""
+
+
 def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
     """The error of something in a run directory that could not be done, with what to do about it."""
     hint = _HINTS.get(error.errno or 0, "")
     if verb in ("list", "read"):
         hint = _closed(path) if isinstance(error, PermissionError) else ""
+    elif error.errno == errno.EACCES:
+        hint = _closed_to_us(path) or hint
     problem = RunDirError(f"cannot {verb} {path}: {error.strerror or error}", hint=hint)
     problem.number = error.errno
     return problem

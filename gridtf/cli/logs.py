@@ -30,6 +30,7 @@ def run(arguments: Namespace) -> int:
 
     run = find_job(arguments).run
     registry.need_run(run)
+    registry.need_one_job(run, "logs")
     if arguments.follow:
         ending = jobs.ending(run)
 

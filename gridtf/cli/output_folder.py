@@ -23,6 +23,7 @@ def run(arguments: Namespace) -> int:
 
     job = find_job(arguments)
     registry.need_run(job.run)
+    registry.need_one_job(job.run, "output")
     folder = job.run.output
     if not folder.is_dir():
         raise NotFoundError(f"job {job.name} has no output: there is no {folder}")

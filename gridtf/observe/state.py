@@ -27,6 +27,7 @@ from gridtf.tail import last_lines
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
+_KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's word
 STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
 # Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
 _GIVEN_UP = 3600.0
@@ -107,6 +108,8 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
     view = decide(run, records, queue, now)
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
+        if not tail:  # nobody is sent there
+            return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
         if view.state == FAILED and records.launcher is None and (why := _why_set_up_failed(tail)):
             view = replace(view, reason=why, unexplained=False)
         host = (records.launcher or {}).get("host")
@@ -174,8 +177,9 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         return _Standing(
             queue.state, queue.reason or ("the job script is setting up" if queue.state == RUNNING else "")
         )
-    if abs(_age(records.launcher, now)) > 2 * _patience(records):
-        detail = f"the launcher is silent: {_last_sign(records.launcher, now)}"
+    if abs(_age(records.launcher, now)) > _patience(records):
+        one_clock = (records.submitted or {}).get("scheduler") == "local"  # which tells only of its own host's jobs
+        detail = f"the launcher is silent: {_last_sign(records.launcher, now, one_clock=one_clock)}"
     else:
         detail = str(records.launcher.get("detail", ""))
     return _Standing(queue.state, "; ".join(filter(None, (queue.reason, detail))))
@@ -213,6 +217,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     """The job has ended, and its launcher has not said how."""
     launcher, cancelled = records.launcher, records.cancelled
     hint = f"see {run.log}" if records.has_log else ""
+    killed = None
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # it writes that after the verdict, which this host's file system just does not show yet
         return _Standing(RUNNING, "has ended; this host does not see the verdict yet")
@@ -230,8 +235,8 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         said = f"{queue.state} {queue.reason}" if queue.reason.startswith("by ") else queue.reason
         return _Standing(queue.state, f"{said} during the set-up", hint)
     if launcher:
-        by_itself = queue.state in ENDED and "exit code" in queue.reason
-        ended = f"the launcher on {launcher.get('host')} {'ended' if by_itself else 'was killed'}"
+        killed = _KILLED.search(queue.reason) if queue.state in ENDED else None
+        ended = f"the launcher on {launcher.get('host')} {f'was {killed[0]}' if killed else 'ended'}"
         what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
     elif records.has_log:
         what = "the job script ended before the launcher began"
@@ -239,7 +244,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         what = "it has left nothing in the run directory"
         hint = "do the hosts see that folder? if not, choose a shared one with --run-dir or --run-root"
     reason = f"ended without a verdict: {what}"
-    if queue.state in ENDED:
+    if queue.state in ENDED and not killed:
         reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
     state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
     return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
@@ -329,11 +334,13 @@ def _patience(records: Records) -> float:
     return 2 * float(spec.get("heartbeat_timeout", JobSpec.heartbeat_timeout))
 
 
-def _last_sign(launcher: Record, now: float) -> str:
+def _last_sign(launcher: Record, now: float, *, one_clock: bool = False) -> str:
+    """one_clock: the launcher's host is this one."""
     minutes = int(_age(launcher, now) // 60)
     if minutes < 0:
         return f"the clock of {launcher.get('host')} is ahead of this host's: no telling how old its last word is"
-    return f"last sign of life from {launcher.get('host')} about {minutes} min ago, if the clocks agree"
+    words = f"last sign of life from {launcher.get('host')} about {minutes} min ago"
+    return words if one_clock else f"{words}, if the clocks agree"
 
 
 def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gridtf import gpus, layout, procfs, recordtypes
 from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError, counted
-from gridtf.processes import signal_all
+from gridtf.processes import killed_by, signal_all
 from gridtf.rundir import Record, RunDir, open_log, read_record
 from gridtf.schedulers.agents import MINDER, fork_agent
 from gridtf.schedulers.base import (
@@ -294,7 +294,9 @@ def _ended(end: Record) -> JobStatus:
     if end.get("signal") == "SIGALRM":
         return JobStatus(TIMEOUT, "the walltime is over")
     if end.get("signal"):
-        return JobStatus(FAILED, f"the job script was killed by {end['signal']}")
+        number = getattr(signal, str(end["signal"]), None)
+        how = killed_by(number) if number else f"killed by {end['signal']}"
+        return JobStatus(FAILED, f"the job script was {how}")
     return JobStatus(
         COMPLETED if end.get("exit") == 0 else FAILED, f"the job script ended with exit code {end['exit']}"
     )

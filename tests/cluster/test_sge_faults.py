@@ -91,7 +91,7 @@ def test_qdel_of_a_script_that_gets_no_warning(sge: Bed) -> None:
     job = by_hand(sge)
     sge.run("login", "qdel", job.id)
     nobody_left(sge)
-    told_by_status(job, "FAILED", f"{KILLED}; the scheduler says FAILED", "killed by SIGKILL: by qdel")
+    told_by_status(job, "FAILED", f"{KILLED} by SIGKILL: by qdel")
 
 
 def test_qdel_of_a_script_by_hand_that_asks_for_a_warning(sge: Bed) -> None:
@@ -127,7 +127,7 @@ def test_walltime_of_the_queue(sge: Bed) -> None:
 def test_walltime_of_a_script_that_gets_no_warning(sge: Bed) -> None:
     job = by_hand(sge, "-l", "h_rt=6")
     nobody_left(sge)
-    told_by_status(job, "TIMEOUT", KILLED, "h_rt")
+    told_by_status(job, "TIMEOUT", "the launcher on n1 ended; the scheduler says TIMEOUT, the walltime is over (h_rt")
 
 
 def test_killed_while_it_ends_its_tasks(sge: Bed) -> None:
@@ -249,7 +249,7 @@ def test_the_launcher_is_killed(sge: Bed) -> None:
     job = started(sge, command=STUBBORN)
     kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
     nobody_left(sge, seconds=SOON)
-    told_by_status(job, "FAILED", f"{KILLED}; the scheduler says FAILED")
+    told_by_status(job, "FAILED", f"{KILLED} by SIGKILL")
     assert job.status()["exit_code"] != 0
 
 

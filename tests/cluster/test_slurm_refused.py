@@ -238,6 +238,6 @@ def test_slurm_has_forgotten_it() -> None:
         assert (good.status()["state"], bad.status()["state"]) == ("COMPLETED", "FAILED")
         view = killed.status()
         assert view["state"] == "FAILED"
-        assert "ended without a verdict: the launcher on n1 was killed" in view["reason"]
+        assert "ended without a verdict: the launcher on n1 ended" in view["reason"]
         assert killed.gridtf("wait", check=False).returncode == 1
         assert "had ended already" in killed.gridtf("cancel").stderr

@@ -16,6 +16,7 @@ import pytest
 
 import gridtf
 from gridtf import submission
+from gridtf.cli import main
 from gridtf.errors import GridtfError, MaybeSubmittedError, NotFoundError, RunDirError, SpecError
 from gridtf.job import Job
 from gridtf.observe import jobs as observe
@@ -186,6 +187,21 @@ def test_who_waits_for_a_job_without_a_verdict_waits_for_its_accounting_as_well(
     fake.accounting_delay = 20.0
     assert job.wait().state == FAILED
     assert now[0] == 0.0  # the script itself has said why
+
+
+def test_an_array_has_no_logs_and_no_output_of_its_own(
+    fake: FakeScheduler, rough_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = submission.submit(RUNS)
+    for number in ("10", "3"):
+        (job.run.elements / number).mkdir(parents=True)
+    with pytest.raises(NotFoundError, match="is an array of 2 jobs"):
+        job.logs()
+    for words in (["logs"], ["logs", "--task", "worker:0"], ["output"]):
+        assert main([*words, job.id]) == 2
+        said = capfd.readouterr().err
+        assert "is an array of 2 jobs, each with logs and an output of its own" in said
+        assert f"one element: gridtf {words[0]} {job.run.elements / '3'}" in said
 
 
 def test_a_job_with_a_verdict_that_its_scheduler_still_has_is_cancelled(fake: FakeScheduler, rough_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_task_that_had_failed_before_the_launcher_was_killed_is_named_first() 
     stop = {"nonce": NONCE, "state": FAILED, "reason": "worker:1 on h1: killed by SIGKILL", "task": "worker:1"}
     seen = decide(RUN, records(stop=stop), JobStatus(FAILED, "by hand"), NOW)
     assert seen.reason == (
-        "ended without a verdict: worker:1 on h1: killed by SIGKILL; then the launcher on h0 was killed; "
+        "ended without a verdict: worker:1 on h1: killed by SIGKILL; then the launcher on h0 ended; "
         "the scheduler says FAILED, by hand"
     )
 
@@ -133,7 +133,7 @@ def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dic
     assert seen.state == FAILED
     assert seen.reason.startswith("ended without a verdict: ")
     has_launcher = bool(values.get("launcher", True))
-    assert ("the launcher on h0 was killed" in seen.reason) == has_launcher
+    assert ("the launcher on h0 ended" in seen.reason) == has_launcher
     assert ("it has left nothing in the run directory" in seen.reason) == (not has_launcher)
     begun = view(queue, **{**values, "has_log": True})
     if not has_launcher:
@@ -511,9 +511,26 @@ def test_who_ended_the_set_up_is_the_whole_reason(said: JobStatus, reason: str) 
 
 def test_a_launcher_that_ended_by_itself_was_not_killed() -> None:
     assert "the launcher on h0 ended; the sch" in view(JobStatus(FAILED, "its script ended with exit code 1")).reason
-    assert (
-        "the launcher on h0 was killed; the sch" in view(JobStatus(FAILED, "its script was killed by SIGKILL")).reason
-    )
+    assert view(GONE).reason == "ended without a verdict: the launcher on h0 ended"
+    killed = view(JobStatus(FAILED, "its script was killed by SIGKILL: by somebody")).reason
+    assert killed == "ended without a verdict: the launcher on h0 was killed by SIGKILL: by somebody"
+
+
+def test_nobody_is_sent_to_a_log_without_a_line(run: RunDir) -> None:
+    attempt(run, plan=plan(), launcher=launcher())
+    for printed, hint in (("", ""), ("cannot list it\n", f"see {run.log}")):
+        run.log.write_text(printed)
+        seen = seen_in(run, GONE)
+        assert (seen.state, seen.hint, seen.cause is not None) == (FAILED, hint, bool(printed))
+
+
+def test_silence_is_told_after_twice_the_heartbeat_timeout_and_one_machine_has_one_clock() -> None:
+    one = {"heartbeat_timeout": 100.0}
+    for scheduler, words in (("slurm", "about 3 min ago, if the clocks agree"), ("local", "about 3 min ago")):
+        values = {"plan": {**plan(), "spec": one}, "submitted": {**SUBMITTED, "scheduler": scheduler}}
+        assert view(JobStatus(RUNNING), **values, launcher=launcher(age=199)).reason == "3 tasks"
+        seen = view(JobStatus(RUNNING), **values, launcher=launcher(age=201))
+        assert seen.reason == f"the launcher is silent: last sign of life from h0 {words}"
 
 
 @pytest.mark.parametrize(

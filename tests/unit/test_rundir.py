@@ -179,6 +179,17 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     )
 
 
+def test_a_folder_of_ours_that_was_closed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    monkeypatch.setattr(os, "open", fails_with(errno.EACCES))
+    for mode, hint in ((0o000, f"it is yours: chmod u+rwX {folder}"), (0o700, "choose a folder of yours")):
+        folder.chmod(mode)
+        with pytest.raises(RunDirError) as caught:
+            write_record(folder / "ended.json", {})
+        assert caught.value.hint.startswith(hint)
+
+
 # --- reading
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from signal import NSIG, SIGKILL
+from signal import NSIG
 
-from gridtf.processes import signal_name
+from gridtf.processes import killed_by
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -126,11 +126,6 @@ def ours(state: str) -> tuple[str, str]:
     return found, (more if found == CANCELLED else words)
 
 
-def _killed_by(number: int) -> str:
-    words = f"its script was killed by {signal_name(number)}"
-    return f"{words}: by somebody, or by the kernel because memory ran out" if number == SIGKILL else words
-
-
 def why_pending(reason: str, start: str) -> str:
     """Why a job waits, and when Slurm expects it to start.
 
@@ -151,11 +146,11 @@ def why_ended(reason: str, exit_code: str = "") -> str:
         return ""
     signal = re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII)
     if signal:
-        return _killed_by(int(signal[1]))
+        return f"its script was {killed_by(int(signal[1]))}"
     if reason == LAUNCH_FAILURE:
         number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII)
         if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
-            return _killed_by(int(number[1]))
+            return f"its script was {killed_by(int(number[1]))}"
         return "Slurm could not start its script: a working directory or a log file that its node lacks?"
     if reason in _WAITS:
         return f"while it waited ({reason})"
