@@ -196,7 +196,8 @@ def test_processes_that_join_do_not_meet_in_somebody_else_s_folder(strangers: St
     strangers.bob(OPENED, run, cwd=place)
     for rank, refused in ((0, f"{run.parent} is no safe place for a run"), (1, f"opened.json belongs to user {BOB}")):
         script = (
-            f"source {shlex.quote(str(ROOT))}/scripts/gridtf-bootstrap.sh; export RANK={rank} WORLD_SIZE=2 GRIDTF_JOB_ID=run-1; "
+            f"source {shlex.quote(str(ROOT))}/scripts/gridtf-bootstrap.sh; "
+            f"export RANK={rank} WORLD_SIZE=2 GRIDTF_JOB_ID=run-1; "
             "gridtf_join --name digits --start-timeout 20 && echo joined"
         )
         done = strangers.run(ALICE, ["env", f"GRIDTF_PYTHON={sys.executable}", "bash", "-c", script], place)
