@@ -191,7 +191,9 @@ def test_a_task_killed_on_another_host(sge: Bed) -> None:
 
 
 def test_a_task_that_crashes_does_not_take_the_job_along(sge: Bed) -> None:
-    command = "[ $RANK != 2 ] || kill -SEGV $$; trap 'echo told; sleep 1; echo saved; exit 0' TERM; sleep 300 & wait"
+    crash = "until [ $(ls $OUTPUT_DIR | wc -l) = 3 ]; do sleep 0.1; done; kill -SEGV $$"  # once the others are ready
+    ready = "trap 'echo told; sleep 1; echo saved; exit 0' TERM; touch $OUTPUT_DIR/$RANK; sleep 300 & wait"
+    command = f"[ $RANK != 2 ] || {{ {crash}; }}; {ready}"
     job = started(sge, "--kill-grace", "4", command=command, running=False)
     ended(job, "FAILED", "worker:2 on n3: killed by SIGSEGV")
     assert all("saved" in job.logs()[f"worker-{index}"] for index in (0, 1, 3))  # they were not killed by Grid Engine
