@@ -12,7 +12,7 @@ import pytest
 from gridtf.errors import SchedulerError
 from gridtf.job import Job
 from gridtf.procfs import descendants
-from gridtf.rundir import RunDir, read_record
+from gridtf.rundir import Record, RunDir, read_record
 from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
 from tests.support.jobs import gone, until
 
@@ -31,6 +31,15 @@ def daemons() -> list[int]:
     """The pids of what DAEMONS has left behind."""
     files = [Path("daemon.pid"), Path("stubborn.pid")]
     return [int(until(lambda file=file: file.exists() and file.read_text().strip(), str(file))) for file in files]
+
+
+def launcher_of(job: Record) -> int:
+    """The pid of the launcher of a job that runs."""
+    attempt = RunDir(job["run_dir"]).latest()
+    assert attempt is not None
+    launcher = read_record(attempt.launcher)
+    assert launcher is not None
+    return int(launcher["pid"])
 
 
 def test_cancelling_during_the_set_up(here: Path) -> None:
@@ -76,11 +85,8 @@ def test_a_set_up_that_fails_leaves_nobody(here: Path) -> None:
 def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
     job = submit("--kill-grace", "1", *DAEMONS, *TWO, *SLEEPS)
     running(job["job_id"])
-    attempt = RunDir(job["run_dir"]).latest()
-    assert attempt is not None
-    launcher = read_record(attempt.launcher)
-    assert launcher is not None
-    os.kill(launcher["pid"], signal.SIGKILL)
+    launcher = launcher_of(job)
+    os.kill(launcher, signal.SIGKILL)
     call("wait", job["job_id"], code=1)
     view = status(job["job_id"])
     assert view["state"] == "FAILED"
@@ -94,16 +100,13 @@ def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
     """By Ctrl-Z that is meant, but a job that was submitted has no terminal."""
     job = submit("--heartbeat-timeout", "2", *TWO, *SLEEPS)
     running(job["job_id"])
-    attempt = RunDir(job["run_dir"]).latest()
-    assert attempt is not None
-    launcher = read_record(attempt.launcher)
-    assert launcher is not None
-    os.kill(launcher["pid"], signal.SIGSTOP)
+    launcher = launcher_of(job)
+    os.kill(launcher, signal.SIGSTOP)
     call("wait", job["job_id"], code=1)
     view = status(job["job_id"])
     assert view["state"] == "FAILED"
     assert "stood still for" in view["reason"]
-    assert gone(launcher["pid"])
+    assert gone(launcher)
 
 
 def test_the_minder_is_killed(here: Path) -> None:
