@@ -7,12 +7,12 @@ imports TensorFlow.
 __version__ = "0.1.0"
 
 _HOME = {
-    "JobSpec": "gridtf.spec",
-    "TaskSpec": "gridtf.spec",
+    "JobSpec": "gridtf.jobspec.spec",
+    "TaskSpec": "gridtf.jobspec.spec",
     "GridtfError": "gridtf.errors",
-    "Job": "gridtf.job",
-    "find": "gridtf.job",
-    "submit": "gridtf.submission",
+    "Job": "gridtf.login.job",
+    "find": "gridtf.login.job",
+    "submit": "gridtf.login.submission",
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
 }
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from gridtf import training
     from gridtf.contract import Task, task
     from gridtf.errors import GridtfError
-    from gridtf.job import Job, find
-    from gridtf.spec import JobSpec, TaskSpec
-    from gridtf.submission import submit
+    from gridtf.jobspec.spec import JobSpec, TaskSpec
+    from gridtf.login.job import Job, find
+    from gridtf.login.submission import submit
 else:  # a type checker that saw this would take any name for one of ours
 
     def __getattr__(name: str) -> object:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gridtf import recordtypes
 from gridtf.errors import GridtfError
-from gridtf.roles import LEADERS
-from gridtf.rundir import read_record
+from gridtf.jobspec.tasktypes import LEADERS
+from gridtf.run import recordtypes
+from gridtf.run.rundir import read_record
 
 RUN_DIR = "GRIDTF_RUN_DIR"
 JOB_ID = "GRIDTF_JOB_ID"

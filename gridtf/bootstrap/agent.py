@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridtf import __version__, processes, procfs, recordtypes, schedulers
+from gridtf import __version__, schedulers
 from gridtf.bootstrap import environment, rendezvous, sent, stalled
 from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_WRITE, NoLauncherError, NoRunDirError
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, next_look
@@ -21,7 +21,9 @@ from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.rundir import Attempt, Record, RunDir, names, read_record, write_record
+from gridtf.host import processes, procfs
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, Record, RunDir, names, read_record, write_record
 from gridtf.schedulers.agents import SENT, TOLD
 from gridtf.schedulers.base import Scheduler
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from gridtf.bootstrap import sent
-from gridtf.rundir import Attempt
+from gridtf.run.rundir import Attempt
 from gridtf.schedulers.base import AgentCall
 
 # Our own sys.path instead of site's search for it, and no garbage collection while modules are loaded.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gridtf import contract, gpus
+from gridtf import contract
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import Rendezvous
-from gridtf.placeholders import fill
-from gridtf.roles import TASK_TYPES
-from gridtf.units import LONGEST_VARIABLE
+from gridtf.host import gpus
+from gridtf.jobspec.placeholders import fill
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.units import LONGEST_VARIABLE
 
 # Read by gRPC, which TensorFlow talks with.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gridtf import processes
 from gridtf.errors import RunDirError
-from gridtf.rundir import Record, may_pass, write_record
+from gridtf.host import processes
+from gridtf.run.rundir import Record, may_pass, write_record
 
 _FASTEST = 1.0
 _SLOWEST = 10.0

@@ -6,14 +6,14 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
-from gridtf import recordtypes
 from gridtf.bootstrap.exits import EXITS, NO_LAUNCHER
 from gridtf.bootstrap.heartbeat import Patience, Watch, interval
 from gridtf.errors import GridtfError, HostLostError, ToldToEndError, some, were
-from gridtf.processes import signal_name, wait_for_signal
-from gridtf.rundir import Attempt, Record, names, read_record
+from gridtf.host.processes import signal_name, wait_for_signal
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, Record, names, read_record
+from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import AgentEnd, AgentHandle
-from gridtf.tail import last_lines
 
 # What one scheduler tells several processes it tells them within this, in seconds.
 _A_MOMENT = 2.0

@@ -18,15 +18,19 @@ import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import gpus, layout, procfs, recordtypes, schedulers
+from gridtf import schedulers
 from gridtf.bootstrap import environment, keeper, rendezvous
 from gridtf.bootstrap.members import Member, at_home, check_addresses, member_of, roster, split_gpus
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError, some
-from gridtf.processes import die_with_parent, tell
-from gridtf.rundir import (
+from gridtf.host import gpus, procfs
+from gridtf.host.processes import die_with_parent, tell
+from gridtf.jobspec import layout
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import recordtypes
+from gridtf.run.rundir import (
     JOINED,
     OPENED,
     RUN_ROOT,
@@ -42,14 +46,13 @@ from gridtf.rundir import (
     shown,
     write_record,
 )
-from gridtf.spec import JobSpec
 
 _LEADER = "rank-0"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Join, leave a keeper behind, and print the contract as shell code."""
-    from gridtf import config
+    from gridtf.jobspec import config
 
     gc.enable()  # see gridtf-bootstrap.sh
     if len(argv) < 2 or argv[0] != "--parent":

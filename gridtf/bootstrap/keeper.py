@@ -11,15 +11,15 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from gridtf import procfs
 from gridtf.bootstrap.heartbeat import Heartbeat
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.bootstrap.supervisor import COMPLETED, FAILED
 from gridtf.errors import GridtfError
-from gridtf.processes import signal_name
-from gridtf.rundir import Record
+from gridtf.host import procfs
+from gridtf.host.processes import signal_name
+from gridtf.run.rundir import Record
 
 _LONGEST_LOOK = 1.0
 _REAPED_WITHIN = 5.0  # seconds that the parent of a task may take to notice its end; until then nobody else knows it

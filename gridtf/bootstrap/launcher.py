@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import processes, procfs, recordtypes
 from gridtf.bootstrap import verdict
 from gridtf.bootstrap.call import agent_call
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, next_look
@@ -24,7 +23,10 @@ from gridtf.bootstrap.hosts import AgentEndedError, Hosts, UnheardError, look_ag
 from gridtf.bootstrap.limits import need_open_files
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError, counted, some
-from gridtf.rundir import Record, RunDir, make_folder, read_record, write_record
+from gridtf.host import processes, procfs
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Record, RunDir, make_folder, read_record, write_record
 from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -36,7 +38,6 @@ from gridtf.schedulers.base import (
     Allocation,
     Scheduler,
 )
-from gridtf.spec import JobSpec
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask

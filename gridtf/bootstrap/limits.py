@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from gridtf import processes
 from gridtf.errors import GridtfError
+from gridtf.host import processes
 
 _OWN = 32  # what Python, srun or qrsh have open themselves
 

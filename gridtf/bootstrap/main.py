@@ -12,10 +12,12 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import contract, recordtypes, schedulers
+from gridtf import contract, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
-from gridtf.processes import tell
-from gridtf.rundir import (
+from gridtf.host.processes import tell
+from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.run import recordtypes
+from gridtf.run.rundir import (
     BY_HAND,
     RUN_ROOT,
     Record,
@@ -26,11 +28,9 @@ from gridtf.rundir import (
     read_record,
     write_record,
 )
-from gridtf.spec import JobSpec
-from gridtf.validation import need_program
 
 if TYPE_CHECKING:
-    from gridtf.config import Configured
+    from gridtf.jobspec.config import Configured
 
 SPEC = "GRIDTF_SPEC"
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if verb == "exec":
             return launch(*_rendered(os.environ), os.environ)
         if verb == "run":
-            from gridtf import config
+            from gridtf.jobspec import config
 
             configured = config.from_arguments(rest, os.environ, Path.cwd())
             for note in configured.notes:
@@ -76,7 +76,7 @@ def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, 
 
 def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
     """gridtf_run and `gridtf run`: one attempt of what was asked for. Raises UsageError for what cannot be."""
-    from gridtf import config, precheck
+    from gridtf.jobspec import config, precheck
 
     spec = configured.spec
     here = Path.cwd()
@@ -183,7 +183,7 @@ def _describe(
     """For a job that `gridtf submit` did not make: what submit would have written."""
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
-    from gridtf import jobrecords
+    from gridtf.run import jobrecords
 
     # not its words, which job.json has as well: others may read this, and people give passwords with --env
     record = jobrecords.submitted(spec, identity["scheduler"], [BY_HAND], identity)

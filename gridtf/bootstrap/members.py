@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gridtf import layout
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.errors import PlacementError, RendezvousError, UsageError
-from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Record
+from gridtf.jobspec import layout
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.units import MOST
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.schedulers.common import whole
-from gridtf.spec import JobSpec
-from gridtf.units import MOST
 
 _RESTARTS = "SLURM_RESTART_COUNT"  # not set in a job that was never requeued
 # How starters of processes say rank and size, and what names the start; the innermost starter comes first. A batch

@@ -13,10 +13,10 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from gridtf import processes
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import RunDirError
-from gridtf.rundir import Record, RunDir, write_record
+from gridtf.host import processes
+from gridtf.run.rundir import Record, RunDir, write_record
 from gridtf.schedulers.agents import MINDER
 
 # The launcher ends its hosts first, then what is left: both have their limits, this is for one that keeps neither.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.supervisor import COMPLETED, FAILED, RUNNING
-from gridtf.roles import LEADERS, TASK_TYPES
-from gridtf.rundir import Record
+from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.run.rundir import Record
 
 TaskRecords = Mapping[str, Record]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gridtf import recordtypes
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import RendezvousError
-from gridtf.rundir import Attempt, Record, RunDir, need_kind, read_record, shown, write_record
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, Record, RunDir, need_kind, read_record, shown, write_record
 
 FORMAT = 1
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from gridtf import recordtypes
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import RendezvousError
-from gridtf.rundir import Attempt, Record, names, parsed, read_record, read_text, write_text
-from gridtf.units import LONGEST_VARIABLE
+from gridtf.jobspec.units import LONGEST_VARIABLE
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, Record, names, parsed, read_record, read_text, write_text
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from gridtf import recordtypes
-from gridtf.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
 
 # What every host says for itself: its name, its temporary folder, the queue instance, the GPUs that it grants.
 _OF_HOST = re.compile(

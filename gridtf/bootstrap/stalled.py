@@ -9,10 +9,10 @@ import contextlib
 import signal
 import time
 
-from gridtf import procfs
 from gridtf.errors import GridtfError
-from gridtf.processes import signal_all, tell
-from gridtf.rundir import Attempt, Record, names
+from gridtf.host import procfs
+from gridtf.host.processes import signal_all, tell
+from gridtf.run.rundir import Attempt, Record, names
 from gridtf.schedulers.base import FAILED
 
 

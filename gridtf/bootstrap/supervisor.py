@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from gridtf import processes, procfs
-from gridtf.rundir import Record, cannot, open_log
+from gridtf.host import processes, procfs
+from gridtf.run.rundir import Record, cannot, open_log
 
 _TOGETHER = 1.0  # seconds: what ends all processes of a job has reached them within this
 

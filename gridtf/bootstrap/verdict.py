@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gridtf.errors import some, were
-from gridtf.processes import signal_name
-from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Attempt, Record
+from gridtf.host.processes import signal_name
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.run.rundir import Attempt, Record
+from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY, RUNNING, TIMEOUT
-from gridtf.tail import last_lines
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
-    from gridtf.spec import JobSpec
+    from gridtf.jobspec.spec import JobSpec
 
 # What the last lines of a log say of the cause: a piece of the line -> what to do.
 _HINTS = (

@@ -12,12 +12,13 @@ import os
 import signal
 from collections.abc import Sequence
 
-from gridtf import processes, recordtypes
 from gridtf.bootstrap import agent
 from gridtf.bootstrap.exits import KILLED, LEFTOVERS
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import GridtfError, RunDirError, UsageError
-from gridtf.rundir import RunDir, read_record, write_record
+from gridtf.host import processes
+from gridtf.run import recordtypes
+from gridtf.run.rundir import RunDir, read_record, write_record
 from gridtf.schedulers.agents import fork_agent
 
 _GRACE = 5.0

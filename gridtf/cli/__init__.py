@@ -97,7 +97,7 @@ def _take_debug(words: list[str]) -> bool:
 
 def _tell(error: Exception) -> int:
     from gridtf.errors import GridtfError
-    from gridtf.terminal import plain
+    from gridtf.text import plain
 
     if isinstance(error, GridtfError):
         lines, code = [error.what, error.why, error.hint], error.exit_code

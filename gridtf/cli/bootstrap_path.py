@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import new_parser
+from gridtf.jobspec.arguments import Parser
 
 
 def parser(**more: Any) -> Parser:

@@ -6,14 +6,14 @@ import time
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 from gridtf.errors import ReplacedError
-from gridtf.terminal import plain
+from gridtf.jobspec.arguments import Parser
+from gridtf.text import plain
 
 if TYPE_CHECKING:
-    from gridtf.job import Job
+    from gridtf.login.job import Job
     from gridtf.observe.state import JobView
 
 

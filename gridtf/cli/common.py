@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from gridtf.arguments import Parser, split_command
 from gridtf.cli import COMMANDS, output
 from gridtf.errors import UsageError, nearest
+from gridtf.jobspec.arguments import Parser, split_command
 
 if TYPE_CHECKING:
-    from gridtf.config import Configured
-    from gridtf.job import Job
+    from gridtf.jobspec.config import Configured
+    from gridtf.login.job import Job
 
 
 class Command(Protocol):
@@ -76,7 +76,7 @@ def _jobs(prefix: str, **_: object) -> list[str]:
     """Names, ids and folders that begin so, for tab completion."""
     from argcomplete.completers import FilesCompleter
 
-    from gridtf import registry
+    from gridtf.run import registry
 
     words = [word for entry in registry.entries(os.environ) for word in (entry.name, entry.job_id)]
     folders = [path for path in FilesCompleter()(prefix) if path.endswith("/")]
@@ -85,15 +85,15 @@ def _jobs(prefix: str, **_: object) -> list[str]:
 
 def find_job(arguments: Namespace) -> Job:
     """The job that JOB means. Raises NotFoundError and RunDirError."""
-    from gridtf.job import find
+    from gridtf.login.job import find
 
     return find(arguments.job)
 
 
 def configured(arguments: Namespace) -> Configured:
     """The JobSpec of a command line of submit or render. Raises UsageError, RunDirError without a present folder."""
-    from gridtf.config import configure
-    from gridtf.rundir import here
+    from gridtf.jobspec.config import configure
+    from gridtf.run.rundir import here
 
     made = configure(arguments.jobfile, arguments.given, arguments.command, os.environ, here())
     for note in made.notes:

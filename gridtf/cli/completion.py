@@ -9,9 +9,9 @@ from argcomplete.completers import ChoicesCompleter, FilesCompleter
 from argcomplete.finders import CompletionFinder
 from argcomplete.shell_integration import shellcode
 
-from gridtf.arguments import Parser
 from gridtf.cli import COMMANDS, output
 from gridtf.cli.common import module, new_parser
+from gridtf.jobspec.arguments import Parser
 
 _FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # what stands for a path in the help
 

@@ -7,9 +7,9 @@ import os
 from argparse import Namespace
 from typing import Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import new_parser
+from gridtf.jobspec.arguments import Parser
 
 _SOME = 20
 
@@ -22,9 +22,9 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf import registry
     from gridtf.cli import show
     from gridtf.observe import jobs
+    from gridtf.run import registry
 
     found = registry.runs(os.environ)
     views = jobs.views(list(found if arguments.all else itertools.islice(found, _SOME)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
-from gridtf.terminal import log_line
+from gridtf.jobspec.arguments import Parser
+from gridtf.text import log_line
 
 
 def parser(**more: Any) -> Parser:
@@ -25,8 +25,8 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     import time
 
-    from gridtf import registry
     from gridtf.observe import jobs, logs
+    from gridtf.run import registry
 
     run = find_job(arguments).run
     registry.need_run(run)

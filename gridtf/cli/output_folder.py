@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 from gridtf.errors import NotFoundError
+from gridtf.jobspec.arguments import Parser
 
 
 def parser(**more: Any) -> Parser:
@@ -19,7 +19,7 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf import registry
+    from gridtf.run import registry
 
     job = find_job(arguments)
     registry.need_run(job.run)

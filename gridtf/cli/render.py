@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from gridtf.arguments import Parser, add_job_options
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
-from gridtf.terminal import plain
+from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.text import plain
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.spec import JobSpec
     from gridtf.schedulers.base import Plan
-    from gridtf.spec import JobSpec
 
 
 def parser(**more: Any) -> Parser:
@@ -32,7 +32,7 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf import submission
+    from gridtf.login import submission
 
     asked = configured(arguments)
     plan = submission.prepare(asked.spec, asked.sources, asked.trusted)
@@ -63,7 +63,7 @@ def _about(plan: Plan, command: tuple[str, ...]) -> str:
 
 
 def _resources(spec: JobSpec) -> str:
-    from gridtf import layout
+    from gridtf.jobspec import layout
 
     asked = layout.request(spec)
     low, high = asked.nodes
@@ -81,7 +81,7 @@ def _resources(spec: JobSpec) -> str:
 
 def _components(plan: Plan) -> Iterator[str]:
     """What is asked for elsewhere than on the job's own partition; the local scheduler has no partitions."""
-    from gridtf import layout
+    from gridtf.jobspec import layout
     from gridtf.schedulers.common import rider_needs
 
     for part in layout.components(plan.spec)[1:] if plan.scheduler != "local" else ():
@@ -97,7 +97,7 @@ def _components(plan: Plan) -> Iterator[str]:
 
 def _tasks(spec: JobSpec) -> Iterator[str]:
     """The tasks as far as they are known before the hosts are."""
-    from gridtf.roles import TASK_TYPES
+    from gridtf.jobspec.tasktypes import TASK_TYPES
 
     for name, row in TASK_TYPES.items():
         count = spec.count(name)

@@ -6,8 +6,8 @@ import os
 from argparse import Namespace
 from typing import Any
 
-from gridtf.arguments import Parser, add_job_options
 from gridtf.cli.common import configured, new_parser
+from gridtf.jobspec.arguments import Parser, add_job_options
 
 
 def parser(**more: Any) -> Parser:

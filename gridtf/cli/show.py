@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridtf.schedulers.base import COMPLETED, ENDED, PENDING
-from gridtf.terminal import plain
+from gridtf.text import plain
 
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView

@@ -7,10 +7,10 @@ import time
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 from gridtf.errors import NotFoundError
+from gridtf.jobspec.arguments import Parser
 
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
 
 def _of_elements(job_id: str) -> list[JobView]:
     """How the elements of an array stand that has no run directory of its own, since its script was written by hand."""
-    from gridtf import registry
     from gridtf.observe import jobs
+    from gridtf.run import registry
 
     return jobs.views(list(registry.elements(job_id, os.environ).values()))

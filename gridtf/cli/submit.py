@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from gridtf.arguments import Parser, add_job_options
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
-from gridtf.terminal import plain
+from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.text import plain
 
 LAYERS = """\
 What to run and what to ask for can also stand in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the
@@ -39,8 +39,8 @@ def run(arguments: Namespace) -> int:
         if arguments.json:
             raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
         return render.run(arguments)
-    from gridtf import submission
     from gridtf.cli import show
+    from gridtf.login import submission
 
     asked = configured(arguments)
     job = submission.submit(asked.spec, asked.sources, asked.trusted)

@@ -6,13 +6,13 @@ import time
 from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from gridtf.arguments import Parser
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
-from gridtf.terminal import plain
+from gridtf.jobspec.arguments import Parser
+from gridtf.text import plain
 
 if TYPE_CHECKING:
-    from gridtf.job import Job
+    from gridtf.login.job import Job
 
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130

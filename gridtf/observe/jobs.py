@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gridtf import recordtypes, registry, schedulers
+from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.records import Records, read_joined, read_submitted
 from gridtf.observe.state import JobView, decide, job_view
-from gridtf.rundir import Record, RunDir, names, read_record
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import Record, RunDir, names, read_record
 from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus
 
 Key = tuple[str, str]  # scheduler, job id

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from gridtf import recordtypes
 from gridtf.errors import NotFoundError, nearest, some
-from gridtf.rundir import Attempt, RunDir, cannot, names, open_plain, read_private
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, RunDir, cannot, names, open_plain, read_private
 
 JOB = "job"  # the name under which the log of the job script goes
 _BLOCK = 1 << 16

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gridtf import recordtypes
-from gridtf.rundir import BY_HAND, JOINED, OPENED, Record, RunDir, names, read_private, read_record
+from gridtf.run import recordtypes
+from gridtf.run.rundir import BY_HAND, JOINED, OPENED, Record, RunDir, names, read_private, read_record
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gridtf.errors import some
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.observe.records import Records, own_script, read
-from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Record, RunDir
+from gridtf.run.rundir import Record, RunDir
+from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -22,8 +24,6 @@ from gridtf.schedulers.base import (
     UNKNOWN,
     JobStatus,
 )
-from gridtf.spec import JobSpec
-from gridtf.tail import last_lines
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")

@@ -35,14 +35,9 @@ def around_this_process(environ: Mapping[str, str]) -> str:
 
 def untold(environ: Mapping[str, str]) -> str:
     """A note for a process that is part of a job without having been told so; mostly empty."""
-    from gridtf.schedulers.sge import shepherd
-
-    if around_this_process(environ) != "local" or shepherd.above() is None:
+    if around_this_process(environ) != "local":
         return ""
-    return (
-        "this shell belongs to a job of Grid Engine, which has not told it so (qlogin): tasks run on this host alone; "
-        "`qrsh -pe PE SLOTS bash` gives a shell that knows the job's hosts"
-    )
+    return next(filter(None, (get(name).untold() for name in _HOME)), "")
 
 
 def without_place(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import RunDirError, SchedulerError
-from gridtf.processes import die_with_parent, ignore_signals, tell, unblock_signals
-from gridtf.rundir import open_log, open_plain
+from gridtf.host.processes import die_with_parent, ignore_signals, tell, unblock_signals
+from gridtf.run.rundir import open_log, open_plain
 from gridtf.schedulers.base import AgentEnd, AgentMain
 
 # Our own word to an agent. A TERM may be anybody's, and then its tasks have got one, too.

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gridtf.rundir import Record
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import Record
 
 if TYPE_CHECKING:
     from gridtf.errors import GridtfError
-    from gridtf.gpus import Claim
+    from gridtf.host.gpus import Claim
 
 # Job states, in Slurm's spelling; UNKNOWN is ours.
 PENDING = "PENDING"
@@ -187,6 +187,9 @@ class Scheduler(Protocol):
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
         """End this job; one that has ended already is no error here. force: it did not heed the first call."""
+
+    def untold(self) -> str:
+        """A note for a process that is part of one of its jobs without having been told so; mostly empty."""
 
     def identity(self, environ: Mapping[str, str]) -> Record:
         """Inside a job: what submit gives for it, ``job_id`` and the rest."""

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gridtf import processes
 from gridtf.errors import SchedulerError
+from gridtf.host import processes
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
-from gridtf.layout import Component, Request, components
-from gridtf.roles import TASK_TYPES
-from gridtf.rundir import Record
+from gridtf.jobspec.layout import Component, Request, components
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.units import parse_memory
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import Plan
-from gridtf.spec import JobSpec, TaskSpec
-from gridtf.units import parse_memory
 
 _MOST_ELEMENTS = 4_000_001  # the largest MaxArraySize that Slurm takes; Grid Engine's arrays are smaller
 _INDICES = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?")

@@ -12,10 +12,13 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf import gpus, layout, procfs, recordtypes
 from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError, counted
-from gridtf.processes import killed_by, signal_all
-from gridtf.rundir import Record, RunDir, open_log, read_record
+from gridtf.host import gpus, procfs
+from gridtf.host.processes import killed_by, signal_all
+from gridtf.jobspec import layout
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Record, RunDir, open_log, read_record
 from gridtf.schedulers.agents import MINDER, fork_agent
 from gridtf.schedulers.base import (
     CANCELLED,
@@ -34,7 +37,6 @@ from gridtf.schedulers.base import (
     Plan,
     Wait,
 )
-from gridtf.spec import JobSpec
 
 # A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
 _LONGEST_WAIT = 24 * 3600.0
@@ -152,6 +154,9 @@ class LocalScheduler:
             raise SchedulerError(f"job {job_id} is not yours", hint=f"{submitted.get('user')} can cancel it") from None
 
     # --- inside a job
+
+    def untold(self) -> str:
+        return ""
 
     def identity(self, environ: Mapping[str, str]) -> Record:
         parent = os.getppid()

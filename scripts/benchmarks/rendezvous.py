@@ -43,9 +43,9 @@ def once(folder: Path, size: int, cores: int) -> tuple[float, float, float]:
     """Seconds until the launcher has all records, until all hosts know, and for one host to read the plan."""
     from gridtf.bootstrap import placement
     from gridtf.bootstrap.plan import TaskPlan, read_plan
-    from gridtf.rundir import RunDir
+    from gridtf.jobspec.spec import JobSpec
+    from gridtf.run.rundir import RunDir
     from gridtf.schedulers.base import Allocation, Host
-    from gridtf.spec import JobSpec
 
     folder.mkdir()
     attempt = RunDir(folder).new_attempt()
@@ -98,7 +98,7 @@ def play(attempt, hosts, go: float) -> int:
 
 def be(attempt, hosts) -> None:
     from gridtf.bootstrap import rendezvous
-    from gridtf.rundir import write_record
+    from gridtf.run.rundir import write_record
 
     queue: list[tuple[float, float, str]] = []  # when to look again, the pause after that, who
     for name, address in hosts:

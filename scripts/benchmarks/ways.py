@@ -40,8 +40,9 @@ class Ways(ABC):
     def _script(self, command: tuple[str, ...]) -> Path:
         """A job script with its run directory, as `gridtf submit` makes them."""
         import gridtf
-        from gridtf import jobrecords, submission
-        from gridtf.rundir import RunDir
+        from gridtf.login import submission
+        from gridtf.run import jobrecords
+        from gridtf.run.rundir import RunDir
 
         run = RunDir(self.folder / f"run-{self._count}")
         spec = gridtf.JobSpec(

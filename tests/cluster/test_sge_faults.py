@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import (
     STUBBORN,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import admin, kill9
 from tests.support.clusterscripts import ENVIRON, HOME, RUN, logs, nothing_left, one_gpu_each, told

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.rundir import RunDir, read_record
+from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 

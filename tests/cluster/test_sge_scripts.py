@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gridtf.rundir import RunDir
+from gridtf.run.rundir import RunDir
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterscripts import (
     ENTER,

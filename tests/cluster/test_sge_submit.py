@@ -30,10 +30,10 @@ ONE_HOST = {"nodes": 1, "tasks": {"worker": {"count": 1}}}
 # Hands one script over once for each way that it is told, without what gridtf submit checks before.
 SUBMIT = """
 import json, os, sys
-from gridtf import submission
+from gridtf.login import submission
 from gridtf.errors import GridtfError
 from gridtf.schedulers.sge import directives, handover
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
 ways, spec, blocked = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 sys.modules.update(dict.fromkeys(blocked))
 plan = submission.prepare(JobSpec.from_dict({"command": ["true"], "scheduler": "sge", **spec}))

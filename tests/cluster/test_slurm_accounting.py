@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.cluster.conftest import bed_for_tests
 from tests.support.clusterfaults import STUBBORN, admin, kill9, nobody_left, started
 from tests.support.clusterjobs import gridtf

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gridtf.rundir import RunDir, read_record
+from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 

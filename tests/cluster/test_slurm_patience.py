@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin, begun, ended, finished, late_agents, mounted, nobody_left, started

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from gridtf.rundir import RunDir
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.slurm.hostlist import counts
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterscripts import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.support.disks import ext4, fill, small_disk
 from tests.support.fixtures import Launch, Program
 from tests.support.jobs import IGNORING, ROOT, gone, until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob
 from tests.support.laggy import need_bindfs, view

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.support.fixtures import Launch, Program
 from tests.support.jobs import IGNORING, gone, until
 

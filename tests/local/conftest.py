@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import gridtf
-from gridtf import registry
-from gridtf.job import Job
+from gridtf.login.job import Job
+from gridtf.run import registry
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.rundir import Attempt, RunDir, read_record
+from gridtf.run.rundir import Attempt, RunDir, read_record
 from tests.support.jobs import gone, until
 from tests.support.python import ROOT, environment, heed_signals
 

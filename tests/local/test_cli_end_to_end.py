@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import registry
 from gridtf.resources import bootstrap_script
-from gridtf.rundir import RunDir
+from gridtf.run import registry
+from gridtf.run.rundir import RunDir
 from tests.support.commands import FAILS, PRINTS, SLEEPS, TWO, as_json, call, command, running, started, status, submit
 from tests.support.jobs import gone, until
 from tests.support.python import heed_signals

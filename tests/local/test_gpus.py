@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gridtf import locks
-from gridtf.rundir import read_record
+from gridtf.host import locks
+from gridtf.run.rundir import read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, gone, until
 
@@ -65,7 +65,7 @@ def _launcher(job: LaunchedJob) -> dict[str, Any]:
 
 
 def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_path: Path) -> None:
-    from gridtf.gpus import Claim, Refusal, claim
+    from gridtf.host.gpus import Claim, Refusal, claim
 
     environ = {"GRIDTF_LOCKS": str(tmp_path)}
     job = on_gpus("holds", *HOLD, gpus="0")

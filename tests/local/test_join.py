@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gridtf import contract
-from gridtf.procfs import alive
-from gridtf.rundir import RunDir, read_record
+from gridtf.host.procfs import alive
+from gridtf.run.rundir import RunDir, read_record
 from tests.support.jobs import gone, until
 from tests.support.joining import Rank
 from tests.support.python import ENDS_ARE_TOLD, environment

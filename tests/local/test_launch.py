@@ -8,7 +8,7 @@ import signal
 import socket
 from pathlib import Path
 
-from gridtf.rundir import RunDir, read_record, write_record
+from gridtf.run.rundir import RunDir, read_record, write_record
 from tests.support.fixtures import Launch, Program
 from tests.support.jobs import until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.job import Job
-from gridtf.procfs import descendants
-from gridtf.rundir import Record, RunDir, read_record
+from gridtf.host.procfs import descendants
+from gridtf.login.job import Job
+from gridtf.run.rundir import Record, RunDir, read_record
 from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
 from tests.support.jobs import gone, until
 

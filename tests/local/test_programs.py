@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.rundir import read_record
+from gridtf.run.rundir import read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import LaunchedJob, until
 

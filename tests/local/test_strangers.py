@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import procfs
-from gridtf.processes import signal_all
+from gridtf.host import procfs
+from gridtf.host.processes import signal_all
 from tests.support.jobs import until
 from tests.support.python import ROOT
 from tests.support.strangers import ALICE, BOB, LIMIT, Done, Strangers, share_with
@@ -50,9 +50,9 @@ from contextlib import suppress
 from pathlib import Path
 from gridtf.bootstrap import placement, rendezvous
 from gridtf.bootstrap.plan import TaskPlan
-from gridtf.rundir import RunDir, write_record
+from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.base import Allocation, Host
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
 
 def forge(path, ran, nonce):
     os.umask(0)
@@ -238,7 +238,7 @@ def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None
 SWAP = """
 import json, os, sys
 from pathlib import Path
-from gridtf import procfs
+from gridtf.host import procfs
 os.umask(0o022)
 run = Path(sys.argv[1])
 run.rename(run.with_name("taken"))

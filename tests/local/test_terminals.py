@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import jobrecords
-from gridtf.rundir import RunDir, write_record
+from gridtf.run import jobrecords
+from gridtf.run.rundir import RunDir, write_record
 from tests.support.commands import call, command
 from tests.support.terminals import on_terminal
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from gridtf.rundir import Attempt, RunDir, read_record
+from gridtf.run.rundir import Attempt, RunDir, read_record
 from tests.support.cluster import CHECKOUT, SHARED, Bed
 
 GRIDTF = ("python", "-c", "import sys; from gridtf.cli import main; sys.exit(main())")

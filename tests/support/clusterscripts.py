@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gridtf.rundir import RunDir, read_record
+from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, PATH, SHARED, Bed
 from tests.support.python import ENDS_ARE_TOLD
 

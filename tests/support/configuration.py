@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import config
-from gridtf.config import Configured
 from gridtf.errors import UsageError
+from gridtf.jobspec import config
+from gridtf.jobspec.config import Configured
 
 STRANGER = 65534  # nobody
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gridtf.procfs import alive
-from gridtf.rundir import Attempt, RunDir, read_record
+from gridtf.host.procfs import alive
+from gridtf.run.rundir import Attempt, RunDir, read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0  # seconds a test waits for something that should come at once

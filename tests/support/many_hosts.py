@@ -16,10 +16,10 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from gridtf.bootstrap import launcher
-from gridtf.rundir import RunDir
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
-from gridtf.spec import JobSpec
 
 
 @dataclasses.dataclass

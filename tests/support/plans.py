@@ -8,9 +8,9 @@ from typing import Any
 
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.bootstrap.plan import TaskPlan
-from gridtf.rundir import RunDir
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import Allocation, Host
-from gridtf.spec import JobSpec
 
 NONCE = "0123456789abcdef"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import Plan
-from gridtf.spec import JobSpec
 
 # What a shell, sbatch or qsub would stumble over when it is not quoted.
 NASTY = {

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 
 from gridtf.errors import SchedulerError
-from gridtf.rundir import Record, RunDir
+from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.base import CANCELLED, RUNNING, JobStatus, Plan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gridtf.rundir import RunDir
+from gridtf.run.rundir import RunDir
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
 from tests.support.clusterjobs import ClusterJob

@@ -15,75 +15,43 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gridtf"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# Room -> the rooms it may import from. A room is a module of gridtf, or a package with all that is in it.
+# Room -> the rooms that it imports from: exactly these. A room is a package, a module that lies beside the packages, or
+# one scheduler.
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
-    "roles": set(),
-    "units": set(),
+    "text": set(),
     "resources": set(),
-    "terminal": set(),
     "files": {"errors"},
-    "procfs": set(),
-    "processes": {"terminal"},
-    "recordtypes": {"roles"},
-    "tail": {"errors", "rundir", "terminal"},
-    "placeholders": {"roles"},
-    "spec": {"errors", "placeholders", "roles", "units"},
-    "layout": {"errors", "roles", "spec"},
-    "rundir": {"errors", "files", "recordtypes"},
-    "contract": {"errors", "recordtypes", "roles", "rundir"},
-    "toml": {"errors", "files"},
-    "options": {"errors"},
-    "arguments": {"errors", "options"},
-    "config": {"arguments", "errors", "options", "roles", "spec", "terminal", "toml"},
-    "locks": {"errors", "files", "terminal"},
-    "gpus": {"errors", "locks", "procfs", "rundir"},
-    "registry": {"errors", "recordtypes", "rundir"},
-    "jobrecords": {"", "files", "registry", "rundir", "spec"},
+    "jobspec": {"errors", "files", "text"},
+    "run": {"", "errors", "files", "jobspec", "text"},
+    "host": {"errors", "files", "text"},
+    "contract": {"errors", "jobspec", "run"},
+    "schedulers": {"errors", "host", "jobspec", "run"},
+    "schedulers.slurm": {"errors", "files", "host", "jobspec", "run", "schedulers"},
+    "schedulers.sge": {"errors", "host", "jobspec", "run", "schedulers"},
+    "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers"},
+    "observe": {"errors", "jobspec", "run", "schedulers"},
+    "login": {"", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers"},
+    "training": {"contract", "errors"},
+    "cli": {"", "bootstrap", "errors", "jobspec", "login", "observe", "resources", "run", "schedulers", "text"},
+    "__main__": {"cli"},
 }
-ARROWS["schedulers"] = {
-    "errors",
-    "files",
-    "gpus",
-    "layout",
-    "processes",
-    "procfs",
-    "recordtypes",
-    "roles",
-    "rundir",
-    "spec",
-    "units",
+# Modules that are named in a text that another Python runs, or that is looked up by name: arrows as well.
+HIDDEN: dict[str, set[str]] = {
+    "schedulers": {"bootstrap", "schedulers.sge", "schedulers.slurm"},
+    "bootstrap": {"training"},
 }
-ARROWS["precheck"] = {"errors", "files", "spec"}
-ARROWS["render"] = {"", "errors", "files", "layout", "resources", "schedulers", "spec", "units"}
-ARROWS["bootstrap"] = ARROWS["schedulers"] | {
-    "placeholders",
-    "",
-    "config",
-    "contract",
-    "jobrecords",
-    "precheck",
-    "schedulers",
-    "tail",
-}
-ARROWS["training"] = {"contract", "errors", "roles", "rundir"}
-ARROWS["observe"] = ARROWS["schedulers"] | {"registry", "schedulers", "tail"}
-ARROWS["job"] = ARROWS["observe"] | {"jobrecords", "observe"}
-ARROWS["submission"] = ARROWS["job"] | {"", "config", "job", "precheck", "render", "resources"}
-ARROWS["__main__"] = {"cli"}
-ARROWS["cli"] = ARROWS["submission"] | {"arguments", "bootstrap", "registry", "submission", "terminal"}
 
 PURE = {
     "errors",
-    "recordtypes",
-    "roles",
-    "units",
-    "placeholders",
-    "validation",
-    "spec",
-    "layout",
-    "options",
-    "terminal",
+    "text",
+    "run.recordtypes",
+    "jobspec.tasktypes",
+    "jobspec.units",
+    "jobspec.placeholders",
+    "jobspec.spec",
+    "jobspec.layout",
+    "jobspec.options",
     "bootstrap.placement",
 }
 IMPURE_MODULES = {"os", "time", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "datetime", "random"}
@@ -94,13 +62,13 @@ ONLY_IN = {
     "tensorflow": {"training"},
     "keras": {"training"},
     "numpy": {"training"},
-    "jinja2": {"render"},
+    "jinja2": {"login.render"},
     "drmaa": {"schedulers.sge.session"},
-    "filelock": {"gpus"},
-    "pynvml": {"gpus"},
+    "filelock": {"host.gpus"},
+    "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
-    "tomllib": {"toml"},
-    "tomli": {"toml"},
+    "tomllib": {"jobspec.toml"},
+    "tomli": {"jobspec.toml"},
 }
 
 
@@ -111,13 +79,13 @@ def module_name(path: Path) -> str:
 
 
 def room(module: str) -> str:
-    """A package's or a module's own name; a specification and its checks are one room in two files."""
-    first = module.split(".")[0]
-    return "spec" if first == "validation" else first
+    """schedulers.slurm.query -> schedulers.slurm, schedulers.api -> schedulers, errors -> errors."""
+    parts = module.split(".")
+    return ".".join(parts[:2]) if parts[0] == "schedulers" and parts[1:2] in (["slurm"], ["sge"]) else parts[0]
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import in a file, wherever it stands; ``from gridtf import gpus`` is gridtf.gpus."""
+    """(line, module) of every import in a file, wherever it stands; ``from gridtf import gpus`` is gridtf.host.gpus."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -131,39 +99,81 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def inner(name: str) -> str | None:
-    """gridtf.spec -> spec, gridtf -> '', os -> None."""
+    """gridtf.jobspec.spec -> spec, gridtf -> '', os -> None."""
     if name == "gridtf":
         return ""
     return name.removeprefix("gridtf.") if name.startswith("gridtf.") else None
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_imports_point_one_way(path: Path) -> None:
-    own = module_name(path)
-    if own == "":
-        return  # gridtf/__init__.py only names what users import from where
-    assert room(own) in ARROWS, f"{path.relative_to(ROOT)}: say in ARROWS and ARCHITECTURE.md what it may import"
-    wrong = [
-        f"{path.relative_to(ROOT)}:{line} imports {name}"
-        for line, name in imports(path)
-        if (target := inner(name)) is not None and room(target) != room(own) and room(target) not in ARROWS[room(own)]
+def arrows() -> dict[str, dict[str, str]]:
+    """Room -> the rooms that it imports from, each with a place where it does."""
+    found: dict[str, dict[str, str]] = {room(module_name(path)): {} for path in SOURCES}
+    for path in SOURCES:
+        own = room(module_name(path))
+        for line, name in imports(path):
+            if (target := inner(name)) is not None and room(target) != own:
+                found[own].setdefault(room(target), f"{path.relative_to(ROOT)}:{line}")
+    del found[""]  # gridtf/__init__.py only names what users import from where
+    return found
+
+
+def test_rooms_import_from_those_that_are_listed() -> None:
+    real = arrows()
+    assert set(real) == set(ARROWS), "ARROWS lists every room"
+    denied = [
+        f"{place}: {own} imports from {target}"
+        for own, targets in real.items()
+        for target, place in targets.items()
+        if target not in ARROWS[own]
     ]
-    assert not wrong
+    assert not denied, "say in ARROWS and ARCHITECTURE.md what a room may import"
+    gone = [
+        f"{own} no longer imports from {target}"
+        for own, targets in ARROWS.items()
+        for target in targets
+        if target not in real[own]
+    ]
+    assert not gone
 
 
-def test_arrows_make_no_circle() -> None:
-    def reached(start: str, seen: frozenset[str]) -> None:
-        assert start not in seen, f"a circle through {start}"
-        for target in ARROWS.get(start, ()):
-            reached(target, seen | {start})
+def test_rooms_make_no_circle() -> None:
+    real = {own: set(targets) - {""} for own, targets in arrows().items()}
 
-    for start in ARROWS:
-        reached(start, frozenset())
+    def follow(start: str, path: tuple[str, ...]) -> None:
+        assert start not in path, " -> ".join((*path, start))
+        for target in real[start]:
+            follow(target, (*path, start))
+
+    for start in real:
+        follow(start, ())
 
 
-def test_every_room_is_there() -> None:
-    rooms = {room(module_name(path)) for path in SOURCES} - {""}
-    assert rooms == set(ARROWS)
+def hidden(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every module of ours that a text names, other than a docstring."""
+    modules = {module_name(source) for source in SOURCES}
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docs = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            for name in re.findall(r"\bgridtf\.([a-z_.]+[a-z])", node.value):
+                if name in modules:
+                    yield node.lineno, name
+
+
+def test_imports_in_texts_are_declared() -> None:
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        if (own := room(module_name(path))) != "":
+            for _, name in hidden(path):
+                if room(name) != own:
+                    found.setdefault(own, set()).add(room(name))
+    assert found == HIDDEN
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)

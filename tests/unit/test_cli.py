@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import gridtf
-from gridtf import cli, registry, resources
+from gridtf import cli, resources
 from gridtf.cli import COMMANDS, main
 from gridtf.cli.common import module
-from gridtf.rundir import RunDir, write_record
+from gridtf.run import registry
+from gridtf.run.rundir import RunDir, write_record
 from tests.support.scheduler import FakeScheduler
 
 ROOT = str(Path(gridtf.__file__).parents[1])
@@ -57,7 +58,7 @@ def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> 
 
 
 def test_the_examples_in_the_help_parse(capsys: Captured) -> None:
-    from gridtf.arguments import split_command
+    from gridtf.jobspec.arguments import split_command
 
     for name in COMMANDS:
         parser = module(name).parser()

@@ -16,8 +16,8 @@ from typing import TextIO
 import pytest
 
 import gridtf
-from gridtf import registry
 from gridtf.cli import main, output
+from gridtf.run import registry
 from tests.support.scheduler import FakeScheduler
 
 Captured = pytest.CaptureFixture[str]

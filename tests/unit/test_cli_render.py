@@ -9,7 +9,7 @@ import pytest
 
 from gridtf.cli import main
 from gridtf.cli.render import _components, _resources, _tasks
-from gridtf.spec import JobSpec, TaskSpec
+from gridtf.jobspec.spec import JobSpec, TaskSpec
 from tests.support.rendering import plan
 from tests.support.scheduler import FakeScheduler
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import gridtf.job
+import gridtf.login.job
 from gridtf.cli import main, show, wait
-from gridtf.job import Job
+from gridtf.login.job import Job
 from gridtf.observe.state import JobView, TaskView
 from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
 from tests.support.scheduler import FakeScheduler
@@ -253,7 +253,7 @@ def test_a_job_that_does_not_end_when_told_to(
 ) -> None:
     assert main(["submit", "--name", "stubborn", "--kill-grace", "0", "--", "x"]) == 0
     monkeypatch.setattr(fake, "cancel", lambda submitted, force=False: None)
-    monkeypatch.setattr(gridtf.job, "_CANCEL_MARGIN", 0.0)
+    monkeypatch.setattr(gridtf.login.job, "_CANCEL_MARGIN", 0.0)
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
     told = capsys.readouterr().err.splitlines()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import config
-from gridtf.options import ALIASES, OPTIONS, by_variable
-from gridtf.spec import JobSpec, TaskSpec
+from gridtf.jobspec import config
+from gridtf.jobspec.options import ALIASES, OPTIONS, by_variable
+from gridtf.jobspec.spec import JobSpec, TaskSpec
 from tests.support.configuration import read, refused
 
 

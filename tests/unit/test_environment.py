@@ -18,7 +18,7 @@ from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import merge
 from gridtf.errors import SpecError
-from gridtf.placeholders import NAMES, fill, misspelt
+from gridtf.jobspec.placeholders import NAMES, fill, misspelt
 from tests.support.plans import NONCE, hosts, job, records, task_plan
 
 TABLES: dict[str, Any] = {"chief": {}, "worker": {"count": 2}, "ps": {"count": 1}, "evaluator": {}}

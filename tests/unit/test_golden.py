@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gridtf
-from gridtf import render
+from gridtf.login import render
 from tests.support.rendering import NASTY, plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,16 +16,16 @@ from pathlib import Path
 import filelock
 import pytest
 
-from gridtf import gpus, locks
 from gridtf.files import user_name
-from gridtf.gpus import Claim, Refusal, declared, granted, idle_first, present
+from gridtf.host import gpus, locks
+from gridtf.host.gpus import Claim, Refusal, declared, granted, idle_first, present
 from tests.support.jobs import gone, until
 from tests.support.python import environment, python
 
 CLAIM = """
 import os, sys
 import filelock, hashlib, pwd, socket, struct  # which locks need, and who is no longer root may not see
-from gridtf.gpus import Claim, claim
+from gridtf.host.gpus import Claim, claim
 name, uid, owner, count, *candidates = sys.argv[1:]
 if uid != "-":
     os.umask(0o077)
@@ -336,7 +336,7 @@ def test_a_claim_ends_with_kill_9(claimer: Claimer, tmp_path: Path) -> None:
 def test_a_claim_lasts_as_long_as_a_child_that_inherited_it(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys, time\n"
-        "from gridtf.gpus import claim\n"
+        "from gridtf.host.gpus import claim\n"
         "got = claim(1, ['0'], 'parent', {'GRIDTF_LOCKS': sys.argv[1]})\n"
         "heir = subprocess.Popen(['sleep', '1000'], pass_fds=got.descriptors, start_new_session=True)\n"
         "other = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"

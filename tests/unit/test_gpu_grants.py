@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.gpus import granted, visible
+from gridtf.host.gpus import granted, visible
 
 
 def test_the_grant_is_read_from_what_the_site_leaves_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,13 +13,13 @@ def test_the_grant_is_read_from_what_the_site_leaves_of_it(monkeypatch: pytest.M
         "3",
     )
     assert granted({"ROCR_VISIBLE_DEVICES": "2,3", "SLURM_STEP_GPUS": "6,7"}) == ("2", "3")
-    monkeypatch.setattr("gridtf.gpus._from_driver", dict)
+    monkeypatch.setattr("gridtf.host.gpus._from_driver", dict)
     assert granted({"SLURM_STEP_GPUS": "6,7"}) == ("6", "7")
     assert granted({"SLURM_JOB_GPUS": "6,7"}) == ()  # those of the batch script's node, wrong on every other
 
 
 def test_where_a_job_sees_no_device_but_its_own_they_are_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gridtf.gpus._from_driver", lambda: {"0": "GPU-a", "1": "GPU-b"})
+    monkeypatch.setattr("gridtf.host.gpus._from_driver", lambda: {"0": "GPU-a", "1": "GPU-b"})
     assert granted({"SLURM_STEP_GPUS": "6,7"}) == ("0", "1")
     assert granted({"SLURM_STEP_GPUS": "6"}) == ("6",)
 

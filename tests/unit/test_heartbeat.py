@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import rundir
 from gridtf.bootstrap import heartbeat
 from gridtf.bootstrap.heartbeat import Heartbeat, Watch, interval, next_look
 from gridtf.errors import RunDirError
-from gridtf.rundir import cannot, read_record
+from gridtf.run import rundir
+from gridtf.run.rundir import cannot, read_record
 
 
 class Clock:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import jobrecords, registry
-from gridtf.rundir import RunDir, read_record
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import jobrecords, registry
+from gridtf.run.rundir import RunDir, read_record
 
 SPEC = JobSpec(command=("python", "train.py"), nodes=2)
 

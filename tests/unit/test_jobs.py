@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 import gridtf
-from gridtf import submission
 from gridtf.cli import main
 from gridtf.errors import GridtfError, MaybeSubmittedError, NotFoundError, RunDirError, SpecError
-from gridtf.job import Job
+from gridtf.jobspec.spec import JobSpec
+from gridtf.login import submission
+from gridtf.login.job import Job
 from gridtf.observe import jobs as observe
 from gridtf.observe.records import Records
 from gridtf.observe.state import decide
-from gridtf.rundir import RunDir, write_record
+from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
-from gridtf.spec import JobSpec
 from tests.support.python import environment, python
 from tests.support.scheduler import FakeScheduler
 

@@ -12,7 +12,7 @@ import pytest
 from gridtf.bootstrap.hosts import Hosts, look_again
 from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import HostLostError
-from gridtf.rundir import RunDir, write_record
+from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.base import AgentEnd
 from tests.support.python import environment, python
 
@@ -75,9 +75,9 @@ import os, sys
 from pathlib import Path
 from gridtf.bootstrap.launcher import launch
 from gridtf.errors import SchedulerError
-from gridtf.rundir import RunDir
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.local import LocalScheduler
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
 
 class Failing(LocalScheduler):
     def start_agents(self, allocation, call, environ):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.layout import Component, Request, components, gpus_per_task, request
-from gridtf.render import LOGIN_SIDE
-from gridtf.spec import JobSpec, TaskSpec
+from gridtf.jobspec.layout import Component, Request, components, gpus_per_task, request
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.login.render import LOGIN_SIDE
 
 
 def spec(workers: int | None = None, ps: int = 0, **values: Any) -> JobSpec:

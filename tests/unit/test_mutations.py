@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import config, gpus
 from gridtf.bootstrap import members
 from gridtf.bootstrap.placement import place
 from gridtf.errors import GridtfError
+from gridtf.host import gpus
+from gridtf.jobspec import config
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import AgentCall
 from gridtf.schedulers.slurm import allocation, hostlist, scheduler, step
-from gridtf.spec import JobSpec
 from tests.support import mutations
 
 CASES = 300

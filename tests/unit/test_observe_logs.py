@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import NotFoundError, RunDirError
-from gridtf.job import Job
+from gridtf.login.job import Job
 from gridtf.observe import logs
-from gridtf.rundir import Attempt, RunDir, write_record
+from gridtf.run.rundir import Attempt, RunDir, write_record
 
 
 @pytest.fixture

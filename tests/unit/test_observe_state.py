@@ -12,7 +12,7 @@ import pytest
 
 from gridtf.observe.records import Records
 from gridtf.observe.state import JobView, decide, job_view
-from gridtf.rundir import Attempt, Record, RunDir, write_record
+from gridtf.run.rundir import Attempt, Record, RunDir, write_record
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gridtf import layout
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.errors import PlacementError, SpecError
+from gridtf.jobspec import layout
 from gridtf.schedulers.base import Allocation, Host
 from tests.support.plans import hosts, job
 

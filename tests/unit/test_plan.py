@@ -11,7 +11,7 @@ import pytest
 
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.errors import RendezvousError
-from gridtf.rundir import RunDir, read_record
+from gridtf.run.rundir import RunDir, read_record
 from gridtf.schedulers.base import Allocation, Host
 from tests.support.plans import NONCE, hosts, task_plan
 

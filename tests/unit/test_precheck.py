@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gridtf import submission
 from gridtf.errors import UsageError
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
+from gridtf.login import submission
 
 RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import processes, procfs
+from gridtf.host import processes, procfs
 from tests.support.jobs import until
 from tests.support.python import ENDS_ARE_TOLD
 

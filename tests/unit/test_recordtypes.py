@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gridtf import recordtypes
-from gridtf.recordtypes import check
+from gridtf.run import recordtypes
+from gridtf.run.recordtypes import check
 
-PACKAGE = Path(recordtypes.__file__).parent
+PACKAGE = Path(recordtypes.__file__).parents[1]
 TASK = {
     "type": "worker",
     "index": 0,

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import registry
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError
-from gridtf.job import Job
+from gridtf.login.job import Job
 from gridtf.observe import jobs
-from gridtf.registry import Entry
-from gridtf.rundir import RunDir, write_record
+from gridtf.run import registry
+from gridtf.run.registry import Entry
+from gridtf.run.rundir import RunDir, write_record
 
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:

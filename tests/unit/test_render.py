@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import files, render, resources
+from gridtf import files, resources
 from gridtf.errors import GridtfError, NotFoundError, SpecError
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.units import LONGEST_VARIABLE
+from gridtf.login import render
 from gridtf.schedulers.base import Plan
-from gridtf.spec import JobSpec
-from gridtf.units import LONGEST_VARIABLE
 from tests.support.configuration import strangers, write
 from tests.support.rendering import NASTY, plan
 

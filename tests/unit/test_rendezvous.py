@@ -15,9 +15,9 @@ from gridtf.bootstrap.environment import placeholders, task_environment
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.rendezvous import Collector, Rendezvous, host_port, merge, merge_ranks
 from gridtf.errors import GridtfError, RendezvousError
-from gridtf.rundir import write_record
+from gridtf.jobspec.units import LONGEST_VARIABLE
+from gridtf.run.rundir import write_record
 from gridtf.schedulers.base import Allocation, Host
-from gridtf.units import LONGEST_VARIABLE
 from tests.support.plans import NONCE, hosts, records, task, task_plan
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from gridtf import recordtypes, rundir
 from gridtf.errors import RunDirError
 from gridtf.files import user_name
-from gridtf.rundir import Attempt, RunDir, read_private, read_record, read_text, shown, write_record, write_text
-from gridtf.tail import last_lines
+from gridtf.run import recordtypes, rundir
+from gridtf.run.rundir import Attempt, RunDir, read_private, read_record, read_text, shown, write_record, write_text
+from gridtf.run.tail import last_lines
 from tests.support.python import environment, python
 
 
@@ -59,7 +59,7 @@ def test_a_write_replaces_and_never_truncates(tmp_path: Path) -> None:
 def test_readers_never_see_a_part(tmp_path: Path) -> None:
     path, stop = tmp_path / "r.json", tmp_path / "stop"
     writer = (
-        "import sys; from pathlib import Path; from gridtf.rundir import write_record\n"
+        "import sys; from pathlib import Path; from gridtf.run.rundir import write_record\n"
         "path, stop, n = Path(sys.argv[1]), Path(sys.argv[2]), 0\n"
         "while not stop.exists():\n"
         "    n += 1; write_record(path, {'n': n, 'text': 'x' * 200000})\n"
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_beside_it(tmp_path: Path)
     """RLIMIT_FSIZE stops a write in its middle, as a full disk or a used-up quota does."""
     write_record(tmp_path / "r.json", {"old": True})
     code = (
-        "import resource, sys; from pathlib import Path; from gridtf.rundir import write_record\n"
+        "import resource, sys; from pathlib import Path; from gridtf.run.rundir import write_record\n"
         "from gridtf.errors import RunDirError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
         "try: write_record(Path(sys.argv[1]), {'new': 'x' * 100000})\n"
@@ -162,7 +162,7 @@ def test_the_folder_above_is_missing(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     code = (
-        "import os, sys; from gridtf.rundir import RunDir; from gridtf.errors import RunDirError\n"
+        "import os, sys; from gridtf.run.rundir import RunDir; from gridtf.errors import RunDirError\n"
         "os.setuid(65534)\n"
         "try: RunDir(sys.argv[1]).new_attempt()\n"
         "except RunDirError as error: print(error)\n"
@@ -393,7 +393,8 @@ def eight_at_once(code: str, *arguments: object) -> list[str]:
                 stack.enter_context(
                     subprocess.Popen(
                         python(
-                            "import sys; from gridtf.rundir import RunDir; sys.stdin.readline()\n" + code, *arguments
+                            "import sys; from gridtf.run.rundir import RunDir; sys.stdin.readline()\n" + code,
+                            *arguments,
                         ),
                         env=environment(),
                         stdin=reader,

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from gridtf.bootstrap import sent
-from gridtf.rundir import RunDir
+from gridtf.run.rundir import RunDir
 
 
 def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:

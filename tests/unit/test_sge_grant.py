@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gridtf import gpus
 from gridtf.errors import PlacementError, SchedulerError
+from gridtf.host import gpus
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.sge import grant, requested
 from gridtf.schedulers.sge.requested import PER_HOST, PER_JOB, PER_SLOT, Resource
-from gridtf.spec import JobSpec
 
 SPEC = JobSpec.from_dict({"command": ["x"], "start_timeout": 1.0})
 

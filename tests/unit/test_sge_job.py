@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from gridtf.errors import HostLostError, SchedulerError
-from gridtf.layout import request
+from gridtf.jobspec.layout import request
+from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.schedulers.base import CANCELLED, TIMEOUT, AgentCall, Host
 from gridtf.schedulers.common import needs
 from gridtf.schedulers.sge import allocation, ending, inherit, job, requested, slots
 from gridtf.schedulers.sge.hostfile import HostLine
 from gridtf.schedulers.sge.queue import Row, row_of
 from gridtf.schedulers.sge.requested import NO, PER_HOST, PER_JOB, PER_SLOT, Resource
-from gridtf.spec import JobSpec, TaskSpec
 
 CALL = AgentCall(
     ("/runs/a", "1"), lambda words: 0, ("python", "-c", "a = 1\nb"), Path("/runs/agents.log"), lambda environ: None

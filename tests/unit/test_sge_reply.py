@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.client import Answer
 from gridtf.schedulers.sge import accounting, asked, queue, refusal, reply, requested, site
 from gridtf.schedulers.sge.refusal import Cell
-from gridtf.spec import JobSpec
 
 XML = "<?xml version='1.0'?>\n<job_info><state>r</state></job_info>\n"
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridtf import procfs, schedulers
+from gridtf import schedulers
 from gridtf.errors import GridtfError, SchedulerError
+from gridtf.host import procfs
 from gridtf.schedulers.sge import cell, inherit, shepherd, suspension
 from gridtf.schedulers.sge.queue import Row, row_of
 from gridtf.schedulers.sge.shepherd import Shepherd

@@ -10,11 +10,11 @@ import pytest
 
 from gridtf import schedulers
 from gridtf.errors import PlacementError, SchedulerError, SpecError
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import AgentCall, AgentEnd, Host
 from gridtf.schedulers.slurm import scheduler, step
 from gridtf.schedulers.slurm.allocation import allocation
 from gridtf.schedulers.slurm.arrays import elements
-from gridtf.spec import JobSpec
 from tests.support.rendering import plan
 
 CALL = AgentCall(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.spec import JobSpec, TaskSpec
+from gridtf.jobspec.spec import JobSpec, TaskSpec
 
 RUNS = ("python", "train.py")
 

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 import gridtf
-from gridtf import registry, resources, submission
+from gridtf import resources
 from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, SchedulerError, SpecError, UsageError
-from gridtf.job import Job
-from gridtf.rundir import Record
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.login import submission
+from gridtf.login.job import Job
+from gridtf.run import registry
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import Plan
-from gridtf.spec import JobSpec, TaskSpec
 from tests.support.scheduler import FakeScheduler
 
 RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")

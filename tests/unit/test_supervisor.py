@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from gridtf import processes, procfs
 from gridtf.bootstrap.supervisor import Supervisor, TaskProcess
+from gridtf.host import processes, procfs
 from tests.support.jobs import gone
 from tests.support.python import environment, python
 
 PREAMBLE = """
 import atexit, json, os, signal, sys, time
 from pathlib import Path
-from gridtf import processes, procfs
+from gridtf.host import processes, procfs
 from gridtf.bootstrap.supervisor import Supervisor
 processes.block_signals()
 processes.become_subreaper()
@@ -206,7 +206,7 @@ def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch
     for pid, task in enumerate(supervisor.tasks.values(), 100):
         task.state, task.pid = "RUNNING", pid
     ended = iter([{100: -signal.SIGKILL}, {101: -signal.SIGKILL}])
-    monkeypatch.setattr("gridtf.processes.reap", lambda: next(ended))
+    monkeypatch.setattr("gridtf.host.processes.reap", lambda: next(ended))
     assert supervisor.collect()
     assert supervisor.collect()
     assert [task.oom for task in supervisor.tasks.values()] == [False, True]

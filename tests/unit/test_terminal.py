@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gridtf.terminal import log_line, plain
+from gridtf.text import log_line, plain
 
 
 @pytest.mark.parametrize(

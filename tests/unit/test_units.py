@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.units import format_walltime, parse_memory, parse_nodes, parse_walltime
+from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 

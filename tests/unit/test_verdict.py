@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.verdict import Verdict, of_success, of_task, of_timeout, some
-from gridtf.rundir import Attempt, RunDir, read_record
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import Attempt, RunDir, read_record
+from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
-from gridtf.spec import JobSpec
-from gridtf.tail import last_lines
 from tests.support.plans import task
 
 WORKER = task("worker:1", "n3", rank=1)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SpecError
-from gridtf.rundir import Record
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
-from gridtf.spec import JobSpec
 
 if TYPE_CHECKING:
-    from gridtf.gpus import Claim
+    from gridtf.host.gpus import Claim
 
 
 class GridEngine:
@@ -96,14 +96,24 @@ class GridEngine:
         # a job of another scheduler that was submitted from one of these has its variables as well, but not its folder
         return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
 
+    def untold(self) -> str:
+        from gridtf.schedulers.sge import shepherd
+
+        if shepherd.above() is None:
+            return ""
+        return (
+            "this shell belongs to a job of Grid Engine, which has not told it so (qlogin): tasks run on this host "
+            "alone; `qrsh -pe PE SLOTS bash` gives a shell that knows the job's hosts"
+        )
+
     def identity(self, environ: Mapping[str, str]) -> Record:
         from gridtf.schedulers.sge import job
 
         return job.identity(environ)
 
     def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
-        from gridtf import gpus
-        from gridtf.processes import tell
+        from gridtf.host import gpus
+        from gridtf.host.processes import tell
         from gridtf.schedulers.sge import allocation, job, requested
 
         found = allocation.lines(environ, job.host(environ))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from gridtf.errors import SchedulerError
-from gridtf.rundir import Record
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gridtf import layout
 from gridtf.errors import SchedulerError
+from gridtf.jobspec import layout
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge import slots
 from gridtf.schedulers.sge.hostfile import HostLine, parse, same
 from gridtf.schedulers.sge.requested import PER_HOST, PER_JOB, PER_SLOT, Resource
-from gridtf.spec import JobSpec
 
 AskRequests = Callable[[], Mapping[str, Resource]]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge.directives import MEMORY
-from gridtf.spec import JobSpec
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.layout import request
-from gridtf.rundir import RunDir
+from gridtf.jobspec.layout import request
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import Answer
 from gridtf.schedulers.sge import cell, directives, refusal, site
@@ -20,7 +21,6 @@ from gridtf.schedulers.sge.asked import Asked, asked_for
 from gridtf.schedulers.sge.refusal import Cell
 from gridtf.schedulers.sge.site import PE, Resource
 from gridtf.schedulers.sge.slots import in_job
-from gridtf.spec import JobSpec
 
 _PATIENCE = 20.0  # seconds
 # Without looking at the load, -w v does not know resources whose amount is a matter of load, such as mem_free.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from gridtf.errors import SpecError
-from gridtf.layout import components, request
-from gridtf.rundir import RunDir
+from gridtf.jobspec.layout import components, request
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.common import native, needs, word
 from gridtf.schedulers.sge import arrays
 from gridtf.schedulers.sge.slots import Slots, asks_itself, slots
-from gridtf.spec import JobSpec
 
 MEMORY = "mem_free"
 

@@ -7,10 +7,10 @@ import re
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from gridtf import gpus
 from gridtf.errors import PlacementError, SchedulerError, counted
+from gridtf.host import gpus
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import Wait
-from gridtf.spec import JobSpec
 
 SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 

@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gridtf import processes
 from gridtf.errors import SchedulerError, UsageError
-from gridtf.rundir import Record, RunDir
+from gridtf.host import processes
+from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
 from gridtf.schedulers.common import looked_for, whole

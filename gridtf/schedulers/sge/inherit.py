@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
-from gridtf.processes import signal_name
+from gridtf.host.processes import signal_name
 from gridtf.schedulers.agents import SENT
 from gridtf.schedulers.base import AgentCall, AgentEnd
 from gridtf.schedulers.sge.hostfile import short

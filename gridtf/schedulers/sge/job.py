@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gridtf.rundir import Record
+from gridtf.run.rundir import Record
 from gridtf.schedulers.agents import StartedAgents, fork_agent
 from gridtf.schedulers.base import AgentCall, AgentHandle, Allocation
 from gridtf.schedulers.common import whole

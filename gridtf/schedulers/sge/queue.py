@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gridtf.errors import SchedulerError
-from gridtf.rundir import Record
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import PENDING, RUNNING, UNKNOWN, JobStatus
 from gridtf.schedulers.client import Answer
 from gridtf.schedulers.common import indices, whole

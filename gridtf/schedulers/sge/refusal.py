@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from gridtf.errors import SchedulerError, SpecError, nearest
+from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.client import Answer
 from gridtf.schedulers.sge import cell, site
 from gridtf.schedulers.sge.asked import Asked
 from gridtf.schedulers.sge.site import PE, Queue, Resource
 from gridtf.schedulers.sge.states import seconds
-from gridtf.units import format_walltime
 
 
 @dataclass(frozen=True)

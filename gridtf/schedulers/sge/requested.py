@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import SchedulerError
-from gridtf.rundir import RUN_ROOT
+from gridtf.run.rundir import RUN_ROOT
 from gridtf.schedulers.sge import cell, reply
 
 # CE_consumable in complex(5)'s order; the last is not in Son of Grid Engine.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from gridtf import procfs
 from gridtf.errors import GridtfError
+from gridtf.host import procfs
 from gridtf.schedulers.base import AgentEnd
 
 _NAME = "sge_shepherd"

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.common import whole
 from gridtf.schedulers.sge import cell
 from gridtf.schedulers.sge.states import seconds
-from gridtf.units import format_walltime
 
 _PATIENCE = 20.0  # seconds
 _MOST = 60  # parallel environments: each is a question of its own

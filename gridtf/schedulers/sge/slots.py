@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 
 from gridtf.errors import SpecError
-from gridtf.layout import Request, request
+from gridtf.jobspec.layout import Request, request
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.common import Needs, needs
-from gridtf.spec import JobSpec
 
 
 @dataclass(frozen=True)

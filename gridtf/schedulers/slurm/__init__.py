@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import procfs
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.rundir import Record
+from gridtf.host import procfs
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import Record
 from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
-from gridtf.spec import JobSpec
 
 if TYPE_CHECKING:
-    from gridtf.gpus import Claim
+    from gridtf.host.gpus import Claim
 
 _STEPD = "slurmstepd"
 _PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
@@ -117,6 +117,9 @@ class Slurm:
     def inside(self, environ: Mapping[str, str]) -> bool:
         return "SLURM_JOB_ID" in environ
 
+    def untold(self) -> str:
+        return ""
+
     def identity(self, environ: Mapping[str, str]) -> Record:
         parent = os.getppid()
         self._stepd = parent if procfs.name(parent) == _STEPD else None
@@ -150,7 +153,7 @@ class Slurm:
     def grant(
         self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
     ) -> Claim:
-        from gridtf import gpus
+        from gridtf.host import gpus
 
         return gpus.Claim(gpus.granted(environ), ())
 

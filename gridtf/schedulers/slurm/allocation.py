@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from gridtf import layout
 from gridtf.errors import PlacementError, SchedulerError, counted, some
+from gridtf.jobspec import layout
+from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.schedulers.common import whole
 from gridtf.schedulers.slurm.hostlist import counts, expand
-from gridtf.spec import JobSpec
 
 AskGpus = Callable[[str], Mapping[str, int]]
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gridtf.spec import JobSpec
-from gridtf.units import parse_memory, parse_nodes, parse_walltime
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.units import parse_memory, parse_nodes, parse_walltime
 
 _SHORT = {"p": "partition", "t": "time", "N": "nodes", "A": "account", "q": "qos", "c": "cpus-per-task", "n": "ntasks"}
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: they win over the lines of a script.

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
-from gridtf.layout import components
-from gridtf.rundir import RunDir
+from gridtf.jobspec.layout import components
+from gridtf.jobspec.units import format_walltime
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.slurm import controller, directives, site
 from gridtf.schedulers.slurm.asked import Asked, asked_for
 from gridtf.schedulers.slurm.site import Nodes, Partition
-from gridtf.units import format_walltime
 
 _PATIENCE = 20.0  # seconds
 

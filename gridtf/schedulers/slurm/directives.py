@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 from gridtf.errors import SpecError
-from gridtf.layout import Component, Request, components, request
-from gridtf.rundir import RunDir
+from gridtf.jobspec.layout import Component, Request, components, request
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.units import format_walltime
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.common import Needs, native, needs, rider_needs, word
 from gridtf.schedulers.slurm import arrays
-from gridtf.spec import JobSpec
-from gridtf.units import format_walltime
 
 
 def directives(plan: Plan) -> tuple[str, ...]:

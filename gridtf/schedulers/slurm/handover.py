@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gridtf.errors import SchedulerError
-from gridtf.rundir import Record, RunDir
+from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
 from gridtf.schedulers.common import looked_for

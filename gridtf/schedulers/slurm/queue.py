@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gridtf.errors import SchedulerError
 from gridtf.files import user_name
-from gridtf.rundir import RUN_ROOT, Record
+from gridtf.run.rundir import RUN_ROOT, Record
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,

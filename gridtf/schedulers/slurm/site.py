@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gridtf.errors import SchedulerError
+from gridtf.jobspec.units import format_walltime, parse_walltime
 from gridtf.schedulers.slurm import controller
-from gridtf.units import format_walltime, parse_walltime
 
 _PATIENCE = 20.0
 # sinfo(1), --format. --exact: nodes are put together only when they are alike.

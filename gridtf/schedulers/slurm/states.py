@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from signal import NSIG
 
-from gridtf.processes import killed_by
+from gridtf.host.processes import killed_by
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,

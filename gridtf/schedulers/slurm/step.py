@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from gridtf.errors import GridtfError, SchedulerError, ToldToEndError
-from gridtf.processes import signal_name
+from gridtf.host.processes import signal_name
 from gridtf.schedulers.base import AgentCall, AgentEnd, Host
 
 # What a job's own options have left in its environment, where srun takes them for its own (srun(1), INPUT ENVIRONMENT

@@ -20,13 +20,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gridtf import options
 from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
-from gridtf.options import ALIASES, Key, Option
-from gridtf.roles import TASK_TYPES
-from gridtf.spec import JobSpec, TaskSpec
-from gridtf.terminal import plain
-from gridtf.validation import need_program, told
+from gridtf.jobspec import options
+from gridtf.jobspec.options import ALIASES, Key, Option
+from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, told
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.text import plain
 
 JOB_FILE = "gridtf.toml"
 SITE_FILE = "/etc/gridtf/config.toml"
@@ -63,7 +62,7 @@ class Configured:
 
 def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Configured:
     """Read ``[JOBFILE] [options] [-- command]``, with all layers below. Raises UsageError."""
-    from gridtf.arguments import Parser, add_job_options, split_command
+    from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
@@ -154,7 +153,7 @@ def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool =
 
     named: whether the user has named it, or the administrator; else it must be this user's own or root's.
     """
-    from gridtf import toml
+    from gridtf.jobspec import toml
 
     trusted = None if named else ()
     try:

@@ -184,7 +184,7 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
 
     GRIDTF_LOCKS, where it is set, is how the names of the locks begin: jobs with another one see nothing of these.
     """
-    from gridtf import locks
+    from gridtf.host import locks
 
     prefix = environ.get("GRIDTF_LOCKS") or "gridtf"
     with _one_at_a_time(), ExitStack() as ours:  # lets go of all, unless the claim succeeds

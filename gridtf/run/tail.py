@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gridtf.errors import RunDirError
-from gridtf.rundir import open_plain
-from gridtf.terminal import log_line
+from gridtf.run.rundir import open_plain
+from gridtf.text import log_line
 
 _LINES = 20
 _BYTES = 65536

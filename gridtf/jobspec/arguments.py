@@ -7,8 +7,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from gridtf import options
 from gridtf.errors import UsageError, nearest
+from gridtf.jobspec import options
 
 # Values of these begin with a dash more often than not, which argparse would take for another flag.
 _DASHED = ("--native", "--setup")

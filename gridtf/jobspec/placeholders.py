@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gridtf.roles import TASK_TYPES
+from gridtf.jobspec.tasktypes import TASK_TYPES
 
 # The ranks are empty for a task that does not train, {TYPE_hosts} is so for a type that the job does not have.
 NAMES = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.errors import SpecError, nearest
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
 
 if TYPE_CHECKING:
     import ast

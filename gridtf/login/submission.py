@@ -11,12 +11,24 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gridtf import config, jobrecords, layout, precheck, resources, schedulers, validation
+from gridtf import resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
-from gridtf.job import Job
-from gridtf.rundir import RUN_ROOT, Record, RunDir, here, make_folder, need_safe, new_folder, write_record, write_text
+from gridtf.jobspec import config, layout, precheck
+from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.login.job import Job
+from gridtf.run import jobrecords
+from gridtf.run.rundir import (
+    RUN_ROOT,
+    Record,
+    RunDir,
+    here,
+    make_folder,
+    need_safe,
+    new_folder,
+    write_record,
+    write_text,
+)
 from gridtf.schedulers.base import Plan
-from gridtf.spec import JobSpec
 
 
 def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Job:
@@ -61,7 +73,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         template=str(cwd / spec.template) if spec.template else None,
     )
     with _located(sources):
-        validation.need_program(spec)
+        need_program(spec)
         layout.request(spec)
         precheck.check(spec)
     if spec.run_dir:
@@ -82,7 +94,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
 
 def script(plan: Plan) -> str:
     """The job script of a plan. Raises UsageError for values that it or the scheduler cannot take."""
-    from gridtf import render
+    from gridtf.login import render
 
     with _located(plan.sources):
         return render.script(plan)

@@ -6,10 +6,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from gridtf import __version__, registry
+from gridtf import __version__
 from gridtf.files import user_name
-from gridtf.rundir import Record, RunDir, write_record
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import registry
+from gridtf.run.rundir import Record, RunDir, write_record
 
 
 def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:

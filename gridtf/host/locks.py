@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridtf.errors import GridtfError
 from gridtf.files import user_name
-from gridtf.terminal import plain
+from gridtf.text import plain
 
 _LONGEST = 107  # bytes of a socket's name behind the NUL
 _LONGEST_LOCK = 40  # leaves room for a note behind it

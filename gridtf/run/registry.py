@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridtf import recordtypes
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest, some
-from gridtf.rundir import RunDir, is_ours, names, owner, read_private
+from gridtf.run import recordtypes
+from gridtf.run.rundir import RunDir, is_ours, names, owner, read_private
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 

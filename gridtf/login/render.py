@@ -19,9 +19,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 import gridtf
 from gridtf import files, resources, schedulers
 from gridtf.errors import GridtfError, NotFoundError, SpecError, nearest
+from gridtf.jobspec.spec import SCHEDULERS
+from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.schedulers.base import Plan
-from gridtf.units import LONGEST_VARIABLE
-from gridtf.validation import SCHEDULERS
 
 # What the job itself never looks at: it is spent once the script is rendered and handed over.
 LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account"})

@@ -12,7 +12,7 @@ from reprlib import repr as _told  # short, whatever it is of
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from gridtf.roles import TASK_TYPES
+from gridtf.jobspec.tasktypes import TASK_TYPES
 
 # A word that is no option, no pattern and no path. No id of scancel's or qdel's is anything else.
 Word = Annotated[str, re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)]

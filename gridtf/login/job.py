@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gridtf import jobrecords, recordtypes, registry, schedulers
+from gridtf import schedulers
 from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError, SchedulerError
+from gridtf.jobspec.spec import JobSpec
 from gridtf.observe import jobs, logs
 from gridtf.observe.records import read_submitted
 from gridtf.observe.state import JobView
-from gridtf.rundir import Record, RunDir, is_ours, owner, read_private, write_record
-from gridtf.spec import JobSpec
+from gridtf.run import jobrecords, recordtypes, registry
+from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
 
 _LONGEST_REST = 2.0
 _LONGEST_SILENCE = 60.0  # seconds without a question to the scheduler while the launcher gives signs of life

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gridtf.errors import SpecError
-from gridtf.roles import LEADERS, TASK_TYPES
-from gridtf.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 
 
 @dataclass(frozen=True)

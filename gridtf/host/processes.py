@@ -10,7 +10,7 @@ import signal
 import stat
 from collections.abc import Iterable
 
-from gridtf.terminal import plain
+from gridtf.text import plain
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

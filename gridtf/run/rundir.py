@@ -16,9 +16,9 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gridtf import recordtypes
 from gridtf.errors import RunDirError
 from gridtf.files import user_name
+from gridtf.run import recordtypes
 
 Record = dict[str, Any]
 RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where

@@ -1,0 +1,1 @@
+"""This host: processes, GPUs and locks."""
