@@ -1,4 +1,4 @@
-"""Tab completion where people press Tab: in fish and zsh (bash: tests/unit/test_cli.py)."""
+"""Tab completion where people press Tab: in fish and zsh (bash: tests/unit/cli/test_main.py)."""
 
 from __future__ import annotations
 

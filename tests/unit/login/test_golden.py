@@ -1,5 +1,5 @@
-"""Rendered scripts, in full. After a wanted change: ``python -m tests.unit.test_golden`` writes them anew; look at the
-difference before you commit it."""
+"""Rendered scripts, in full. After a wanted change: ``python -m tests.unit.login.test_golden`` writes them anew; look
+at the difference before you commit it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import gridtf
 from gridtf.login import render
 from tests.support.rendering import NASTY, plan
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden"
 VERSION = "1.2.3"  # whatever gridtf's own is
 
