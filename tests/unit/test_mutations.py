@@ -22,7 +22,7 @@ from gridtf.host import gpus
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import AgentCall
-from gridtf.schedulers.slurm import allocation, hostlist, scheduler, step
+from gridtf.schedulers.slurm import hostlist, injob, scheduler
 from tests.support import mutations
 
 CASES = 300
@@ -134,9 +134,9 @@ def _slurm(chosen: Chosen, folder: Path) -> None:
     for look in (members.started_with, members.member_of):
         with contextlib.suppress(GridtfError):
             look(environ)
-    found = allocation.allocation(environ, spec, lambda job: {"n001": 2})
+    found = injob.allocation(environ, spec, lambda job: {"n001": 2})
     call = AgentCall((), lambda words: 0, ("python",), folder / "log", lambda environ: None)
-    step.command(found.hosts, call, environ)
+    injob.srun_command(found.hosts, call, environ)
     place(found, spec)
 
 

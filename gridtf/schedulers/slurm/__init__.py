@@ -56,61 +56,58 @@ class Slurm:
             return False
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
-        from gridtf.schedulers.slurm import directives
+        from gridtf.schedulers.slurm import submit
 
-        return directives.directives(plan)
+        return submit.directives(plan)
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        from gridtf.schedulers.slurm import directives
+        from gridtf.schedulers.slurm import submit
 
-        return directives.submit_command(plan)
+        return submit.submit_command(plan)
 
     def elements(self, spec: JobSpec) -> Sequence[str]:
-        from gridtf.schedulers.slurm import arrays
+        from gridtf.schedulers.slurm import submit
 
-        return arrays.elements(spec.native)
+        return submit.elements(spec.native)
 
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers import shared
         from gridtf.schedulers.common import unused
-        from gridtf.schedulers.slurm import check, controller, directives
+        from gridtf.schedulers.slurm import advice, client, submit
 
         try:
             shared.check(plan)
         except SpecError:
             this = ["scontrol", "show", "node", os.uname().nodename]
-            if controller.query(this, limit=_PATIENCE).code != 0:  # else a cluster of one machine
+            if client.run(this, limit=_PATIENCE).code != 0:  # else a cluster of one machine
                 raise
-        notes = (*unused(plan.spec, ("pe", "slots"), "Slurm"), *directives.overridden(plan))
-        return (*notes, *check.check(plan))
+        notes = (*unused(plan.spec, ("pe", "slots"), "Slurm"), *submit.overridden(plan))
+        return (*notes, *advice.check(plan))
 
     def submit(self, plan: Plan) -> Record:
-        from gridtf.schedulers.slurm import handover
+        from gridtf.schedulers.slurm import submit
 
-        return handover.submit(plan, self.submit_command(plan))
+        return submit.submit(plan, self.submit_command(plan))
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
-        from gridtf.schedulers.slurm import queue
+        from gridtf.schedulers.slurm import query
 
-        return queue.query(submitted)
+        return query.query(submitted)
 
     def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
-        from gridtf.schedulers.slurm import queue
+        from gridtf.schedulers.slurm import query
 
-        return queue.accounting(submitted)
+        return query.accounting(submitted)
 
     def run_dirs(self, job_id: str) -> Sequence[Path]:
-        from gridtf.schedulers.slurm import queue
+        from gridtf.schedulers.slurm import query
 
-        return queue.run_dirs(job_id)
+        return query.run_dirs(job_id)
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
-        from gridtf.schedulers.slurm import controller, queue
+        from gridtf.schedulers.slurm import submit
 
-        options = [*queue.cluster(submitted), *(["--signal=KILL", "--full"] if force else [])]
-        answer = controller.query(["scancel", *options, "--", submitted["job_id"]], limit=_PATIENCE)
-        if answer.code and "Invalid job id" not in answer.err:  # that one has ended, and is forgotten
-            raise SchedulerError(f"Slurm does not cancel job {submitted['job_id']}: {controller.said(answer)}")
+        submit.cancel(submitted, force=force)
 
     # --- inside a job
 
@@ -130,25 +127,25 @@ class Slurm:
         return {"job_id": environ["SLURM_JOB_ID"], "restarts": restarts}
 
     def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
-        from gridtf.schedulers.slurm import allocation
+        from gridtf.schedulers.slurm import injob
 
         def gpus_of_nodes(job_id: str) -> Mapping[str, int]:
-            from gridtf.schedulers.slurm import queue
+            from gridtf.schedulers.slurm import query
 
-            return queue.gpus_of_nodes(job_id)
+            return query.gpus_of_nodes(job_id)
 
-        return allocation.allocation(environ, spec, gpus_of_nodes)
+        return injob.allocation(environ, spec, gpus_of_nodes)
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
         from gridtf.schedulers.agents import StartedAgents
         from gridtf.schedulers.common import whole
-        from gridtf.schedulers.slurm import step
+        from gridtf.schedulers.slurm import injob
 
-        argv = step.command(allocation.hosts, call, environ)
-        blame = partial(step.blame, restarts=whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
-        return [StartedAgents(argv, step.environment(environ), call.log, blame)]
+        argv = injob.srun_command(allocation.hosts, call, environ)
+        blame = partial(injob.parse_failure, restarts=whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
+        return [StartedAgents(argv, injob.srun_environment(environ), call.log, blame)]
 
     def grant(
         self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
@@ -158,9 +155,9 @@ class Slurm:
         return gpus.Claim(gpus.granted(environ), ())
 
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
-        from gridtf.schedulers.slurm.ending import why_told_to_end
+        from gridtf.schedulers.slurm import query
 
-        return why_told_to_end(environ["SLURM_JOB_ID"], environ)
+        return query.termination_reason(environ["SLURM_JOB_ID"], environ)
 
     def deserted(self) -> str:
         if self._stepd in (None, os.getppid()):

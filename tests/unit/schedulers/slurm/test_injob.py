@@ -12,9 +12,9 @@ from gridtf import schedulers
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import AgentCall, AgentEnd, Host
-from gridtf.schedulers.slurm import scheduler, step
-from gridtf.schedulers.slurm.allocation import allocation
-from gridtf.schedulers.slurm.arrays import elements
+from gridtf.schedulers.slurm import injob, scheduler
+from gridtf.schedulers.slurm.injob import allocation
+from gridtf.schedulers.slurm.submit import elements
 from tests.support.rendering import plan
 
 CALL = AgentCall(
@@ -147,7 +147,7 @@ def test_components_that_the_job_does_not_have() -> None:
 
 def test_one_agent_a_node_with_everything_said() -> None:
     made = (Host("n1", 2, 2, 4), Host("n2", 2, 3, 4))
-    words = step.command(made, CALL, {})
+    words = injob.srun_command(made, CALL, {})
     assert words[0] == "srun"
     assert words[-7:] == [*CALL.command, "@SLURMD_NODENAME", *CALL.arguments]
     assert {
@@ -167,21 +167,23 @@ def test_one_agent_a_node_with_everything_said() -> None:
 def test_gpus_of_the_step() -> None:
     inside = {"SLURM_STEP_ID": "0"}
     same = (Host("n1", 2, 2, 4), Host("n2", 2, 2, 4))
-    assert {"--gpus-per-node=2", "--overlap"} <= set(step.command(same, CALL, inside))
-    different = step.command((Host("n1", 2, 2, 4), Host("n2", 2, 3, 4)), CALL, inside)
+    assert {"--gpus-per-node=2", "--overlap"} <= set(injob.srun_command(same, CALL, inside))
+    different = injob.srun_command((Host("n1", 2, 2, 4), Host("n2", 2, 3, 4)), CALL, inside)
     assert "--gpus=5" in different
     assert "--overlap" not in different
-    none = step.command((Host("n1", 2, 0, 4), Host("n2", 2, None, 4)), CALL, inside)
+    none = injob.srun_command((Host("n1", 2, 0, 4), Host("n2", 2, None, 4)), CALL, inside)
     assert "--overlap" in none
     assert not [word for word in none if word.startswith("--gpus")]
 
 
 def test_hosts_with_different_numbers_of_cpus_have_all_of_them() -> None:
-    assert not [word for word in step.command((Host("n1", 1, 0, 4), Host("n2", 1, 0, 2)), CALL, {}) if "cpus" in word]
+    assert not [
+        word for word in injob.srun_command((Host("n1", 1, 0, 4), Host("n2", 1, 0, 2)), CALL, {}) if "cpus" in word
+    ]
 
 
 def test_a_step_over_two_components() -> None:
-    words = step.command(hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE), CALL, {})
+    words = injob.srun_command(hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE), CALL, {})
     first, second = words[: words.index(":")], words[words.index(":") :]
     assert {"--het-group=0", "--nodes=2", "--gpus-per-node=2", "--cpus-per-task=4", "--mem=0"} <= set(first)
     assert {"--het-group=1", "--nodes=1", "--cpus-per-task=6", "--mem=0"} <= set(second)
@@ -200,7 +202,7 @@ def test_options_for_the_training_tasks_are_kept_from_the_step() -> None:
         "CPUS_PER_TASK NTASKS NTASKS_PER_NODE GPUS_PER_TASK GPU_BIND EXPORT_ENV MEM_PER_CPU EXACT CPU_BIND WAIT NPROCS"
     )
     theirs = {f"SLURM_{name}": "1" for name in meant.split()}
-    assert step.environment({**ours, **theirs}) == ours
+    assert injob.srun_environment({**ours, **theirs}) == ours
 
 
 def test_a_task_is_not_taken_for_the_agent_that_has_started_it() -> None:
@@ -249,7 +251,7 @@ KILLED = [
     ],
 )
 def test_who_ended_first(code: int, printed: list[str], end: AgentEnd) -> None:
-    assert step.blame(code, printed) == end
+    assert injob.parse_failure(code, printed) == end
 
 
 # As it prints it after scancel of the step, where the job itself was not asked to end.
@@ -280,20 +282,22 @@ NOT_LAUNCHED = [
     ],
 )
 def test_what_ended_when_no_agent_did(code: int, printed: list[str], what: str, why: str) -> None:
-    error = step.blame(code, printed).error
+    error = injob.parse_failure(code, printed).error
     assert error is not None
     assert (error.what, error.why) == (what, why)
 
 
 def test_slurms_late_clean_up_may_be_what_killed_an_agent_of_a_later_start() -> None:
-    assert step.blame(137, KILLED, restarts=1).words == (
+    assert injob.parse_failure(137, KILLED, restarts=1).words == (
         "Slurm may have cleaned up there only now, after an earlier start of this job",
     )
-    assert step.blame(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(75, "n3")
+    assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(
+        75, "n3"
+    )
 
 
 def test_an_end_that_follows_another_one_is_not_an_order_from_outside() -> None:
-    assert step.blame(75, ["srun: error: n3: task 2: Exited with exit code 75", *ABORTED]).error is None
+    assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75", *ABORTED]).error is None
 
 
 def test_identity() -> None:

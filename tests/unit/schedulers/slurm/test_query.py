@@ -20,9 +20,16 @@ from gridtf.schedulers.base import (
     UNKNOWN,
     JobStatus,
 )
-from gridtf.schedulers.slurm import queue, states
-from gridtf.schedulers.slurm.ending import ending, why_told_to_end
-from gridtf.schedulers.slurm.queue import Row, node_gpus, sacct_rows, squeue_rows, statuses
+from gridtf.schedulers.slurm import query
+from gridtf.schedulers.slurm.query import (
+    Row,
+    parse_node_gpus,
+    parse_sacct,
+    parse_squeue,
+    parse_termination,
+    statuses,
+    termination_reason,
+)
 
 SQUEUE = """\
 47+1|48|CANCELLED|2026-11-21T11:07:50|Resources
@@ -77,7 +84,7 @@ SQUEUE = """\
     ],
 )
 def test_each_job_from_one_answer(job_id: str, state: str, reason: str) -> None:
-    assert statuses([job_id], squeue_rows(SQUEUE)) == {job_id: JobStatus(state, reason)}
+    assert statuses([job_id], parse_squeue(SQUEUE)) == {job_id: JobStatus(state, reason)}
 
 
 @pytest.mark.parametrize(
@@ -85,12 +92,12 @@ def test_each_job_from_one_answer(job_id: str, state: str, reason: str) -> None:
     ["x", "53_x", "53_²", "²", "53_99999999999999999999", "", "_", "1", "5", "530", "53_6", "53_9", "61_1", "47_1"],
 )
 def test_what_slurm_does_not_know_is_gone_and_never_completed(job_id: str) -> None:
-    found = statuses([job_id], squeue_rows(SQUEUE))[job_id]
+    found = statuses([job_id], parse_squeue(SQUEUE))[job_id]
     assert (found.state, found.gone) == (UNKNOWN, True)
 
 
 def test_a_whole_array_is_one_status() -> None:
-    found = statuses(["53"], squeue_rows(SQUEUE))["53"]
+    found = statuses(["53"], parse_squeue(SQUEUE))["53"]
     assert found == JobStatus(RUNNING, "elements of the array: 2 RUNNING, 3 PENDING")
 
 
@@ -116,13 +123,13 @@ def test_arrays_are_summed_up(rows: list[str], state: str, words: str) -> None:
 def test_reasons_may_hold_any_character() -> None:
     # Slurm 23.11, from its documentation: free text
     text = "12|12|PENDING|N/A|Nodes required for job are DOWN, DRAINED or reserved | see (ops), 'now'\n"
-    assert "reserved | see (ops), 'now'" in statuses(["12"], squeue_rows(text))["12"].reason
+    assert "reserved | see (ops), 'now'" in statuses(["12"], parse_squeue(text))["12"].reason
 
 
 def test_other_lines_are_left_out() -> None:
     # squeue --clusters prints a line a cluster even without a header
     text = "CLUSTER: alpha\n60|60|RUNNING|2026-11-21T11:08:18|None\n\nCLUSTER: beta\nsqueue: warning|a|b|c|d\n"
-    assert squeue_rows(text) == [Row("60", "60", "RUNNING", "2026-11-21T11:08:18", "None")]
+    assert parse_squeue(text) == [Row("60", "60", "RUNNING", "2026-11-21T11:08:18", "None")]
 
 
 # squeue(1) of 22.05, JOB STATE CODES; the last ones from 23.11 to 25.05
@@ -133,14 +140,14 @@ STOPPED SUSPENDED TIMEOUT LAUNCH_FAILED POWER_UP_NODE RECONFIG_FAIL EXPEDITING""
 
 @pytest.mark.parametrize("state", ALL_STATES.split())
 def test_every_state_is_known(state: str) -> None:
-    ours, words = states.ours(state)
+    ours, words = query.parse_state(state)
     assert "Slurm says" not in words
     assert ours != COMPLETED or state == "COMPLETED"
     assert ours != UNKNOWN or state == "REVOKED"
 
 
 def test_a_state_that_is_not_known_is_named() -> None:
-    assert states.ours("BRAND_NEW") == (UNKNOWN, "Slurm says BRAND_NEW")
+    assert query.parse_state("BRAND_NEW") == (UNKNOWN, "Slurm says BRAND_NEW")
 
 
 @pytest.mark.parametrize(
@@ -171,17 +178,17 @@ def test_a_state_that_is_not_known_is_named() -> None:
     ],
 )
 def test_why_a_job_waits(reason: str, words: str) -> None:
-    assert words in states.why_pending(reason, "N/A")
+    assert words in query.why_pending(reason, "N/A")
 
 
 def test_why_a_job_has_ended() -> None:
     killed = "its script was killed by SIGKILL: by somebody, or by the kernel because memory ran out"
-    assert states.why_ended("RaisedSignal:9(Killed)") == states.why_ended("JobLaunchFailure", "0:9") == killed
-    assert states.why_ended("RaisedSignal:11(Segmentation_fault)") == "its script was killed by SIGSEGV"
+    assert query.why_ended("RaisedSignal:9(Killed)") == query.why_ended("JobLaunchFailure", "0:9") == killed
+    assert query.why_ended("RaisedSignal:11(Segmentation_fault)") == "its script was killed by SIGSEGV"
     for never in ("0:53", "1:0", "0:²", "0:900", ""):
-        assert states.why_ended("JobLaunchFailure", never).startswith("Slurm could not start its script")
-    assert states.why_ended("Whatever") == "Whatever"
-    assert states.why_ended("None") == ""
+        assert query.why_ended("JobLaunchFailure", never).startswith("Slurm could not start its script")
+    assert query.why_ended("Whatever") == "Whatever"
+    assert query.why_ended("None") == ""
 
 
 # sacct(1), --parsable2: from its documentation
@@ -197,7 +204,7 @@ SACCT = """\
 
 
 def test_accounting_is_read_like_the_queue() -> None:
-    found = statuses(["12", "13", "14_2", "17", "19", "99"], sacct_rows(SACCT))
+    found = statuses(["12", "13", "14_2", "17", "19", "99"], parse_sacct(SACCT))
     assert {job_id: status.state for job_id, status in found.items()} == {
         "12": COMPLETED,
         "13": CANCELLED,
@@ -241,7 +248,7 @@ def test_why_it_was_told_to_end(
 ) -> None:
     now, before = restarts
     text = SEEN.format(name="x", state=state, reason=reason, restarts=now) + more + " Power= \n"
-    found = ending("JobId=75 JobState=TIMEOUT Reason=TimeLimit\n" + text, "76", before)
+    found = parse_termination("JobId=75 JobState=TIMEOUT Reason=TimeLimit\n" + text, "76", before)
     if expected is None:
         assert found is None
     else:
@@ -255,8 +262,8 @@ def test_what_the_user_has_chosen_is_no_field() -> None:
     text = SEEN.format(name=name, state="COMPLETING", reason="TimeLimit", restarts=0)
     text += "Nodes=n1 CPU_IDs=0 Mem=5 GRES=gpu:1(IDX:0) Command=/a JobState=RUNNING Reason=None WorkDir=/b Nodes=n2 "
     text += "CPU_IDs=0 Mem=5 GRES=gpu:9(IDX:0-8) Comment=JobState=RUNNING\n"
-    assert ending(text, "76", 0) == JobStatus(TIMEOUT, "the walltime is over")
-    assert node_gpus(text, "76") == {"n1": 1}
+    assert parse_termination(text, "76", 0) == JobStatus(TIMEOUT, "the walltime is over")
+    assert parse_node_gpus(text, "76") == {"n1": 1}
 
 
 @pytest.mark.parametrize(
@@ -272,13 +279,13 @@ def test_what_the_user_has_chosen_is_no_field() -> None:
     ],
 )
 def test_where_the_run_directory_of_a_job_may_be(shown: str, places: list[str]) -> None:
-    assert [str(place) for place in queue.places(shown, "7")] == places
+    assert [str(place) for place in query.parse_run_dirs(shown, "7")] == places
     element = ["/r", "/h/gridtf-runs/x-7_3"] if "ArrayJobId" in shown else []
-    assert [str(place) for place in queue.places(shown, "7_3")] == element
+    assert [str(place) for place in query.parse_run_dirs(shown, "7_3")] == element
 
 
 def test_no_telling_why_from_nothing() -> None:
-    assert ending("", "76", 0) is None
+    assert parse_termination("", "76", 0) is None
 
 
 SHOWN = "JobId=88 JobName=sl.sh NodeList=sl[1-3] NumNodes=3 CoreSpec=* JOB_GRES=gpu:5   {nodes} MinCPUsNode=1 Power= \n"
@@ -308,12 +315,12 @@ JobId=92 HetJobId=91 HetJobOffset=1 JobName=sl.sh JOB_GRES=gpu:2   Nodes=sl4 CPU
     ],
 )
 def test_gpus_by_node(nodes: str, gpus: dict[str, int]) -> None:
-    assert node_gpus(SHOWN.format(nodes=nodes), "88") == gpus
+    assert parse_node_gpus(SHOWN.format(nodes=nodes), "88") == gpus
 
 
 def test_gpus_of_one_component() -> None:
-    assert node_gpus(HET, "91") == {"sl2": 1}
-    assert node_gpus(HET, "92") == {"sl4": 2}
+    assert parse_node_gpus(HET, "91") == {"sl2": 1}
+    assert parse_node_gpus(HET, "92") == {"sl4": 2}
 
 
 # --- what is asked, with commands that only print ----------------------------------------------------------------
@@ -340,7 +347,7 @@ def test_a_script_that_was_killed_is_told_from_one_that_never_began(tools: Path)
     rows = ("9|9|FAILED|N/A|JobLaunchFailure", "8|8|COMPLETING|N/A|JobLaunchFailure", "7|7|COMPLETED|N/A|None")
     command(tools, "squeue", "".join(f"echo '{row}'\n" for row in rows))
     command(tools, "scontrol", "echo 'JobId=9 JobName=a ExitCode=0:1 UserId=a(1) JobState=FAILED ExitCode=0:9 Power='")
-    found = queue.query([{"job_id": job_id} for job_id in "987"])
+    found = query.query([{"job_id": job_id} for job_id in "987"])
     assert found["9"].reason.startswith("its script was killed by SIGKILL")
     assert found["8"] == JobStatus(RUNNING, "ending")
     assert [line.split("/")[-1] for line in asked(tools)][1:] == ["scontrol -o show job 9 "]
@@ -348,7 +355,7 @@ def test_a_script_that_was_killed_is_told_from_one_that_never_began(tools: Path)
 
 def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
-    found = queue.query([{"job_id": job_id} for job_id in ("60", "52", "53", "99", "60")])
+    found = query.query([{"job_id": job_id} for job_id in ("60", "52", "53", "99", "60")])
     assert {job_id: status.state for job_id, status in found.items()} == {
         "60": COMPLETED,
         "52": FAILED,
@@ -361,7 +368,7 @@ def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
 
 def test_more_jobs_than_a_command_line_holds(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
-    found = queue.query([{"job_id": str(number)} for number in range(100_000)])
+    found = query.query([{"job_id": str(number)} for number in range(100_000)])
     assert found["60"].state == COMPLETED
     assert len(asked(tools)) == 1
     assert "--jobs" not in asked(tools)[0]
@@ -369,47 +376,47 @@ def test_more_jobs_than_a_command_line_holds(tools: Path) -> None:
 
 def test_each_cluster_is_asked_for_its_own(tools: Path) -> None:
     command(tools, "squeue", "true")
-    queue.query([{"job_id": "1", "cluster": "a"}, {"job_id": "2"}, {"job_id": "3", "cluster": "a"}])
+    query.query([{"job_id": "1", "cluster": "a"}, {"job_id": "2"}, {"job_id": "3", "cluster": "a"}])
     assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in asked(tools)] == [True, False]
 
 
 def test_a_single_unknown_id_is_no_error(tools: Path) -> None:
     command(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert queue.query([{"job_id": "99999"}])["99999"].gone
+    assert query.query([{"job_id": "99999"}])["99999"].gone
 
 
 def test_no_controller_is_never_taken_for_gone(tools: Path) -> None:
     said = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     command(tools, "squeue", f"echo '{said}' >&2; exit 1")
     with pytest.raises(SchedulerError, match=r"controller on ctl does not answer: .*connect failure") as caught:
-        queue.query([{"job_id": "1"}])
+        query.query([{"job_id": "1"}])
     assert caught.value.hint
     command(tools, "squeue", "echo 'squeue: error: something else' >&2; exit 1")
     with pytest.raises(SchedulerError, match="squeue has failed: something else"):
-        queue.query([{"job_id": "1"}])
+        query.query([{"job_id": "1"}])
 
 
 def test_filters_in_the_environment_hide_no_job(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_USERS", "bob")
     command(tools, "squeue", '[ -z "$SQUEUE_USERS" ] && echo "60|60|RUNNING|N/A|None"')
-    assert queue.query([{"job_id": "60"}])["60"].state == RUNNING
+    assert query.query([{"job_id": "60"}])["60"].state == RUNNING
 
 
 def test_accounting_where_there_is_none(tools: Path) -> None:
     command(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert queue.accounting([{"job_id": "1"}]) == {}
+    assert query.accounting([{"job_id": "1"}]) == {}
     command(tools, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
-    assert queue.accounting([{"job_id": "1"}]) == {}
+    assert query.accounting([{"job_id": "1"}]) == {}
 
 
 def test_accounting_where_there_is_no_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert queue.accounting([{"job_id": "1"}]) == {}
+    assert query.accounting([{"job_id": "1"}]) == {}
 
 
 def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
     command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
-    assert queue.accounting([{"job_id": job_id} for job_id in "1234"]) == {
+    assert query.accounting([{"job_id": job_id} for job_id in "1234"]) == {
         "1": JobStatus(CANCELLED, "by root"),
         "2": JobStatus(COMPLETED),
         "4": JobStatus(CANCELLED, "by 123454321"),
@@ -418,10 +425,10 @@ def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
 
 def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
-    assert why_told_to_end("76", {}) is None
+    assert termination_reason("76", {}) is None
     shown = SEEN.format(name="x", state="COMPLETING", reason="None", restarts=1)
     command(tools, "scontrol", f"echo '{shown}'")
-    ended = why_told_to_end("76", {"SLURM_RESTART_COUNT": "1"})
+    ended = termination_reason("76", {"SLURM_RESTART_COUNT": "1"})
     assert ended is not None
     assert ended.reason == "cancelled with scancel"
 
@@ -445,5 +452,5 @@ def test_nodes_that_are_down_are_named(
     shown = SEEN.format(name="x", state=state, reason=reason, restarts=restarts)
     command(tools, "scontrol", f"echo '{shown}'")
     command(tools, "sinfo", "case $* in *n[[]1-4]*) echo n3; echo n3;; esac")  # a line a partition
-    assert why_told_to_end("76", {"SLURM_JOB_NODELIST": "n[1-4]"}) == expected
-    assert why_told_to_end("76", {"SLURM_JOB_NODELIST": "n1"}) != expected
+    assert termination_reason("76", {"SLURM_JOB_NODELIST": "n[1-4]"}) == expected
+    assert termination_reason("76", {"SLURM_JOB_NODELIST": "n1"}) != expected

@@ -1,4 +1,4 @@
-"""Asks Slurm's commands, and tells a controller that does not answer from what it answers."""
+"""Runs Slurm's commands; recognizes when the controller (slurmctld) does not answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gridtf.errors import SchedulerError
+from gridtf.run.rundir import Record
 from gridtf.schedulers.client import Answer, NoAnswerError, ask
 
 # What they read from the environment: SQUEUE_USERS=bob, which somebody finds handy, would hide the jobs of others,
@@ -14,7 +15,7 @@ from gridtf.schedulers.client import Answer, NoAnswerError, ask
 _FILTERS = re.compile(r"(SQUEUE|SINFO|SACCT)_")
 
 # slurm_load_jobs error: Unable to contact slurm controller (connect failure)
-_SILENT = re.compile(
+_UNREACHABLE = re.compile(
     r"unable to contact slurm controller|socket timed out|zero bytes were transmitted|connection (refused|timed out)|"
     r"no route to host|standby mode|transport endpoint|batch job submission failed: i/o error",
     re.IGNORECASE,
@@ -24,7 +25,7 @@ _COMPLAINT = re.compile(r"^\w+:? (?:error|fatal): (.*\S)", re.MULTILINE)
 _PING = re.compile(r"Slurmctld\(\S+\) at (\S+) is (UP|DOWN)")
 
 
-def query(argv: Sequence[str], *, limit: float, blame: bool = True) -> Answer:
+def run(argv: Sequence[str], *, limit: float, blame: bool = True) -> Answer:
     """What a command of Slurm answers, whatever its exit code.
 
     limit: seconds. blame: whether to spend some more on the name of the controller's host. Raises SchedulerError, whose
@@ -33,18 +34,23 @@ def query(argv: Sequence[str], *, limit: float, blame: bool = True) -> Answer:
     try:
         answer = ask([*_without_filters(os.environ), *argv], limit=limit)
     except NoAnswerError:
-        raise silent(f"{argv[0]} has waited for {limit:g} s", blame=blame) from None
-    if answer.code and is_silent(answer.err):
-        raise silent(said(answer), blame=blame)
+        raise unreachable(f"{argv[0]} has waited for {limit:g} s", blame=blame) from None
+    if answer.code and is_unreachable(answer.err):
+        raise unreachable(message(answer), blame=blame)
     return answer
 
 
-def is_silent(text: str) -> bool:
+def cluster_option(submitted: Record) -> list[str]:
+    """The option that names the cluster of a job, where it was submitted to one of several."""
+    return [f"--clusters={submitted['cluster']}"] if submitted.get("cluster") else []
+
+
+def is_unreachable(text: str) -> bool:
     """Whether a command says that the controller does not answer."""
-    return _SILENT.search(text) is not None
+    return _UNREACHABLE.search(text) is not None
 
 
-def silent(words: str, *, blame: bool) -> SchedulerError:
+def unreachable(words: str, *, blame: bool) -> SchedulerError:
     """The error for a controller that does not answer. words: what a command said of it."""
     hosts = _hosts() if blame else []
     return SchedulerError(
@@ -53,7 +59,7 @@ def silent(words: str, *, blame: bool) -> SchedulerError:
     )
 
 
-def said(answer: Answer) -> str:
+def message(answer: Answer) -> str:
     """What a command complained of, without its own name before it; a site may print lines of its own beside it."""
     complaints = _COMPLAINT.findall(answer.err)
     return str(complaints[-1]) if complaints else answer.last_word

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.schedulers.slurm import check, directives, site
-from gridtf.schedulers.slurm.asked import Asked, asked_for
+from gridtf.schedulers.slurm import advice
+from gridtf.schedulers.slurm.advice import ComponentRequest, parse_partitions, parse_requests
+from gridtf.schedulers.slurm.submit import directives
 from tests.support.rendering import plan
 
 SINFO = """\
@@ -35,16 +36,16 @@ CLOSED = "allocation failure: Required partition not available (inactive or drai
 STARTS = "sbatch: Job 1 to start at 2026-11-21T11:21:34 using 1 processors on nodes n1 in partition gpu\n"
 
 
-def asked(environ: dict[str, str] | None = None, **values: Any) -> tuple[Asked, ...]:
+def asked(environ: dict[str, str] | None = None, **values: Any) -> tuple[ComponentRequest, ...]:
     made = plan("slurm", name="x", **values)
     types = [name for name in ("ps", "evaluator") if made.spec.task(name).partition]
-    return asked_for(directives.directives(made), made.spec, types, environ or {})
+    return parse_requests(directives(made), made.spec, types, environ or {})
 
 
 def refusal(said: str, sinfo: str = SINFO, environ: dict[str, str] | None = None, **values: Any) -> SpecError:
     code = 0 if said == STARTS else 1
     with pytest.raises(SpecError) as caught:
-        check.judge(asked(environ, **values), code, said, site.partitions(sinfo))
+        advice.judge(asked(environ, **values), code, said, parse_partitions(sinfo))
     return caught.value
 
 
@@ -154,15 +155,15 @@ def test_a_walltime_that_sbatch_takes_and_the_partition_never_gives() -> None:
     ],
 )
 def test_walltimes_that_can_be(values: dict[str, Any]) -> None:
-    assert check.judge(asked(**values), 0, STARTS, site.partitions(SINFO)) == ()
+    assert advice.judge(asked(**values), 0, STARTS, parse_partitions(SINFO)) == ()
 
 
 def test_what_is_of_the_moment_is_a_note() -> None:
-    (note,) = check.judge(asked(nodes=4), 1, SHAPE, site.partitions(NODES_DOWN))
+    (note,) = advice.judge(asked(nodes=4), 1, SHAPE, parse_partitions(NODES_DOWN))
     assert note.endswith("cannot be used now: n[1-2] down (does not answer), n3 drained")
     assert refusal(SHAPE, NODES_DOWN, nodes=5).problem == "5 nodes asked for, partition gpu has 4"
     down = SINFO.replace("gpu*|up", "gpu*|down")
-    assert check.judge(asked(time=10), 0, STARTS, site.partitions(down)) == (
+    assert advice.judge(asked(time=10), 0, STARTS, parse_partitions(down)) == (
         "the job waits until a partition is open again: gpu (down)",
     )
 
@@ -194,24 +195,24 @@ def test_a_refusal_for_a_reason_of_its_own() -> None:
     # from Slurm's documentation
     said = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     with pytest.raises(SchedulerError, match="refuse this job: Job violates accounting/QOS policy") as caught:
-        check.judge(asked(), 1, said, site.partitions(SINFO))
+        advice.judge(asked(), 1, said, parse_partitions(SINFO))
     assert "short: 4 nodes, walltime 00:30:00, GPUs 4 each" in caught.value.hint
 
 
 def test_what_sinfo_prints() -> None:
-    big, old, empty = site.partitions(MIXED)
+    big, old, empty = parse_partitions(MIXED)
     assert (big.name, big.default, big.limit, big.most_nodes, big.size) == ("big", True, None, None, 5)
     assert (old.up, old.limit, empty.size, empty.nodes) == ("drain", 3600, 0, ())
     assert [some.gpus() for some in big.nodes + old.nodes] == [8, 4, 4]
     assert old.nodes[0].gpus("k80") == 2
     assert big.nodes[0].mem == 512000
     assert all(some.works for some in big.nodes)
-    assert site.gpus(big) == "8 a100 each or 4 v100 each"
-    assert site.not_working([big, old]) == ""
+    assert advice.show_gpus(big) == "8 a100 each or 4 v100 each"
+    assert advice.unusable_nodes([big, old]) == ""
 
 
 def test_large_numbers_as_sinfo_shortens_them() -> None:
-    (big,) = site.partitions("Welcome\nfat*|up|infinite|1-1.50K|1.50K|idle|1.50K|512000|(null)|f[1-1536]\n")
+    (big,) = parse_partitions("Welcome\nfat*|up|infinite|1-1.50K|1.50K|idle|1.50K|512000|(null)|f[1-1536]\n")
     assert (big.size, big.most_nodes) == (1536, 1536)
     assert (big.nodes[0].cpus, big.nodes[0].mem) == (1536, 512000)
 
@@ -230,10 +231,10 @@ def test_types_of_gpus(option: str, kind: str, gpus: int) -> None:
 def test_a_reservation_that_begins_later_is_waited_for() -> None:
     said = "allocation failure: Invalid time specified\n"
     for more in ({"asked": asked(native=["--reservation=x"])}, {"asked": asked(), "reserved": True}):
-        notes = check.judge(**more, code=1, said=said, partitions=site.partitions(SINFO))  # type: ignore[arg-type]
+        notes = advice.judge(**more, code=1, said=said, partitions=parse_partitions(SINFO))  # type: ignore[arg-type]
         assert notes == ("the job waits until its reservation begins",)
     with pytest.raises(SchedulerError, match="Invalid time specified"):
-        check.judge(asked(), 1, said, site.partitions(SINFO))
+        advice.judge(asked(), 1, said, parse_partitions(SINFO))
 
 
 def test_lines_of_a_site_s_own_are_not_slurm_s() -> None:
@@ -293,36 +294,36 @@ def names(tools: Path) -> list[str]:
 
 def test_a_job_that_is_fine_costs_one_command(tools: Path) -> None:
     answers(tools, STARTS, 0)
-    assert check.check(plan("slurm", run_dir="/runs/x")) == ()
+    assert advice.check(plan("slurm", run_dir="/runs/x")) == ()
     assert (tools / "asked").read_text() == "sbatch --test-only /runs/x/job.sh\n"
-    assert check.check(plan("slurm", time=10)) == ()
+    assert advice.check(plan("slurm", time=10)) == ()
     assert names(tools) == ["sbatch", "sbatch", "sinfo"]
 
 
 def test_a_site_whose_partitions_cannot_be_asked_for(tools: Path) -> None:
     command(tools, "sinfo", "exit 1")
     answers(tools, STARTS, 0)
-    assert check.check(plan("slurm", time="99d")) == ()
+    assert advice.check(plan("slurm", time="99d")) == ()
     answers(tools, SHAPE)
     with pytest.raises(SchedulerError, match="sinfo has failed"):
-        check.check(plan("slurm", nodes=9))
+        advice.check(plan("slurm", nodes=9))
 
 
 def test_the_accounts_that_one_has_are_offered(tools: Path) -> None:
     answers(tools, "allocation failure: Invalid account or account/partition combination specified")
     with pytest.raises(SpecError) as caught:
-        check.check(plan("slurm", account="physisc"))
+        advice.check(plan("slurm", account="physisc"))
     assert (caught.value.key, caught.value.hint) == ("account", "yours are: chemistry, physics")
 
 
 def test_no_controller(tools: Path) -> None:
     answers(tools, "allocation failure: Unable to contact slurm controller (connect failure)")
     with pytest.raises(SchedulerError, match="Slurm's controller on ctl does not answer"):
-        check.check(plan("slurm"))
+        advice.check(plan("slurm"))
     assert names(tools) == ["sbatch", "scontrol"]
 
 
 def test_no_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SchedulerError, match="sbatch is not there"):
-        check.check(plan("slurm"))
+        advice.check(plan("slurm"))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.schedulers.slurm import directives as lines
 from gridtf.schedulers.slurm import scheduler
+from gridtf.schedulers.slurm import submit as lines
 from tests.support.rendering import plan
 
 
