@@ -18,24 +18,24 @@ pytestmark = pytest.mark.timeout(120)
 _ASK = """
 import dataclasses, json, sys
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.sge import {module}
+from gridtf.schedulers.sge import query
 try:
-    found = {module}.{function}([{{"job_id": job_id, "user": "alice"}} for job_id in sys.argv[1:]])
+    found = query.{function}([{{"job_id": job_id, "user": "alice"}} for job_id in sys.argv[1:]])
     print(json.dumps({{job_id: dataclasses.asdict(status) for job_id, status in found.items()}}))
 except SchedulerError as error:
     print(json.dumps({{"error": error.what}}))
 """
 
 
-def ask(bed: Bed, *ids: str, module: str = "queue", function: str = "query") -> dict[str, Any]:
+def ask(bed: Bed, *ids: str, function: str = "query") -> dict[str, Any]:
     """What gridtf makes of what the cell says, asked by alice on the login host."""
-    source = _ASK.format(module=module, function=function)
+    source = _ASK.format(function=function)
     done = bed.run("login", sys.executable, "-c", source, *ids, env={"PYTHONPATH": str(CHECKOUT)})
     return dict(json.loads(done.stdout))
 
 
 def accounting(bed: Bed, *ids: str) -> dict[str, Any]:
-    return ask(bed, *ids, module="accounting", function="accounting")
+    return ask(bed, *ids, function="accounting")
 
 
 def qsub(bed: Bed, script: str, *options: str) -> str:

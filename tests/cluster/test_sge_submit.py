@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.schedulers.sge.handover import WAY
+from gridtf.schedulers.sge.submit import WAY
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, admin
 from tests.support.clusterscripts import HOME
@@ -32,7 +32,7 @@ SUBMIT = """
 import json, os, sys
 from gridtf.login import submission
 from gridtf.errors import GridtfError
-from gridtf.schedulers.sge import directives, handover
+from gridtf.schedulers.sge import directives, submit
 from gridtf.jobspec.spec import JobSpec
 ways, spec, blocked = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 sys.modules.update(dict.fromkeys(blocked))
@@ -40,18 +40,18 @@ plan = submission.prepare(JobSpec.from_dict({"command": ["true"], "scheduler": "
 plan.run_dir.mkdir(parents=True)
 (plan.run_dir / "job.sh").write_text(submission.script(plan))
 for way in ways.split():
-    os.environ[handover.WAY] = way
+    os.environ[submit.WAY] = way
     try:
-        print(json.dumps(handover.submit(plan, directives.submit_command(plan))))
+        print(json.dumps(submit.submit(plan, directives.submit_command(plan))))
     except GridtfError as error:
         print(json.dumps({"error": str(error)}))
 """
 CANCEL = """
 import sys
 from gridtf.errors import GridtfError
-from gridtf.schedulers.sge import handover
+from gridtf.schedulers.sge import submit
 try:
-    handover.cancel({"job_id": sys.argv[1]}, force=sys.argv[2:] == ["force"])
+    submit.cancel({"job_id": sys.argv[1]}, force=sys.argv[2:] == ["force"])
 except GridtfError as error:
     print(error)
 """

@@ -63,7 +63,7 @@ ONLY_IN = {
     "keras": {"training"},
     "numpy": {"training"},
     "jinja2": {"login.render"},
-    "drmaa": {"schedulers.sge.session"},
+    "drmaa": {"schedulers.sge.drmaa_session"},
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},

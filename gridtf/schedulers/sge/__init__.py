@@ -42,9 +42,9 @@ class GridEngine:
         except SpecError as error:
             if error.key != "pe" or plan.spec.pe is not None or not self.here(os.environ):
                 raise
-            from gridtf.schedulers.sge import check
+            from gridtf.schedulers.sge import advice
 
-            raise check.naming_pes(error, plan) from None
+            raise advice.naming_pes(error, plan) from None
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives
@@ -52,41 +52,41 @@ class GridEngine:
         return directives.submit_command(plan)
 
     def elements(self, spec: JobSpec) -> Sequence[str]:
-        from gridtf.schedulers.sge import arrays
+        from gridtf.schedulers.sge import directives
 
-        return arrays.elements(spec.native)
+        return directives.array_elements(spec.native)
 
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers import shared
-        from gridtf.schedulers.sge import check
+        from gridtf.schedulers.sge import advice
 
         shared.check(plan)
-        return check.check(plan)
+        return advice.check(plan)
 
     def submit(self, plan: Plan) -> Record:
-        from gridtf.schedulers.sge import handover
+        from gridtf.schedulers.sge import submit
 
-        return handover.submit(plan, self.submit_command(plan))
+        return submit.submit(plan, self.submit_command(plan))
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
-        from gridtf.schedulers.sge import queue
+        from gridtf.schedulers.sge import query
 
-        return queue.query(submitted)
+        return query.query(submitted)
 
     def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
-        from gridtf.schedulers.sge import accounting
+        from gridtf.schedulers.sge import query
 
-        return accounting.accounting(submitted)
+        return query.accounting(submitted)
 
     def run_dirs(self, job_id: str) -> Sequence[Path]:
-        from gridtf.schedulers.sge import requested
+        from gridtf.schedulers.sge import query
 
-        return requested.run_dirs(job_id, limit=20.0)
+        return query.run_dirs(job_id, limit=20.0)
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
-        from gridtf.schedulers.sge import handover
+        from gridtf.schedulers.sge import submit
 
-        handover.cancel(submitted, force=force)
+        submit.cancel(submitted, force=force)
 
     # --- inside a job
 
@@ -97,9 +97,9 @@ class GridEngine:
         return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
 
     def untold(self) -> str:
-        from gridtf.schedulers.sge import shepherd
+        from gridtf.schedulers.sge import injob
 
-        if shepherd.above() is None:
+        if injob.shepherd_pid() is None:
             return ""
         return (
             "this shell belongs to a job of Grid Engine, which has not told it so (qlogin): tasks run on this host "
@@ -107,47 +107,47 @@ class GridEngine:
         )
 
     def identity(self, environ: Mapping[str, str]) -> Record:
-        from gridtf.schedulers.sge import job
+        from gridtf.schedulers.sge import injob
 
-        return job.identity(environ)
+        return injob.identity(environ)
 
     def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
         from gridtf.host import gpus
         from gridtf.host.processes import tell
-        from gridtf.schedulers.sge import allocation, job, requested
+        from gridtf.schedulers.sge import injob, query
 
-        found = allocation.lines(environ, job.host(environ))
-        given = allocation.allocation(found, spec, lambda: requested.ask(environ["JOB_ID"], limit=10))
-        if note := allocation.unused_gpus(given, spec, lambda: gpus.present(environ)):
+        found = injob.allocated_hosts(environ, injob.this_host(environ))
+        given = injob.allocation(found, spec, lambda: query.job_requests(environ["JOB_ID"], limit=10))
+        if note := injob.unused_gpus(given, spec, lambda: gpus.present(environ)):
             tell(note)
         return given
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
-        from gridtf.schedulers.sge import job
+        from gridtf.schedulers.sge import injob
 
-        return job.start_agents(allocation, call, environ, self.warnings)
+        return injob.start_agents(allocation, call, environ, self.warnings)
 
     def grant(
         self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
     ) -> Claim:
-        from gridtf.schedulers.sge import grant
+        from gridtf.schedulers.sge import gpu_grant
 
-        return grant.grant(environ, spec, count, owner, wait)
+        return gpu_grant.grant(environ, spec, count, owner, wait)
 
     def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
-        from gridtf.schedulers.sge import ending
+        from gridtf.schedulers.sge import injob
 
-        return ending.why_told_to_end(str(self.identity(environ)["job_id"]), environ.get("QUEUE", ""))
+        return injob.termination_reason(str(self.identity(environ)["job_id"]), environ.get("QUEUE", ""))
 
     def deserted(self) -> str:
-        return ""  # such a job ends at once, see shepherd.py
+        return ""  # such a job ends at once, see injob.ShepherdWatch
 
     def suspended(self, environ: Mapping[str, str]) -> bool | None:
-        from gridtf.schedulers.sge import suspension
+        from gridtf.schedulers.sge import injob
 
-        return suspension.suspended(str(self.identity(environ)["job_id"]))
+        return injob.suspended(str(self.identity(environ)["job_id"]))
 
 
 scheduler = GridEngine()

@@ -15,8 +15,8 @@ from gridtf.schedulers.base import (
     JobStatus,
 )
 from gridtf.schedulers.client import Answer
-from gridtf.schedulers.sge import accounting, cell
-from gridtf.schedulers.sge.states import seconds
+from gridtf.schedulers.sge import client, query
+from gridtf.schedulers.sge.query import seconds
 
 BLOCK = """\
 ==============================================================
@@ -50,7 +50,7 @@ def block(
 
 
 def ended(text: str, job_id: str = "11", **record: str) -> JobStatus | None:
-    return accounting.status_of(accounting.blocks(text), {"job_id": job_id, **record})
+    return query.accounted_status(query.blocks(text), {"job_id": job_id, **record})
 
 
 @pytest.mark.parametrize(
@@ -138,22 +138,22 @@ def test_nothing_where_there_is_no_accounting(monkeypatch: pytest.MonkeyPatch) -
         asked.append(argv)
         return Answer(0, block(number=argv[3], task="3"), "") if argv[3] != "12" else Answer(1, "", "not found")
 
-    monkeypatch.setattr(cell, "query", answers)
-    found = accounting.accounting([{"job_id": "11"}, {"job_id": "12"}, {"job_id": "13.3"}])
+    monkeypatch.setattr(client, "query", answers)
+    found = query.accounting([{"job_id": "11"}, {"job_id": "12"}, {"job_id": "13.3"}])
     assert list(found) == ["11", "13.3"]
     assert asked == [["qacct", "-m", "-j", "11"], ["qacct", "-m", "-j", "12"], ["qacct", "-m", "-j", "13", "-t", "3"]]
 
     def older(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "usage: qacct …\n") if "-m" in argv else Answer(0, block(), "")
 
-    monkeypatch.setattr(cell, "query", older)
-    assert accounting.accounting([{"job_id": "11"}]) == {"11": JobStatus(COMPLETED)}
+    monkeypatch.setattr(client, "query", older)
+    assert query.accounting([{"job_id": "11"}]) == {"11": JobStatus(COMPLETED)}
 
     def missing(argv: list[str], *, limit: float) -> Answer:
         raise SchedulerError("qacct is not there")
 
-    monkeypatch.setattr(cell, "query", missing)
-    assert accounting.accounting([{"job_id": "11"}]) == {}
+    monkeypatch.setattr(client, "query", missing)
+    assert query.accounting([{"job_id": "11"}]) == {}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.schedulers.sge.arrays import elements
+from gridtf.schedulers.sge.directives import array_elements
 
 
 @pytest.mark.parametrize(
@@ -21,12 +21,12 @@ from gridtf.schedulers.sge.arrays import elements
     ],
 )
 def test_the_elements(native: list[str], expected: str) -> None:
-    assert elements(native) == tuple(expected.split())
+    assert array_elements(native) == tuple(expected.split())
 
 
 @pytest.mark.parametrize("text", ["0-3", "4-1", "a", "1-4:0", "1-", "1-99999999"])
 def test_what_is_none(text: str) -> None:
     with pytest.raises(SpecError) as caught:
-        elements([f"-t {text}"])
+        array_elements([f"-t {text}"])
     assert caught.value.key == "native"
     assert caught.value.hint

@@ -8,7 +8,7 @@ import pytest
 
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.client import Answer, ask
-from gridtf.schedulers.sge import cell, reply
+from gridtf.schedulers.sge import client, query
 
 SELECT = "error: commlib error: got select error ({})\n"
 SEND = 'unable to send message to qmaster using port 6444 on host "ctl": {}\n'
@@ -34,12 +34,12 @@ def command(root: Path, name: str, script: str) -> None:
 
 def test_programs_below_sge_root_come_before_those_on_the_path(root: Path, tmp_path: Path) -> None:
     command(root, "qstat", 'echo $LC_ALL "$*"')
-    assert cell.query(["qstat", "-u", "*"], limit=5).out == "C -u *\n"
+    assert client.query(["qstat", "-u", "*"], limit=5).out == "C -u *\n"
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "qstat").touch(mode=0o755)
-    assert cell.program("qstat", {"SGE_BINARY_PATH": str(inside), "SGE_ROOT": str(root)}) == str(inside / "qstat")
-    assert cell.program("qstat", {}) == "qstat"
+    assert client.program("qstat", {"SGE_BINARY_PATH": str(inside), "SGE_ROOT": str(root)}) == str(inside / "qstat")
+    assert client.program("qstat", {}) == "qstat"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_qmaster_that_does_not_answer(said: str, root: Path) -> None:
     (root / "said").write_text(said)
     command(root, "qstat", f"cat {root}/said >&2; exit 1")
     with pytest.raises(SchedulerError) as caught:
-        cell.query(["qstat"], limit=5)
+        client.query(["qstat"], limit=5)
     assert caught.value.what.startswith("Grid Engine's qmaster on ctl does not answer: ")
     assert "\n" not in caught.value.what
     assert "error:" not in caught.value.what
@@ -67,7 +67,7 @@ def test_a_qmaster_that_does_not_answer(said: str, root: Path) -> None:
 def test_a_command_that_hangs(root: Path) -> None:
     command(root, "qstat", "exec sleep 20")
     with pytest.raises(SchedulerError, match=r"qmaster on ctl does not answer: qstat has waited for 0\.2 s"):
-        cell.query(["qstat"], limit=0.2)
+        client.query(["qstat"], limit=0.2)
 
 
 @pytest.mark.parametrize(
@@ -82,35 +82,35 @@ def test_commands_without_a_cell(said: str, root: Path) -> None:
     (root / "said").write_text(said)
     command(root, "qstat", f"cat {root}/said >&2; exit 1")
     with pytest.raises(SchedulerError, match="do not find their cell") as caught:
-        cell.query(["qstat"], limit=5)
+        client.query(["qstat"], limit=5)
     assert "settings.sh" in caught.value.hint
 
 
 def test_refusals_are_answers(root: Path) -> None:
     command(root, "qsub", "printf 'Unable to run job: unknown resource \"ngpus\"\\nExiting.\\n' >&2; exit 1")
-    answer = cell.query(["qsub"], limit=5)
+    answer = client.query(["qsub"], limit=5)
     assert answer.code == 1
-    assert cell.said(answer) == 'unknown resource "ngpus"'
-    assert cell.said(Answer(3, "", "")) == "exit code 3"
+    assert client.complaint(answer) == 'unknown resource "ngpus"'
+    assert client.complaint(Answer(3, "", "")) == "exit code 3"
 
 
 def test_the_qmaster_is_not_named_where_nobody_knows_it(tmp_path: Path) -> None:
-    assert cell.silent("x", {}).what == "Grid Engine's qmaster does not answer: x"
-    assert cell.silent("x", {"SGE_ROOT": str(tmp_path)}).what == "Grid Engine's qmaster does not answer: x"
+    assert client.silent("x", {}).what == "Grid Engine's qmaster does not answer: x"
+    assert client.silent("x", {"SGE_ROOT": str(tmp_path)}).what == "Grid Engine's qmaster does not answer: x"
 
 
 def test_xml_that_is_none_is_said() -> None:
     with pytest.raises(SchedulerError, match="qstat says something that is no XML"):
-        reply.tree("job-ID  prior", "qstat")
+        query.xml_tree("job-ID  prior", "qstat")
     with pytest.raises(SchedulerError, match="no XML"):
-        reply.tree("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "qstat")
+        query.xml_tree("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "qstat")
 
 
 def test_xml_that_older_versions_print() -> None:
     # names of jobs may hold control characters; up to 6.2u5 unknown jobs stood in elements without a name
-    assert reply.tree("<a><JB_name>x\x07y</JB_name></a>", "qstat").findtext("JB_name") == "xy"
+    assert query.xml_tree("<a><JB_name>x\x07y</JB_name></a>", "qstat").findtext("JB_name") == "xy"
     unknown = "<?xml version='1.0'?><unknown_jobs><>\n<ST_name>77</ST_name></></unknown_jobs>"
-    assert reply.tree(unknown, "qstat").findtext("ST_name") == "77"
+    assert query.xml_tree(unknown, "qstat").findtext("ST_name") == "77"
 
 
 def test_a_question_outlives_the_warnings_that_a_job_gets() -> None:

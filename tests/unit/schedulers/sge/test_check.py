@@ -9,10 +9,8 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.client import Answer
-from gridtf.schedulers.sge import cell, check, directives, refusal
-from gridtf.schedulers.sge.asked import Asked, asked_for
-from gridtf.schedulers.sge.refusal import Cell
-from gridtf.schedulers.sge.site import PE, Queue, Resource
+from gridtf.schedulers.sge import advice, client, directives
+from gridtf.schedulers.sge.advice import PE, Asked, Cell, Queue, Resource, asked_for
 from tests.support.rendering import plan
 
 RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
@@ -41,12 +39,12 @@ def asked(**values: Any) -> Asked:
 
 def problem(pe: str, **values: Any) -> SpecError | None:
     made = plan("sge", name="x", pe=pe, **values)
-    return check.problem(PES[pe], asked_for(directives.directives(made), made.spec), made.spec)
+    return advice.pe_problem(PES[pe], asked_for(directives.directives(made), made.spec), made.spec)
 
 
 def refused(said: str, known: Cell = SITE, **values: Any) -> SpecError:
     with pytest.raises(SpecError) as caught:
-        refusal.refuse(Answer(1, "", said), asked(**values), "gpu", known)
+        advice.refuse(Answer(1, "", said), asked(**values), "gpu", known)
     assert "\n" not in caught.value.problem + caught.value.why + caught.value.hint
     return caught.value
 
@@ -112,9 +110,9 @@ def test_of_several_one_that_does_is_enough() -> None:
     made = plan("sge", name="x", pe="*", **workers(8))
     want = asked_for(directives.directives(made), made.spec)
     with pytest.raises(SpecError, match="loose"):
-        check.check_pes([PES["loose"]], want, made.spec)
-    assert check.check_pes([PES["rr"]], want, made.spec) == []
-    (note,) = check.check_pes([PES["rr"], PES["loose"]], want, made.spec)
+        advice.check_pes([PES["loose"]], want, made.spec)
+    assert advice.check_pes([PES["rr"]], want, made.spec) == []
+    (note,) = advice.check_pes([PES["rr"], PES["loose"]], want, made.spec)
     assert "may choose" in note
 
 
@@ -123,17 +121,17 @@ def test_gpus_that_do_not_count_by_slot(consumable: str) -> None:
     known = [Resource("gpu", "gpu", "RSMAP", consumable)]
     made = plan("sge", name="x", pe="rr", gpus_per_task=1, **workers(8))
     with pytest.raises(SpecError, match="counts for") as caught:
-        check.check_counting(known, asked_for(directives.directives(made), made.spec), made.spec)
+        advice.check_counting(known, asked_for(directives.directives(made), made.spec), made.spec)
     assert caught.value.key == "gpu_resource"
     assert "-l gpu=" in caught.value.hint
     one = plan("sge", name="x", gpus_per_task=1)
-    assert check.check_counting(known, asked_for(directives.directives(one), one.spec), one.spec) == []
+    assert advice.check_counting(known, asked_for(directives.directives(one), one.spec), one.spec) == []
 
 
 def test_gpus_that_are_not_counted_at_all() -> None:
     made = plan("sge", name="x", gpus_per_task=1)
     want = asked_for(directives.directives(made), made.spec)
-    (note,) = check.check_counting([Resource("gpu", "gpu", "INT", "NO")], want, made.spec)
+    (note,) = advice.check_counting([Resource("gpu", "gpu", "INT", "NO")], want, made.spec)
     assert "not counted" in note
 
 
@@ -234,7 +232,7 @@ def test_whose_fault_it_is(said: str, values: dict[str, Any], key: str, what: st
 def test_a_resource_for_gpus_that_is_not_there() -> None:
     made = asked(gpus_per_task=1, gpu_resource="ngpus")
     with pytest.raises(SpecError) as caught:
-        refusal.refuse(Answer(1, "", REFUSED.format('unknown resource "ngpus"')), made, "ngpus", SITE)
+        advice.refuse(Answer(1, "", REFUSED.format('unknown resource "ngpus"')), made, "ngpus", SITE)
     assert caught.value.key == "gpu_resource"
     assert caught.value.hint == "name it with --gpu-resource; these may be it: gpu"
 
@@ -259,14 +257,14 @@ def test_without_qconf_qsubs_own_words_have_to_do() -> None:
 def test_a_host_that_may_not_submit() -> None:
     said = REFUSED.format('denied: host "login" is not a submit host')
     with pytest.raises(SchedulerError, match='submitted from here: denied: host "login"') as caught:
-        refusal.refuse(Answer(1, "", said), asked(), "gpu", SITE)
+        advice.refuse(Answer(1, "", said), asked(), "gpu", SITE)
     assert caught.value.hint == "submit from one of: n1, n2"
 
 
 def test_other_refusals_in_qsubs_words() -> None:
     said = REFUSED.format("job rejected: your user id 0 is lower than minimum user id 1000 of cluster configuration")
     with pytest.raises(SchedulerError, match="would refuse this job: job rejected: your user id 0 is lower"):
-        refusal.refuse(Answer(1, "", said), asked(), "gpu", SITE)
+        advice.refuse(Answer(1, "", said), asked(), "gpu", SITE)
 
 
 # --- asking
@@ -295,14 +293,16 @@ def test_slots_without_a_parallel_environment_are_told_which_would_do(monkeypatc
     made = plan("sge", name="x", **workers(8))
     sge = schedulers.get("sge")
     monkeypatch.setattr(type(sge), "here", lambda self, environ: True)
-    monkeypatch.setattr(cell, "query", Commands())
-    fitting = [one.name for one in PES.values() if check.problem(one, asked(pe="any", **workers(8)), made.spec) is None]
+    monkeypatch.setattr(client, "query", Commands())
+    fitting = [
+        one.name for one in PES.values() if advice.pe_problem(one, asked(pe="any", **workers(8)), made.spec) is None
+    ]
     assert 0 < len(fitting) < len(PES)
     with pytest.raises(SpecError) as caught:
         sge.directives(made)
     assert caught.value.key == "pe"
     assert caught.value.hint == f"name one with --pe; these may do: {', '.join(fitting)}"
-    monkeypatch.setattr(cell, "query", lambda argv, limit: Answer(1, "", "denied"))
+    monkeypatch.setattr(client, "query", lambda argv, limit: Answer(1, "", "denied"))
     with pytest.raises(SpecError) as caught:
         sge.directives(made)
     assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
@@ -310,32 +310,32 @@ def test_slots_without_a_parallel_environment_are_told_which_would_do(monkeypatc
 
 def test_what_is_well_takes_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
-    monkeypatch.setattr(cell, "query", commands)
-    assert check.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
+    monkeypatch.setattr(client, "query", commands)
+    assert advice.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
     assert [argv[:3] for argv in commands.asked] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"]]
     assert commands.asked[0][3].endswith("/job.sh")
 
 
 def test_parallel_environments_that_would_do_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     no = Answer(1, "", NO_QUEUES.format('cannot run in PE "smp" because it only offers 4 slots'))
-    monkeypatch.setattr(cell, "query", Commands(smp=no))
+    monkeypatch.setattr(client, "query", Commands(smp=no))
     with pytest.raises(SpecError) as caught:
-        check.check(plan("sge", name="x", pe="loose", **workers(8)))
+        advice.check(plan("sge", name="x", pe="loose", **workers(8)))
     assert caught.value.hint == "these do: rr, fill, two"
-    monkeypatch.setattr(cell, "query", Commands(v=no))
+    monkeypatch.setattr(client, "query", Commands(v=no))
     with pytest.raises(SpecError, match="8 slots, and all on one host") as caught:
-        check.check(plan("sge", name="x", pe="smp", **workers(8)))
+        advice.check(plan("sge", name="x", pe="smp", **workers(8)))
     assert caught.value.hint == "these do: rr, fill, two"
 
 
 def test_resources_that_are_a_matter_of_load(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = '(-l mem_free=1M) cannot run in queue "all.q@n4" because job requests unknown resource (mem_free)'
     commands = Commands(v=Answer(1, "", NO_QUEUES.format(unknown)))
-    monkeypatch.setattr(cell, "query", commands)
-    assert check.check(plan("sge", name="x", mem="1M")) == ()
+    monkeypatch.setattr(client, "query", commands)
+    assert advice.check(plan("sge", name="x", mem="1M")) == ()
     little = '(-l mem_free=900G) cannot run at host "n1" because it offers only hl:mem_free=22.594G'
     commands.verdicts["p"] = Answer(1, "", NO_QUEUES.format(little))
-    (note,) = check.check(plan("sge", name="x", mem="900G"))
+    (note,) = advice.check(plan("sge", name="x", mem="900G"))
     assert note == (
         'no host has at present what the job asks for: (-l mem_free=900G) cannot run at host "n1" '
         "because it offers only hl:mem_free=22.594G"

@@ -11,8 +11,8 @@ import pytest
 from gridtf.errors import PlacementError, SchedulerError
 from gridtf.host import gpus
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.sge import grant, requested
-from gridtf.schedulers.sge.requested import PER_HOST, PER_JOB, PER_SLOT, Resource
+from gridtf.schedulers.sge import gpu_grant, query
+from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 
 SPEC = JobSpec.from_dict({"command": ["x"], "start_timeout": 1.0})
 
@@ -43,7 +43,7 @@ class Host:
     def grant(self, count: int | None, **more: str) -> tuple[str, ...]:
         """What is granted; environ is then what the agent's has become."""
         self.environ.update(more)
-        found = grant.grant(self.environ, SPEC, count, "ours, job 7", self._wait)
+        found = gpu_grant.grant(self.environ, SPEC, count, "ours, job 7", self._wait)
         self.claims.append(found)
         return found.gpus
 
@@ -67,14 +67,14 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """It has four. The job was submitted with no variables."""
-    monkeypatch.setattr(requested, "ask_variables", lambda job_id, *, limit: {})
+    monkeypatch.setattr(query, "submitted_variables", lambda job_id, *, limit: {})
     made = Host(tmp_path, 4)
     yield made
     made.let_go()
 
 
-def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, Resource]) -> None:
-    monkeypatch.setattr(requested, "ask", lambda job_id, *, limit: resources)
+def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, ResourceRequest]) -> None:
+    monkeypatch.setattr(query, "job_requests", lambda job_id, *, limit: resources)
 
 
 # --- the site grants
@@ -95,12 +95,12 @@ def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, Resource]) -> 
     ],
 )
 def test_resource_maps(words: str, devices: tuple[str, ...]) -> None:
-    assert grant.resource_map({"SGE_HGR_gpu": words}, "gpu") == devices
+    assert gpu_grant.resource_map({"SGE_HGR_gpu": words}, "gpu") == devices
 
 
 def test_a_resource_map_has_the_name_of_the_resource() -> None:
-    assert grant.resource_map({"SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}, "cuda") == ("1",)
-    assert grant.resource_map({}, "gpu") == ()
+    assert gpu_grant.resource_map({"SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}, "cuda") == ("1",)
+    assert gpu_grant.resource_map({}, "gpu") == ()
 
 
 def test_what_a_resource_map_grants_is_seen(host: Host) -> None:
@@ -162,7 +162,7 @@ def test_names_that_nobody_here_can_judge_count(host: Host, name: str) -> None:
 
 
 def carries(monkeypatch: pytest.MonkeyPatch, **sent: str) -> None:
-    monkeypatch.setattr(requested, "ask_variables", lambda job_id, *, limit: sent)
+    monkeypatch.setattr(query, "submitted_variables", lambda job_id, *, limit: sent)
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SGE_GPU", "SGE_HGR_gpu"])
@@ -216,7 +216,7 @@ def test_does_not_wait_for_ever(host: Host) -> None:
     host.claim("0", "1", "2", "3")
     spec = JobSpec.from_dict({"command": ["x"], "start_timeout": 0.0001})
     with pytest.raises(PlacementError) as caught:
-        grant.grant(host.environ, spec, 1, "ours", lambda why, seconds: None)
+        gpu_grant.grant(host.environ, spec, 1, "ours", lambda why, seconds: None)
     assert "0 of its 4 are free" in caught.value.what
     assert "GPU 3: another job" in caught.value.why
 
@@ -241,30 +241,30 @@ def test_who_needs_none_gets_none(host: Host) -> None:
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [
-        ({"gpu": Resource(2, PER_SLOT)}, ("0", "1")),
-        ({"gpu": Resource(2, PER_HOST)}, ()),  # those of a host are not one process's
-        ({"gpu": Resource(2, PER_JOB)}, ()),
-        ({"mem_free": Resource(2, PER_SLOT)}, ()),
+        ({"gpu": ResourceRequest(2, PER_SLOT)}, ("0", "1")),
+        ({"gpu": ResourceRequest(2, PER_HOST)}, ()),  # those of a host are not one process's
+        ({"gpu": ResourceRequest(2, PER_JOB)}, ()),
+        ({"mem_free": ResourceRequest(2, PER_SLOT)}, ()),
         ({}, ()),
     ],
 )
 def test_as_many_as_a_slot_has_asked_for(
-    host: Host, monkeypatch: pytest.MonkeyPatch, resources: dict[str, Resource], expected: tuple[str, ...]
+    host: Host, monkeypatch: pytest.MonkeyPatch, resources: dict[str, ResourceRequest], expected: tuple[str, ...]
 ) -> None:
     asks(monkeypatch, resources)
     assert host.grant(None) == expected
 
 
 def test_what_the_site_grants_needs_no_asking(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(requested, "ask")
+    monkeypatch.delattr(query, "job_requests")
     assert host.grant(None, CUDA_VISIBLE_DEVICES="0,1") == ("0", "1")
     assert host.grant(None) == ("0", "1")  # another process there, which shares them
 
 
 def test_grid_engine_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(job_id: str, *, limit: float) -> Mapping[str, Resource]:
+    def ask(job_id: str, *, limit: float) -> Mapping[str, ResourceRequest]:
         raise SchedulerError("no answer")
 
-    monkeypatch.setattr(requested, "ask", ask)
+    monkeypatch.setattr(query, "job_requests", ask)
     with pytest.raises(SchedulerError):
         host.grant(None)

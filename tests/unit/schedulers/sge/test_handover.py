@@ -14,7 +14,7 @@ import pytest
 
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, UsageError
 from gridtf.schedulers.base import Plan
-from gridtf.schedulers.sge import handover, session
+from gridtf.schedulers.sge import drmaa_session, submit
 from tests.support.rendering import plan
 
 COMMAND = ("qsub", "-terse", "-o", "/runs/a b/job.log", "/runs/a b/job.sh")
@@ -24,7 +24,7 @@ Cell = Callable[..., Path]
 @pytest.fixture
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
     """Gives a cell commands that print and end as told, and write down how they were called; its folder."""
-    for name in (handover.WAY, "DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "SGE_BINARY_PATH"):
+    for name in (submit.WAY, "DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "SGE_BINARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SGE_ROOT", str(tmp_path))
     (tmp_path / "bin/lx-amd64").mkdir(parents=True)
@@ -41,7 +41,7 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
 @pytest.fixture
 def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Plan]:
     """As if the package drmaa were there; gives plans whose Python is a shell script instead of a session."""
-    monkeypatch.setattr(handover, "find_spec", lambda name: name)
+    monkeypatch.setattr(submit, "find_spec", lambda name: name)
 
     def made(script: str) -> Plan:
         python = tmp_path / "python"
@@ -55,7 +55,7 @@ def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pl
 def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError:
     """The error of a submission, which is of exactly this kind."""
     with pytest.raises(kind) as caught:
-        handover.submit(made, COMMAND)
+        submit.submit(made, COMMAND)
     assert type(caught.value) is kind
     return caught.value
 
@@ -76,17 +76,17 @@ def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError
     ids=["job", "array", "warning", "banners", "words", "words-array"],
 )
 def test_by_qsub_where_there_is_no_drmaa(cell: Cell, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
-    monkeypatch.setattr(handover, "find_spec", lambda name: None)
+    monkeypatch.setattr(submit, "find_spec", lambda name: None)
     root = cell("qsub", f"echo {out}")
-    assert handover.submit(plan("sge"), COMMAND) == {"job_id": "4711", "by": "qsub", "notes": ()}
+    assert submit.submit(plan("sge"), COMMAND) == {"job_id": "4711", "by": "qsub", "notes": ()}
     assert (root / "called").read_text() == "-terse -o /runs/a b/job.log /runs/a b/job.sh\n"
 
 
 def test_qsub_has_the_language_that_its_job_may_get(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(handover.WAY, "qsub")
+    monkeypatch.setenv(submit.WAY, "qsub")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     cell("qsub", '[ "$LC_ALL" = C.UTF-8 ] && echo 1')
-    assert handover.submit(plan("sge"), COMMAND)["job_id"] == "1"
+    assert submit.submit(plan("sge"), COMMAND)["job_id"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_qsub_has_the_language_that_its_job_may_get(cell: Cell, monkeypatch: pyt
 def test_qsub_fails(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
 ) -> None:
-    monkeypatch.setenv(handover.WAY, "qsub")
-    monkeypatch.setattr(handover, "_PATIENCE", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setenv(submit.WAY, "qsub")
+    monkeypatch.setattr(submit, "_PATIENCE", 0.3 if "sleep" in script else 20.0)
     cell("qsub", script)
     error = refusal(plan("sge", run_dir="/runs/a b"), kind)
     assert piece in error.what
@@ -138,8 +138,8 @@ JOBS = "<detailed_job_info><djob_info>{}</djob_info></detailed_job_info>"
 def test_a_job_is_looked_for_by_its_script_before_anything_is_said(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
-    monkeypatch.setenv(handover.WAY, "qsub")
-    monkeypatch.setattr(handover, "_PATIENCE", 0.3 if "sleep" in qsub else 20.0)
+    monkeypatch.setenv(submit.WAY, "qsub")
+    monkeypatch.setattr(submit, "_PATIENCE", 0.3 if "sleep" in qsub else 20.0)
     scripts = {"4710": "/runs/other/job.sh", "4711": "/runs/a b/job.sh", "4712": "job.sh"}
     one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
     listed = LIST.format("".join(map(one.format, scripts)))
@@ -147,12 +147,12 @@ def test_a_job_is_looked_for_by_its_script_before_anything_is_said(
     details = JOBS.format("".join(element.format(*pair) for pair in scripts.items()))
     cell("qsub", qsub)
     root = cell("qstat", f"""case "$*" in *-j*) echo '{details}';; *) echo '{listed}';; esac""")
-    assert handover.submit(plan("sge", run_dir="/runs/a b"), COMMAND)["job_id"] == "4711"
+    assert submit.submit(plan("sge", run_dir="/runs/a b"), COMMAND)["job_id"] == "4711"
     assert (root / "called").read_text().splitlines()[1:] == ["-xml -s a", "-xml -j 4710,4711,4712"]
 
 
 def test_no_such_way(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(handover.WAY, "mail")
+    monkeypatch.setenv(submit.WAY, "mail")
     assert "auto, drmaa or qsub" in refusal(plan("sge"), UsageError).hint
 
 
@@ -161,7 +161,7 @@ def test_no_such_way(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_by_drmaa(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     made = drmaa("""echo libdrmaa prints; echo '{"submitting": true}'; echo '{"job_id": "7"}'; kill -SEGV $$""")
-    assert handover.submit(made, COMMAND) == {"job_id": "7", "by": "drmaa"}
+    assert submit.submit(made, COMMAND) == {"job_id": "7", "by": "drmaa"}
 
 
 UNLOADABLE = """echo '{"unloadable": "no such file"}'; exit 1"""
@@ -174,12 +174,12 @@ def test_qsub_where_drmaa_cannot_be_used(
 ) -> None:
     cell("qsub", "echo 4711")
     made = drmaa(script)
-    assert handover.submit(made, COMMAND) == {"job_id": "4711", "by": "qsub", "notes": ()}
+    assert submit.submit(made, COMMAND) == {"job_id": "4711", "by": "qsub", "notes": ()}
     monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/opt/libdrmaa.so")  # whoever names one wants to know
-    (note,) = handover.submit(made, COMMAND)["notes"]
+    (note,) = submit.submit(made, COMMAND)["notes"]
     assert "handed over by qsub" in note
     assert why in note
-    monkeypatch.setenv(handover.WAY, "drmaa")
+    monkeypatch.setenv(submit.WAY, "drmaa")
     error = refusal(made)
     assert why in error.what
     assert "GRIDTF_SGE_SUBMIT=qsub" in error.hint
@@ -216,7 +216,7 @@ def test_no_second_try_by_qsub(
     kind: type[GridtfError],
     piece: str,
 ) -> None:
-    monkeypatch.setattr(handover, "_PATIENCE", 0.3 if "sleep" in script else 20.0)
+    monkeypatch.setattr(submit, "_PATIENCE", 0.3 if "sleep" in script else 20.0)
     root = cell("qsub", "echo 4711")
     assert piece in refusal(drmaa(script), kind).what
     assert not (root / "called").exists()
@@ -225,7 +225,7 @@ def test_no_second_try_by_qsub(
 def test_what_cannot_be_said_by_drmaa_is_said_by_qsub(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     cell("qsub", "echo 4711")
     both = (*COMMAND[:3], """/runs/'"/job.log""", COMMAND[4])
-    assert handover.submit(drmaa("exit 1"), both)["by"] == "qsub"
+    assert submit.submit(drmaa("exit 1"), both)["by"] == "qsub"
 
 
 # --- what a session is asked for
@@ -244,7 +244,7 @@ def test_what_cannot_be_said_by_drmaa_is_said_by_qsub(cell: Cell, drmaa: Callabl
     ],
 )
 def test_native_specification(word: str, quoted: str) -> None:
-    assert handover.native_specification(("qsub", "-terse", "-o", word, "job.sh")) == f"-b n -shell y -o {quoted}"
+    assert submit.native_specification(("qsub", "-terse", "-o", word, "job.sh")) == f"-b n -shell y -o {quoted}"
 
 
 @pytest.mark.parametrize(
@@ -252,13 +252,13 @@ def test_native_specification(word: str, quoted: str) -> None:
     [((), ()), (("5",), (5, 5, 1)), (("1", "2", "3"), (1, 3, 1)), (("2", "5", "8"), (2, 8, 3))],
 )
 def test_tasks_of_an_array(elements: Sequence[str], expected: tuple[int, ...]) -> None:
-    assert handover.task_range(elements) == expected
+    assert submit.task_range(elements) == expected
 
 
 def test_an_array_with_gaps_is_for_qsub(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     cell("qsub", "echo 4711")
-    with pytest.raises(handover._NoDrmaaError):
-        handover.task_range(("1", "2", "9"))
+    with pytest.raises(submit._NoDrmaaError):
+        submit.task_range(("1", "2", "9"))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_an_array_with_gaps_is_for_qsub(cell: Cell, drmaa: Callable[[str], Plan]
     ],
 )
 def test_room_for_static_thread_local_storage(before: str, after: str) -> None:
-    assert handover.session_environment({"GLIBC_TUNABLES": before})["GLIBC_TUNABLES"] == after
+    assert submit.session_environment({"GLIBC_TUNABLES": before})["GLIBC_TUNABLES"] == after
 
 
 def test_where_libdrmaa_may_be(tmp_path: Path) -> None:
@@ -280,11 +280,11 @@ def test_where_libdrmaa_may_be(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("libdrmaa.so", "libdrmaa.so.0.95", "libdrmaa2.so"):
         (folder / name).touch()
-    found = list(handover.libraries({"SGE_ROOT": str(tmp_path)}))
+    found = list(submit.libraries({"SGE_ROOT": str(tmp_path)}))
     assert found[0] == str(folder / "libdrmaa.so")
     assert "libdrmaa.so.1.0" in found  # wherever the loader looks
     assert not [name for name in found if name.endswith(("0.95", "drmaa2.so"))]
-    assert list(handover.libraries({"SGE_ROOT": str(tmp_path), "DRMAA_LIBRARY_PATH": "/mine.so"})) == ["/mine.so"]
+    assert list(submit.libraries({"SGE_ROOT": str(tmp_path), "DRMAA_LIBRARY_PATH": "/mine.so"})) == ["/mine.so"]
 
 
 # --- in a session, with a pretended module drmaa
@@ -319,7 +319,7 @@ class Pretended:
 def said_in(pretended: Pretended, **request: Any) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     asked = {"script": "/runs/ü/job.sh", "native": "-b n", "tasks": [], **request}
-    session.submit(SimpleNamespace(Session=pretended), asked, told.append)
+    drmaa_session.submit(SimpleNamespace(Session=pretended), asked, told.append)
     return told
 
 
@@ -340,25 +340,25 @@ def test_a_session_that_fails(fault: Exception, words: str) -> None:
 
 def test_libraries_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "libdrmaa.so").write_text("no library")
-    with pytest.raises(session.UnloadableError, match=r"libdrmaa\.so"):
-        session.usable([str(tmp_path / "libdrmaa.so"), "libc.so.6"])
+    with pytest.raises(drmaa_session.UnloadableError, match=r"libdrmaa\.so"):
+        drmaa_session.usable([str(tmp_path / "libdrmaa.so"), "libc.so.6"])
 
 
 @pytest.mark.parametrize(("system", "ours"), [("SGE 8.1.9", True), ("GE 6.2u5", True), ("SLURM 22.05", False)])
 def test_whose_library_it_is(monkeypatch: pytest.MonkeyPatch, system: str, ours: bool) -> None:
-    monkeypatch.setattr(session, "_system", lambda library: system)
+    monkeypatch.setattr(drmaa_session, "_system", lambda library: system)
     if ours:
-        assert session.usable(["libc.so.6"]) == "libc.so.6"
+        assert drmaa_session.usable(["libc.so.6"]) == "libc.so.6"
     else:
-        with pytest.raises(session.UnloadableError, match="is for SLURM"):
-            session.usable(["libc.so.6"])
+        with pytest.raises(drmaa_session.UnloadableError, match="is for SLURM"):
+            drmaa_session.usable(["libc.so.6"])
 
 
 def test_the_program_answers_on_its_own_channel(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real session in a real process; there is no library, and that is what it says."""
-    monkeypatch.setattr(handover, "find_spec", lambda name: name)
+    monkeypatch.setattr(submit, "find_spec", lambda name: name)
     monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/nowhere/libdrmaa.so")
-    monkeypatch.setenv(handover.WAY, "drmaa")
+    monkeypatch.setenv(submit.WAY, "drmaa")
     made = dataclasses.replace(plan("sge"), python=sys.executable)
     assert "/nowhere/libdrmaa.so: cannot open shared object file" in refusal(made).what
 
@@ -368,22 +368,22 @@ def test_a_library_that_hangs_while_it_is_loaded(cell: Cell, monkeypatch: pytest
     """A real session, whose library is a pipe that nobody writes into; nothing was submitted by it."""
     library = tmp_path / "libdrmaa.so"
     os.mkfifo(library)
-    monkeypatch.setattr(handover, "find_spec", lambda name: name)
-    monkeypatch.setattr(handover, "libraries", lambda environ: [str(library)])
-    monkeypatch.setattr(handover, "_LOADING", 1)
+    monkeypatch.setattr(submit, "find_spec", lambda name: name)
+    monkeypatch.setattr(submit, "libraries", lambda environ: [str(library)])
+    monkeypatch.setattr(submit, "_LOADING", 1)
     cell("qsub", "echo 4711")
     made = dataclasses.replace(plan("sge"), python=sys.executable)
-    record = handover.submit(made, COMMAND)
+    record = submit.submit(made, COMMAND)
     assert (record["job_id"], record["by"]) == ("4711", "qsub")
     assert "libdrmaa has not been loaded within 1 s" in record["notes"][0]
-    monkeypatch.setenv(handover.WAY, "drmaa")
+    monkeypatch.setenv(submit.WAY, "drmaa")
     assert "libdrmaa has not been loaded within 1 s" in refusal(made).what
 
 
 def test_the_variables_of_the_submitter_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("GLIBC_TUNABLES", "x=1")
-    session.restore({"LC_ALL": "de_DE.UTF-8", "GLIBC_TUNABLES": None})
+    drmaa_session.restore({"LC_ALL": "de_DE.UTF-8", "GLIBC_TUNABLES": None})
     assert os.environ["LC_ALL"] == "de_DE.UTF-8"
     assert "GLIBC_TUNABLES" not in os.environ
 
@@ -394,7 +394,7 @@ def test_the_variables_of_the_submitter_are_back(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("job_id", "called"), [("4711", "4711"), ("4711.3", "4711 -t 3")])
 def test_cancel(cell: Cell, job_id: str, called: str) -> None:
     root = cell("qdel", "")
-    handover.cancel({"job_id": job_id})
+    submit.cancel({"job_id": job_id})
     assert (root / "called").read_text() == f"{called}\n"
 
 
@@ -402,19 +402,19 @@ def test_cancel(cell: Cell, job_id: str, called: str) -> None:
 def test_qdel_gets_no_pattern_and_no_name(cell: Cell, job_id: str) -> None:
     root = cell("qdel", "")
     with pytest.raises(SchedulerError, match="is not a job id of Grid Engine's"):
-        handover.cancel({"job_id": job_id})
+        submit.cancel({"job_id": job_id})
     assert not (root / "called").exists()
 
 
 def test_cancel_a_job_that_has_ended(cell: Cell) -> None:
     cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
-    handover.cancel({"job_id": "4711"})
+    submit.cancel({"job_id": "4711"})
 
 
 def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
     cell("qdel", "echo 'bob - you do not have the necessary privileges to delete the job \"7\"'; exit 1")
     with pytest.raises(SchedulerError, match="does not cancel job 7: bob - you do not have the necessary privileges"):
-        handover.cancel({"job_id": "7"})
+        submit.cancel({"job_id": "7"})
 
 
 @pytest.mark.parametrize(
@@ -430,14 +430,14 @@ def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
 def test_by_force_where_one_may(
     cell: Cell, conf: str, managers: str, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handover.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
+    monkeypatch.setattr(submit.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
     root = cell("qconf", f'case "$1" in -sconf) echo "{conf}";; *) echo "{managers}";; esac')
     cell("qdel", "")
     if forced:
-        handover.cancel({"job_id": "7"}, force=True)
+        submit.cancel({"job_id": "7"}, force=True)
     else:
         with pytest.raises(SchedulerError) as caught:
-            handover.cancel({"job_id": "7"}, force=True)
+            submit.cancel({"job_id": "7"}, force=True)
         assert "`qdel -f 7`" in caught.value.hint
     assert ("-f 7" in (root / "called").read_text()) == forced
 
@@ -446,4 +446,4 @@ def test_by_force_where_one_may_not_even_ask(cell: Cell) -> None:
     cell("qconf", "echo 'denied: host \"login\" is not an admin host' >&2; exit 1")
     cell("qdel", "echo ............; exit 1")
     with pytest.raises(SchedulerError, match="its hosts do not say that it has ended"):
-        handover.cancel({"job_id": "7"}, force=True)
+        submit.cancel({"job_id": "7"}, force=True)

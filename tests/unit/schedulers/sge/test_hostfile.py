@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.sge.hostfile import HostLine, parse, same
+from gridtf.schedulers.sge.injob import HostLine, parse_hostfile, same_host
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ from gridtf.schedulers.sge.hostfile import HostLine, parse, same
     ],
 )
 def test_lines(text: str, expected: list[HostLine]) -> None:
-    assert list(parse(text)) == expected
+    assert list(parse_hostfile(text)) == expected
 
 
 def test_what_is_no_number_of_slots_is_told_with_its_line() -> None:
     with pytest.raises(SchedulerError, match="/spool/pe_hostfile:2: 'many' is not a number of slots") as caught:
-        parse("n1 2 q@n1 UNDEFINED\nn2 many q@n2 UNDEFINED\n", "/spool/pe_hostfile")
+        parse_hostfile("n1 2 q@n1 UNDEFINED\nn2 many q@n2 UNDEFINED\n", "/spool/pe_hostfile")
     assert "n2 many q@n2" in caught.value.why
     assert "start_proc_args" in caught.value.hint
 
@@ -52,14 +52,14 @@ def test_what_is_no_number_of_slots_is_told_with_its_line() -> None:
 @pytest.mark.parametrize("slots", ["²", "٣", "-1", "1.5", "inf", "9" * 5000])
 def test_digits_that_are_none_and_too_many_of_them(slots: str) -> None:
     with pytest.raises(SchedulerError, match="is not a number of slots") as caught:
-        parse(f"n1 {slots} q@n1 UNDEFINED\n")
+        parse_hostfile(f"n1 {slots} q@n1 UNDEFINED\n")
     assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("text", ["", "\n \r\n"])
 def test_a_file_without_hosts(text: str) -> None:
     with pytest.raises(SchedulerError, match="names no host"):
-        parse(text)
+        parse_hostfile(text)
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_a_file_without_hosts(text: str) -> None:
     ],
 )
 def test_names_of_one_host(one: str, other: str, expected: bool) -> None:
-    assert same(one, other) is expected
-    assert same(other, one) is expected
+    assert same_host(one, other) is expected
+    assert same_host(other, one) is expected

@@ -14,10 +14,10 @@ from gridtf.jobspec.layout import request
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.schedulers.base import CANCELLED, TIMEOUT, AgentCall, Host
 from gridtf.schedulers.common import needs
-from gridtf.schedulers.sge import allocation, ending, inherit, job, requested, slots
-from gridtf.schedulers.sge.hostfile import HostLine
-from gridtf.schedulers.sge.queue import Row, row_of
-from gridtf.schedulers.sge.requested import NO, PER_HOST, PER_JOB, PER_SLOT, Resource
+from gridtf.schedulers.sge import injob, query
+from gridtf.schedulers.sge.directives import Slots, slots
+from gridtf.schedulers.sge.injob import HostLine
+from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row, row_of
 
 CALL = AgentCall(
     ("/runs/a", "1"), lambda words: 0, ("python", "-c", "a = 1\nb"), Path("/runs/agents.log"), lambda environ: None
@@ -29,8 +29,10 @@ def spec(**values: Any) -> JobSpec:
     return JobSpec(command=("train",), tasks=tasks, **values)
 
 
-def hosts(found: list[HostLine], values: dict[str, Any], asked: Mapping[str, Resource] | None = None) -> list[Host]:
-    return list(allocation.allocation(found, spec(**values), lambda: asked or {}).hosts)
+def hosts(
+    found: list[HostLine], values: dict[str, Any], asked: Mapping[str, ResourceRequest] | None = None
+) -> list[Host]:
+    return list(injob.allocation(found, spec(**values), lambda: asked or {}).hosts)
 
 
 def shape(found: list[Host]) -> list[tuple[str, int, int | None, int | None]]:
@@ -48,26 +50,26 @@ def environ(tmp_path: Path, text: str) -> dict[str, str]:
 
 def test_the_host_of_the_script_comes_first(tmp_path: Path) -> None:
     told = environ(tmp_path, "n1 1 q@n1\nn2 2 q@n2\nn3 1 q@n3\n")
-    assert [line.name for line in allocation.lines(told, "n2.site.org")] == ["n2", "n1", "n3"]
-    assert [line.name for line in allocation.lines(told, "elsewhere")] == ["n1", "n2", "n3"]
+    assert [line.name for line in injob.allocated_hosts(told, "n2.site.org")] == ["n2", "n1", "n3"]
+    assert [line.name for line in injob.allocated_hosts(told, "elsewhere")] == ["n1", "n2", "n3"]
 
 
 def test_a_job_without_a_parallel_environment() -> None:
-    assert allocation.lines({"NSLOTS": "1"}, "n1") == (HostLine("n1", 1),)
-    assert allocation.lines({}, "n1") == (HostLine("n1", 1),)
+    assert injob.allocated_hosts({"NSLOTS": "1"}, "n1") == (HostLine("n1", 1),)
+    assert injob.allocated_hosts({}, "n1") == (HostLine("n1", 1),)
 
 
 def test_a_hostfile_that_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "gone"
     with pytest.raises(SchedulerError, match=f"cannot read PE_HOSTFILE, {path}, on n1: No such file") as caught:
-        allocation.lines({"PE": "mpi", "PE_HOSTFILE": str(path)}, "n1")
+        injob.allocated_hosts({"PE": "mpi", "PE_HOSTFILE": str(path)}, "n1")
     assert caught.value.why
     assert caught.value.hint
 
 
 def test_what_qrsh_has_started_has_no_hostfile() -> None:
     with pytest.raises(SchedulerError, match=r"PE_HOSTFILE is not set on n2, .* parallel environment mpi") as caught:
-        allocation.lines({"PE": "mpi", "NSLOTS": "4"}, "n2")
+        injob.allocated_hosts({"PE": "mpi", "NSLOTS": "4"}, "n2")
     assert "gridtf_join" in caught.value.hint
 
 
@@ -125,10 +127,10 @@ def test_a_count_that_tasks_per_node_does_not_divide(workers: int, more: dict[st
         assert [host.slots for host in hosts(spread, values)] == [workers - 1, 1]
 
 
-def asked_slots(values: dict[str, Any]) -> slots.Slots:
+def asked_slots(values: dict[str, Any]) -> Slots:
     wanted = spec(**values)
     asked = request(wanted)
-    return slots.slots(wanted, asked, needs(wanted, asked))
+    return slots(wanted, asked, needs(wanted, asked))
 
 
 def test_cores_that_the_job_is_bound_to() -> None:
@@ -138,18 +140,18 @@ def test_cores_that_the_job_is_bound_to() -> None:
 @pytest.mark.parametrize(
     ("asked", "values", "expected"),
     [
-        pytest.param({"gpu": Resource(1, PER_SLOT)}, {}, [2, 1], id="per-slot"),
-        pytest.param({"gpu": Resource(2, PER_SLOT)}, {"gpus_per_task": 1}, [4, 2], id="what-was-asked-counts"),
-        pytest.param({"gpu": Resource(4, PER_HOST)}, {}, [4, 4], id="per-host"),
-        pytest.param({"gpu": Resource(4, PER_JOB)}, {}, [4, 0], id="per-job"),
-        pytest.param({"ngpus": Resource(1, PER_SLOT)}, {"gpu_resource": "ngpus"}, [2, 1], id="another-name"),
-        pytest.param({"gpu": Resource(1, NO)}, {"gpus_per_task": 2}, [4, 2], id="not-consumable"),
+        pytest.param({"gpu": ResourceRequest(1, PER_SLOT)}, {}, [2, 1], id="per-slot"),
+        pytest.param({"gpu": ResourceRequest(2, PER_SLOT)}, {"gpus_per_task": 1}, [4, 2], id="what-was-asked-counts"),
+        pytest.param({"gpu": ResourceRequest(4, PER_HOST)}, {}, [4, 4], id="per-host"),
+        pytest.param({"gpu": ResourceRequest(4, PER_JOB)}, {}, [4, 0], id="per-job"),
+        pytest.param({"ngpus": ResourceRequest(1, PER_SLOT)}, {"gpu_resource": "ngpus"}, [2, 1], id="another-name"),
+        pytest.param({"gpu": ResourceRequest(1, NO)}, {"gpus_per_task": 2}, [4, 2], id="not-consumable"),
         pytest.param({}, {"gpus_per_node": 3}, [3, 3], id="told-per-node"),
         pytest.param({}, {"gpus_per_task": 2}, [4, 2], id="told-per-task"),
-        pytest.param({"h_rt": Resource(60, NO)}, {}, [0, 0], id="none"),
+        pytest.param({"h_rt": ResourceRequest(60, NO)}, {}, [0, 0], id="none"),
     ],
 )
-def test_gpus(asked: Mapping[str, Resource], values: dict[str, Any], expected: list[int]) -> None:
+def test_gpus(asked: Mapping[str, ResourceRequest], values: dict[str, Any], expected: list[int]) -> None:
     assert [host.gpus for host in hosts([HostLine("n1", 2), HostLine("n2", 1)], values, asked)] == expected
 
 
@@ -159,26 +161,26 @@ def test_gpus(asked: Mapping[str, Resource], values: dict[str, Any], expected: l
         ({}, {}, ("0", "1"), "host n1 has 2 GPUs, and no task gets one: the job has asked Grid Engine for no gpu; "),
         ({"gpu_resource": "cards"}, {}, ("0",), "for no cards; "),
         ({}, {}, (), ""),
-        ({}, {"gpu": Resource(1, PER_SLOT)}, ("0",), ""),
+        ({}, {"gpu": ResourceRequest(1, PER_SLOT)}, ("0",), ""),
         ({"gpus_per_node": 0}, {}, ("0",), ""),  # it was said
         ({"gpus_per_task": 1}, {}, ("0",), ""),
     ],
 )
 def test_gpus_that_nobody_has_asked_for(
-    values: dict[str, Any], asked: Mapping[str, Resource], there: tuple[str, ...], note: str
+    values: dict[str, Any], asked: Mapping[str, ResourceRequest], there: tuple[str, ...], note: str
 ) -> None:
     wanted = spec(**values)
-    given = allocation.allocation([HostLine("n1", 4)], wanted, lambda: asked)
-    said = allocation.unused_gpus(given, wanted, lambda: there)
+    given = injob.allocation([HostLine("n1", 4)], wanted, lambda: asked)
+    said = injob.unused_gpus(given, wanted, lambda: there)
     assert note in said
     assert bool(note) == bool(said)
 
 
 def test_gpus_while_qmaster_does_not_answer() -> None:
-    def silent() -> Mapping[str, Resource]:
+    def silent() -> Mapping[str, ResourceRequest]:
         raise SchedulerError("qmaster does not answer")
 
-    found = allocation.allocation([HostLine("n1", 2)], spec(gpus_per_task=1), silent)
+    found = injob.allocation([HostLine("n1", 2)], spec(gpus_per_task=1), silent)
     assert [host.gpus for host in found.hosts] == [2]
 
 
@@ -192,9 +194,9 @@ def test_requests_are_read_from_qstat() -> None:
       <CE_consumable>0</CE_consumable></qstat_l_requests>
     <qstat_l_requests><CE_name>arch</CE_name><CE_stringval>lx-amd64</CE_stringval></qstat_l_requests>
   </JB_hard_resource_list></element></djob_info></detailed_job_info>"""
-    assert requested.resources(text) == {"gpu": Resource(2, PER_SLOT), "h_rt": Resource(60, NO)}
+    assert query.parse_requests(text) == {"gpu": ResourceRequest(2, PER_SLOT), "h_rt": ResourceRequest(60, NO)}
     with pytest.raises(SchedulerError, match="XML"):
-        requested.resources("error: denied")
+        query.parse_requests("error: denied")
 
 
 def test_requests_as_open_cluster_scheduler_keeps_them() -> None:
@@ -209,14 +211,14 @@ def test_requests_as_open_cluster_scheduler_keeps_them() -> None:
         for scope, pair in enumerate((("gpu", "1.000000"), ("a", "inf"), ("b", "nan")))
     )
     text = f"<detailed_job_info><JB_request_set_list>{sets}</JB_request_set_list></detailed_job_info>"
-    assert requested.resources(text) == {"gpu": Resource(1, PER_SLOT)}
+    assert query.parse_requests(text) == {"gpu": ResourceRequest(1, PER_SLOT)}
 
 
 def test_the_variables_that_a_job_was_submitted_with() -> None:
     text = """<detailed_job_info><djob_info><element><JB_env_list>
   <job_sublist><VA_variable>CUDA_VISIBLE_DEVICES</VA_variable><VA_value>3</VA_value></job_sublist>
   <job_sublist><VA_variable>EMPTY</VA_variable></job_sublist></JB_env_list></element></djob_info></detailed_job_info>"""
-    assert requested.variables(text) == {"CUDA_VISIBLE_DEVICES": "3", "EMPTY": ""}
+    assert query.parse_variables(text) == {"CUDA_VISIBLE_DEVICES": "3", "EMPTY": ""}
 
 
 # --- which job
@@ -226,25 +228,25 @@ def test_identity(tmp_path: Path) -> None:
     (tmp_path / "config").touch()
     os.utime(tmp_path / "config", ns=(5, 5))
     told = {"JOB_ID": "12", "SGE_TASK_ID": "undefined", "RESTARTED": "1", "SGE_JOB_SPOOL_DIR": str(tmp_path)}
-    assert job.identity(told) == {"job_id": "12", "restarts": "1-5"}
-    assert job.identity({**told, "SGE_TASK_ID": "3"}) == {"job_id": "12.3", "restarts": "1-5", "element": "3"}
-    assert job.identity({"JOB_ID": "12"}) == {"job_id": "12", "restarts": "0-0"}
-    named = job.identity({"JOB_ID": "12", "JOB_NAME": "mine.sh"})
+    assert injob.identity(told) == {"job_id": "12", "restarts": "1-5"}
+    assert injob.identity({**told, "SGE_TASK_ID": "3"}) == {"job_id": "12.3", "restarts": "1-5", "element": "3"}
+    assert injob.identity({"JOB_ID": "12"}) == {"job_id": "12", "restarts": "0-0"}
+    named = injob.identity({"JOB_ID": "12", "JOB_NAME": "mine.sh"})
     assert named == {"job_id": "12", "restarts": "0-0", "job_name": "mine.sh"}
 
 
 def test_the_name_of_this_host_is_not_taken_from_elsewhere() -> None:
     here = os.uname().nodename
-    assert job.host({"HOSTNAME": "login"}) == here
-    assert job.host({}) == here
-    assert job.host({"HOSTNAME": here.split(".")[0]}) == here.split(".")[0]
+    assert injob.this_host({"HOSTNAME": "login"}) == here
+    assert injob.this_host({}) == here
+    assert injob.this_host({"HOSTNAME": here.split(".")[0]}) == here.split(".")[0]
 
 
 # --- agents
 
 
 def test_the_words_for_qrsh() -> None:
-    words = inherit.command("/sge/bin/qrsh", "n2", CALL)
+    words = injob.qrsh_command("/sge/bin/qrsh", "n2", CALL)
     assert words[:6] == ["/sge/bin/qrsh", "-inherit", "-noshell", "-v", "GRIDTF_ENVIRONMENT=1", "n2"]
     assert words[-6:] == ["python", "-c", "a = 1\nb", "n2", "/runs/a", "1"]
 
@@ -266,7 +268,7 @@ CUT = 'error: commlib error: got read error (closing "n2.site.org/shepherd_ijs/1
     ],
 )
 def test_what_qrsh_means(code: int, line: str, what: str, hint: str) -> None:
-    end = inherit.blame("n2", "mpi", code, ["gridtf: agent on n2: something", 'error: about host "n22"', line])
+    end = injob.agent_end("n2", "mpi", code, ["gridtf: agent on n2: something", 'error: about host "n22"', line])
     assert end.error is not None
     assert what in end.error.what
     assert end.error.why == line
@@ -275,15 +277,15 @@ def test_what_qrsh_means(code: int, line: str, what: str, hint: str) -> None:
 
 
 def test_a_hang_up_is_the_death_of_what_stood_above_the_agent() -> None:
-    error = inherit.blame("n2", "mpi", 129, []).error
+    error = injob.agent_end("n2", "mpi", 129, []).error
     assert error is not None
     assert error.what.startswith("what had started the agent on host n2 was killed: its sge_shepherd, or all")
 
 
 def test_the_agents_own_exit_codes_pass_through() -> None:
-    assert inherit.blame("n2", "mpi", 70, []).code == 70
-    assert inherit.blame("n2", "mpi", 70, []).error is None
-    assert inherit.blame("n2", "mpi", 137, []).code == -9
+    assert injob.agent_end("n2", "mpi", 70, []).code == 70
+    assert injob.agent_end("n2", "mpi", 70, []).error is None
+    assert injob.agent_end("n2", "mpi", 137, []).code == -9
 
 
 # --- the end
@@ -303,7 +305,7 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
     ],
 )
 def test_why_it_ends(job_id: str, element: str, limits: list[str], expected: tuple[str, str] | None) -> None:
-    status = ending.ending(row_of(ROWS, ".".join(filter(None, (job_id, element)))), limits, "all.q")
+    status = injob.reason_in_queue(row_of(ROWS, ".".join(filter(None, (job_id, element)))), limits, "all.q")
     assert (status and (status.state, status.reason)) == expected
 
 
@@ -311,9 +313,9 @@ def test_a_deleted_job_is_known_by_its_row_alone(monkeypatch: pytest.MonkeyPatch
     def silent(job_id: str, *, limit: float) -> None:
         raise SchedulerError("qstat -j does not answer")
 
-    monkeypatch.setattr(ending, "own_row", lambda job_id, which, *, limit: row_of(ROWS, job_id))
-    monkeypatch.setattr(ending.requested, "ask", silent)
-    told = ending.why_told_to_end("9", "all.q")
+    monkeypatch.setattr(query, "own_row", lambda job_id, which, *, limit: row_of(ROWS, job_id))
+    monkeypatch.setattr(query, "job_requests", silent)
+    told = injob.termination_reason("9", "all.q")
     assert told is not None
     assert told.reason == "deleted with qdel"
-    assert ending.why_told_to_end("8", "all.q") is None
+    assert injob.termination_reason("8", "all.q") is None

@@ -7,8 +7,8 @@ import pytest
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.base import PENDING, RUNNING, UNKNOWN
 from gridtf.schedulers.client import Answer
-from gridtf.schedulers.sge import cell, queue
-from gridtf.schedulers.sge.states import ours
+from gridtf.schedulers.sge import client, query
+from gridtf.schedulers.sge.query import our_state
 
 HEAD = "<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"http://arc.liv.ac.uk/…/qstat.xsd\">\n  <queue_info>\n"
 NONE = HEAD + "  </queue_info>\n  <job_info>\n  </job_info>\n</job_info>\n"
@@ -81,13 +81,13 @@ class Qstat:
 
 def asked(monkeypatch: pytest.MonkeyPatch, listing: str, details: str = UNKNOWN_JOBS) -> Qstat:
     qstat = Qstat(listing, details)
-    monkeypatch.setattr(cell, "query", qstat)
+    monkeypatch.setattr(client, "query", qstat)
     return qstat
 
 
 def test_one_qstat_for_jobs_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = asked(monkeypatch, listed(job(1, "r"), job(2, "Rr"), job(3, "t")))
-    found = queue.query([{"job_id": number, "user": "alice"} for number in ("1", "2", "3", "1")])
+    found = query.query([{"job_id": number, "user": "alice"} for number in ("1", "2", "3", "1")])
     assert [(job_id, status.state) for job_id, status in found.items()] == [(n, RUNNING) for n in "123"]
     assert found["3"].reason == ""  # its tasks may run already
     assert qstat.asked == [["-xml", "-u", "alice", "-s", "a"]]
@@ -95,7 +95,7 @@ def test_one_qstat_for_jobs_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_jobs_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = asked(monkeypatch, NONE)
-    assert queue.query([]) == {}
+    assert query.query([]) == {}
     assert not qstat.asked
 
 
@@ -104,13 +104,13 @@ def test_no_jobs_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_whose_jobs_are_asked_for(users: list[str | None], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = asked(monkeypatch, NONE)
-    queue.query([{"job_id": "1", **({"user": user} if user else {})} for user in users])
+    query.query([{"job_id": "1", **({"user": user} if user else {})} for user in users])
     assert qstat.asked[0][2] == expected
 
 
 def test_gone_is_what_qstat_does_not_know_either(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = asked(monkeypatch, NONE, detailed(detail(78)))
-    found = queue.query([{"job_id": number, "user": "alice"} for number in ("77", "78")])
+    found = query.query([{"job_id": number, "user": "alice"} for number in ("77", "78")])
     assert found["77"].gone
     assert not found["78"].gone  # options in ~/.sge_qstat hide it
     assert (found["78"].state, "sge_qstat" in found["78"].reason) == (UNKNOWN, True)
@@ -121,23 +121,23 @@ def test_words_instead_of_xml_for_unknown_jobs(monkeypatch: pytest.MonkeyPatch) 
     def answers(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "Following jobs do not exist:\n77\n") if "-j" in argv else Answer(0, NONE, "")
 
-    monkeypatch.setattr(cell, "query", answers)
-    assert queue.query([{"job_id": "77"}])["77"].gone
+    monkeypatch.setattr(client, "query", answers)
+    assert query.query([{"job_id": "77"}])["77"].gone
 
 
 def test_a_qstat_that_fails_is_never_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell, "query", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
+    monkeypatch.setattr(client, "query", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
     with pytest.raises(SchedulerError, match="qstat has failed: something else"):
-        queue.query([{"job_id": "1"}])
+        query.query([{"job_id": "1"}])
     asked(monkeypatch, "")
     with pytest.raises(SchedulerError, match="no XML"):
-        queue.query([{"job_id": "1"}])
+        query.query([{"job_id": "1"}])
 
 
 def test_a_job_in_error_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "can&apos;t chdir to /nowhere: No such file or directory"
     asked(monkeypatch, listed(job(6, "Eqw")), detailed(detail(6, error=STAMP + why), told(6, "Job is in error state")))
-    status = queue.query([{"job_id": "6", "user": "alice"}])["6"]
+    status = query.query([{"job_id": "6", "user": "alice"}])["6"]
     assert status.state == PENDING
     assert status.reason == ("in error (Eqw): can't chdir to /nowhere: No such file or directory; qmod -cj 6 clears it")
 
@@ -183,14 +183,14 @@ def test_a_job_in_error_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch
 )
 def test_why_a_job_waits(state: str, details: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked(monkeypatch, listed(job(8, state)), details)
-    status = queue.query([{"job_id": "8", "user": "alice"}])["8"]
+    status = query.query([{"job_id": "8", "user": "alice"}])["8"]
     assert status.state == PENDING
     assert status.reason.startswith(reason) if "before" in reason else status.reason == reason
 
 
 def test_too_many_that_wait_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = asked(monkeypatch, listed(*(job(number, "qw") for number in range(200))))
-    found = queue.query([{"job_id": str(number), "user": "alice"} for number in range(200)])
+    found = query.query([{"job_id": str(number), "user": "alice"} for number in range(200)])
     assert {status.state for status in found.values()} == {PENDING}
     assert len(qstat.asked) == 1
 
@@ -204,13 +204,13 @@ ARRAY = listed(job(1, "r", "3"), job(1, "r", "5"), job(1, "qw", "7,9-13:2"))
 )
 def test_elements_of_an_array(job_id: str, state: str, gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked(monkeypatch, ARRAY, detailed(detail(1)))
-    status = queue.query([{"job_id": job_id, "user": "alice"}])[job_id]
+    status = query.query([{"job_id": job_id, "user": "alice"}])[job_id]
     assert (status.state, status.gone) == (state, gone)
 
 
 def test_an_array_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     asked(monkeypatch, ARRAY, detailed(detail(1)))
-    status = queue.query([{"job_id": "1", "user": "alice"}])["1"]
+    status = query.query([{"job_id": "1", "user": "alice"}])["1"]
     assert status.state == RUNNING
     assert status.reason == "elements of the array that have not ended: 2 RUNNING, 4 PENDING"
 
@@ -218,7 +218,7 @@ def test_an_array_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_array_with_an_element_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = listed(job(1, "r", "2"), job(1, "Eqw", "1"))
     asked(monkeypatch, listing, detailed(detail(1, error=STAMP + "no such shell")))
-    found = queue.query([{"job_id": job_id, "user": "alice"} for job_id in ("1", "1.1", "1.2")])
+    found = query.query([{"job_id": job_id, "user": "alice"} for job_id in ("1", "1.1", "1.2")])
     assert "1 RUNNING, 1 PENDING (in error (Eqw): no such shell; " in found["1"].reason
     assert "no such shell" in found["1.1"].reason
     assert found["1.2"].reason == ""
@@ -232,14 +232,14 @@ def test_other_lists_of_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         .replace("</job_list>", "</job_list></Queue-List>")
     )
     asked(monkeypatch, f"{HEAD}{below}{below}  </queue_info>\n<job_info/></job_info>")
-    assert queue.query([{"job_id": "5", "user": "alice"}])["5"].state == RUNNING
+    assert query.query([{"job_id": "5", "user": "alice"}])["5"].state == RUNNING
 
 
 def test_times_with_fractions_and_more_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     # Univa's, from users' reports; not seen live
     more = "<JAT_start_time>2016-11-01T16:40:15.092</JAT_start_time>\n<jclass_name></jclass_name>\n      <state>"
     asked(monkeypatch, listed(job(5, "r").replace("<state>", more)))
-    assert queue.query([{"job_id": "5", "user": "alice"}])["5"].state == RUNNING
+    assert query.query([{"job_id": "5", "user": "alice"}])["5"].state == RUNNING
 
 
 @pytest.mark.parametrize(
@@ -263,6 +263,6 @@ def test_times_with_fractions_and_more_fields(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_states(state: str, expected: str, words: str) -> None:
-    found, said = ours(state)
+    found, said = our_state(state)
     assert found == expected
     assert words in said

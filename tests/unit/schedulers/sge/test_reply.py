@@ -7,8 +7,8 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.client import Answer
-from gridtf.schedulers.sge import accounting, asked, queue, refusal, reply, requested, site
-from gridtf.schedulers.sge.refusal import Cell
+from gridtf.schedulers.sge import advice, query
+from gridtf.schedulers.sge.advice import Cell
 
 XML = "<?xml version='1.0'?>\n<job_info><state>r</state></job_info>\n"
 
@@ -19,7 +19,7 @@ XML = "<?xml version='1.0'?>\n<job_info><state>r</state></job_info>\n"
     ids=["as-it-is", "a-banner-before", "a-line-after", "no-declaration"],
 )
 def test_what_a_site_says_around_it_does_not_matter(text: str) -> None:
-    assert reply.tree(text, "qstat").findtext("state") == "r"
+    assert query.xml_tree(text, "qstat").findtext("state") == "r"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_what_a_site_says_around_it_does_not_matter(text: str) -> None:
 )
 def test_no_document_type_and_nothing_else(text: str) -> None:
     with pytest.raises(SchedulerError, match="qstat says something that is no XML"):
-        reply.tree(text, "qstat")
+        query.xml_tree(text, "qstat")
 
 
 # --- numbers that are none
@@ -60,17 +60,17 @@ QSUB = 'cannot run in PE "rr" because it only offers {0} slots\ncannot run becau
 @pytest.mark.parametrize("number", ["²", "٣", "", ".", "-1", "inf", "nan", "1e999", "9" * 18, "9" * 30, "9" * 5000])
 def test_whatever_stands_where_a_number_should(number: str) -> None:
     """It may mean nothing, but it raises nothing, and what was read can be reckoned with."""
-    details = queue.details(QSTAT_J.format(number))
-    for row in queue.rows(QSTAT.format(number)):
-        queue.status(f"{row.number}.3", queue.by_number([row]), details, 0.0)
+    details = query.details(QSTAT_J.format(number))
+    for row in query.rows(QSTAT.format(number)):
+        query.status(f"{row.number}.3", query.by_number([row]), details, 0.0)
     for detail in details.values():
-        queue.why_pending(queue.Row("1", "qw"), detail, 0.0)
-    for resource in requested.resources(QSTAT_J.format(number)).values():
+        query.why_pending(query.Row("1", "qw"), detail, 0.0)
+    for resource in query.parse_requests(QSTAT_J.format(number)).values():
         int(resource.amount)
-    accounting.status_of(accounting.blocks(QACCT.format(number)), {"job_id": number})
-    site.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
-    site.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
+    query.accounted_status(query.blocks(QACCT.format(number)), {"job_id": number})
+    advice.parse_pe(f"pe_name rr\nslots {number}\nallocation_rule {number}\n")
+    advice.parse_queues(f"qname a\nh_rt {number},[n1={number}:{number}]\n")
     spec = JobSpec(command=("x",))
-    wanted = asked.asked_for([f"-pe rr {number}-{number}", f"-l gpu={number},h_rt={number}"], spec)
+    wanted = advice.asked_for([f"-pe rr {number}-{number}", f"-l gpu={number},h_rt={number}"], spec)
     with pytest.raises((SpecError, SchedulerError)):
-        refusal.refuse(Answer(1, "", QSUB.format(number)), wanted, "gpu", Cell())
+        advice.refuse(Answer(1, "", QSUB.format(number)), wanted, "gpu", Cell())

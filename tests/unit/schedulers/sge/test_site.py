@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gridtf.schedulers.client import Answer
-from gridtf.schedulers.sge import cell, site
-from gridtf.schedulers.sge.site import PE, Queue, Resource
+from gridtf.schedulers.sge import advice, client
+from gridtf.schedulers.sge.advice import PE, Queue, Resource
 
 RR = """\
 pe_name            rr
@@ -48,15 +48,15 @@ h_rt                h_rt       TIME      <=    YES         NO         0:0:0    0
 
 
 def test_a_parallel_environment() -> None:
-    assert site.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
+    assert advice.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
     other = RR.replace("$round_robin", "2").replace("TRUE", "FALSE").replace("user_lists         NONE", "user_lists ml")
-    assert site.parse_pe(other) == PE("rr", 999, False, "2", "ml")
-    assert site.parse_pe("") is None
-    assert site.parse_pe(f"Welcome to the grid\n{RR}") == site.parse_pe(RR)
+    assert advice.parse_pe(other) == PE("rr", 999, False, "2", "ml")
+    assert advice.parse_pe("") is None
+    assert advice.parse_pe(f"Welcome to the grid\n{RR}") == advice.parse_pe(RR)
     odd = RR.replace("999", "9" * 5000).replace("$round_robin", "²")
-    assert site.parse_pe(odd) == PE("rr", 0, True, "²")
+    assert advice.parse_pe(odd) == PE("rr", 0, True, "²")
     # Open Cluster Scheduler's has more lines (its documentation; not seen live)
-    assert site.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == site.parse_pe(RR)
+    assert advice.parse_pe(RR + "ignore_slave_requests_on_master_host   FALSE\n") == advice.parse_pe(RR)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_most_hosts_of_eight_slots(rule: str, hosts: int) -> None:
 
 
 def test_queues() -> None:
-    assert site.parse_queues(QUEUES) == [
+    assert advice.parse_queues(QUEUES) == [
         Queue("short.q", frozenset({"rr"}), 600),
         Queue("all.q", frozenset({"make", "smp", "mpi", "rr"}), 7200),
         Queue("long.q", frozenset(), None),
@@ -75,21 +75,26 @@ def test_queues() -> None:
 
 
 def test_resources() -> None:
-    assert site.parse_resources(COMPLEX) == [
+    assert advice.parse_resources(COMPLEX) == [
         Resource("gpu", "g", "INT", "YES"),
         Resource("h_rt", "h_rt", "TIME", "NO"),
     ]
     # Univa's and Open Cluster Scheduler's (their documentation; not seen live); Univa's has a column more
-    assert site.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
+    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
         Resource("gpu", "gpu", "RSMAP", "HOST")
     ]
 
 
 def test_where_qconf_may_not_be_asked_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = Answer(1, "", 'denied: host "login" is not an admin host\n')
-    monkeypatch.setattr(cell, "query", lambda argv, *, limit: denied)
-    assert site.pe("rr") is None
-    assert (site.pes(), site.queues(), site.resources(), site.names("-ss")) == ([], [], [], [])
+    monkeypatch.setattr(client, "query", lambda argv, *, limit: denied)
+    assert advice.known_pe("rr") is None
+    assert (advice.known_pes(), advice.known_queues(), advice.known_resources(), advice.known_names("-ss")) == (
+        [],
+        [],
+        [],
+        [],
+    )
 
 
 def test_all_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +103,6 @@ def test_all_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         texts["-sq"] = QUEUES if argv[2:] == ["short.q,all.q"] else ""
         return Answer(0, texts[argv[1]], "")
 
-    monkeypatch.setattr(cell, "query", answers)
-    assert [one.name for one in site.pes()] == ["rr"]
-    assert [one.name for one in site.queues()] == ["short.q", "all.q", "long.q"]
+    monkeypatch.setattr(client, "query", answers)
+    assert [one.name for one in advice.known_pes()] == ["rr"]
+    assert [one.name for one in advice.known_queues()] == ["short.q", "all.q", "long.q"]

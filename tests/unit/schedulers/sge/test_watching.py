@@ -11,9 +11,9 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.host import procfs
-from gridtf.schedulers.sge import cell, inherit, shepherd, suspension
-from gridtf.schedulers.sge.queue import Row, row_of
-from gridtf.schedulers.sge.shepherd import Shepherd
+from gridtf.schedulers.sge import client, injob
+from gridtf.schedulers.sge.injob import ShepherdWatch
+from gridtf.schedulers.sge.query import Row, row_of
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def above(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
         assert pid == os.getpid()
         return iter(list(found))
 
-    monkeypatch.setattr(shepherd, "_EVERY", 0.0)
+    monkeypatch.setattr(injob, "_POLL_INTERVAL", 0.0)
     monkeypatch.setattr(procfs, "ancestors", ancestors)
     monkeypatch.setattr(procfs, "name", lambda pid: found.get(pid, ""))
     return found
@@ -33,7 +33,7 @@ def above(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
 
 @pytest.mark.parametrize("killed", [[20, 10], [30, 20, 10]], ids=["shepherd", "script"])
 def test_a_script_without_its_shepherd_is_noticed(above: dict[int, str], killed: list[int]) -> None:
-    watch = Shepherd("n1")
+    watch = ShepherdWatch("n1")
     assert watch.poll() is None
     for pid in killed:
         del above[pid]
@@ -45,7 +45,7 @@ def test_a_script_without_its_shepherd_is_noticed(above: dict[int, str], killed:
 
 def test_who_runs_below_no_shepherd_misses_none(above: dict[int, str]) -> None:
     del above[20]
-    watch = Shepherd("n1")
+    watch = ShepherdWatch("n1")
     above.clear()
     assert watch.poll() is None
 
@@ -59,7 +59,7 @@ def test_a_shell_that_was_told_of_no_job(above: dict[int, str]) -> None:
 
 @pytest.mark.parametrize("word", ["terminate", "kill"])
 def test_at_the_end_nobody_waits_for_it(above: dict[int, str], word: str) -> None:
-    watch = Shepherd("n1")
+    watch = ShepherdWatch("n1")
     getattr(watch, word)()
     end = watch.poll()
     assert end is not None
@@ -82,19 +82,19 @@ ROWS = [
     [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("13", True)],
 )
 def test_suspended_as_qstat_says(job_id: str, expected: bool) -> None:
-    assert suspension.is_suspended(row_of(ROWS, job_id)) == expected
+    assert injob.is_suspended(row_of(ROWS, job_id)) == expected
 
 
 def test_where_nobody_answers_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     def query(*words: object, **more: object) -> None:
         raise SchedulerError("no answer")
 
-    monkeypatch.setattr(cell, "query", query)
-    assert suspension.suspended("7") is None
+    monkeypatch.setattr(client, "query", query)
+    assert injob.suspended("7") is None
 
 
 def test_qrsh_itself_was_killed() -> None:
-    end = inherit.blame("n2", "rr", -signal.SIGKILL, [])
+    end = injob.agent_end("n2", "rr", -signal.SIGKILL, [])
     assert end.error is not None
     assert end.error.what == "qrsh, the connection to host n2, was killed by SIGKILL"
-    assert inherit.blame("n2", "rr", 128 + signal.SIGKILL, []).error is None  # its other half
+    assert injob.agent_end("n2", "rr", 128 + signal.SIGKILL, []).error is None  # its other half

@@ -1,7 +1,8 @@
-"""Hands jobs over to Grid Engine, by DRMAA where that can be loaded and by qsub otherwise, and takes them back.
+"""Submits jobs to Grid Engine, and cancels them: qsub(1), drmaa_attributes(3), qdel(1).
 
-Both ways get the same options and the same script. What stays different: DRMAA refuses at once what can never run
-(``-w e``), and never puts a job into the state Eqw: one that cannot be started has ended.
+Jobs are submitted by DRMAA where its library can be loaded, and by qsub otherwise. Both get the same options and the
+same script. What stays different: DRMAA refuses at once what can never run (``-w e``), and never puts a job into the
+state Eqw: one that cannot be started has ended.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from gridtf.run.rundir import Record, RunDir
 from gridtf.schedulers.base import Plan
 from gridtf.schedulers.client import NoAnswerError, ask
 from gridtf.schedulers.common import looked_for, whole
-from gridtf.schedulers.sge import arrays
-from gridtf.schedulers.sge.cell import problem, program, query, said, silent
+from gridtf.schedulers.sge import client
+from gridtf.schedulers.sge.directives import array_elements
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (what is meant when it is not set), drmaa, qsub
 
@@ -57,7 +58,7 @@ class _HangsError(_NoDrmaaError):
 
 
 @dataclass(frozen=True)
-class Request:
+class SessionRequest:
     """What session is to do. native: DRMAA's native specification. tasks: of an array, first, last and step.
     libraries: where libdrmaa may be, in the order to try; loading: seconds that this may take. path: our sys.path.
     environ: what the submitter has in the variables that only the start of a session needs otherwise; None: not set."""
@@ -94,22 +95,22 @@ def submit(plan: Plan, command: Sequence[str]) -> Record:
     return {"job_id": _by_qsub(plan, command), "by": "qsub", "notes": notes}
 
 
-# --- by qsub
+# --- by qsub -----------------------------------------------------------------------------------------------------
 
 
 def _by_qsub(plan: Plan, command: Sequence[str]) -> str:
     name, *arguments = command
     try:
         # its own environment: with -V it is the job's
-        answer = ask([program(name, os.environ), *arguments], limit=_PATIENCE, environ=os.environ)
+        answer = ask([client.program(name, os.environ), *arguments], limit=_PATIENCE, environ=os.environ)
     except NoAnswerError:
         return _looked_for(plan, f"qsub has not answered within {_PATIENCE:g} s")
     number = printed(answer.out)
     if answer.code == 0:
         return number or _looked_for(plan, f"qsub ended with 0 and printed no job id, but: {answer.last_word}")
     if number:  # as with -sync y, which ends as the job does
-        return _looked_for(plan, said(answer))
-    return _refused(plan, f"{answer.err}\n{answer.out}", said(answer))
+        return _looked_for(plan, client.complaint(answer))
+    return _refused(plan, f"{answer.err}\n{answer.out}", client.complaint(answer))
 
 
 def printed(out: str) -> str:
@@ -125,7 +126,7 @@ def _refused(plan: Plan, text: str, words: str) -> str:
     """
     if _ANSWER_LOST.search(text):
         return _looked_for(plan, words)
-    problem(text, os.environ)
+    client.problem(text, os.environ)
     raise SchedulerError(f"Grid Engine has refused the job: {words}")
 
 
@@ -134,37 +135,37 @@ def _looked_for(plan: Plan, words: str) -> str:
     script = str(RunDir(plan.run_dir).script)
 
     def look() -> Record | None:
-        from gridtf.schedulers.sge import queue
+        from gridtf.schedulers.sge import query
 
-        number = queue.running_script(script)
+        number = query.running_script(script)
         return {"job_id": number} if number else None
 
     return str(looked_for(plan, "Grid Engine", words, "qstat -u $USER", look)["job_id"])
 
 
-# --- by DRMAA
+# --- by DRMAA ----------------------------------------------------------------------------------------------------
 
 
 def _by_drmaa(plan: Plan, command: Sequence[str]) -> str:
     if find_spec("drmaa") is None:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install 'gridtf[drmaa]')")
     environ = session_environment(os.environ)
-    request = Request(
+    request = SessionRequest(
         script=command[-1],
         native=native_specification(command),
-        tasks=task_range(arrays.elements(plan.spec.native)),
+        tasks=task_range(array_elements(plan.spec.native)),
         libraries=tuple(libraries(os.environ)),
         loading=_LOADING,
         path=tuple(sys.path),
         environ={name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
     )
-    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("session.py")), json.dumps(vars(request))]
+    session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(vars(request))]
     try:
         answer = ask(session, limit=_PATIENCE, environ={**os.environ, **environ})
     except NoAnswerError as error:
         if "submitting" in told(error.out):
             return _looked_for(plan, f"DRMAA has not answered within {_PATIENCE:g} s")
-        raise silent(f"DRMAA has waited for {_PATIENCE:g} s", os.environ) from None
+        raise client.silent(f"DRMAA has waited for {_PATIENCE:g} s", os.environ) from None
     heard = told(answer.out)
     if "job_id" in heard:  # whatever happened to the session after that
         return str(heard["job_id"])
@@ -257,7 +258,7 @@ def session_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-# --- taking back
+# --- cancelling --------------------------------------------------------------------------------------------------
 
 
 def cancel(submitted: Record, *, force: bool = False) -> None:
@@ -272,9 +273,13 @@ def cancel(submitted: Record, *, force: bool = False) -> None:
     which = [number, *(["-t", element] if element else [])]
     if force and not may_force():
         raise _stays(job_id)
-    answer = query(["qdel", *(["-f"] if force else []), *which], limit=_FORCE if force else _PATIENCE)
+    answer = client.query(["qdel", *(["-f"] if force else []), *which], limit=_FORCE if force else _PATIENCE)
     if answer.code and not _GONE.search(f"{answer.err}{answer.out}"):
-        raise _stays(job_id) if force else SchedulerError(f"Grid Engine does not cancel job {job_id}: {said(answer)}")
+        raise (
+            _stays(job_id)
+            if force
+            else SchedulerError(f"Grid Engine does not cancel job {job_id}: {client.complaint(answer)}")
+        )
 
 
 def _stays(job_id: str) -> SchedulerError:
@@ -290,11 +295,11 @@ def may_force() -> bool:
 
     Where nobody knows, as on a host that may not ask, it has to be tried.
     """
-    answer = query(["qconf", "-sconf"], limit=_PATIENCE)
+    answer = client.query(["qconf", "-sconf"], limit=_PATIENCE)
     if answer.code or _MAY_FORCE.search(answer.out):
         return True
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return True
-    return any(user in query(["qconf", option], limit=_PATIENCE).out.split() for option in ("-sm", "-so"))
+    return any(user in client.query(["qconf", option], limit=_PATIENCE).out.split() for option in ("-sm", "-so"))

@@ -51,10 +51,10 @@ def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -
     """
     if not any(name in environ for name in names):
         return ()
-    from gridtf.schedulers.sge import requested
+    from gridtf.schedulers.sge import query
 
     try:
-        sent = requested.ask_variables(environ["JOB_ID"], limit=10)
+        sent = query.submitted_variables(environ["JOB_ID"], limit=10)
     except SchedulerError:
         return ()
     carried = {name: environ.pop(name) for name in names if name in environ and environ[name] == sent.get(name)}
@@ -74,10 +74,10 @@ def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def _asked_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
-    from gridtf.schedulers.sge import requested
+    from gridtf.schedulers.sge import query
 
-    asked = requested.ask(environ["JOB_ID"], limit=10).get(resource)
-    return int(asked.amount) if asked is not None and asked.per == requested.PER_SLOT else 0
+    asked = query.job_requests(environ["JOB_ID"], limit=10).get(resource)
+    return int(asked.amount) if asked is not None and asked.per == query.PER_SLOT else 0
 
 
 def resource_map(environ: Mapping[str, str], resource: str) -> tuple[str, ...]:

@@ -79,7 +79,7 @@ def silent(words: str, environ: Mapping[str, str]) -> SchedulerError:
     )
 
 
-def said(answer: Answer) -> str:
+def complaint(answer: Answer) -> str:
     """What a command complained of, in one line and without the words that every complaint begins or ends with."""
     lines = [line for raw in (answer.err or answer.out).splitlines() if (line := _plain(raw))]
     return lines[-1] if lines else f"exit code {answer.code}"
