@@ -11,9 +11,15 @@ import itertools
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from measure import scratch, table
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.run.rundir import Attempt
 
 SIZES = (16, 64, 256, 1024)
 TASKS = 8
@@ -70,7 +76,7 @@ def once(folder: Path, size: int, cores: int) -> tuple[float, float, float]:
     return gathered, time.monotonic() - begin, reading
 
 
-def gather(attempt, tasks, hosts) -> None:
+def gather(attempt: Attempt, tasks: Sequence[PlacedTask], hosts: dict[str, str]) -> None:
     """The launcher's part."""
     from gridtf.bootstrap import rendezvous
 
@@ -82,7 +88,7 @@ def gather(attempt, tasks, hosts) -> None:
     rendezvous.publish(attempt, "1", NONCE, rendezvous.merge(tasks, collector.records))
 
 
-def play(attempt, hosts, go: float) -> int:
+def play(attempt: Attempt, hosts: list[tuple[str, str]], go: float) -> int:
     """Fork a process that is these hosts; gives its pid."""
     pid = os.fork()
     if pid:
@@ -96,7 +102,7 @@ def play(attempt, hosts, go: float) -> int:
         os._exit(code)
 
 
-def be(attempt, hosts) -> None:
+def be(attempt: Attempt, hosts: list[tuple[str, str]]) -> None:
     from gridtf.bootstrap import rendezvous
     from gridtf.run.rundir import write_record
 

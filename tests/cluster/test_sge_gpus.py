@@ -10,7 +10,7 @@ import pytest
 from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import admin, kill9
-from tests.support.clusterscripts import ENVIRON, HOME, RUN, logs, nothing_left, one_gpu_each, told
+from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, told
 from tests.support.sgescripts import TASK, TELL, Folder, Job
 
 pytestmark = pytest.mark.timeout(120)
@@ -20,7 +20,7 @@ HOSTS = ("-q", "all.q@n1,all.q@n2")
 STAYS = f"bash -c '{TELL}; until [ -e enough.$JOB_ID ]; do sleep 0.1; done'"
 
 
-def gpus(job: Job) -> dict[str, str]:
+def gpus(job: Batch) -> dict[str, str]:
     """Host -> the GPU of its one task."""
     return {task.host: ",".join(task.gpus) for task in job.folder.tasks(job.id).values()}
 

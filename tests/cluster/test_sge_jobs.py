@@ -38,8 +38,8 @@ def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL, **
 
 @pytest.mark.parametrize("way", ["drmaa", "qsub"])
 def test_from_submit_to_logs_in_other_processes(sge: Bed, way: str) -> None:
-    more = {"env": {"GRIDTF_SGE_SUBMIT": way}}
-    job = submitted(sge, "--pe", "rr", "--workers", "8", "--gpus-per-task", "1", "--time", "10", name=way, **more)
+    env = {"GRIDTF_SGE_SUBMIT": way}
+    job = submitted(sge, "--pe", "rr", "--workers", "8", "--gpus-per-task", "1", "--time", "10", name=way, env=env)
     for word in (job.id, way, job.seen_as):
         assert f"{way} ({job.id}): COMPLETED" in gridtf(sge, "wait", word).stdout
     view = job.status()

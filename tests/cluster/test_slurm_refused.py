@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ OWN_FOLDER = "/run/testbed/disk/alice"  # on a disk, where every host has someth
 SLURM = ("--scheduler", "slurm")
 
 
-def refused(bed: Bed, *words: str, **more: str) -> str:
+def refused(bed: Bed, *words: str, **more: Any) -> str:
     """What a submission that is refused says; nothing is left of it."""
     before = _runs(bed)
     done = gridtf(bed, "submit", *SLURM, *words, "--", "true", check=False, **more)

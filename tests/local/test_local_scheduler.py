@@ -30,7 +30,8 @@ DAEMONS = (
 def daemons() -> list[int]:
     """The pids of what DAEMONS has left behind."""
     files = [Path("daemon.pid"), Path("stubborn.pid")]
-    return [int(until(lambda file=file: file.exists() and file.read_text().strip(), str(file))) for file in files]
+    until(lambda: all(file.exists() and file.read_text().strip() for file in files), "daemons")
+    return [int(file.read_text()) for file in files]
 
 
 def launcher_of(job: Record) -> int:

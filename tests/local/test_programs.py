@@ -34,7 +34,8 @@ def completed(job: LaunchedJob) -> dict[str, Any]:
 
 
 def log_of(job: LaunchedJob, task: str) -> str:
-    log = job.attempt.task_log(*task.split(":"))
+    kind, index = task.split(":")
+    log = job.attempt.task_log(kind, int(index))
     return log.read_text() if log.exists() else ""
 
 

@@ -23,7 +23,7 @@ class Bed:
     """
 
     kind = "slurm"
-    hosts = HOSTS
+    hosts: tuple[str, ...] = HOSTS
     path = PATH
 
     def __init__(self, state: Path, script: Path = CHECKOUT / "scripts/testbed") -> None:

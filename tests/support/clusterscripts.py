@@ -59,8 +59,8 @@ def told(text: str) -> dict[str, Task]:
     for line in re.findall(r"task=.*", text):
         said = dict(word.split("=", 1) for word in line.split())
         said.setdefault("rocr", said["gpu"])  # not every scheduler sets it
-        lists = (tuple(filter(None, said[name].split(","))) for name in ("gpu", "rocr", "granted"))
-        found[said["task"]] = Task(said["host"], *lists, said["rank"])
+        gpus, rocr, granted = (tuple(filter(None, said[name].split(","))) for name in ("gpu", "rocr", "granted"))
+        found[said["task"]] = Task(said["host"], gpus, rocr, granted, said["rank"])
     return found
 
 

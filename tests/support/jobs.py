@@ -80,7 +80,8 @@ class LaunchedJob:
 
     @property
     def attempt(self) -> Attempt:
-        return until(self.run.latest, "an attempt")
+        found: Attempt = until(self.run.latest, "an attempt")
+        return found
 
     @property
     def output(self) -> str:
@@ -111,7 +112,8 @@ class LaunchedJob:
             found = {name: tasks[name]["pid"] for name in names if tasks.get(name, {}).get("state") == "RUNNING"}
             return found if len(found) == len(names) else {}
 
-        return until(pids, f"{names} to run; the log says:\n{self.output}")
+        running: dict[str, int] = until(pids, f"{names} to run; the log says:\n{self.output}")
+        return running
 
     def written(self, name: str) -> int:
         """A pid that a task has written into a file of the working folder."""

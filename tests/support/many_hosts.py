@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gridtf.bootstrap import launcher
 from gridtf.jobspec.spec import JobSpec
@@ -40,7 +41,7 @@ class ProcessAgent:
 
 
 class ManyHosts(LocalScheduler):
-    def __init__(self, hosts: Sequence[Mapping[str, object]]) -> None:
+    def __init__(self, hosts: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
         self.hosts = hosts
 

@@ -339,7 +339,7 @@ def test_a_hostile_run_directory_holds_nobody_up(
     assert len(names) > 9
     for path in names:
         kept = path.read_bytes()
-        plants = [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir]
+        plants: list[Callable[[Path], object]] = [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir]
         for plant in plants + ([_endless] if path.suffix == ".json" else []):  # a log may have any length
             path.unlink()
             plant(path)

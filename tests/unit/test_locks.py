@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -31,8 +32,8 @@ EXTRAS = {
 
 
 @cache
-def pyproject() -> dict[str, dict[str, object]]:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+def pyproject() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
 
 
 def entries(lock: str) -> list[tuple[Requirement, list[str]]]:
@@ -62,13 +63,13 @@ def machines(lock: str) -> Iterator[dict[str, str]]:
 
 
 def wanted(extras: tuple[str, ...] | None) -> list[Requirement]:
-    build = [Requirement(text) for text in pyproject()["build-system"]["requires"]]  # type: ignore[attr-defined]
+    build = [Requirement(text) for text in pyproject()["build-system"]["requires"]]
     if extras is None:
         return build
     project = pyproject()["project"]
     optional = project["optional-dependencies"]
-    lists = [project["dependencies"], *(optional[extra] for extra in extras)]  # type: ignore[index]
-    return [Requirement(text) for texts in lists for text in texts]  # type: ignore[attr-defined]
+    lists = [project["dependencies"], *(optional[extra] for extra in extras)]
+    return [Requirement(text) for texts in lists for text in texts]
 
 
 def here(requirement: Requirement, machine: dict[str, str]) -> bool:

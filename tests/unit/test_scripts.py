@@ -187,7 +187,7 @@ def test_scripts_test_checks_then_hands_over_to_pytest(checkout: Path) -> None:
         (programs / name).chmod(0o755)
     stamp = 'source "$0"; fingerprint "$root/.venv-test" test >"$root/.venv-test.made-from"'
     subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
-    command = [checkout / "scripts" / "test", "--quick", "tests/unit", "-k", "a b"]
+    command = [str(checkout / "scripts" / "test"), "--quick", "tests/unit", "-k", "a b"]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if not line.startswith("==>")] == [

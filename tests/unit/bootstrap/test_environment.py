@@ -159,12 +159,12 @@ def test_the_users_own_threads_buffering_and_output_stay(tmp_path: Path, how: st
         "PYTHONUNBUFFERED": "",
         "OUTPUT_DIR": "/scratch/out",
     }
-    values: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "base": {},
         "env": {"env": own},
         "tasks": {"tasks": {"worker": {"count": 1, "env": own}}},
-    }[how]
-    plan = task_plan(tmp_path / "run", hosts(1, cpus=16), **values)
+    }
+    plan = task_plan(tmp_path / "run", hosts(1, cpus=16), **ways[how])
     env = environment(plan, "worker:0", {**USUAL, **own} if how == "base" else USUAL)
     if how == "base":  # the submitting shell's may be another job's
         assert env["OUTPUT_DIR"] == str(plan.attempt.run.output)

@@ -110,7 +110,7 @@ def test_a_disk_that_refuses_for_a_while_is_borne_nearly_as_long_as_the_other_si
     assert capfd.readouterr().err.count("trying again for 22.5 s") == 1
     refusals.clear()
     assert beats.beat()
-    assert beats.trouble is None
+    assert not beats.trouble
     refusals.append(number)
     clock.now += 1
     for _ in range(23):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import ports
 from gridtf.bootstrap.ports import PortHolder
 from gridtf.errors import GridtfError
 from tests.support.python import environment, python
@@ -151,7 +150,7 @@ def test_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
             super().__init__(family, *rest, **more)
 
-    monkeypatch.setattr(ports.socket, "socket", NoIPv6)
+    monkeypatch.setattr(socket, "socket", NoIPv6)
     with PortHolder() as holder:
         port = holder.reserve()
         assert not binds(socket.AF_INET, "0.0.0.0", port)
@@ -161,7 +160,7 @@ def test_no_port_left_is_an_error_that_names_the_host(monkeypatch: pytest.Monkey
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(ports.socket, "socket", refuse)
+    monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(GridtfError, match=f"cannot reserve a port on {socket.gethostname()}: .*Too many open files"):
         PortHolder().reserve()
 

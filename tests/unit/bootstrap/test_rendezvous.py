@@ -193,7 +193,7 @@ def test_a_stale_or_half_written_file_is_as_good_as_absent(plan: TaskPlan) -> No
 
 def test_tf_config_is_what_tensorflow_reads() -> None:
     meeting = Rendezvous.of({"worker": ("a:1", "[::1]:2")}, "a", 3)
-    assert json.loads(meeting.config("worker", 1)) == {
+    assert json.loads(meeting.config("worker", 1) or "") == {
         "cluster": {"worker": ["a:1", "[::1]:2"]},
         "task": {"type": "worker", "index": 1},
     }

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.verdict import Verdict, of_success, of_task, of_timeout, some
+from gridtf.bootstrap.verdict import Verdict, of_success, of_task, of_timeout
+from gridtf.errors import some
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from gridtf.run.tail import last_lines
@@ -106,7 +107,7 @@ def test_what_was_noticed_first_is_told_too(attempt: Attempt) -> None:
 CLUSTER = (task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2), task("ps:0"), task("evaluator:0"))
 
 
-def states(**told: str) -> dict[str, dict[str, str]]:
+def states(**told: str) -> dict[str, dict[str, Any]]:
     return {name.replace("_", ":"): {"state": state} for name, state in told.items()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,7 +159,10 @@ def test_resources_in_words(spec: JobSpec, resources: str) -> None:
 
 
 def test_what_is_asked_for_on_other_partitions_in_words() -> None:
-    tasks = {"ps": {"count": 3, "partition": "cpu", "cpus": 4}, "evaluator": {"partition": "big"}}
+    tasks: dict[str, dict[str, Any]] = {
+        "ps": {"count": 3, "partition": "cpu", "cpus": 4},
+        "evaluator": {"partition": "big"},
+    }
     assert list(_components(plan("slurm", tasks=tasks))) == [
         "partition cpu: up to 3 hosts, 3 ps, 4 CPUs a task",
         "partition big: 1 host, 1 evaluator",

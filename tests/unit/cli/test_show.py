@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,7 +172,7 @@ class Watched(Job):
         super().__init__(RUN)
         self.views = views
 
-    def watch(self, timeout: float | None = None, poll: float = 2.0):  # type: ignore[no-untyped-def]
+    def watch(self, timeout: float | None = None, poll: float | None = 2.0) -> Iterator[JobView]:
         yield from self.views
 
 
@@ -194,7 +196,7 @@ def test_a_job_that_says_nothing_new_is_heard_of_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     clock = iter(range(0, 1000, 25))
-    monkeypatch.setattr(wait.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     wait.follow(Watched(*[GOING] * 8, FAILURE))
     assert len(capsys.readouterr().err.splitlines()) == 3
 

@@ -106,7 +106,7 @@ def _pid(path: Path) -> int:
 def test_descendants_below_a_zombie_that_is_not_reaped_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two looks at /proc a parent may die: its child still names it, and must not be overlooked."""
     stats = {10: ["S", "1"], 11: ["Z", "10"], 12: ["S", "11"]}
-    monkeypatch.setattr(procfs.os, "listdir", lambda folder: ["self", *map(str, stats)])
+    monkeypatch.setattr(os, "listdir", lambda folder: ["self", *map(str, stats)])
     monkeypatch.setattr(procfs, "_stat", lambda pid: stats.get(pid, []))
     assert procfs.descendants(10) == [12]
 

@@ -388,7 +388,7 @@ def test_somebody_else_s_job_file_is_taken_only_when_it_is_named(
     assert error.hint == "if you trust it, name it on the command line: gridtf.toml"
     made = read("gridtf.toml", tmp_path)
     assert made.spec.command == ("a",)
-    assert made.trusted == {owner}  # whoever trusts the file trusts its template
+    assert made.trusted == frozenset({owner})  # whoever trusts the file trusts its template
     assert read("gridtf.toml --template other.j2", tmp_path).trusted is None
 
 

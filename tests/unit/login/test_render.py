@@ -9,6 +9,7 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,8 @@ def runnable(folder: Path, scheduler: str = "local", **values: object) -> Plan:
     """A plan whose bootstrap prints the environment instead of starting a job."""
     bootstrap = folder / "it's the $(boot)\nstrap.sh"
     bootstrap.write_text(FAKE_BOOTSTRAP)
-    made = plan(scheduler, **{"chdir": str(folder), "run_dir": folder / NASTY["directives"], **values})
+    given: dict[str, Any] = {"chdir": str(folder), "run_dir": folder / NASTY["directives"], **values}
+    made = plan(scheduler, **given)
     return Plan(made.spec, scheduler, made.run_dir, NASTY["quotes"], bootstrap, {})
 
 
@@ -93,7 +95,7 @@ def test_no_value_becomes_a_directive() -> None:
 
 
 def test_quote_refuses_what_is_no_value() -> None:
-    for value in (None, True, ["a"], {}):
+    for value in (None, True, ["a"], object()):
         with pytest.raises(TypeError):
             render.quote(value)
     assert (render.quote(3), render.quote(Path("/a b")), render.quote("")) == ("3", "'/a b'", "''")
@@ -137,7 +139,7 @@ def test_variables_that_bash_does_not_take_are_refused_and_all_others_arrive(tmp
 
 
 def test_the_spec_in_the_script_is_without_the_login_side() -> None:
-    values = {"partition": "p", "account": "a", "native": ["--x"], "run_root": "r", "mem": "1G"}
+    values: dict[str, Any] = {"partition": "p", "account": "a", "native": ["--x"], "run_root": "r", "mem": "1G"}
     text = render.script(plan("slurm", **values))
     spec = json.loads(text.split("GRIDTF_SPEC='")[1].split("'\n")[0])
     assert spec == {"command": ["python", "train.py"], "scheduler": "slurm", "mem": "1G"}

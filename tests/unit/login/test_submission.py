@@ -9,6 +9,7 @@ import shlex
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, Schedul
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
-from gridtf.run import registry
-from gridtf.run.rundir import Record
+from gridtf.run import registry, rundir
+from gridtf.run.rundir import Record, write_record
 from gridtf.schedulers.base import Plan
 from tests.support.scheduler import FakeScheduler
 
@@ -60,7 +61,7 @@ def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
         ({"chdir": "sub", "run_root": "runs"}, "runs/NAME"),
     ],
 )
-def test_where_the_run_directory_will_be(values: dict[str, str], run_dir: str, rough_path: Path) -> None:
+def test_where_the_run_directory_will_be(values: dict[str, Any], run_dir: str, rough_path: Path) -> None:
     (rough_path / "sub").mkdir()
     plan = submission.prepare(dataclasses.replace(RUNS, **values))
     name = plan.run_dir.name if "NAME" in run_dir else "NAME"
@@ -124,7 +125,7 @@ def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Pa
 def test_two_submissions_at_the_same_moment_get_a_directory_each(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission.time, "strftime", lambda *_: "20250101-000000")
+    monkeypatch.setattr(time, "strftime", lambda *_: "20250101-000000")
     jobs: list[Job] = []
     threads = [threading.Thread(target=lambda: jobs.append(submission.submit(RUNS))) for _ in range(4)]
     for thread in threads:
@@ -226,10 +227,10 @@ def test_what_may_hold_a_password_is_its_owner_s_alone(fake: FakeScheduler, roug
 def test_a_refused_submission_takes_away_no_folder_that_another_needs(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, refused = submission.make_folder, ["another"]
+    refused = ["another"]
 
     def make_folder(path: Path, **more: bool) -> None:
-        real(path, **more)
+        rundir.make_folder(path, **more)
         if refused:
             refused.pop()
             path.rmdir()
@@ -264,12 +265,10 @@ def test_a_template_that_fails_leaves_nothing_behind(fake: FakeScheduler, rough_
 def test_a_job_whose_record_cannot_be_written_is_cancelled(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = submission.write_record
-
     def full(path: Path, record: Record) -> None:
         if path.name == "submitted.json":
             raise RunDirError("no space left")
-        real(path, record)
+        write_record(path, record)
 
     monkeypatch.setattr(submission, "write_record", full)
     with pytest.raises(RunDirError, match="no space left"):

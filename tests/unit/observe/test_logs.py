@@ -154,7 +154,7 @@ def no_sleep(seconds: float) -> None:
 class Script:
     """Plays a job: one step at every sleep, then it has ended."""
 
-    def __init__(self, *steps: Callable[[], None]) -> None:
+    def __init__(self, *steps: Callable[[], object]) -> None:
         self.steps = list(steps)
         self.slept: list[float] = []
 
@@ -222,17 +222,17 @@ def test_more_than_one_block_is_read_at_once(run: RunDir) -> None:
 def test_the_script_s_log_first_then_the_tasks_(run: RunDir) -> None:
     attempts: list[Attempt] = []
     script = Script(
-        lambda: run.log.write_text("setting up\n") and None,
+        lambda: run.log.write_text("setting up\n"),
         lambda: attempts.append(planned(run, "worker:0", "worker:1")),
-        lambda: run.log.write_text("setting up\nwaiting\n") and None,
+        lambda: run.log.write_text("setting up\nwaiting\n"),
         lambda: add(attempts[0], "worker:1", "b\n"),
-        lambda: run.log.write_text("setting up\nwaiting\nverdict\n") and None,
+        lambda: run.log.write_text("setting up\nwaiting\nverdict\n"),
     )
     assert follow(run, script) == ["setting up", "waiting", "worker:1 | b"]
 
 
 def test_a_job_that_fails_before_any_task_shows_its_script_s_log(run: RunDir) -> None:
-    script = Script(lambda: run.log.write_text("module: command not found\nlast") and None)
+    script = Script(lambda: run.log.write_text("module: command not found\nlast"))
     assert follow(run, script) == ["module: command not found", "last"]
 
 

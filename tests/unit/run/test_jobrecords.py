@@ -23,8 +23,8 @@ def test_a_job_is_found_again_by_what_was_written(tmp_path: Path) -> None:
     record = jobrecords.submitted(SPEC, "slurm", ["sbatch", "job.sh"], {"job_id": "4711", "cluster": "c1"})
     jobrecords.index(run, record, environ)
     assert {"scheduler": "slurm", "name": "train", "job_id": "4711", "cluster": "c1"}.items() <= record.items()
-    for job in ("4711", "train"):
-        assert registry.find(job, environ, tmp_path).path == run.path
+    for word in ("4711", "train"):
+        assert registry.find(word, environ, tmp_path).path == run.path
     job = read_record(run.job)
     assert job is not None
     assert JobSpec.from_dict(job["spec"]) == SPEC

@@ -130,7 +130,12 @@ def test_only_as_many_runs_are_looked_at_as_are_wanted(tmp_path: Path, monkeypat
         add(tmp_path / str(number), now=float(number))
     looked: list[Path] = []
     real = registry.is_run
-    monkeypatch.setattr(registry, "is_run", lambda path: looked.append(path) or real(path))
+
+    def is_run(path: Path) -> bool:
+        looked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(registry, "is_run", is_run)
     assert len(list(itertools.islice(registry.runs(os.environ), 3))) == len(looked) == 3
 
 

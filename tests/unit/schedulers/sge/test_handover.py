@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pwd
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -430,7 +431,7 @@ def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
 def test_by_force_where_one_may(
     cell: Cell, conf: str, managers: str, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
     root = cell("qconf", f'case "$1" in -sconf) echo "{conf}";; *) echo "{managers}";; esac')
     cell("qdel", "")
     if forced:

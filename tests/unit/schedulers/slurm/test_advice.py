@@ -230,8 +230,8 @@ def test_types_of_gpus(option: str, kind: str, gpus: int) -> None:
 
 def test_a_reservation_that_begins_later_is_waited_for() -> None:
     said = "allocation failure: Invalid time specified\n"
-    for more in ({"asked": asked(native=["--reservation=x"])}, {"asked": asked(), "reserved": True}):
-        notes = advice.judge(**more, code=1, said=said, partitions=parse_partitions(SINFO))  # type: ignore[arg-type]
+    for wanted, reserved in ((asked(native=["--reservation=x"]), False), (asked(), True)):
+        notes = advice.judge(wanted, 1, said, parse_partitions(SINFO), reserved=reserved)
         assert notes == ("the job waits until its reservation begins",)
     with pytest.raises(SchedulerError, match="Invalid time specified"):
         advice.judge(asked(), 1, said, parse_partitions(SINFO))
@@ -254,8 +254,8 @@ def test_nodes_of_several_kinds() -> None:
 
 def test_what_is_asked_is_read_from_the_script() -> None:
     tasks = {"worker": {"count": 4}, "ps": {"count": 2, "partition": "cpu", "cpus": 3, "mem": "1G"}}
-    made = {"nodes": 2, "gpus_per_node": 2, "time": "1h", "cpus_per_task": 4, "mem_per_task": "2G", "tasks": tasks}
-    first, second = asked(**made)
+    values: dict[str, Any] = {"nodes": 2, "gpus_per_node": 2, "time": "1h", "cpus_per_task": 4, "mem_per_task": "2G"}
+    first, second = asked(tasks=tasks, **values)
     assert (first.partitions, first.nodes, first.gpus, first.cpus, first.time) == ((), 2, 2, 8, 3600)
     assert first.mem == 4096
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)

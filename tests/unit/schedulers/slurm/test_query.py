@@ -114,7 +114,7 @@ def test_a_whole_array_is_one_status() -> None:
     ],
 )
 def test_arrays_are_summed_up(rows: list[str], state: str, words: str) -> None:
-    made = [Row(*row.split()[:1], "7", row.split()[1], reason="None") for row in rows]
+    made = [Row(job_id, "7", letter, reason="None") for job_id, letter in map(str.split, rows)]
     found = statuses(["7"], made)["7"]
     assert found.state == state
     assert words in found.reason
