@@ -89,19 +89,3 @@ def nearest(word: str, known: list[str], *, most: int = 3) -> str:
 
     near = get_close_matches(word, known, n=most, cutoff=0.6)
     return f"did you mean {' or '.join(near)}?" if near else ""
-
-
-def some(names: list[str] | tuple[str, ...], *, most: int = 16) -> str:
-    """Names for one line: all of them, or the first ones and how many more."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as ``1 host`` or ``2 hosts``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def were(names: list[str] | tuple[str, ...]) -> str:
-    """The verb that goes with so many."""
-    return "was" if len(names) == 1 else "were"

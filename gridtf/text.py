@@ -1,4 +1,4 @@
-"""Text that others have written, such as records and logs, for a terminal that must not obey it. Pure."""
+"""Words of messages; text that others have written, such as logs, for a terminal that must not obey it. Pure."""
 
 from __future__ import annotations
 
@@ -31,3 +31,19 @@ def log_line(line: str, *, colours: bool) -> str:
 
     shown = re.sub(f"{_SEQUENCE}|{_CONTROL}", kept, line)
     return shown + _PLAIN_AGAIN if "\x1b" in shown else shown
+
+
+def some(names: list[str] | tuple[str, ...], *, most: int = 16) -> str:
+    """Names for one line: all of them, or the first ones and how many more."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as ``1 host`` or ``2 hosts``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def were(names: list[str] | tuple[str, ...]) -> str:
+    """The verb that goes with so many."""
+    return "was" if len(names) == 1 else "were"

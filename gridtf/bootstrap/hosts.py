@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from gridtf.bootstrap.exits import EXITS, NO_LAUNCHER
 from gridtf.bootstrap.heartbeat import Patience, Watch, interval
-from gridtf.errors import GridtfError, HostLostError, ToldToEndError, some, were
+from gridtf.errors import GridtfError, HostLostError, ToldToEndError
 from gridtf.host.processes import signal_name, wait_for_signal
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, names, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import AgentEnd, AgentHandle
+from gridtf.text import some, were
 
 # What one scheduler tells several processes it tells them within this, in seconds.
 _A_MOMENT = 2.0

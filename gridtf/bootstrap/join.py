@@ -24,7 +24,7 @@ from gridtf.bootstrap.members import Member, at_home, check_addresses, member_of
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan, read_plan
 from gridtf.bootstrap.ports import PortHolder
-from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError, some
+from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError
 from gridtf.host import gpus, procfs
 from gridtf.host.processes import die_with_parent, tell
 from gridtf.jobspec import layout
@@ -46,6 +46,7 @@ from gridtf.run.rundir import (
     shown,
     write_record,
 )
+from gridtf.text import some
 
 _LEADER = "rank-0"
 

@@ -15,10 +15,10 @@ from gridtf.bootstrap.heartbeat import Heartbeat
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.plan import TaskPlan
 from gridtf.bootstrap.ports import PortHolder
-from gridtf.bootstrap.supervisor import COMPLETED, FAILED
 from gridtf.errors import GridtfError
 from gridtf.host import procfs
 from gridtf.host.processes import signal_name
+from gridtf.run.recordtypes import COMPLETED, FAILED
 from gridtf.run.rundir import Record
 
 _LONGEST_LOOK = 1.0

@@ -22,7 +22,7 @@ from gridtf.bootstrap.heartbeat import Heartbeat, Patience, next_look
 from gridtf.bootstrap.hosts import AgentEndedError, Hosts, UnheardError, look_again
 from gridtf.bootstrap.limits import need_open_files
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError, counted, some
+from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError
 from gridtf.host import processes, procfs
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
@@ -38,6 +38,7 @@ from gridtf.schedulers.base import (
     Allocation,
     Scheduler,
 )
+from gridtf.text import counted, some
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask

@@ -183,15 +183,15 @@ def _describe(
     """For a job that `gridtf submit` did not make: what submit would have written."""
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
-    from gridtf.run import jobrecords
+    from gridtf.run import registry
 
     # not its words, which job.json has as well: others may read this, and people give passwords with --env
-    record = jobrecords.submitted(spec, identity["scheduler"], [BY_HAND], identity)
+    record = registry.submitted(spec, identity["scheduler"], [BY_HAND], identity)
     if identity.get("element"):  # the array as a whole has the name
         record["name"] += f"_{identity['element']}"
-    jobrecords.write_job(run, spec, sources)
+    registry.write_job(run, spec, sources)
     write_record(run.submitted, record)
     try:
-        jobrecords.index(run, record, environ)
+        registry.add(run.path, record, environ)
     except RunDirError as error:  # the index only helps to find the job by name
         tell(error.what)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.supervisor import COMPLETED, FAILED, RUNNING
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.run.recordtypes import COMPLETED, FAILED, RUNNING
 from gridtf.run.rundir import Record
 
 TaskRecords = Mapping[str, Record]

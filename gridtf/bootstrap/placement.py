@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from itertools import cycle
 from typing import Any
 
-from gridtf.errors import PlacementError, counted
+from gridtf.errors import PlacementError
 from gridtf.jobspec import layout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST
 from gridtf.schedulers.base import Allocation, Host
+from gridtf.text import counted
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gridtf.host import processes, procfs
+from gridtf.run.recordtypes import COMPLETED, FAILED, PENDING, RUNNING, STOPPED
 from gridtf.run.rundir import Record, cannot, open_log
 
 _TOGETHER = 1.0  # seconds: what ends all processes of a job has reached them within this
-
-PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
 
 
 @dataclass

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gridtf.errors import some, were
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY, RUNNING, TIMEOUT
+from gridtf.text import some, were
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask

@@ -5,40 +5,48 @@ from __future__ import annotations
 import os
 import signal
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridtf.cli import COMMANDS, output
 from gridtf.errors import UsageError, nearest
-from gridtf.jobspec.arguments import Parser, split_command
+from gridtf.jobspec.options import Parser, split_command
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
 
 
-class Command(Protocol):
-    """A module of this package: one command."""
-
-    def parser(self, **more: Any) -> Parser:
-        """Its parser. more: for ArgumentParser."""
-
-    def run(self, arguments: Namespace) -> int:
-        """Do it; gives the exit code. arguments.command: the words after ``--``, None without."""
+# Command -> the module of this package that has it, where that is called otherwise.
+_MODULES = {"list": "status", "run": "submit", "output": "paths", "bootstrap-path": "paths"}
 
 
-def module(name: str) -> Command:
-    """The module of a command."""
-    own = {"output": "output_folder"}.get(name, name.replace("-", "_"))  # output.py prints
-    return cast(Command, import_module(f"gridtf.cli.{own}"))
+class Command(NamedTuple):
+    """A command: the functions ``parser`` and ``run`` of its module, or, of one with several, ``parser_list``, …
+
+    Attributes:
+        parser: Makes its parser; takes keyword arguments for ArgumentParser.
+        run: Does it and returns the exit code; ``arguments.command`` is the words after ``--``, None without.
+    """
+
+    parser: Callable[..., Parser]
+    run: Callable[[Namespace], int]
+
+
+def find_command(name: str) -> Command:
+    """The command of this name, one of COMMANDS."""
+    module = import_module(f"gridtf.cli.{_MODULES.get(name, name)}")
+    shared = f"_{name.replace('-', '_')}"
+    found = (getattr(module, f"{what}{shared}", None) or getattr(module, what) for what in ("parser", "run"))
+    return Command(*found)
 
 
 def run_command(name: str, words: Sequence[str]) -> int:
     """Parse and run one command. Raises UsageError."""
     if name not in COMMANDS:
         raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
-    command = module(name)
+    command = find_command(name)
     parser = command.parser()
     words, after = split_command(words)
     try:

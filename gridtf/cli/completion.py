@@ -10,8 +10,8 @@ from argcomplete.finders import CompletionFinder
 from argcomplete.shell_integration import shellcode
 
 from gridtf.cli import COMMANDS, output
-from gridtf.cli.common import module, new_parser
-from gridtf.jobspec.arguments import Parser
+from gridtf.cli.common import find_command, new_parser
+from gridtf.jobspec.options import Parser
 
 _FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # what stands for a path in the help
 
@@ -38,7 +38,7 @@ def complete() -> int:
     top = Parser("gridtf")
     commands = top.add_subparsers()
     for name, summary in COMMANDS.items():
-        made = module(name).parser(add_help=False)
+        made = find_command(name).parser(add_help=False)
         for action in made._actions:
             if action.metavar in _FILES:
                 action.completer = FilesCompleter()  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
-from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.options import Parser, add_job_options
 from gridtf.text import plain
 
 if TYPE_CHECKING:

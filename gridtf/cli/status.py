@@ -1,35 +1,56 @@
-"""gridtf status."""
+"""gridtf status and gridtf list: how jobs stand."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 from gridtf.errors import NotFoundError
-from gridtf.jobspec.arguments import Parser
+from gridtf.jobspec.options import Parser
 
-if TYPE_CHECKING:
-    from gridtf.observe.state import JobView
+_NEWEST = 20  # jobs that are listed without --all
 
 
-def parser(**more: Any) -> Parser:
+def parser_list(**more: Any) -> Parser:
+    made = new_parser("list", "[options]", ("", "--all --json"), **more)
+    made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
+    made.add_argument("--json", action="store_true", help="print JSON")
+    return made
+
+
+def run_list(arguments: Namespace) -> int:
+    from gridtf.cli import show
+    from gridtf.observe import jobs
+    from gridtf.run import registry
+
+    found = registry.runs(os.environ)
+    views = jobs.views(list(found if arguments.all else itertools.islice(found, _NEWEST)))
+    output.write(f"{show.as_json(views) if arguments.json else show.job_table(views)}\n")
+    return 0
+
+
+def parser_status(**more: Any) -> Parser:
     made = new_parser("status", "JOB [options]", ("digits", "4711 --json"), **more)
     add_job(made)
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
 
-def run(arguments: Namespace) -> int:
+def run_status(arguments: Namespace) -> int:
     from gridtf.cli import show
+    from gridtf.observe import jobs
+    from gridtf.run import registry
 
     try:
         view = find_job(arguments).status()
     except NotFoundError:
-        views = _of_elements(arguments.job)
+        # a job array whose script was written by hand has no run directory of its own
+        views = jobs.views(list(registry.elements(arguments.job, os.environ).values()))
         if not views:
             raise
         text = show.as_json(views) if arguments.json else show.job_table(views, why=True)
@@ -37,11 +58,3 @@ def run(arguments: Namespace) -> int:
         text = show.as_json(view) if arguments.json else show.job(view, time.time())
     output.write(f"{text}\n")
     return 0
-
-
-def _of_elements(job_id: str) -> list[JobView]:
-    """How the elements of an array stand that has no run directory of its own, since its script was written by hand."""
-    from gridtf.observe import jobs
-    from gridtf.run import registry
-
-    return jobs.views(list(registry.elements(job_id, os.environ).values()))

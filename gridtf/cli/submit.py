@@ -1,14 +1,15 @@
-"""gridtf submit."""
+"""gridtf submit, and gridtf run: gridtf_run as a command, in an allocation that is there already or on this machine."""
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from typing import Any
 
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
-from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.options import Parser, add_job_options
 from gridtf.text import plain
 
 LAYERS = """\
@@ -17,7 +18,20 @@ environment. In order of weight: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.c
 /etc/gridtf/config.toml. ./gridtf.toml is read by itself when nothing else says what to run."""
 
 
-def parser(**more: Any) -> Parser:
+def parser_run(**more: Any) -> Parser:
+    examples = ("-- python train.py", "gridtf.toml", "--ps 2 -- python train.py     (inside salloc: on its hosts)")
+    made = new_parser("run", "[JOBFILE] [options] -- command …", examples, **more)
+    add_job_options(made)
+    return made
+
+
+def run_run(arguments: Namespace) -> int:
+    from gridtf.bootstrap import main
+
+    return main.run(configured(arguments), os.environ)
+
+
+def parser_submit(**more: Any) -> Parser:
     examples = (
         "--ps 1 --workers 2 --wait -- python train.py --epochs 3",
         "--nodes 2 --gpus-per-node 4 --time 2:00:00 --entry train:main",
@@ -32,7 +46,7 @@ def parser(**more: Any) -> Parser:
     return made
 
 
-def run(arguments: Namespace) -> int:
+def run_submit(arguments: Namespace) -> int:
     if arguments.dry_run:
         from gridtf.cli import render
 

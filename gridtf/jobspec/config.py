@@ -14,15 +14,19 @@ Layers, each over the one before: defaults < site file < user file < job file < 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gridtf.errors import NotFoundError, SpecError, UsageError, nearest
+from gridtf import files
+from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec import options
-from gridtf.jobspec.options import ALIASES, Key, Option
+from gridtf.jobspec.options import ALIASES, Key, Option, Parser, add_job_options, split_command
 from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, told
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain
@@ -62,8 +66,6 @@ class Configured:
 
 def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Configured:
     """Read ``[JOBFILE] [options] [-- command]``, with all layers below. Raises UsageError."""
-    from gridtf.jobspec.arguments import Parser, add_job_options, split_command
-
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
     add_job_options(parser)
@@ -153,11 +155,9 @@ def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool =
 
     named: whether the user has named it, or the administrator; else it must be this user's own or root's.
     """
-    from gridtf.jobspec import toml
-
     trusted = None if named else ()
     try:
-        loaded = toml.load(path, name, trusted=trusted, hint=f"if you trust it, name it on the command line: {name}")
+        loaded = _load(path, name, trusted=trusted, hint=f"if you trust it, name it on the command line: {name}")
     except (FileNotFoundError, NotADirectoryError):
         if missing is None:
             return {}, None
@@ -303,3 +303,106 @@ def _absolute(key: Key, value: Any, base: Path) -> Any:
         with contextlib.suppress(RuntimeError):  # who has no home folder gets to hear that ~ is not there
             path = path.expanduser()
     return str(Path(base, path).absolute())
+
+
+# --- TOML with line numbers: tomllib for the values, a small scanner for where each key stands ------------------
+
+Lines = dict[Key, int]
+
+# Texts: compiled only where there is a file.
+_PIECE = r"""(?xs)
+      (?P<string> \"{3} (?:\\.|[^\\])*? \"{3,5} | '{3} .*? '{3,5} | " (?:\\.|[^"\\])* " | '[^']*' )
+    | (?P<comment> \#[^\n]* )
+    | (?P<space> [ \t\r]+ )
+    | (?P<word> [A-Za-z0-9_-]+ )
+    | (?P<mark> . | \n )
+    """
+_KEY = r"\(('.*'),?\)"  # as the parser names one: ('tasks', 'ps')
+_AT_LINE = r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)"
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What a file says. lines: where every key stands; owner: the id of the user whom the file belongs to."""
+
+    data: dict[str, Any]
+    lines: Lines
+    owner: int
+
+
+def _load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint: str = "") -> _Loaded:
+    """Read a file. name: what to call it in messages. trusted, hint: as files.read; without them it may be a pipe.
+
+    Raises FileNotFoundError, NotADirectoryError (of what is above it), GridtfError when it cannot be read, and
+    UsageError for a file that is refused and, naming the line, for bad syntax.
+    """
+    try:
+        data, owner = files.read(path, name, plain=trusted is not None, trusted=trusted, hint=hint)
+        data = data.removeprefix(codecs.BOM_UTF8)
+        text = data.decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{name}:{number}: this is not UTF-8 text", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise GridtfError(f"cannot read {name}: {error.strerror}") from None
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return _Loaded(tomllib.loads(text), locate(text), owner)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(_AT_LINE, str(error))
+        line = found[1] if found and found[1] else str(max(1, len(text.splitlines())))
+        problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
+        raise UsageError(f"{name}:{line}: {problem}", hint="see https://toml.io for how TOML is written") from None
+    except (RecursionError, ValueError):
+        raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
+
+
+def locate(text: str) -> Lines:
+    """The line of every key and table header, counted from 1; keys of inline tables are left out. A table that nothing
+    but its keys tell of is where the first of them is.
+
+    text must be valid TOML.
+    """
+    lines: Lines = {}
+    implied: Lines = {}
+    table: Key = ()
+    for number, tokens in _statements(text):
+        if tokens[0] == "[":
+            key = table = _key(tokens[1 : tokens.index("]")])
+            lines.setdefault(table, number)
+        else:
+            key = table + _key(tokens[: tokens.index("=")])
+            lines[key] = number
+        for end in range(1, len(key)):
+            implied.setdefault(key[:end], number)
+    return implied | lines
+
+
+def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(first line, pieces) of every statement: it ends with a line that closes all its brackets."""
+    pieces: list[str] = []
+    line = first = 1
+    depth = 0
+    for match in re.finditer(_PIECE, text + "\n"):
+        piece = match[0]
+        if match.lastgroup == "mark" and piece == "\n" and depth == 0:
+            if pieces:
+                yield first, pieces
+            pieces = []
+        elif match.lastgroup in ("string", "word", "mark"):
+            if not pieces:
+                first = line
+            pieces.append(piece)
+            if match.lastgroup == "mark":
+                depth += (piece in "[{") - (piece in "]}")
+        line += piece.count("\n")
+
+
+def _key(pieces: list[str]) -> Key:
+    """``["a", ".", '"b c"']`` -> ``("a", "b c")``."""
+    return tuple(piece.strip("\"'") for piece in pieces if piece not in (".", "["))

@@ -13,9 +13,9 @@ from gridtf import schedulers
 from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError, SchedulerError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.observe import jobs, logs
-from gridtf.observe.records import read_submitted
+from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView
-from gridtf.run import jobrecords, recordtypes, registry
+from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
 
 _LONGEST_REST = 2.0
@@ -148,7 +148,7 @@ class Job:
             )
         with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
             if not view.over and not self._named:
-                write_record(self.run.cancelled, {**jobrecords.who(), "time": time.time()})
+                write_record(self.run.cancelled, {**registry.who(), "time": time.time()})
         try:
             schedulers.get(submitted["scheduler"]).cancel(submitted)
         except BaseException:

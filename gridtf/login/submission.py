@@ -16,7 +16,7 @@ from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, layout, precheck
 from gridtf.jobspec.spec import JobSpec, need_program
 from gridtf.login.job import Job
-from gridtf.run import jobrecords
+from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
     Record,
@@ -47,7 +47,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
         _remove(plan.run_dir)
         raise
     try:
-        jobrecords.index(RunDir(plan.run_dir), submitted, os.environ)
+        registry.add(plan.run_dir, submitted, os.environ)
     except RunDirError as error:  # the job runs all the same
         notes = (*notes, f"{error.what}: name this job by its run directory")
     return Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
@@ -143,7 +143,7 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
     """Write what belongs into the run directory, submit, and write down what came of it; gives that, and notes."""
     run = RunDir(plan.run_dir)
     scheduler = schedulers.get(plan.scheduler)
-    jobrecords.write_job(run, plan.spec, plan.sources)
+    registry.write_job(run, plan.spec, plan.sources)
     write_text(run.script, text, mode=0o700)  # like job.json, it may hold a password of env's
     with _located(plan.sources):
         notes = tuple(scheduler.check(plan))
@@ -157,7 +157,7 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
         raise _interrupted(plan) from None
     identity = {**taken, **({"elements": elements} if elements else {})}
     notes += tuple(identity.pop("notes", ()))
-    record = jobrecords.submitted(plan.spec, plan.scheduler, command, identity)
+    record = registry.submitted(plan.spec, plan.scheduler, command, identity)
     try:
         write_record(run.submitted, record)
     except BaseException:

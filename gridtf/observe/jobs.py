@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.observe.records import Records, read_joined, read_submitted
-from gridtf.observe.state import JobView, decide, job_view
+from gridtf.observe.state import JobView, Records, decide, why_set_up_failed
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import Record, RunDir, names, read_record
-from gridtf.schedulers.base import ENDED, UNKNOWN, JobStatus
+from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, names, read_private, read_record
+from gridtf.run.tail import last_lines
+from gridtf.schedulers.base import ENDED, FAILED, UNKNOWN, JobStatus
 
 Key = tuple[str, str]  # scheduler, job id
 _HERE, _ELSEWHERE = 2.0, 10.0
@@ -137,3 +138,84 @@ def _ask(what: str, submitted: Iterable[Record | None]) -> Mapping[Key | None, J
             answers = {record["job_id"]: JobStatus(UNKNOWN, error.what) for record in records}
         found.update({(name, job_id): status for job_id, status in answers.items()})
     return found
+
+
+def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
+    """How this job stands.
+
+    submitted: its submitted.json. queue: what its scheduler has said, before this call; None: it was not asked. now:
+    seconds since the epoch.
+    """
+    records = read(run, submitted)
+    view = decide(run, records, queue, now)
+    if view.state in ENDED and records.verdict is None and records.has_log:
+        tail = last_lines(run.log)
+        if not tail:  # nobody is sent there
+            return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
+        if view.state == FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
+            view = replace(view, reason=why, unexplained=False)
+        host = (records.launcher or {}).get("host")
+        cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
+        return replace(view, cause=cause)
+    return view
+
+
+def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
+    """submitted.json; None where it is not there, or not for us to read. own: to act upon it: as rundir.open_plain.
+    Raises RunDirError when it does not tell which job it is."""
+    if own:
+        return read_record(run.submitted, recordtypes.Submitted, own=True)
+    return read_private(run.submitted, recordtypes.Submitted)
+
+
+def read_joined(run: RunDir) -> Record | None:
+    """The job in which the tasks of the latest attempt joined by themselves: its scheduler, and its id there."""
+    paths = [run.path / name / OPENED for name in names(run.path) if name.startswith(JOINED)]
+    records = [read_record(path, recordtypes.Opened, listed=True) for path in paths]
+    told = [record for record in records if record and "job_id" in record]
+    return max(told, key=lambda record: int(record["attempt"]), default=None)
+
+
+def read(run: RunDir, submitted: Record | None) -> Records:
+    """Read what there is. Records whose nonce is not the plan's are another attempt's and count as not there.
+
+    What was asked for is its owner's to read, who may have secrets in it; how it stands is everybody's.
+    """
+    top = names(run.path)
+    records = Records(
+        submitted=submitted,
+        job=read_private(run.job, recordtypes.Job),
+        cancelled=read_record(run.cancelled, recordtypes.Cancelled, listed=True) if run.cancelled.name in top else None,
+        has_log=run.log.name in top,
+        joined=any(name.startswith(JOINED) for name in top),
+        elements={name: _verdict_of(RunDir(run.elements / name)) for name in (submitted or {}).get("elements", [])},
+    )
+    attempt = run.latest()
+    if attempt is None:
+        return records
+    plan = read_private(attempt.plan, recordtypes.Outline)
+    nonce = plan.get("nonce") if plan else None
+
+    def told(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
+        return read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
+
+    states = names(attempt.state)
+    launcher = told(attempt.launcher, recordtypes.Launcher, states)
+    paths = (attempt.state / name for name in sorted(states) if name.startswith("@"))
+    hosts = (told(path, recordtypes.HostState, states) for path in paths)
+    return replace(
+        records,
+        attempt=attempt.number,
+        plan=plan,
+        launcher=launcher,
+        hosts=tuple(record for record in hosts if record),
+        logs=frozenset(names(attempt.logs)),
+        stop=told(attempt.stop, recordtypes.Stop, names(attempt.path)),
+        # last: what it sums up has been read before
+        verdict=told(attempt.verdict, recordtypes.Verdict, names(attempt.path)),
+    )
+
+
+def _verdict_of(element: RunDir) -> Record | None:
+    latest = element.latest()
+    return read_record(latest.verdict, recordtypes.Verdict) if latest else None

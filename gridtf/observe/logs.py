@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import errno
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from gridtf.errors import NotFoundError, nearest, some
+from gridtf.errors import NotFoundError, nearest
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, RunDir, cannot, names, open_plain, read_private
+from gridtf.run.tail import BREAK, LONGEST_LINE, tail_start
+from gridtf.text import some
 
 JOB = "job"  # the name under which the log of the job script goes
-_BLOCK = 1 << 16
 _CHUNK = 1 << 20
-_LONGEST_LINE = 1 << 16
 _FASTEST, _SLOWEST = 0.1, 1.0
 _LOG = re.compile(r"([a-z]+)-(\d+)\.log")
-_BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
 
 Chosen = list[tuple[str, Path]]
 
@@ -106,7 +103,7 @@ class _Follower:
             data = self._partial + chunk
             # a \r at the very end may be half of a \r\n
             end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
-            if not end and len(data) > _LONGEST_LINE:
+            if not end and len(data) > LONGEST_LINE:
                 end = len(data)
             self._partial = data[end:]
             yield from self._lines(data[:end])
@@ -121,7 +118,7 @@ class _Follower:
         try:
             with open_plain(self._path) as file:
                 if self._tail is not None:
-                    self._offset, self._tail = _tail_start(file, self._tail), None
+                    self._offset, self._tail = tail_start(file, self._tail), None
                 file.seek(self._offset)
                 chunk = file.read(_CHUNK)
         except OSError as error:
@@ -190,28 +187,5 @@ def _labelled(name: str, line: str, prefixed: bool) -> str:
 
 
 def _split(data: bytes) -> list[str]:
-    lines = [line.decode(errors="surrogateescape") for line in _BREAK.split(data)]
+    lines = [line.decode(errors="surrogateescape") for line in BREAK.split(data)]
     return lines if lines[-1] else lines[:-1]
-
-
-def _tail_start(file: BinaryIO, count: int) -> int:
-    """Where the last count lines begin; one that is longer than _LONGEST_LINE counts as several, each of that length.
-
-    Read block by block from the end: a log may be larger than the memory, and hold no line break at all.
-    """
-    end = at = later = file.seek(0, io.SEEK_END)
-    while at and count > 0:
-        begin = max(0, at - _BLOCK)
-        file.seek(begin)
-        data = file.read(at - begin + 1)  # a byte more: whether a \r at the end is half of a \r\n
-        starts = [begin + match.end() for match in _BREAK.finditer(data)]
-        for start in [start for start in reversed(starts) if start <= at and start < end]:
-            pieces = -(-(later - start) // _LONGEST_LINE)
-            if pieces >= count:
-                return max(start, later - count * _LONGEST_LINE)
-            count -= pieces
-            later = start
-        if later - begin >= count * _LONGEST_LINE:
-            return later - count * _LONGEST_LINE
-        at = begin
-    return at

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gridtf.errors import some
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
-from gridtf.observe.records import Records, own_script, read
-from gridtf.run.rundir import Record, RunDir
-from gridtf.run.tail import last_lines
+from gridtf.run.recordtypes import STOPPED
+from gridtf.run.rundir import BY_HAND, Record, RunDir
 from gridtf.schedulers.base import (
     CANCELLED,
     COMPLETED,
@@ -24,13 +22,37 @@ from gridtf.schedulers.base import (
     UNKNOWN,
     JobStatus,
 )
+from gridtf.text import some
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
 _KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's word
-STOPPED = "STOPPED"  # a task's state beside those of jobs: ended by gridtf
 # Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
 _GIVEN_UP = 3600.0
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the run directory holds of a job and of its latest attempt. None: not there.
+
+    hosts: state records of the hosts. logs: names of the tasks' logs. has_log: whether the job script has a log.
+    joined: whether its tasks joined by themselves (gridtf_join), so that there is no launcher. elements: those of a job
+    array, each with its verdict, None without one.
+    """
+
+    submitted: Record | None = None
+    job: Record | None = None
+    cancelled: Record | None = None
+    attempt: int | None = None
+    plan: Record | None = None
+    verdict: Record | None = None
+    stop: Record | None = None
+    launcher: Record | None = None
+    hosts: tuple[Record, ...] = ()
+    logs: frozenset[str] = frozenset()
+    has_log: bool = False
+    joined: bool = False
+    elements: Mapping[str, Record | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,26 +120,6 @@ class _Standing:
     unexplained: bool = False
 
 
-def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
-    """How this job stands.
-
-    submitted: its submitted.json. queue: what its scheduler has said, before this call; None: it was not asked. now:
-    seconds since the epoch.
-    """
-    records = read(run, submitted)
-    view = decide(run, records, queue, now)
-    if view.state in ENDED and records.verdict is None and records.has_log:
-        tail = last_lines(run.log)
-        if not tail:  # nobody is sent there
-            return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
-        if view.state == FAILED and records.launcher is None and (why := _why_set_up_failed(tail)):
-            view = replace(view, reason=why, unexplained=False)
-        host = (records.launcher or {}).get("host")
-        cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
-        return replace(view, cause=cause)
-    return view
-
-
 def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
     """The view that follows from the records and the queue. Pure."""
     submitted, verdict = records.submitted or {}, records.verdict or {}
@@ -146,6 +148,11 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
         unexplained=standing.unexplained,
     )
+
+
+def own_script(submitted: Record) -> bool:
+    """Whether the job's script is this run and nothing else: one written by hand may go on after a gridtf_run."""
+    return list(submitted.get("command", ()))[:1] != [BY_HAND]
 
 
 def _has(queue: JobStatus) -> bool:
@@ -250,7 +257,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
 
 
-def _why_set_up_failed(tail: Sequence[str]) -> str:
+def why_set_up_failed(tail: Sequence[str]) -> str:
     """The script's own word for the set-up line that has failed, and what was printed last before it; or nothing.
 
     Never that line's text, which may hold a password.

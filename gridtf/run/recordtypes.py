@@ -199,6 +199,10 @@ class Launcher(TypedDict, total=False):
     time: float
 
 
+# A task's states. A job has more of them (gridtf.schedulers), but not STOPPED: ended by gridtf.
+PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
+
+
 class TaskState(TypedDict, total=False):
     state: str
     pid: Pid | None

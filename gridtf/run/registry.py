@@ -1,4 +1,6 @@
-"""The index of a user's runs: one symbolic link a run, named so that a listing alone finds a job.
+"""The index of a user's runs, and the records that a job begins with.
+
+The index has one symbolic link a run, named so that a listing alone finds a job:
 
 ``20251121-080712.123456,slurm,4711,digits`` -> the run directory: when (UTC), scheduler, job id, job name. None of the
 four can hold a comma. One writer a link, so no lock is needed; the home folder may be on NFS.
@@ -6,15 +8,23 @@ four can hold a comma. One writer a link, so no lock is needed; the home folder 
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest, some
+from gridtf import __version__
+from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
+from gridtf.files import user_name
 from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, is_ours, names, owner, read_private
+from gridtf.run.rundir import Record, RunDir, is_ours, names, owner, read_private, write_record
+from gridtf.text import some
+
+if TYPE_CHECKING:
+    from gridtf.jobspec.spec import JobSpec
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 
@@ -50,10 +60,11 @@ def folder(environ: Mapping[str, str]) -> Path:
     return Path(state, "gridtf", "runs")
 
 
-def add(run_dir: Path, *, scheduler: str, job_id: str, name: str, now: float, environ: Mapping[str, str]) -> None:
-    """Put a run into the index. Raises RunDirError when that cannot be."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06}"
-    link = folder(environ) / ",".join((stamp, scheduler, _word(job_id), name))
+def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
+    """Put a run into the index, from what its submitted.json holds. Raises RunDirError when that cannot be."""
+    when = submitted["time"]
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when)) + f".{int(when % 1 * 1e6):06}"
+    link = folder(environ) / ",".join((stamp, submitted["scheduler"], _word(submitted["job_id"]), submitted["name"]))
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(run_dir)
@@ -184,3 +195,26 @@ def _is_left(path: Path) -> bool:
 
 def _word(job_id: str) -> str:
     return re.sub(r"[,/\s]", "-", job_id) or "-"
+
+
+def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
+    """Write job.json: what was asked for, and where each value came from. Private: env may hold passwords."""
+    record = {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)}
+    write_record(run.job, record, mode=0o600)
+
+
+def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record) -> Record:
+    """What submitted.json holds. identity: what the scheduler gave: job_id, and the rest."""
+    return {
+        "scheduler": scheduler,
+        "name": spec.title,
+        **who(),
+        "time": time.time(),
+        "command": list(command),
+        **identity,
+    }
+
+
+def who() -> Record:
+    """Who we are and where: ``user`` (the number where nobody knows the name, as in containers) and ``host``."""
+    return {"user": user_name(os.getuid()), "host": os.uname().nodename}

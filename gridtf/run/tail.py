@@ -1,11 +1,13 @@
-"""The last lines of a log, for a verdict: short, and plain whatever the task has printed."""
+"""The last lines of a log: for a verdict, short and plain whatever the task has printed; or where they begin."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from gridtf.errors import RunDirError
 from gridtf.run.rundir import open_plain
@@ -13,7 +15,10 @@ from gridtf.text import log_line
 
 _LINES = 20
 _BYTES = 65536
-_LONGEST_LINE = 500
+_MOST_SHOWN = 500  # characters of a line
+_BLOCK = 1 << 16
+LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
+BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
 _PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
 
 
@@ -49,4 +54,27 @@ def _exception(lines: Sequence[str]) -> list[str]:
 def _plain(line: str) -> str:
     last = line.rstrip().rsplit("\r", 1)[-1]  # each state of a progress bar begins with a carriage return
     text = log_line(last, colours=False)
-    return text if len(text) <= _LONGEST_LINE else f"{text[:_LONGEST_LINE]} …"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
+
+
+def tail_start(file: BinaryIO, count: int) -> int:
+    """Where the last count lines begin; one that is longer than LONGEST_LINE counts as several, each of that length.
+
+    Read block by block from the end: a log may be larger than the memory, and hold no line break at all.
+    """
+    end = at = later = file.seek(0, io.SEEK_END)
+    while at and count > 0:
+        begin = max(0, at - _BLOCK)
+        file.seek(begin)
+        data = file.read(at - begin + 1)  # a byte more: whether a \r at the end is half of a \r\n
+        starts = [begin + match.end() for match in BREAK.finditer(data)]
+        for start in [start for start in reversed(starts) if start <= at and start < end]:
+            pieces = -(-(later - start) // LONGEST_LINE)
+            if pieces >= count:
+                return max(start, later - count * LONGEST_LINE)
+            count -= pieces
+            later = start
+        if later - begin >= count * LONGEST_LINE:
+            return later - count * LONGEST_LINE
+        at = begin
+    return at

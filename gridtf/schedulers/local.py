@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError, counted
+from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
 from gridtf.host import gpus, procfs
 from gridtf.host.processes import killed_by, signal_all
 from gridtf.jobspec import layout
@@ -37,6 +37,7 @@ from gridtf.schedulers.base import (
     Plan,
     Wait,
 )
+from gridtf.text import counted
 
 # A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
 _LONGEST_WAIT = 24 * 3600.0

@@ -41,7 +41,7 @@ class Ways(ABC):
         """A job script with its run directory, as `gridtf submit` makes them."""
         import gridtf
         from gridtf.login import submission
-        from gridtf.run import jobrecords
+        from gridtf.run import registry
         from gridtf.run.rundir import RunDir
 
         run = RunDir(self.folder / f"run-{self._count}")
@@ -50,7 +50,7 @@ class Ways(ABC):
         )
         plan = submission.prepare(spec)
         run.output.mkdir(parents=True)
-        jobrecords.write_job(run, plan.spec, plan.sources)
+        registry.write_job(run, plan.spec, plan.sources)
         run.script.write_text(submission.script(plan))
         return run.script
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.run import jobrecords
+from gridtf.run import registry
 from gridtf.run.rundir import RunDir, write_record
 from tests.support.commands import call, command
 from tests.support.terminals import on_terminal
@@ -35,7 +35,7 @@ def hostile(tmp_path: Path) -> RunDir:
     verdict = {"state": "FAILED", "reason": f"r{EVIL}", "hint": f"h{EVIL}", "exit_code": 1, "started": 1, "ended": 2}
     write_record(attempt.verdict, {**verdict, "cause": cause})
     attempt.task_log("worker", 0).write_bytes(LOG)
-    jobrecords.index(run, submitted, os.environ)
+    registry.add(run.path, submitted, os.environ)
     return run
 
 

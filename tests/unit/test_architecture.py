@@ -26,11 +26,11 @@ ARROWS: dict[str, set[str]] = {
     "run": {"", "errors", "files", "jobspec", "text"},
     "host": {"errors", "files", "text"},
     "contract": {"errors", "jobspec", "run"},
-    "schedulers": {"errors", "host", "jobspec", "run"},
-    "schedulers.slurm": {"errors", "files", "host", "jobspec", "run", "schedulers"},
-    "schedulers.sge": {"errors", "host", "jobspec", "run", "schedulers"},
-    "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers"},
-    "observe": {"errors", "jobspec", "run", "schedulers"},
+    "schedulers": {"errors", "host", "jobspec", "run", "text"},
+    "schedulers.slurm": {"errors", "files", "host", "jobspec", "run", "schedulers", "text"},
+    "schedulers.sge": {"errors", "host", "jobspec", "run", "schedulers", "text"},
+    "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text"},
+    "observe": {"errors", "jobspec", "run", "schedulers", "text"},
     "login": {"", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers"},
     "training": {"contract", "errors"},
     "cli": {"", "bootstrap", "errors", "jobspec", "login", "observe", "resources", "run", "schedulers", "text"},
@@ -67,8 +67,8 @@ ONLY_IN = {
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
-    "tomllib": {"jobspec.toml"},
-    "tomli": {"jobspec.toml"},
+    "tomllib": {"jobspec.config"},
+    "tomli": {"jobspec.config"},
 }
 
 

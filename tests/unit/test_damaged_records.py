@@ -334,7 +334,7 @@ def test_a_hostile_run_directory_holds_nobody_up(
     good = RunDir(shutil.copytree(run.path, run.path.parent / "good"))
     job_id = json.loads(run.submitted.read_text())["job_id"]
     for where, name in ((run, "bad"), (good, "good")):
-        registry.add(where.path, scheduler="local", job_id=job_id, name=name, now=1.0, environ=os.environ)
+        registry.add(where.path, {"scheduler": "local", "job_id": job_id, "name": name, "time": 1.0}, os.environ)
     names = [run.job, run.submitted, run.log, *run.attempt(1).path.rglob("*.json"), *run.attempt(1).logs.iterdir()]
     assert len(names) > 9
     for path in names:

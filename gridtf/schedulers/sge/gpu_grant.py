@@ -7,10 +7,11 @@ import re
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from gridtf.errors import PlacementError, SchedulerError, counted
+from gridtf.errors import PlacementError, SchedulerError
 from gridtf.host import gpus
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import Wait
+from gridtf.text import counted
 
 SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 

@@ -6,13 +6,14 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from gridtf.errors import GridtfError, PlacementError, SchedulerError, ToldToEndError, counted, some
+from gridtf.errors import GridtfError, PlacementError, SchedulerError, ToldToEndError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec import layout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.base import AgentCall, AgentEnd, Allocation, Host
 from gridtf.schedulers.common import whole
 from gridtf.schedulers.slurm.hostlist import counts, expand
+from gridtf.text import counted, some
 
 # --- the allocation: sbatch(1), OUTPUT ENVIRONMENT VARIABLES -----------------------------------------------------
 

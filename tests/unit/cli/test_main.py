@@ -13,7 +13,7 @@ import pytest
 import gridtf
 from gridtf import cli, resources
 from gridtf.cli import COMMANDS, main
-from gridtf.cli.common import module
+from gridtf.cli.common import find_command
 from gridtf.run import registry
 from gridtf.run.rundir import RunDir, write_record
 from tests.support.scheduler import FakeScheduler
@@ -58,10 +58,10 @@ def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> 
 
 
 def test_the_examples_in_the_help_parse(capsys: Captured) -> None:
-    from gridtf.jobspec.arguments import split_command
+    from gridtf.jobspec.options import split_command
 
     for name in COMMANDS:
-        parser = module(name).parser()
+        parser = find_command(name).parser()
         for line in (parser.epilog or "").splitlines():
             words = line.split("|")[0].split(">")[0].split()
             if words[:2] == ["gridtf", name] and "…" not in line:
@@ -191,7 +191,7 @@ def test_commands_options_and_jobs_are_completed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "job.json").write_text("{}")
-    registry.add(run, scheduler="slurm", job_id="4711", name="digits", now=1.0, environ=os.environ)
+    registry.add(run, {"scheduler": "slurm", "job_id": "4711", "name": "digits", "time": 1.0}, os.environ)
     assert completions("gridtf ", tmp_path) >= set(COMMANDS)
     assert completions("gridtf sub", tmp_path) == {"submit"}
     assert {"--nodes", "--wait", "--gpus-per-node"} <= completions("gridtf submit --", tmp_path)

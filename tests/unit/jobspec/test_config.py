@@ -9,7 +9,7 @@ import pytest
 
 from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError
-from gridtf.jobspec import config, toml
+from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from tests.support.configuration import read, refused, strangers, user_file, write
 
@@ -352,7 +352,7 @@ def test_lines_of_all_that_toml_can_hold() -> None:
         "[t]\n"
         "last = 1"
     )
-    assert toml.locate(text) == {
+    assert config.locate(text) == {
         ("quoted key",): 1,
         ("a",): 3,  # which nothing but its key tells of
         ("a", "b"): 3,

@@ -21,8 +21,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe import jobs as observe
-from gridtf.observe.records import Records
-from gridtf.observe.state import decide
+from gridtf.observe.state import Records, decide
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
 from tests.support.python import environment, python

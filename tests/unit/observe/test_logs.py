@@ -13,6 +13,7 @@ import pytest
 from gridtf.errors import NotFoundError, RunDirError
 from gridtf.login.job import Job
 from gridtf.observe import logs
+from gridtf.run import tail
 from gridtf.run.rundir import Attempt, RunDir, write_record
 
 
@@ -307,7 +308,7 @@ def test_the_tail_of_a_log_without_line_breaks_is_short_and_takes_no_memory(text
 def test_a_tail_is_the_end_of_the_whole_wherever_the_blocks_are_cut(
     seed: int, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_BLOCK", 7)
+    monkeypatch.setattr(tail, "_BLOCK", 7)
     chosen = random.Random(seed)
     for _ in range(60):
         text = "".join(chosen.choices(["a", "bc", "\n", "\r", "\r\n"], k=chosen.randrange(30)))

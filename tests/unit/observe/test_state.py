@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.observe.records import Records
-from gridtf.observe.state import JobView, decide, job_view
+from gridtf.observe.jobs import job_view
+from gridtf.observe.state import JobView, Records, decide
 from gridtf.run.rundir import Attempt, Record, RunDir, write_record
 from gridtf.schedulers.base import (
     CANCELLED,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError
+from gridtf.jobspec.spec import JobSpec
 from gridtf.login.job import Job
 from gridtf.observe import jobs
 from gridtf.run import registry
 from gridtf.run.registry import Entry
-from gridtf.run.rundir import RunDir, write_record
+from gridtf.run.rundir import RunDir, read_record, write_record
 
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
     run_dir.mkdir(parents=True)
     (run_dir / "job.json").write_text("{}")
-    registry.add(run_dir, scheduler="slurm", job_id=job_id, name=name, now=now, environ=os.environ)
+    registry.add(run_dir, {"scheduler": "slurm", "job_id": job_id, "name": name, "time": now}, os.environ)
     return run_dir
 
 
@@ -121,7 +123,7 @@ def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_run_that_was_started_twice_is_one_run(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
-    registry.add(run, scheduler="slurm", job_id="8", name="digits", now=2e9, environ=os.environ)
+    registry.add(run, {"scheduler": "slurm", "job_id": "8", "name": "digits", "time": 2e9}, os.environ)
     assert runs() == [run]
 
 
@@ -286,3 +288,36 @@ def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
     assert "was replaced" in caught.value.why
     assert told == [{"scheduler": "slurm", "job_id": "7"}]
     assert not RunDir(path).cancelled.exists()
+
+
+# --- the records that a job begins with ---
+
+SPEC = JobSpec(command=("python", "train.py"), nodes=2)
+
+
+def test_a_job_is_found_again_by_what_was_written(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    environ: Mapping[str, str] = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    registry.write_job(run, SPEC, {"nodes": "--nodes"})
+    record = registry.submitted(SPEC, "slurm", ["sbatch", "job.sh"], {"job_id": "4711", "cluster": "c1"})
+    registry.add(run.path, record, environ)
+    assert {"scheduler": "slurm", "name": "train", "job_id": "4711", "cluster": "c1"}.items() <= record.items()
+    for job in ("4711", "train"):
+        assert registry.find(job, environ, tmp_path).path == run.path
+    written = read_record(run.job)
+    assert written is not None
+    assert JobSpec.from_dict(written["spec"]) == SPEC
+    assert written["sources"] == {"nodes": "--nodes"}
+
+
+def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, or while the directory service is down, nobody knows the name of a uid."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("LOGNAME", "USER"):
+        monkeypatch.delenv(name, raising=False)
+    assert registry.who() == {"user": str(os.getuid()), "host": os.uname().nodename}

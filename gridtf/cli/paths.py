@@ -1,4 +1,4 @@
-"""gridtf output."""
+"""gridtf output and gridtf bootstrap-path: print one path, for a shell to use."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from gridtf.cli import output
 from gridtf.cli.common import add_job, find_job, new_parser
 from gridtf.errors import NotFoundError
-from gridtf.jobspec.arguments import Parser
+from gridtf.jobspec.options import Parser
 
 
-def parser(**more: Any) -> Parser:
+def parser_output(**more: Any) -> Parser:
     made = new_parser("output", "JOB", ("digits", "4711"), **more)
     add_job(made)
     made.epilog = 'examples:\n  ls "$(gridtf output digits)"\n  tensorboard --logdir "$(gridtf output digits)"'
     return made
 
 
-def run(arguments: Namespace) -> int:
+def run_output(arguments: Namespace) -> int:
     from gridtf.run import registry
 
     job = find_job(arguments)
@@ -28,4 +28,17 @@ def run(arguments: Namespace) -> int:
     if not folder.is_dir():
         raise NotFoundError(f"job {job.name} has no output: there is no {folder}")
     output.insist(str(folder))
+    return 0
+
+
+def parser_bootstrap_path(**more: Any) -> Parser:
+    made = new_parser("bootstrap-path", "", (), **more)
+    made.epilog = 'in a job script:\n  source "$(gridtf bootstrap-path)"\n  gridtf_run --ps 1 -- python train.py'
+    return made
+
+
+def run_bootstrap_path(arguments: Namespace) -> int:
+    from gridtf import resources
+
+    output.write(f"{resources.bootstrap_script()}\n")
     return 0
