@@ -12,22 +12,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import environment, rendezvous, sent, stalled
-from gridtf.bootstrap.exits import BROKEN, EXITS, LEFTOVERS, NO_WRITE, NoLauncherError, NoRunDirError
-from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, next_look
-from gridtf.bootstrap.limits import need_open_files
+from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
-from gridtf.bootstrap.plan import TaskPlan, read_plan
-from gridtf.bootstrap.ports import PortHolder
+from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
 from gridtf.bootstrap.supervisor import Supervisor
-from gridtf.errors import GridtfError, RunDirError
+from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.host import processes, procfs
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, names, read_record, write_record
 from gridtf.schedulers.agents import SENT, TOLD
-from gridtf.schedulers.base import Scheduler
+from gridtf.schedulers.base import FAILED, Scheduler
 
-# The warden tells us by it that what had started it is gone.
+# Sent by the agent supervisor when the process that had started it is gone.
 ORPHANED = signal.SIGHUP
 
 # How many times a served worker that was killed is started again.
@@ -36,9 +33,37 @@ _RESTARTS = 3
 # Who ends all of a job's processes on a host reaches all of them within this, in seconds.
 _AT_ONCE = 0.1
 
+# How long a host may take to list the run directory in the folder above it: it was made before the job was started.
+_UNSHARED = 15.0
+
+# How long a launcher that was woken may take to say something, in seconds.
+_TO_WAKE = 10.0
+
+# How often to look for the launcher's word, in seconds; with many hosts, heartbeats are rarer.
+_LISTENING = 1.0
+
+# Exit codes that tell the launcher what an agent could not write down.
+NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
+EXITS = {
+    NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
+    NO_WRITE: "could not write into the run directory (disk full, quota or permissions)",
+    NO_LAUNCHER: "heard no more from the launcher",
+    LEFTOVERS: "could not end all of its processes",
+    BROKEN: "could not go on",
+    KILLED: "was killed",
+}
+
+
+class NoRunDirError(RendezvousError):
+    code = NO_RUN_DIR
+
+
+class NoLauncherError(RendezvousError):
+    code = NO_LAUNCHER
+
 
 def main(arguments: Sequence[str]) -> int:
-    """``agent HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT [LOCK_DESCRIPTORS]``; gives one of exits.EXITS or 0."""
+    """``agent HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT [LOCK_DESCRIPTORS]``; gives one of EXITS or 0."""
     host, run, number, nonce, start_timeout, *keep = arguments
     processes.block_signals()
     processes.become_subreaper()
@@ -108,7 +133,7 @@ class Agent:
                 try:
                     self._take_part(plan, mine, scheduler, holder, keep)
                 except _ToldToStop as told:
-                    self._say_goodbye(told.number)
+                    self._report_signal(told.number)
                 except NoLauncherError:  # which may only have been stopped, and come back
                     what = f"the agent on host {self.host} {EXITS[NoLauncherError.code]}"
                     self._gone = {"what": what, "why": "", "hint": "", "unheard": True}
@@ -126,13 +151,13 @@ class Agent:
         return 0
 
     def _take_part(
-        self, plan: TaskPlan, mine: list[PlacedTask], scheduler: Scheduler, holder: PortHolder, keep: Sequence[int]
+        self, plan: AttemptPlan, mine: list[PlacedTask], scheduler: Scheduler, holder: PortHolder, keep: Sequence[int]
     ) -> None:
         needed, owner = sum(task.gpus for task in mine), f"{plan.spec.title}, job {plan.job_id}"
         claim = scheduler.grant(os.environ, plan.spec, needed, owner, self._wait_for_gpus)
         self._waits, self._ignored = "", scheduler.warnings
         keep = [*keep, *claim.descriptors]  # its tasks hold the locks on after an agent that is killed
-        need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
+        processes.need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, claim.gpus)
         master_port = self._publish(plan, mine, holder, shares)
         meeting = self._rendezvous(len(plan.hosts))
@@ -142,7 +167,7 @@ class Agent:
 
     # --- before the start
 
-    def _plan(self) -> TaskPlan:
+    def _plan(self) -> AttemptPlan:
         """The plan of our attempt, as soon as this host sees it."""
         run = self.attempt.run
         for waited in self._waiting(self.start_timeout):
@@ -156,7 +181,7 @@ class Agent:
     def _take_environment(self) -> None:
         """That of the job script, where what has started us took none along."""
         for _ in self._waiting(self.start_timeout):
-            if sent.take(self.attempt, self.nonce, os.environ):
+            if environment.read_environment(self.attempt, self.nonce, os.environ):
                 return
         raise NoRunDirError(f"{self.attempt.environment} is not to be seen on host {socket.gethostname()}")
 
@@ -170,7 +195,7 @@ class Agent:
             self._listen()
 
     def _publish(
-        self, plan: TaskPlan, mine: list[PlacedTask], holder: PortHolder, shares: dict[str, tuple[str, ...]]
+        self, plan: AttemptPlan, mine: list[PlacedTask], holder: PortHolder, shares: dict[str, tuple[str, ...]]
     ) -> int:
         ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
@@ -206,7 +231,7 @@ class Agent:
         begin = time.monotonic()
         while (waited := time.monotonic() - begin) < limit:
             yield waited
-            number = processes.wait_for_signal(next_look(waited, lookers))
+            number = processes.wait_for_signal(backoff(waited, lookers))
             if processes.is_end(number):
                 raise _ToldToStop(number)
 
@@ -214,18 +239,18 @@ class Agent:
 
     def _start(
         self,
-        plan: TaskPlan,
+        plan: AttemptPlan,
         mine: list[PlacedTask],
         meeting: rendezvous.Rendezvous,
         shares: dict[str, tuple[str, ...]],
         keep: Sequence[int],
     ) -> None:
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
-        package = sent.package_folder(self.attempt, self.host) if runs_gridtf else Path()
+        package = environment.package_folder(self.attempt, self.host) if runs_gridtf else Path()
         base = schedulers.without_place(os.environ)
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
-            argv = environment.command(plan, task, meeting, sent.HOME, package)
+            argv = environment.command(plan, task, meeting, environment.HOME, package)
             log = self.attempt.task_log(task.type, task.index)
             # the port stays held, and the chief's ParameterServerStrategy goes on with the others until it is back
             restarts = _RESTARTS if task.served and task.type == "worker" else 0
@@ -301,10 +326,10 @@ class Agent:
             if not woken and silence < soon:
                 return
             if woken and min(silence, time.monotonic() - woken) > _TO_WAKE:
-                stalled.end(self.attempt, launcher, silence, stopped=stopped)
+                end_launcher(self.attempt, launcher, silence, stopped=stopped)
                 return
             if not woken and self._watch.lost() and scheduler.suspended(os.environ) is False:
-                woken, stopped = time.monotonic(), stalled.wake(launcher)
+                woken, stopped = time.monotonic(), wake_launcher(launcher)
             self._told = processes.wait_for_signal(_LISTENING) == TOLD or self._told
 
     def _stopped(self) -> bool:
@@ -316,7 +341,7 @@ class Agent:
             with contextlib.suppress(GridtfError):
                 self.heartbeat.beat(now=now)
 
-    def _say_goodbye(self, number: int | None) -> None:
+    def _report_signal(self, number: int | None) -> None:
         """A signal ends us. Mostly the launcher has said why; else the whole job is to end, or just this host's."""
         self._told = number in (None, TOLD)
         if number is None or (number == TOLD and self._stopped()):
@@ -341,11 +366,30 @@ class Agent:
         return BROKEN
 
 
-# How long a host may take to list the run directory in the folder above it: it was made before the job was started.
-_UNSHARED = 15.0
+# --- a launcher on this host that is not heard of: nobody else would wake or end it, and its job would hold all hosts
+# until the walltime, with nothing running on them
 
-# How long a launcher that was woken may take to say something, in seconds.
-_TO_WAKE = 10.0
 
-# How often to look for the launcher's word, in seconds; with many hosts, heartbeats are rarer.
-_LISTENING = 1.0
+def wake_launcher(launcher: Record) -> bool:
+    """Let it go on if it was stopped, which is nothing to one that was not; gives whether it was.
+
+    launcher: what it wrote last.
+    """
+    stopped = procfs.stopped(launcher["pid"])
+    processes.signal_all([launcher["pid"]], signal.SIGCONT)
+    return stopped
+
+
+def end_launcher(attempt: Attempt, launcher: Record, silence: float, *, stopped: bool) -> None:
+    """End it, and write the verdict in its place. silence: seconds. stopped: whether it was when it was woken."""
+    from gridtf.bootstrap.verdict import Verdict
+
+    processes.signal_all([launcher["pid"]], signal.SIGKILL)
+    how = "it was stopped by a signal" if stopped else "it hung, as in a file system that does not answer"
+    what = f"the launcher on host {launcher['host']} stood still for {silence:.0f} s, and an agent has ended it"
+    verdict = Verdict(FAILED, what, why=how, hint="its hosts had ended their tasks before")
+    processes.tell(verdict.text())
+    with contextlib.suppress(GridtfError):
+        if attempt.verdict.name in names(attempt.path):  # that was its last act
+            return
+        attempt.write_verdict(verdict.record(launcher["nonce"], launcher.get("began", time.time()), time.time()))

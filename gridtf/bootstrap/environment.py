@@ -1,18 +1,22 @@
-"""What a task finds: its environment and its command line. Pure."""
+"""What a task finds: its environment and its command line (pure); and what goes to the hosts through the run directory:
+the job's environment, where the scheduler takes none along, and the gridtf package, for tasks that it runs itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from gridtf import contract
 from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.plan import TaskPlan
-from gridtf.bootstrap.rendezvous import Rendezvous
+from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
 from gridtf.host import gpus
 from gridtf.jobspec.placeholders import fill
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import LONGEST_VARIABLE
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
 
 # Read by gRPC, which TensorFlow talks with.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -32,7 +36,7 @@ _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS
 
 def task_environment(
     base: Mapping[str, str],
-    plan: TaskPlan,
+    plan: AttemptPlan,
     task: PlacedTask,
     rendezvous: Rendezvous,
     share: Sequence[str],
@@ -97,12 +101,12 @@ def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:
     return value if len(value) < LONGEST_VARIABLE // 2 else theirs
 
 
-def runs_gridtf(plan: TaskPlan, task: PlacedTask) -> bool:
+def runs_gridtf(plan: AttemptPlan, task: PlacedTask) -> bool:
     """Whether the task's command is gridtf's own: a served task, or an entry function."""
     return task.served or (plan.spec.entry is not None and plan.spec.task(task.type).command is None)
 
 
-def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, home: Path, package: Path) -> list[str]:
+def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: Path, package: Path) -> list[str]:
     """The task's command line, with the placeholders filled in.
 
     For a task that gridtf itself runs: home: where the gridtf package lies. package: a folder that holds a link to it
@@ -118,7 +122,7 @@ def command(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous, home: Path
     return [fill(word, values) for word in own or plan.spec.command]
 
 
-def placeholders(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
+def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
     """What ``{name}`` stands for in commands and variables, for each of placeholders.NAMES."""
     everybody = {**rendezvous.cluster, **rendezvous.outside}
     hosts = {f"{name}_hosts": ",".join(everybody.get(name, ())) for name in TASK_TYPES}
@@ -137,3 +141,59 @@ def placeholders(plan: TaskPlan, task: PlacedTask, rendezvous: Rendezvous) -> di
         "output_dir": str(plan.attempt.run.output),
         "job_id": plan.job_id,
     }
+
+
+# --- what goes to the hosts through the run directory
+
+# What every host says for itself: its name, its temporary folder, the queue instance, the GPUs that it grants.
+_OF_HOST = re.compile(
+    r"(HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_ARCH|SGE_BINARY_PATH|SGE_JOB_SPOOL_DIR|SGE_STD(IN|OUT|ERR)_PATH|PE_HOSTFILE|"
+    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|SGE_HGR_.*|SGE_GPU)"
+)
+# How qrsh has told its other half what to start: command lines, which may be long.
+_OF_START = re.compile(r"QRSH_")
+# What a host may say, or else the job.
+_OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
+
+
+def write_environment(attempt: Attempt, nonce: str, environ: Mapping[str, str]) -> None:
+    """Write it where nobody else can read it: people keep passwords in their environment. Raises RunDirError."""
+    text = json.dumps({"nonce": nonce, "environ": dict(environ)})
+    write_text(attempt.environment, text, mode=0o600)
+
+
+def read_environment(attempt: Attempt, nonce: str, environ: MutableMapping[str, str]) -> bool:
+    """Make environ what the launcher of this attempt has left; False while a listing does not show that.
+
+    Raises RunDirError.
+    """
+    record = read_record(attempt.environment, recordtypes.Environment, nonce=nonce, own=True)
+    if record is None:
+        return False
+    merged = merge_environment(environ, record["environ"])
+    environ.clear()
+    environ.update(merged)
+    return True
+
+
+# Where the gridtf package lies.
+HOME = Path(__file__).resolve().parents[1]
+
+
+def package_folder(attempt: Attempt, host: str) -> Path:
+    """A folder that holds the gridtf package and nothing else: a task's Python need not be the one we run in."""
+    folder = attempt.path / "python" / host
+    make_folder(folder, parents=True)
+    need_ours(folder)
+    try:
+        (folder / "gridtf").symlink_to(HOME)
+    except OSError as error:
+        raise cannot("make", folder, error) from None
+    return folder
+
+
+def merge_environment(own: Mapping[str, str], sent: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the job on this host: what its script had, but for what is this host's own. Pure."""
+    job = {name: text for name, text in sent.items() if not _OF_HOST.fullmatch(name)}
+    first = {name: text for name, text in own.items() if _OF_HOST.fullmatch(name) or name in _OF_HOST_FIRST}
+    return {**{name: text for name, text in own.items() if not _OF_START.match(name)}, **job, **first}

@@ -117,7 +117,7 @@ class Watch:
         return True
 
 
-def next_look(waited: float, lookers: int = 1) -> float:
+def backoff(waited: float, lookers: int = 1) -> float:
     """Seconds until the next look for a file that has not come after so many seconds.
 
     A small part of what has been waited already, so that looking adds little to any wait; many lookers look 1000 times

@@ -1,7 +1,7 @@
 """gridtf_join: a process that srun or mpirun has started becomes one task, and gets the contract.
 
 All processes meet in one attempt's folder: rank 0 opens it under a name made from what the scheduler gave this step,
-every rank publishes its port and GPUs, rank 0 merges. A keeper, one a task, stays behind.
+every rank publishes its port and GPUs, rank 0 merges. A process that holds the ports, one a task, stays behind.
 """
 
 from __future__ import annotations
@@ -9,27 +9,34 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import secrets
+import select
 import shlex
 import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 from gridtf import schedulers
-from gridtf.bootstrap import environment, keeper, rendezvous
-from gridtf.bootstrap.members import Member, at_home, check_addresses, member_of, roster, split_gpus
-from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.plan import TaskPlan, read_plan
-from gridtf.bootstrap.ports import PortHolder
-from gridtf.errors import GridtfError, RendezvousError, SchedulerError, UsageError
+from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap.heartbeat import Heartbeat
+from gridtf.bootstrap.placement import PlacedTask, place
+from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
+from gridtf.errors import GridtfError, PlacementError, RendezvousError, SchedulerError, UsageError
 from gridtf.host import gpus, procfs
-from gridtf.host.processes import die_with_parent, tell
+from gridtf.host.processes import die_with_parent, signal_name, tell
 from gridtf.jobspec import layout
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.units import MOST
 from gridtf.run import recordtypes
+from gridtf.run.recordtypes import COMPLETED, FAILED
 from gridtf.run.rundir import (
     JOINED,
     OPENED,
@@ -46,16 +53,18 @@ from gridtf.run.rundir import (
     shown,
     write_record,
 )
+from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.common import whole
 from gridtf.text import some
 
 _LEADER = "rank-0"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Join, leave a keeper behind, and print the contract as shell code."""
+    """Join, leave the port holder behind, and print the contract as shell code."""
     from gridtf.jobspec import config
 
-    gc.enable()  # see gridtf-bootstrap.sh
+    gc.enable()  # gridtf-bootstrap.sh turns it off: modules load faster without
     if len(argv) < 2 or argv[0] != "--parent":
         raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
     die_with_parent(os.getppid(), signal.SIGTERM)  # nobody would read the contract
@@ -63,7 +72,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     # the "command" is the process that joins; a job needs one
     spec = config.from_arguments([*argv[2:], "--", "gridtf_join"], environ, Path.cwd()).spec
     member = member_of(environ)
-    tasks = roster(spec, member.size)
+    tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     scheduler = spec.scheduler or schedulers.around_this_process(environ)
     holder = PortHolder()
@@ -78,7 +87,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     else:
         plan, shares, agreed = _follow(run, spec, member, mine)
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
-    keeper.leave(plan, task, f"rank-{member.rank}", parent, holder, claim.descriptors)
+    fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, claim.descriptors)
     env = environment.task_environment(seen, plan, task, agreed, shares[task.name])
     print(exports(environ, env))
     return 0
@@ -101,7 +110,7 @@ def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-_Meeting = tuple[TaskPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
+_Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
 def _own_gpus(
@@ -194,9 +203,9 @@ def _gather(
     records = [collector.records[rank] for rank in ranks]
     check_addresses(records)
     shares = split_gpus(tasks, records, spec)
-    placed = at_home(tasks, records, shares)
+    placed = place_ranks(tasks, records, shares)
     hosts = {task.host: task.host for task in placed}
-    plan = TaskPlan(attempt, nonce, job_id, scheduler, spec, hosts, placed, sys.executable, Path.cwd())
+    plan = AttemptPlan(attempt, nonce, job_id, scheduler, spec, hosts, placed, sys.executable, Path.cwd())
     plan.write()
     make_folder(attempt.run.output)
     agreed = rendezvous.merge_ranks(placed, records)
@@ -261,3 +270,259 @@ def _waiting(limit: float) -> Iterator[None]:
         yield
         time.sleep(pause)
         pause = min(pause * 1.3, 0.25)
+
+
+# --- who is which task, and what of its host each one gets (pure)
+
+_RESTARTS = "SLURM_RESTART_COUNT"  # not set in a job that was never requeued
+# How starters of processes say rank and size, and what names the start; the innermost starter comes first. A batch
+# script has SLURM_PROCID too, but only a step has SLURM_STEP_NUM_TASKS.
+_STARTERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
+    ("PMI_RANK", "PMI_SIZE", ("PMI_JOBID", _RESTARTS)),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID", _RESTARTS)),
+    ("RANK", "WORLD_SIZE", ()),
+)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process among those that join. step: the same in all of them, and in no others."""
+
+    rank: int
+    size: int
+    step: str
+
+
+def member_of(environ: Mapping[str, str]) -> Member:
+    """Rank, size and step of this process. Raises UsageError when nobody says them."""
+    for rank, size, step in _STARTERS:
+        if rank in environ and size in environ:
+            return Member(*_numbers(rank, size, environ), _step(step, environ))
+    raise UsageError(
+        "gridtf_join does not know this process's rank",
+        why="none of " + ", ".join(rank for rank, _, _ in _STARTERS) + " is set",
+        hint="start it with srun or mpirun, or set RANK and WORLD_SIZE (qrsh -inherit -v RANK=0,WORLD_SIZE=8 …); "
+        "to start the tasks too, call gridtf_run",
+    )
+
+
+def started_with(environ: Mapping[str, str]) -> int:
+    """How many processes srun or mpirun has started together with this one, itself included."""
+    sizes = (environ.get(size, "") for rank, size, step in _STARTERS if step and rank in environ)
+    return max((number for size in sizes if (number := whole(size)) is not None), default=1)
+
+
+def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int]:
+    number, count = whole(environ[rank]), whole(environ[size])
+    if number is None or count is None or not number < count <= MOST:
+        raise UsageError(
+            f"{rank}={environ[rank]} and {size}={environ[size]} cannot be",
+            hint=f"ranks are counted from 0 and are smaller than the number of processes, at most {MOST}",
+        )
+    return number, count
+
+
+def _step(names: Sequence[str], environ: Mapping[str, str]) -> str:
+    parts = [environ.get(name, "0" if name == _RESTARTS else "") for name in names]
+    if not parts or not all(parts):
+        parts = [environ.get("GRIDTF_JOB_ID", "")]
+    if not all(parts) and "SGE_TASK_ID" in environ:  # qrsh -inherit tells the job, but neither rank nor size
+        told = (environ.get(name, "0") for name in ("JOB_ID", "SGE_TASK_ID", "RESTARTED"))
+        parts = [text for text in told if text != "undefined"]  # no element of an array
+    if not all(parts):
+        raise UsageError(
+            "gridtf_join does not know which processes belong together",
+            hint="set GRIDTF_JOB_ID to the same word in all of them, a new one for every run",
+        )
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", ".".join(parts))
+
+
+def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
+    """The tasks that this many processes are, in rank order; nobody knows their hosts yet.
+
+    Raises PlacementError when the counts do not fit, UsageError when gridtf is to serve some of the tasks.
+    """
+    if spec.serve:
+        raise UsageError(
+            f"gridtf_join serves no {spec.serve[0]}: the process that joins is the task",
+            hint="let it run `python -m gridtf.training.serve`, or start the job with gridtf_run",
+        )
+    counts = {name: spec.count(name) for name in TASK_TYPES}
+    if counts["worker"] is None:
+        others = sum(count or 0 for count in counts.values())
+        counts["worker"] = max(size - others, 0 if counts["chief"] or counts["master"] else 1)
+    total = sum(count or 0 for count in counts.values())
+    if total != size:
+        asked = " + ".join(f"{count} {name}" for name, count in counts.items() if count)
+        raise PlacementError(
+            f"the number of tasks asked for is {total} ({asked}), the number of processes that join is {size}",
+            hint="start as many processes as there are tasks, or change the counts",
+        )
+    tables = {name: replace(spec.task(name), count=count, gpus=None) for name, count in counts.items() if count}
+    plain = replace(spec, tasks=tables, gpus_per_task=0, gpus_per_node=0)
+    return place(Allocation((Host("", size),)), plain)
+
+
+def check_addresses(records: Sequence[Record]) -> None:
+    """Raises RendezvousError when two machines go by the same name, such as ``localhost``: each would reach itself."""
+    boots: dict[str, str] = {}
+    for rank, record in enumerate(records):
+        boot = record.get("boot", "")
+        if boots.setdefault(record["address"], boot) != boot:
+            first = next(other for other, known in enumerate(records) if known["address"] == record["address"])
+            raise RendezvousError(
+                f"rank {first} and rank {rank} are on different machines that are both called {record['address']}",
+                hint="give every machine a host name of its own, by which the others can reach it",
+            )
+
+
+def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], spec: JobSpec) -> dict[str, tuple[str, ...]]:
+    """Each task's GPUs, from what each process sees. records: as published, in the order of the tasks.
+
+    Processes of one host that see the same several GPUs share them out; one that sees just its own keeps it.
+    Raises PlacementError when there are too few.
+    """
+    told = layout.gpus_per_task(spec)  # 0 where the user has said nothing: then what is there is used
+    usual = layout.gpus_per_task(spec, default=1)
+    shares: dict[str, tuple[str, ...]] = {}
+    taken: dict[tuple[str, tuple[str, ...]], int] = {}
+    crowds = Counter((record["hostname"], tuple(record["granted"])) for record in records)
+    for task, record in zip(tasks, records, strict=True):
+        seen, host = tuple(record["granted"]), record["hostname"]
+        needs = layout.gpus_of(task.type, spec, usual)
+        if len(seen) < layout.gpus_of(task.type, spec, told):
+            raise PlacementError(
+                f"{task.name} on {host} needs {needs} GPU{'' if needs == 1 else 's'}, but sees {len(seen)}",
+                why=f"CUDA_VISIBLE_DEVICES={','.join(seen)}",
+                hint="check the GPU request of the job, and what its starter binds to each process",
+            )
+        if len(seen) <= needs or not needs:
+            # bound to a device each, all of them may call it 0; then the step has as many on this host
+            on_host, crowd = record.get("step_gpus"), crowds[host, seen]
+            if needs and seen and on_host and crowd * len(seen) > on_host:
+                raise PlacementError(
+                    f"{host}: {crowd} processes see the same GPU {','.join(seen)}, and the step has {on_host} there",
+                    hint="start one process a GPU, or ask for more GPUs a host",
+                )
+            shares[task.name] = seen if needs else ()
+            continue
+        start = taken.get((host, seen), 0)
+        taken[host, seen] = start + needs
+        if start + needs > len(seen):
+            raise PlacementError(
+                f"{host}: its processes all see the GPUs {','.join(seen)}, too few for one task per GPU",
+                why=f"{task.name} would be the first without",
+                hint="start one process a GPU, or ask for fewer GPUs a task with --gpus-per-task",
+            )
+        shares[task.name] = seen[start : start + needs]
+    return shares
+
+
+def place_ranks(
+    tasks: Sequence[PlacedTask], records: Sequence[Record], shares: Mapping[str, Sequence[str]]
+) -> tuple[PlacedTask, ...]:
+    """The tasks with the hosts, GPUs, CPUs and local ranks that they turned out to have."""
+    # processes that nobody has bound to cores of their own see the same ones, and share them
+    sharing: dict[tuple[str, tuple[int, ...]], int] = {}
+    for record in records:
+        key = record["hostname"], tuple(record["cpus"])
+        sharing[key] = sharing.get(key, 0) + 1
+    placed: list[PlacedTask] = []
+    local: dict[str, int] = {}
+    for task, record in zip(tasks, records, strict=True):
+        host, cpus = record["hostname"], tuple(record["cpus"])
+        number = local.get(host, 0)
+        if task.rank is not None:
+            local[host] = number + 1
+        placed.append(
+            replace(
+                task,
+                host=host,
+                gpus=len(shares[task.name]),
+                cpus=task.cpus or max(1, len(cpus) // sharing[host, cpus]),
+                local_rank=None if task.rank is None else number,
+            )
+        )
+    return tuple(placed)
+
+
+# --- what stays behind: it holds the task's ports and reports that the task lives, until the task is gone
+
+_LONGEST_LOOK = 1.0
+_REAPED_WITHIN = 5.0  # seconds that the parent of a task may take to notice its end; until then nobody else knows it
+
+
+def fork_port_holder(
+    plan: AttemptPlan, task: PlacedTask, member: str, parent: int, holder: PortHolder, locks: Sequence[int]
+) -> None:
+    """Fork the process that holds the ports of this task.
+
+    It keeps nothing else open but the ports and locks: the reader of a pipe of the shell's must not wait for it.
+
+    Args:
+        plan: The plan that rank 0 made.
+        task: The task that the calling process becomes.
+        member: The name of its record, ``rank-N``.
+        parent: The process that joined: the shell, then what it execs.
+        holder: Its ports, which this process lets go.
+        locks: Descriptors of the locks on its GPUs, which this process closes.
+    """
+    sys.stdout.flush()
+    if os.fork() != 0:
+        holder.close()
+        for lock in locks:
+            os.close(lock)
+        return
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        kept = {0, 1, 2, *holder.filenos(), *locks}
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in kept:
+                with contextlib.suppress(OSError):  # the listing's own, gone by now
+                    os.close(int(name))
+        _hold_ports(plan, task, member, parent)
+    finally:
+        os._exit(1)
+
+
+def _hold_ports(plan: AttemptPlan, task: PlacedTask, member: str, parent: int) -> NoReturn:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # meant for the task; this process goes when the task has gone
+    started = procfs.start_time(parent)
+    state = {"state": "RUNNING", "pid": parent, "started": time.time(), "ended": None, "exit": None, "signal": None}
+
+    def record() -> Record:
+        return {"nonce": plan.nonce, "host": task.host, "pid": os.getpid(), "tasks": {task.name: state}}
+
+    path = plan.attempt.host_state(member)
+    heartbeat = Heartbeat(path, record, len(plan.tasks), plan.spec.heartbeat_timeout)
+    try:
+        watched = os.pidfd_open(parent)
+    except (AttributeError, OSError):  # a kernel before 5.3
+        watched = -1
+    while procfs.alive(parent, started):
+        with contextlib.suppress(GridtfError):  # a full disk is the task's business, not ours
+            heartbeat.beat()
+        if watched >= 0:
+            select.select([watched], [], [], _LONGEST_LOOK)
+        else:
+            time.sleep(_LONGEST_LOOK)
+    state.update(_end(watched), ended=time.time())
+    with contextlib.suppress(GridtfError):
+        heartbeat.beat(now=True)
+    os._exit(0)
+
+
+def _end(watched: int) -> Record:
+    """How the task has ended, as far as the kernel tells others than its parent."""
+    until = time.monotonic() + _REAPED_WITHIN
+    while watched >= 0 and time.monotonic() < until:
+        code = procfs.ended_how(watched)
+        if code is not None:
+            how = {"exit": code} if code >= 0 else {"signal": signal_name(-code)}
+            return {"state": COMPLETED if code == 0 else FAILED, **how}
+        time.sleep(0.02)
+    return {"state": "ENDED"}

@@ -127,7 +127,7 @@ def _refuse_copies(environ: Mapping[str, str]) -> None:
     """A launcher is one process, not one a task of srun's or mpirun's."""
     if "SLURM_STEP_NUM_TASKS" not in environ and "PMI_SIZE" not in environ and "OMPI_COMM_WORLD_SIZE" not in environ:
         return
-    from gridtf.bootstrap.members import started_with
+    from gridtf.bootstrap.join import started_with
 
     copies = started_with(environ)
     if copies > 1:

@@ -1,4 +1,4 @@
-"""Host records -> the rendezvous file of host:port pairs -> TF_CONFIG.
+"""What the hosts of an attempt agree on: the plan, ports, host records -> the rendezvous file -> TF_CONFIG.
 
 Every host writes one record with its ports; the launcher merges them into one file; every host reads that. All of it
 is fenced by the attempt's nonce, so whatever an earlier attempt left behind is as good as absent.
@@ -7,16 +7,33 @@ is fenced by the attempt's nonce, so whatever an earlier attempt left behind is 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from gridtf.bootstrap.placement import PlacedTask
-from gridtf.errors import RendezvousError
+from gridtf.errors import GridtfError, RendezvousError
+from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, Record, names, parsed, read_record, read_text, write_text
+from gridtf.run.rundir import (
+    Attempt,
+    Record,
+    RunDir,
+    names,
+    need_kind,
+    parsed,
+    read_record,
+    read_text,
+    shown,
+    write_record,
+    write_text,
+)
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 
@@ -140,3 +157,146 @@ def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
     if record is None:
         return None
     return Rendezvous(rest[: -len("}\n")], record["master_addr"], record["master_port"], record["outside"])
+
+
+# --- the plan of an attempt: what the launcher decided and every agent reads
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class AttemptPlan:
+    """hosts: name -> address that the other hosts reach it by. python: runs entry functions and served tasks.
+    cwd: the working folder of the tasks."""
+
+    attempt: Attempt
+    nonce: str
+    job_id: str
+    scheduler: str
+    spec: JobSpec
+    hosts: dict[str, str]
+    tasks: tuple[PlacedTask, ...]
+    python: str
+    cwd: Path
+
+    def on(self, host: str) -> list[PlacedTask]:
+        """The tasks of one host."""
+        return self._by_host.get(host, [])
+
+    @cached_property
+    def _by_host(self) -> dict[str, list[PlacedTask]]:
+        found: dict[str, list[PlacedTask]] = {}
+        for task in self.tasks:
+            found.setdefault(task.host, []).append(task)
+        return found
+
+    @cached_property
+    def world_size(self) -> int:
+        """How many tasks have a rank."""
+        return sum(task.rank is not None for task in self.tasks)
+
+    def write(self) -> None:
+        record: Record = {
+            "format": FORMAT,
+            "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.scheduler},
+            "attempt": self.attempt.number,
+            "nonce": self.nonce,
+            "hosts": self.hosts,
+            "tasks": [task.to_dict() for task in self.tasks],
+            "python": self.python,
+            "cwd": str(self.cwd),
+            "spec": self.spec.to_dict(),
+        }
+        # for its owner alone: the job's own variables are in it, and people keep keys in those
+        write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None, mode=0o600)
+
+
+def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
+    """The plan of this attempt; None while a listing does not show it or what is there is another attempt's."""
+    attempt = run.attempt(number)
+    if not shown(attempt.plan, run.path):
+        return None
+    record = read_record(attempt.plan, nonce=nonce, listed=True, own=True)
+    if record is None:
+        return None
+    if record.get("format") != FORMAT:
+        found, here = record.get("format"), os.uname().nodename
+        raise RendezvousError(
+            f"the launcher's plan has format {found!r}, the agent on {here} reads {FORMAT}",
+            hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
+        )
+    need_kind(record, recordtypes.Plan, attempt.plan)
+    return AttemptPlan(
+        attempt=attempt,
+        nonce=nonce,
+        job_id=record["job"]["id"],
+        scheduler=record["job"]["scheduler"],
+        spec=JobSpec.from_dict(record["spec"]),
+        hosts=record["hosts"],
+        tasks=tuple(PlacedTask.from_dict(task) for task in record["tasks"]),
+        python=record["python"],
+        cwd=Path(record["cwd"]),
+    )
+
+
+# --- ports that stay ours: bound, with SO_REUSEPORT and never listening, until and while TensorFlow serves on them.
+# TensorFlow binds with SO_REUSEPORT when TF_GRPC_REUSE_PORT=1, so it gets in beside the holder; everybody else is
+# refused. A holder that does not listen takes no connections.
+
+
+class PortHolder:
+    """Holds ports until it is closed. One holder a host, so that no port is handed out twice."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+
+    def reserve(self) -> int:
+        """A port that nobody else can bind from now on, unless it is this user and asks for SO_REUSEPORT."""
+        held = _bound()
+        port = int(held.getsockname()[1])
+        self._held[port] = held
+        return port
+
+    def release(self, port: int) -> None:
+        """Let one go: for programs that do not share ports (MASTER_PORT)."""
+        held = self._held.pop(port, None)
+        if held is not None:
+            held.close()
+
+    def close(self) -> None:
+        for port in list(self._held):
+            self.release(port)
+
+    def filenos(self) -> list[int]:
+        """The descriptors, for a process that is to hold the ports instead of this one."""
+        return [held.fileno() for held in self._held.values()]
+
+    def __enter__(self) -> PortHolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bound() -> socket.socket:
+    """A socket on the wildcard address of IPv6 and IPv4 at once, or of IPv4 alone where there is no IPv6."""
+    problem: OSError | None = None
+    for family in (socket.AF_INET6, socket.AF_INET):
+        try:
+            held = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            problem = error
+            continue
+        try:
+            if family == socket.AF_INET6:
+                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind(("", 0))  # port 0 with SO_REUSEPORT is still never a port in use
+        except OSError as error:
+            problem = error
+            held.close()
+            continue
+        return held
+    raise GridtfError(f"cannot reserve a port on {socket.gethostname()}: {problem}")

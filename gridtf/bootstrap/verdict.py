@@ -1,14 +1,15 @@
-"""How an attempt ended, and by whom: the verdict, and the words for it."""
+"""Whether an attempt goes on, how it ended and by whom, and the words for it."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gridtf.host.processes import signal_name
-from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY, RUNNING, TIMEOUT
@@ -133,10 +134,8 @@ def _of_exit(code: int | None) -> tuple[str, str]:
 def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec) -> Verdict:
     """The verdict when those have succeeded whose success is the job's; and who of the others has failed all the same,
     or still runs and is stopped now. policy: as JobSpec.success_policy, or chief because the leader's wait is over."""
-    from gridtf.bootstrap import outcome
-
     if policy == "chief":
-        reason = f"{outcome.awaited(tasks, policy)[0].name} has exited with 0"
+        reason = f"{awaited(tasks, policy)[0].name} has exited with 0"
     else:
         reason = "all training tasks have exited with 0"
     running = [task for task in tasks if records.get(task.name, {}).get("state") == RUNNING]
@@ -177,3 +176,121 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
+
+
+# --- whether it goes on (pure)
+
+TaskRecords = Mapping[str, Record]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """ended: whether it is over. cause: the task that failed first, None after success. lingering: tasks that may
+    still finish by themselves although the training has ended. early: those that have finished although others, the
+    awaited ones, need them or are mostly led by them: they may wait for ever. leader: the one of
+    them that leads the others, which need not be waited for without a limit."""
+
+    ended: bool
+    cause: PlacedTask | None = None
+    lingering: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
+    leader: str = ""
+
+
+def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
+    """The outcome from what the hosts say of their tasks. policy: as JobSpec.success_policy."""
+    completed = {task.name for task in tasks if _state(records, task) == COMPLETED}
+    waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
+    if not waited:
+        lingering = (task.name for task in tasks if TASK_TYPES[task.type].lingers and _state(records, task) == RUNNING)
+        return Outcome(True, lingering=tuple(lingering))
+    cause = first_failure(tasks, records)
+    if cause:
+        return Outcome(True, cause)
+    leader = _leader(tasks)
+    needed = (task for task in tasks if task.in_cluster and (task == leader or not task.trains))
+    early = tuple(task.name for task in needed if task.name in completed)
+    led = leader.name if leader and leader.name in early else ""
+    return Outcome(False, early=early, awaited=waited if early else (), leader=led)
+
+
+def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
+    """The task that leads the others, as TensorFlow's programs for parameter servers have it: the chief, else worker 0.
+    Where there is no ps, workers may have nothing to do with each other, and none of them leads."""
+    training = [task for task in tasks if task.trains]
+    leaders = [task for task in training if task.type in LEADERS]
+    with_ps = any(task.type == "ps" and task.in_cluster for task in tasks)
+    return next(iter(leaders or (training if with_ps else ())), None)
+
+
+def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
+    """The critical task that failed first. Of two at the same moment the one that a signal killed: the other one's
+    exit is more likely a consequence."""
+    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _state(records, task) == FAILED]
+    if not failed:
+        return None
+    return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))
+
+
+def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:
+    """After the tear-down: the hosts that still say that a task runs. They have not seen it, or cannot say so."""
+    return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == RUNNING))
+
+
+def awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:
+    """The tasks whose success is the job's."""
+    training = [task for task in tasks if task.trains]
+    if policy == "chief":
+        leaders = [task for task in training if task.type in LEADERS]
+        return leaders or training[:1]
+    return training
+
+
+def _state(records: TaskRecords, task: PlacedTask) -> str:
+    return str(records.get(task.name, {}).get("state", ""))
+
+
+# --- what the log of the agents says of one that could not start or go on (pure)
+
+# What srun and slurmstepd say of every end, whatever was the cause.
+_NOISE = re.compile(
+    r"srun: (cluster configuration lacks|launch/slurm: |Job step aborted|Force Terminated|error: \S+: tasks? [\d,-]+: )"
+    r"|slurmstepd\S*: error: \*\*\* STEP "
+)
+# gridtf: agent on n3: cannot write …      slurmstepd-n3: error: execve(): …
+_OF_HOST = re.compile(r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?")
+
+_ELSEWHERE = "the Python that gridtf runs under has to lie where all hosts see it, and to be everybody's to run"
+# A piece of a line -> what to do.
+_AGENT_HINTS = (
+    ("No module named 'gridtf", "gridtf has to lie where all hosts see it, such as in the home folder"),
+    ("Too many open files", "the limit on open files is too low there: ulimit -n, or the site's own"),
+    ("file descriptors", "the limit on open files is too low there: ulimit -n, or the site's own"),
+    ("Permission denied", _ELSEWHERE),
+    ("No such file or directory", _ELSEWHERE),
+    ("not found", _ELSEWHERE),
+)
+
+
+def telling(lines: Sequence[str], host: str | None) -> list[str]:
+    """The lines that may say why the agent of this host has ended; host: None where nobody knows which one it was."""
+    return [
+        line for line in lines if line.strip() and not _NOISE.match(line) and (not host or _host(line) in (None, host))
+    ]
+
+
+def cause(lines: Sequence[str]) -> str:
+    """The one line that says it: the first of an agent's own, or the last of a program that could not start it."""
+    own = [line for line in lines if (match := _OF_HOST.match(line)) and match["ours"]]
+    return _OF_HOST.sub("", (own or list(lines[-1:]) or [""])[0], count=1)
+
+
+def advice(line: str) -> str:
+    """What to do about it; empty where nobody knows."""
+    return next((hint for piece, hint in _AGENT_HINTS if piece in line), "")
+
+
+def _host(line: str) -> str | None:
+    match = _OF_HOST.match(line)
+    return (match["ours"] or match["slurms"]) if match else None

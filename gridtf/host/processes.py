@@ -10,6 +10,7 @@ import signal
 import stat
 from collections.abc import Iterable
 
+from gridtf.errors import GridtfError
 from gridtf.text import plain
 
 _PR_SET_PDEATHSIG = 1
@@ -111,8 +112,28 @@ def at_end(descriptor: int) -> bool:
         return True
 
 
-def allow_open_files(count: int) -> int:
-    """Raise our limit on open files, which children inherit, to this where it is lower; gives what it is then."""
+_OWN_FILES = 32  # what Python, srun or qrsh have open themselves
+
+
+def need_open_files(count: int) -> None:
+    """Raise the limit on open files (``ulimit -n``), which children inherit, where it is too low.
+
+    Args:
+        count: How many files this process, or one that it starts, has to open beside their own ones.
+
+    Raises:
+        GridtfError: The limit is too low and cannot be raised that far.
+    """
+    needed = _OWN_FILES + count
+    allowed = _allow_open_files(needed)
+    if allowed < needed:
+        raise GridtfError(
+            f"about {needed} files have to be open at once on host {os.uname().nodename}, where {allowed} may be",
+            hint="raise it with `ulimit -n 1024`, in the set-up lines or in what starts the job, or ask your site",
+        )
+
+
+def _allow_open_files(count: int) -> int:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -21,7 +21,7 @@ TOLD = signal.SIGINT
 # A variable that says to an agent: the environment of the job waits for you in the run directory.
 SENT = "GRIDTF_ENVIRONMENT"
 
-# A variable that says to a local job's script, and the launcher that it becomes, who has started it: the minder's pid.
+# A variable of a local job's script, and of the launcher that it becomes: the pid of the job runner that started it.
 MINDER = "GRIDTF_LOCAL_JOB"
 
 

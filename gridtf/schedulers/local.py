@@ -48,12 +48,12 @@ _UNUSED = ("partition", "account", "pe", "slots", "native", "mem", "mem_per_task
 _MINDER = """\
 import sys
 sys.path[:] = [*filter(None, sys.path), {root!r}]
-from gridtf.bootstrap.minder import main
-sys.exit(main(sys.argv[1:]))"""
+from gridtf.bootstrap.node import run_job
+sys.exit(run_job(sys.argv[1:]))"""
 
 
 class LocalScheduler:
-    """Jobs on this machine. A job's id is ``PID.HOST`` of the minder that runs its script (bootstrap/minder.py), or of
+    """Jobs on this machine. A job's id is ``PID.HOST`` of the job runner (bootstrap/node.py), or of
     the launcher where nobody has submitted it."""
 
     name = "local"
@@ -110,7 +110,7 @@ class LocalScheduler:
         words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0), *self.submit_command(plan)]
         try:
             with open_log(run.log) as log:
-                minder = subprocess.Popen(
+                runner = subprocess.Popen(
                     [plan.python, "-S", "-c", code, *words],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -119,8 +119,8 @@ class LocalScheduler:
                 )
         except OSError as error:
             raise SchedulerError(f"cannot start {plan.python}: {error.strerror}") from None
-        minder.returncode = 0  # nobody here waits for it: it is to outlive this process
-        return {**_identity(minder.pid), "ended": str(run.ended)}
+        runner.returncode = 0  # nobody here waits for it: it is to outlive this process
+        return {**_identity(runner.pid), "ended": str(run.ended)}
 
     def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
         return {record["job_id"]: _told(record) for record in submitted}
@@ -132,8 +132,8 @@ class LocalScheduler:
         return ()
 
     def cancel(self, submitted: Record, *, force: bool = False) -> None:
-        """TERM to the minder, which tears everything down, or to a launcher of somebody else's script. force: KILL to
-        all that is below it, so that nothing but a minder is left, which ends then."""
+        """TERM to the runner, which tears everything down, or to a launcher of somebody else's script. force: KILL to
+        all that is below it, so that nothing but a runner is left, which ends then."""
         job_id, host = submitted["job_id"], submitted.get("host")
         if host is None:  # an id alone may be another process's by now
             pid, _, host = job_id.partition(".")
@@ -292,7 +292,7 @@ def _launcher_lives(run_dir: Path) -> bool:
 
 
 def _ended(end: Record) -> JobStatus:
-    """From the minder's word on how the script has ended. Pure."""
+    """From the runner's word on how the script has ended. Pure."""
     if end.get("error"):
         return JobStatus(FAILED, str(end["error"]))
     if end.get("told"):

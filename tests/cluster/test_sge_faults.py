@@ -201,10 +201,10 @@ def test_a_task_that_crashes_does_not_take_the_job_along(sge: Bed) -> None:
 
 
 # Each is the parent of the one before.
-PROCESSES = ("agent", "warden", "sh", "qrsh_starter", "sge_shepherd")
+PROCESSES = ("agent", "supervisor", "sh", "qrsh_starter", "sge_shepherd")
 
 
-@pytest.mark.parametrize("process", ["agent", "warden", "sge_shepherd"])
+@pytest.mark.parametrize("process", ["agent", "supervisor", "sge_shepherd"])
 def test_what_stands_between_grid_engine_and_the_tasks_is_killed(sge: Bed, process: str) -> None:
     job = started(sge)
     pid = job.tasks()["worker:2"]["agent"]

@@ -124,7 +124,7 @@ def test_a_task_killed_on_another_node(slurm: Bed) -> None:
     assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
 
 
-@pytest.mark.parametrize("generations", [0, 1, 2], ids=["agent", "warden", "slurmstepd"])
+@pytest.mark.parametrize("generations", [0, 1, 2], ids=["agent", "supervisor", "slurmstepd"])
 @pytest.mark.parametrize("host", ["n1", "n3"])
 def test_what_stands_between_slurm_and_the_tasks_is_killed(slurm: Bed, host: str, generations: int) -> None:
     job = started(slurm)

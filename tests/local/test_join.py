@@ -53,9 +53,9 @@ def run_of(rank: Rank) -> RunDir:
     return RunDir(rank.environment["GRIDTF_RUN_DIR"])
 
 
-def keeper_of(rank: Rank, number: int) -> int:
+def holder_of(rank: Rank, number: int) -> int:
     attempt = run_of(rank).attempt(1)
-    record = until(lambda: read_record(attempt.host_state(f"rank-{number}")), "the keeper's sign of life")
+    record = until(lambda: read_record(attempt.host_state(f"rank-{number}")), "the port holder's sign of life")
     return int(record["pid"])
 
 
@@ -110,7 +110,7 @@ def test_ports_are_held_until_the_task_ends_and_the_keeper_goes_with_it(join: Jo
     ranks = [join(rank, 2) for rank in range(2)]
     workers = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]
     assert [rank.environment["GRIDTF_TASK_INDEX"] for rank in ranks] == ["0", "1"]
-    keepers = [keeper_of(rank, number) for number, rank in enumerate(ranks)]
+    keepers = [holder_of(rank, number) for number, rank in enumerate(ranks)]
     ports = [int(worker.rsplit(":", 1)[1]) for worker in workers]
     assert all(map(bound, ports))
     # programs that do not share ports bind this one themselves
@@ -131,18 +131,18 @@ def test_what_is_left_in_the_run_directory(join: Join) -> None:
         ("worker", 0, socket.gethostname()),
         ("worker", 1, socket.gethostname()),
     ]
-    keeper = keeper_of(ranks[1], 1)
+    holder = holder_of(ranks[1], 1)
     running = (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]
     assert (running["state"], running["pid"]) == ("RUNNING", ranks[1].pid)
     ranks[1].end()
-    gone(keeper)
+    gone(holder)
     assert (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]["state"] != "RUNNING"
 
 
 def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> None:
     """Where the kernel tells the keepers; else that nobody knows it."""
     ranks = [join(rank, 2) for rank in range(2)]
-    keepers = [keeper_of(rank, number) for number, rank in enumerate(ranks)]
+    keepers = [holder_of(rank, number) for number, rank in enumerate(ranks)]
     run = run_of(ranks[0])
     assert ranks[0].end() == (0, "")
     ranks[1].process.kill()
@@ -153,9 +153,9 @@ def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> N
     assert done.returncode == 1
     assert ("worker:1: killed by SIGKILL" if ENDS_ARE_TOLD else "only what started them knows") in done.stdout
     (well,) = [join(0, 1, word="well")]
-    keeper, run = keeper_of(well, 0), run_of(well)
+    holder, run = holder_of(well, 0), run_of(well)
     assert well.end() == (0, "")
-    gone(keeper)
+    gone(holder)
     wait[-1] = str(run.path)
     assert subprocess.run(wait, env=environment(), capture_output=True, timeout=60).returncode == (
         0 if ENDS_ARE_TOLD else 1
@@ -164,24 +164,24 @@ def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> N
 
 def test_the_keeper_survives_signals_that_are_meant_for_the_task(join: Join) -> None:
     rank = join(0, 1)
-    keeper = keeper_of(rank, 0)
+    holder = holder_of(rank, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(keeper, number)
+        os.kill(holder, number)
     port = int(json.loads(rank.environment["TF_CONFIG"])["cluster"]["worker"][0].rsplit(":", 1)[1])
     assert bound(port)
-    assert alive(keeper)
-    assert Path(f"/proc/{keeper}/status").read_text().count("ShdPnd:\t0000000000000000") == 1  # none is to come
+    assert alive(holder)
+    assert Path(f"/proc/{holder}/status").read_text().count("ShdPnd:\t0000000000000000") == 1  # none is to come
     rank.end()
-    gone(keeper)
+    gone(holder)
 
 
 def test_the_keeper_keeps_nothing_of_the_shell_open(join: Join) -> None:
-    """Else whoever waits for the end of a pipe, or for a lock that the shell has, waits for the keeper."""
+    """Else whoever waits for the end of a pipe, or for a lock that the shell has, waits for the port holder."""
     reader, writer = os.pipe()
     try:
         rank = join(0, 1, descriptors=(writer,), WRITER=str(writer))
-        keeper = keeper_of(rank, 0)
-        links = [link.readlink() for link in Path(f"/proc/{keeper}/fd").iterdir()]
+        holder = holder_of(rank, 0)
+        links = [link.readlink() for link in Path(f"/proc/{holder}/fd").iterdir()]
         kinds = sorted({re.sub(r"\W.*", "", str(link)) or str(link) for link in links})
         assert kinds in (["/dev/null", "anon_inode", "socket"], ["/dev/null", "socket"])
     finally:
@@ -190,7 +190,7 @@ def test_the_keeper_keeps_nothing_of_the_shell_open(join: Join) -> None:
 
 
 def test_a_task_of_a_longer_shell_script(join: Join, tmp_path: Path) -> None:
-    """Several processes of one script, each in a subshell of its own: a keeper goes with its own subshell."""
+    """Several processes of one script, each in a subshell of its own: a holder goes with its own subshell."""
     script = (
         'set -euo pipefail\nsource "$GRIDTF_BOOTSTRAP"\n'
         'task() { export RANK=$1; gridtf_join; echo "$GRIDTF_TASK_INDEX $TF_CONFIG" >task-$1; }\n'

@@ -174,12 +174,12 @@ def test_a_rendered_script_that_runs_twice_gets_two_run_directories(launch: Laun
 
 
 def test_a_signal_that_asks_for_a_checkpoint_reaches_the_task_and_ends_nobody(launch: Launch) -> None:
-    """With control groups Slurm sends it to what srun has started, which is the warden."""
+    """With control groups Slurm sends it to what srun has started, which is the supervisor."""
     trap = "trap 'echo asked >>asked' USR1; echo $$ >pid; until [ -s asked ]; do sleep 0.05; done"
     job = launch("bash", "-c", trap, hosts=[{"name": "h1"}], tasks={"worker": {"count": 1}})
     job.written("pid")
     agent = job.agent_pid("h1")
-    warden = int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    supervisor = int(Path(f"/proc/{agent}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(job.process.pid, signal.SIGUSR1)  # as --signal=B:USR1@120 would
-    os.kill(warden, signal.SIGUSR1)
+    os.kill(supervisor, signal.SIGUSR1)
     assert job.verdict()["state"] == "COMPLETED", job.output

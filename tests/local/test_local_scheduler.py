@@ -113,11 +113,11 @@ def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
 def test_the_minder_is_killed(here: Path) -> None:
     job = submit(*TWO, *SLEEPS)["job_id"]
     running(job)
-    minder = int(job.partition(".")[0])
-    os.kill(minder, signal.SIGKILL)
+    runner = int(job.partition(".")[0])
+    os.kill(runner, signal.SIGKILL)
     assert call("wait", job, code=1).stdout.startswith("python")
     view = status(job)
-    assert (view["state"], view["reason"]) == ("FAILED", f"the process that minds the job, {minder}, was killed")
+    assert (view["state"], view["reason"]) == ("FAILED", f"the process that minds the job, {runner}, was killed")
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
 
 

@@ -49,7 +49,7 @@ import os, sys
 from contextlib import suppress
 from pathlib import Path
 from gridtf.bootstrap import placement, rendezvous
-from gridtf.bootstrap.plan import TaskPlan
+from gridtf.bootstrap.rendezvous import AttemptPlan
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.base import Allocation, Host
 from gridtf.jobspec.spec import JobSpec
@@ -60,7 +60,7 @@ def forge(path, ran, nonce):
     for folder in (attempt.hosts, attempt.state, attempt.logs):
         folder.mkdir(parents=True)
     tasks = placement.place(Allocation((Host(host, 1, cpus=1),)), spec)
-    TaskPlan(attempt, nonce, "7", "local", spec, {host: "127.0.0.1"}, tasks, sys.executable, Path("/")).write()
+    AttemptPlan(attempt, nonce, "7", "local", spec, {host: "127.0.0.1"}, tasks, sys.executable, Path("/")).write()
     record = dict(nonce=nonce, host=host, address="127.0.0.1", ports={"worker:0": 1}, master_port=1)
     rendezvous.publish(attempt, "7", nonce, rendezvous.merge(tasks, {host: record}))
     write_record(attempt.launcher, dict(nonce=nonce, beat=1))

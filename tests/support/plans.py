@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.plan import TaskPlan
+from gridtf.bootstrap.rendezvous import AttemptPlan
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.base import Allocation, Host
@@ -43,19 +43,19 @@ def task(
     return PlacedTask(kind, int(index), host, gpus, 1, rank, rank, served, member)
 
 
-def task_plan(run: Path, allocation: Allocation, **values: Any) -> TaskPlan:
+def task_plan(run: Path, allocation: Allocation, **values: Any) -> AttemptPlan:
     """The plan of attempt 1 in a new run directory, not written yet."""
     directory = RunDir(run)
     directory.path.mkdir(exist_ok=True)
     attempt = directory.new_attempt()
     spec = job(**values)
     names = {host.name: host.address or host.name for host in allocation.hosts}
-    return TaskPlan(
+    return AttemptPlan(
         attempt, NONCE, "4711", "local", spec, names, place(allocation, spec), "/usr/bin/python3", Path("/home/user")
     )
 
 
-def records(plan: TaskPlan, *, nonce: str = NONCE, address: Mapping[str, str] | None = None) -> dict[str, Any]:
+def records(plan: AttemptPlan, *, nonce: str = NONCE, address: Mapping[str, str] | None = None) -> dict[str, Any]:
     """What each host of the plan would publish: ports from 20000 on, one after the other."""
     port = 20000
     found: dict[str, Any] = {}

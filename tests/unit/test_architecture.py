@@ -200,7 +200,7 @@ def test_pure_modules_touch_nothing(module: str) -> None:
 def test_modules_are_looked_up_by_name_in_few_places() -> None:
     """An import that no reader of the source sees would slip past the arrows."""
     users = {module_name(path) for path in SOURCES if "import_module" in path.read_text(encoding="utf-8")}
-    assert users <= {"", "bootstrap.later", "cli.common", "schedulers", "training", "training.run"}
+    assert users <= {"", "cli.common", "schedulers", "training", "training.run"}
 
 
 # --- what starts fast ------------------------------------------------------------------------------------------

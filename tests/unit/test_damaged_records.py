@@ -19,16 +19,13 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import environment, rendezvous, sent
-from gridtf.bootstrap.hosts import Hosts
-from gridtf.bootstrap.join import _find
-from gridtf.bootstrap.launcher import Launcher
-from gridtf.bootstrap.members import Member, at_home, check_addresses, split_gpus
-from gridtf.bootstrap.outcome import decide
+from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap.join import Member, _find, check_addresses, place_ranks, split_gpus
+from gridtf.bootstrap.launcher import HostMonitor, Launcher
+from gridtf.bootstrap.node import _write_down
 from gridtf.bootstrap.placement import place
-from gridtf.bootstrap.plan import TaskPlan, read_plan
-from gridtf.bootstrap.verdict import of_task
-from gridtf.bootstrap.warden import _write_down
+from gridtf.bootstrap.rendezvous import AttemptPlan, read_plan
+from gridtf.bootstrap.verdict import decide, of_task
 from gridtf.cli import main, show
 from gridtf.errors import GridtfError
 from gridtf.host import processes, procfs
@@ -73,7 +70,7 @@ def plan_anew(run: RunDir) -> None:
     spec = JobSpec.from_dict(json.loads(run.job.read_text())["spec"])
     tasks = place(Allocation((Host("n1", 3, cpus=3),)), spec)
     hosts = {"n1": "127.0.0.1"}
-    TaskPlan(run.attempt(1), NONCE, "7.n1", "local", spec, hosts, tasks, "/usr/bin/python3", Path("/")).write()
+    AttemptPlan(run.attempt(1), NONCE, "7.n1", "local", spec, hosts, tasks, "/usr/bin/python3", Path("/")).write()
     meeting = rendezvous.merge(tasks, {"n1": json.loads(run.attempt(1).host_record("n1").read_text())})
     rendezvous.publish(run.attempt(1), "7.n1", NONCE, meeting)
 
@@ -184,7 +181,7 @@ def agent_reads(run: RunDir) -> None:
 
 
 def environment_reads(run: RunDir) -> None:
-    sent.take(run.attempt(1), NONCE, {"PATH": "/bin"})
+    environment.read_environment(run.attempt(1), NONCE, {"PATH": "/bin"})
 
 
 def launcher_gathers(run: RunDir) -> None:
@@ -194,7 +191,7 @@ def launcher_gathers(run: RunDir) -> None:
 
 
 def launcher_watches(run: RunDir) -> None:
-    hosts, tasks = Hosts(run.attempt(1), NONCE, ["n1"], 30, [], time.sleep), plan_of(run).tasks
+    hosts, tasks = HostMonitor(run.attempt(1), NONCE, ["n1"], 30, [], time.sleep), plan_of(run).tasks
     hosts.listen()
     hosts._pause = lambda seconds: None
     hosts.read()
@@ -253,7 +250,7 @@ def rank_0_gathers(run: RunDir) -> None:
     if collector.poll():
         tasks, records = plan_of(run).tasks[:1], [collector.records["rank-0"]]
         check_addresses(records)
-        at_home(tasks, records, split_gpus(tasks, records, SPEC))
+        place_ranks(tasks, records, split_gpus(tasks, records, SPEC))
         rendezvous.merge_ranks(tasks, records)
 
 

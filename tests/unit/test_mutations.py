@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap import members
+from gridtf.bootstrap import join
 from gridtf.bootstrap.placement import place
 from gridtf.errors import GridtfError
 from gridtf.host import gpus
@@ -131,7 +131,7 @@ def _slurm(chosen: Chosen, folder: Path) -> None:
     spec = chosen.choice(SPECS)
     if "SLURM_JOB_ID" in environ:  # without one this is no job of Slurm's
         scheduler.identity(environ)
-    for look in (members.started_with, members.member_of):
+    for look in (join.started_with, join.member_of):
         with contextlib.suppress(GridtfError):
             look(environ)
     found = injob.allocation(environ, spec, lambda job: {"n001": 2})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.bootstrap.agentslog import advice, cause, telling
+from gridtf.bootstrap.verdict import advice, cause, telling
 
 # As srun 22.05 and its daemons print it.
 EXECVE = """\
@@ -21,7 +21,7 @@ NO_GRIDTF = [
     "srun: cluster configuration lacks support for cpu binding",
     "Traceback (most recent call last):",
     '  File "<string>", line 4, in <module>',
-    "ModuleNotFoundError: No module named 'gridtf.bootstrap.warden'",
+    "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'",
     "srun: error: n3: task 2: Exited with exit code 1",
 ]
 TWO_SPEAK = [
@@ -37,7 +37,7 @@ TWO_SPEAK = [
         (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
         (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
         (EXECVE, "n2", "", ""),
-        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.warden'", "gridtf has to lie"),
+        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf has to lie"),
         (TWO_SPEAK, "n2", "the launcher has not been heard of for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
         (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python that gridtf"),

@@ -15,8 +15,7 @@ from gridtf import contract
 from gridtf.bootstrap import rendezvous
 from gridtf.bootstrap.environment import command, placeholders, task_environment
 from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.plan import TaskPlan
-from gridtf.bootstrap.rendezvous import merge
+from gridtf.bootstrap.rendezvous import AttemptPlan, merge
 from gridtf.errors import SpecError
 from gridtf.jobspec.placeholders import NAMES, fill, misspelt
 from tests.support.plans import NONCE, hosts, job, records, task_plan
@@ -27,22 +26,22 @@ USUAL = {"PATH": "/usr/bin", "HOME": "/home/user"}
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> TaskPlan:
+def plan(tmp_path: Path) -> AttemptPlan:
     return task_plan(tmp_path / "run", hosts(2, 2, cpus=6), name="digits", tasks=TABLES)
 
 
-def named(plan: TaskPlan, name: str) -> PlacedTask:
+def named(plan: AttemptPlan, name: str) -> PlacedTask:
     return next(task for task in plan.tasks if task.name == name)
 
 
 def environment(
-    plan: TaskPlan, name: str, base: Mapping[str, str] = USUAL, gpus: tuple[str, ...] = ()
+    plan: AttemptPlan, name: str, base: Mapping[str, str] = USUAL, gpus: tuple[str, ...] = ()
 ) -> dict[str, str]:
     meeting = merge(plan.tasks, records(plan))
     return task_environment(base, plan, named(plan, name), meeting, gpus)
 
 
-def argv(plan: TaskPlan, name: str) -> list[str]:
+def argv(plan: AttemptPlan, name: str) -> list[str]:
     return command(
         plan, named(plan, name), merge(plan.tasks, records(plan)), Path("/site/gridtf"), Path("/run:1/python")
     )
@@ -51,7 +50,7 @@ def argv(plan: TaskPlan, name: str) -> list[str]:
 # --- the contract
 
 
-def test_the_whole_environment_of_a_worker(plan: TaskPlan) -> None:
+def test_the_whole_environment_of_a_worker(plan: AttemptPlan) -> None:
     run = plan.attempt.run.path
     env = environment(plan, "worker:0", gpus=("1",))
     assert json.loads(env.pop("TF_CONFIG")) == {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
@@ -83,19 +82,19 @@ def test_the_whole_environment_of_a_worker(plan: TaskPlan) -> None:
 
 
 @pytest.mark.parametrize("name", ["ps:0", "evaluator:0"])
-def test_tasks_that_ride_along_see_no_gpu_and_have_no_rank(plan: TaskPlan, name: str) -> None:
+def test_tasks_that_ride_along_see_no_gpu_and_have_no_rank(plan: AttemptPlan, name: str) -> None:
     env = environment(plan, name, {**USUAL, "CUDA_VISIBLE_DEVICES": "0,1", "RANK": "5", "LOCAL_RANK": "5"})
     assert env["CUDA_VISIBLE_DEVICES"] == ""
     assert not env.keys() & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     assert env["MASTER_ADDR"] == "h0"
 
 
-def test_the_evaluator_knows_itself_and_the_cluster_that_it_is_no_member_of(plan: TaskPlan) -> None:
+def test_the_evaluator_knows_itself_and_the_cluster_that_it_is_no_member_of(plan: AttemptPlan) -> None:
     config = json.loads(environment(plan, "evaluator:0")["TF_CONFIG"])
     assert config == {"cluster": {**CLUSTER, "evaluator": ["h0:20003"]}, "task": {"type": "evaluator", "index": 0}}
 
 
-def test_nothing_of_an_outer_job_stays(plan: TaskPlan) -> None:
+def test_nothing_of_an_outer_job_stays(plan: AttemptPlan) -> None:
     stale = {
         "TF_CONFIG": '{"task": {"type": "worker", "index": 99}}',
         "RANK": "7",
@@ -116,7 +115,7 @@ def test_nothing_of_an_outer_job_stays(plan: TaskPlan) -> None:
         assert environment(plan, name, {**USUAL, **stale}) == environment(plan, name)
 
 
-def test_the_task_reads_its_place_from_it(plan: TaskPlan) -> None:
+def test_the_task_reads_its_place_from_it(plan: AttemptPlan) -> None:
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, merge(plan.tasks, records(plan)))
     found = contract.task(environment(plan, "worker:1", gpus=("GPU-ab", "GPU-cd")))
     assert found == contract.Task(
@@ -186,7 +185,7 @@ def test_a_lost_worker_that_gridtf_serves_does_not_end_the_chief(tmp_path: Path)
 
 
 @pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy"])
-def test_tensorflow_asks_no_proxy_for_its_own_cluster(proxy: str, plan: TaskPlan) -> None:
+def test_tensorflow_asks_no_proxy_for_its_own_cluster(proxy: str, plan: AttemptPlan) -> None:
     base = {**USUAL, proxy: "http://proxy:3128"}
     assert environment(plan, "worker:0", base)["no_grpc_proxy"] == "h0,h1"
     assert environment(plan, "worker:0", {**base, "no_proxy": "site,h1"})["no_grpc_proxy"] == "site,h1,h0"
@@ -283,7 +282,7 @@ def test_placeholders_are_filled_in_in_the_users_variables_too(tmp_path: Path) -
     ]
 
 
-def test_every_placeholder_has_a_value(plan: TaskPlan) -> None:
+def test_every_placeholder_has_a_value(plan: AttemptPlan) -> None:
     values = placeholders(plan, plan.tasks[0], merge(plan.tasks, records(plan)))
     assert sorted(values) == sorted(NAMES)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap import heartbeat
-from gridtf.bootstrap.heartbeat import Heartbeat, Watch, interval, next_look
+from gridtf.bootstrap.heartbeat import Heartbeat, Watch, backoff, interval
 from gridtf.errors import RunDirError
 from gridtf.run import rundir
 from gridtf.run.rundir import cannot, read_record
@@ -170,6 +170,6 @@ def test_silence_with_an_excuse_begins_anew(clock: Clock) -> None:
 
 def test_looks_add_little_to_a_wait_and_spare_the_file_server() -> None:
     for waited in (0.0, 0.1, 1.0, 600.0):
-        assert next_look(waited) <= max(0.005, waited / 20)
-        assert next_look(waited) <= next_look(waited, 1024) == 0.25
-    assert 64 / next_look(0.0, 64) <= 1000
+        assert backoff(waited) <= max(0.005, waited / 20)
+        assert backoff(waited) <= backoff(waited, 1024) == 0.25
+    assert 64 / backoff(0.0, 64) <= 1000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.hosts import Hosts, look_again
+from gridtf.bootstrap.launcher import HostMonitor, poll_interval
 from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import HostLostError
 from gridtf.run.rundir import RunDir, write_record
@@ -54,20 +54,20 @@ def test_what_is_told_after_a_connection_was_killed_is_not_its_cause(
     def told(seconds: float) -> None:
         raise InterruptedError("told to end")
 
-    monkeypatch.setattr("gridtf.bootstrap.hosts.wait_for_signal", lambda seconds: signal.SIGUSR2)
+    monkeypatch.setattr("gridtf.host.processes.wait_for_signal", lambda seconds: signal.SIGUSR2)
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
-    hosts = Hosts(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], told)
+    hosts = HostMonitor(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], told)
     with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
         hosts.check()
 
 
 def test_the_file_server_is_spared() -> None:
-    assert look_again(1, 0) < look_again(1, 3600) < 1
-    assert look_again(16, 3600) < 1
+    assert poll_interval(1, 0) < poll_interval(1, 3600) < 1
+    assert poll_interval(16, 3600) < 1
     for hosts in (64, 1024, 4096):
-        assert hosts / look_again(hosts, 3600) <= 200
-        assert hosts / look_again(hosts, 0) <= 200
+        assert hosts / poll_interval(hosts, 3600) <= 200
+        assert hosts / poll_interval(hosts, 0) <= 200
 
 
 FAILS_EARLY = """
@@ -100,7 +100,7 @@ def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     attempt = run.new_attempt()
-    hosts = Hosts(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], time.sleep)
+    hosts = HostMonitor(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], time.sleep)
     hosts.listen()
     for host in hosts.names:
         write_record(attempt.host_state(host), {"nonce": "nonce", "host": host, "tasks": {}, "over": True, "beat": 7})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.members import Member, check_addresses, member_of, roster, split_gpus
+from gridtf.bootstrap.join import Member, assign_ranks, check_addresses, member_of, split_gpus
 from gridtf.errors import PlacementError, RendezvousError, UsageError
 from tests.support.plans import job
 
@@ -77,7 +77,7 @@ def test_ranks_that_cannot_be_are_refused(rank: str, size: str) -> None:
 
 
 def test_the_roster_is_in_rank_order() -> None:
-    tasks = roster(job(tasks={"master": {}, "ps": {"count": 2}, "evaluator": {}}, gpus_per_task=2), 6)
+    tasks = assign_ranks(job(tasks={"master": {}, "ps": {"count": 2}, "evaluator": {}}, gpus_per_task=2), 6)
     assert [(task.name, task.rank) for task in tasks] == [
         ("master:0", 0),
         ("worker:0", 1),
@@ -86,9 +86,9 @@ def test_the_roster_is_in_rank_order() -> None:
         ("ps:1", None),
         ("evaluator:0", None),
     ]
-    assert [task.name for task in roster(job(tasks={"chief": {}}), 1)] == ["chief:0"]
+    assert [task.name for task in assign_ranks(job(tasks={"chief": {}}), 1)] == ["chief:0"]
     with pytest.raises(PlacementError, match=r"is 1 \(1 chief\), the number of processes that join is 3"):
-        roster(job(tasks={"chief": {}, "worker": {"count": 0}}), 3)
+        assign_ranks(job(tasks={"chief": {}, "worker": {"count": 0}}), 3)
 
 
 def _seen(*processes: tuple[str, str]) -> list[dict[str, Any]]:
@@ -118,18 +118,18 @@ def _seen(*processes: tuple[str, str]) -> list[dict[str, Any]]:
 )
 def test_how_gpus_are_split(values: dict[str, Any], processes: list[tuple[str, str]], expected: list[str]) -> None:
     spec = job(**values)
-    shares = split_gpus(roster(spec, 4), _seen(*processes), spec)
+    shares = split_gpus(assign_ranks(spec, 4), _seen(*processes), spec)
     assert [",".join(gpus) for gpus in shares.values()] == expected
 
 
 def test_fewer_gpus_than_were_asked_for_is_an_error_with_the_numbers() -> None:
     spec = job(gpus_per_task=2)
     with pytest.raises(PlacementError, match="worker:1 on b needs 2 GPUs, but sees 1"):
-        split_gpus(roster(spec, 2), _seen(("a", "0,1"), ("b", "3")), spec)
+        split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1"), ("b", "3")), spec)
     with pytest.raises(PlacementError, match="worker:0 on a needs 1 GPU, but sees 0"):
-        split_gpus(roster(job(gpus_per_node=4), 1), _seen(("a", "")), job(gpus_per_node=4))
+        split_gpus(assign_ranks(job(gpus_per_node=4), 1), _seen(("a", "")), job(gpus_per_node=4))
     with pytest.raises(PlacementError, match="a: its processes all see the GPUs 0,1,2, too few"):
-        split_gpus(roster(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), spec)
+        split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), spec)
 
 
 def test_two_machines_of_one_name_are_told_apart() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.plan import TaskPlan, read_plan
+from gridtf.bootstrap.rendezvous import AttemptPlan, read_plan
 from gridtf.errors import RendezvousError
 from gridtf.run.rundir import RunDir, read_record
 from gridtf.schedulers.base import Allocation, Host
@@ -19,11 +19,11 @@ TABLES: dict[str, Any] = {"chief": {}, "ps": {"count": 2, "command": ["./ps"], "
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> TaskPlan:
+def plan(tmp_path: Path) -> AttemptPlan:
     return task_plan(tmp_path / "run", hosts(2, 2, cpus=4), tasks=TABLES, env={"B": "Ü"}, kill_grace=0.5)
 
 
-def test_a_plan_comes_back_as_it_was(plan: TaskPlan) -> None:
+def test_a_plan_comes_back_as_it_was(plan: AttemptPlan) -> None:
     plan.write()
     found = read_plan(plan.attempt.run, 1, NONCE)
     assert found is not None
@@ -34,7 +34,7 @@ def test_a_plan_comes_back_as_it_was(plan: TaskPlan) -> None:
     assert found.on("elsewhere") == []
 
 
-def test_it_is_a_file_that_a_person_can_read(plan: TaskPlan) -> None:
+def test_it_is_a_file_that_a_person_can_read(plan: AttemptPlan) -> None:
     plan.write()
     record = read_record(plan.attempt.plan) or {}
     assert record["job"] == {"id": "4711", "name": "train", "scheduler": "local"}
@@ -54,30 +54,30 @@ def test_it_is_a_file_that_a_person_can_read(plan: TaskPlan) -> None:
     assert plan.attempt.plan.read_text().count("\n") > 50
 
 
-def change(plan: TaskPlan, **changes: Any) -> None:
+def change(plan: AttemptPlan, **changes: Any) -> None:
     """Another plan in the place of this one."""
     plan.write()
     plan.attempt.plan.write_text(json.dumps({**(read_record(plan.attempt.plan) or {}), **changes}))
 
 
-def test_a_plan_is_for_its_owner_alone(plan: TaskPlan) -> None:
+def test_a_plan_is_for_its_owner_alone(plan: AttemptPlan) -> None:
     plan.write()
     assert stat.S_IMODE(plan.attempt.plan.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("nonce", ["stale", None])
-def test_another_attempts_plan_is_as_good_as_absent(plan: TaskPlan, nonce: str | None) -> None:
+def test_another_attempts_plan_is_as_good_as_absent(plan: AttemptPlan, nonce: str | None) -> None:
     change(plan, nonce=nonce, format=2)
     assert read_plan(plan.attempt.run, 1, NONCE) is None
 
 
-def test_the_plan_of_another_version_of_gridtf_is_told_as_such(plan: TaskPlan) -> None:
+def test_the_plan_of_another_version_of_gridtf_is_told_as_such(plan: AttemptPlan) -> None:
     change(plan, format=2)
     with pytest.raises(RendezvousError, match=r"the launcher's plan has format 2, the agent on \S+ reads 1"):
         read_plan(plan.attempt.run, 1, NONCE)
 
 
-def test_a_plan_that_is_not_there_or_half_written_is_waited_for(plan: TaskPlan, tmp_path: Path) -> None:
+def test_a_plan_that_is_not_there_or_half_written_is_waited_for(plan: AttemptPlan, tmp_path: Path) -> None:
     assert read_plan(plan.attempt.run, 1, NONCE) is None
     assert read_plan(plan.attempt.run, 2, NONCE) is None
     assert read_plan(RunDir(tmp_path / "nowhere"), 1, NONCE) is None

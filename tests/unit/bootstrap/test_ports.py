@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.ports import PortHolder
+from gridtf.bootstrap.rendezvous import PortHolder
 from gridtf.errors import GridtfError
 from tests.support.python import environment, python
 
@@ -94,7 +94,7 @@ def test_a_held_port_takes_no_connections_and_gives_them_all_to_who_listens() ->
 def test_five_hundred_reservations_are_distinct_over_two_holders_in_two_processes() -> None:
     """Also two holders of one user: each asks to share, and is never given what the other one has."""
     code = (
-        "import sys; from gridtf.bootstrap.ports import PortHolder\n"
+        "import sys; from gridtf.bootstrap.rendezvous import PortHolder\n"
         "holder = PortHolder(); print(*[holder.reserve() for _ in range(250)], flush=True); sys.stdin.read()\n"
     )
     with subprocess.Popen(python(code), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:

@@ -12,8 +12,7 @@ import pytest
 from gridtf import contract
 from gridtf.bootstrap import rendezvous
 from gridtf.bootstrap.environment import placeholders, task_environment
-from gridtf.bootstrap.plan import TaskPlan
-from gridtf.bootstrap.rendezvous import Collector, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.rendezvous import AttemptPlan, Collector, Rendezvous, host_port, merge, merge_ranks
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run.rundir import write_record
@@ -22,7 +21,7 @@ from tests.support.plans import NONCE, hosts, records, task, task_plan
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> TaskPlan:
+def plan(tmp_path: Path) -> AttemptPlan:
     """A chief, three workers, a ps and an evaluator on two hosts."""
     tables = {"chief": {}, "worker": {"count": 3}, "ps": {"count": 1}, "evaluator": {}}
     return task_plan(tmp_path / "run", hosts(2, 2), tasks=tables)
@@ -38,14 +37,14 @@ CLUSTER = {
 # --- gathering
 
 
-def test_the_records_of_all_hosts_make_one_cluster_in_index_order(plan: TaskPlan) -> None:
+def test_the_records_of_all_hosts_make_one_cluster_in_index_order(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan))
     assert meeting.cluster == CLUSTER
     assert "evaluator" not in meeting.cluster
     assert (meeting.master_addr, meeting.master_port) == ("h0", 30000)
 
 
-def test_missing_hosts_are_named_until_they_have_come(plan: TaskPlan) -> None:
+def test_missing_hosts_are_named_until_they_have_come(plan: AttemptPlan) -> None:
     collector = Collector(plan.attempt, NONCE, plan.hosts)
     found = records(plan)
     assert not collector.poll()
@@ -60,7 +59,7 @@ def test_missing_hosts_are_named_until_they_have_come(plan: TaskPlan) -> None:
 
 
 @pytest.mark.parametrize("stale", [{"nonce": "of an earlier attempt"}, {"nonce": None}, {}])
-def test_a_stale_host_record_is_as_good_as_absent(plan: TaskPlan, stale: dict[str, Any]) -> None:
+def test_a_stale_host_record_is_as_good_as_absent(plan: AttemptPlan, stale: dict[str, Any]) -> None:
     found = records(plan)
     write_record(plan.attempt.host_record("h0"), found["h0"])
     write_record(plan.attempt.host_record("h1"), {"ports": {"worker:2": 1}, "address": "elsewhere", **stale})
@@ -72,7 +71,7 @@ def test_a_stale_host_record_is_as_good_as_absent(plan: TaskPlan, stale: dict[st
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, -2])
-def test_a_half_written_host_record_is_waited_for(plan: TaskPlan, keep: int) -> None:
+def test_a_half_written_host_record_is_waited_for(plan: AttemptPlan, keep: int) -> None:
     found = records(plan)
     write_record(plan.attempt.host_record("h0"), found["h0"])
     path = plan.attempt.host_record("h1")
@@ -84,7 +83,7 @@ def test_a_half_written_host_record_is_waited_for(plan: TaskPlan, keep: int) -> 
     assert collector.poll()
 
 
-def test_other_files_in_the_folder_are_nobodys_records(plan: TaskPlan) -> None:
+def test_other_files_in_the_folder_are_nobodys_records(plan: AttemptPlan) -> None:
     for name in ("h1.error.json", ".h1.json.77.tmp", "h1", "h10.json"):
         write_record(plan.attempt.hosts / name, {**records(plan)["h1"]})
     collector = Collector(plan.attempt, NONCE, plan.hosts)
@@ -95,7 +94,7 @@ def test_other_files_in_the_folder_are_nobodys_records(plan: TaskPlan) -> None:
 # --- host:port
 
 
-def test_ipv6_addresses_get_brackets(plan: TaskPlan) -> None:
+def test_ipv6_addresses_get_brackets(plan: AttemptPlan) -> None:
     assert host_port("fe80::1", 5) == "[fe80::1]:5"
     assert host_port("10.0.0.1", 5) == "10.0.0.1:5"
     meeting = merge(plan.tasks, records(plan, address={"h1": "2001:db8::7"}))
@@ -105,7 +104,7 @@ def test_ipv6_addresses_get_brackets(plan: TaskPlan) -> None:
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536, 99999, None, "20004", 2.5])
-def test_an_impossible_port_is_refused_with_the_names(plan: TaskPlan, port: object) -> None:
+def test_an_impossible_port_is_refused_with_the_names(plan: AttemptPlan, port: object) -> None:
     """TensorFlow would take 99999 and serve on 34463."""
     found = records(plan)
     found["h1"]["ports"]["worker:1"] = port
@@ -116,7 +115,7 @@ def test_an_impossible_port_is_refused_with_the_names(plan: TaskPlan, port: obje
         merge(plan.tasks, found)
 
 
-def test_the_evaluator_is_in_its_own_tf_config_and_in_nobody_elses(plan: TaskPlan) -> None:
+def test_the_evaluator_is_in_its_own_tf_config_and_in_nobody_elses(plan: AttemptPlan) -> None:
     """Without an entry of its own TensorFlow's strategies do not find it, with one in theirs the others wait for it."""
     meeting = merge(plan.tasks, records(plan))
     assert (meeting.cluster, meeting.outside) == (CLUSTER, {"evaluator": ["h1:20006"]})
@@ -161,7 +160,7 @@ def test_ranks_that_publish_for_themselves() -> None:
 # --- the file
 
 
-def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: TaskPlan) -> None:
+def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: AttemptPlan) -> None:
     assert rendezvous.read(plan.attempt, NONCE) is None
     meeting = merge(plan.tasks, records(plan))
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting, gpus={"worker:0": ["1"]})
@@ -178,7 +177,7 @@ def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: TaskPlan) -> N
     }
 
 
-def test_a_stale_or_half_written_file_is_as_good_as_absent(plan: TaskPlan) -> None:
+def test_a_stale_or_half_written_file_is_as_good_as_absent(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan))
     rendezvous.publish(plan.attempt, plan.job_id, "of an earlier attempt", meeting)
     assert rendezvous.read(plan.attempt, NONCE) is None
@@ -202,14 +201,14 @@ def test_tf_config_is_what_tensorflow_reads() -> None:
 # --- large clusters
 
 
-def _large(folder: Path, count: int) -> tuple[TaskPlan, Rendezvous]:
+def _large(folder: Path, count: int) -> tuple[AttemptPlan, Rendezvous]:
     name = "node-with-a-rather-long-name.compute.example.org"
     room = Allocation(tuple(Host(f"{number:04}.{name}", 8) for number in range(count)))
     plan = task_plan(folder / "run", room)
     return plan, merge(plan.tasks, records(plan))
 
 
-def _environment(plan: TaskPlan, meeting: Rendezvous) -> dict[str, str]:
+def _environment(plan: AttemptPlan, meeting: Rendezvous) -> dict[str, str]:
     return task_environment({"TF_CONFIG": "stale"}, plan, plan.tasks[-1], meeting, ())
 
 

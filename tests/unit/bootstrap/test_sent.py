@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from gridtf.bootstrap import sent
+from gridtf.bootstrap import environment
 from gridtf.run.rundir import RunDir
 
 
@@ -31,7 +31,7 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
         "GRIDTF_LOCAL_GPUS": "7",
         "GRIDTF_LOCKS": "/locks",
     }
-    assert sent.merge(own, job) == {
+    assert environment.merge_environment(own, job) == {
         "HOSTNAME": "n2",
         "TMPDIR": "/tmp/n2",
         "CUDA_VISIBLE_DEVICES": "1",
@@ -45,16 +45,16 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
 
 
 def test_gpus_of_the_first_host_are_not_those_of_others() -> None:
-    assert sent.merge({}, {"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0"}) == {}
+    assert environment.merge_environment({}, {"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0"}) == {}
 
 
 def test_it_goes_through_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).new_attempt()
     environ = {"TMPDIR": "/tmp/n2"}
-    assert not sent.take(attempt, "nonce", environ)
-    sent.leave(attempt, "nonce", {"TOKEN": "secret", "TMPDIR": "/tmp/n1"})
+    assert not environment.read_environment(attempt, "nonce", environ)
+    environment.write_environment(attempt, "nonce", {"TOKEN": "secret", "TMPDIR": "/tmp/n1"})
     assert stat.S_IMODE(attempt.environment.stat().st_mode) == 0o600
-    assert not sent.take(attempt, "of another attempt", environ)
+    assert not environment.read_environment(attempt, "of another attempt", environ)
     assert environ == {"TMPDIR": "/tmp/n2"}
-    assert sent.take(attempt, "nonce", environ)
+    assert environment.read_environment(attempt, "nonce", environ)
     assert environ == {"TMPDIR": "/tmp/n2", "TOKEN": "secret"}

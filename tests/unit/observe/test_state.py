@@ -287,7 +287,7 @@ def test_as_long_as_their_job_goes_on_it_may_yet_be_known_how_tasks_that_joined_
     assert (seen.state, seen.over) == (RUNNING, False)
     unanswered = joined("ENDED", "ENDED", queue=JobStatus(UNKNOWN, "the controller does not answer"))
     assert (unanswered.state, unanswered.over) == (UNKNOWN, False)
-    for ends, age in ((("ENDED", "ENDED"), 1), (("RUNNING", "ENDED"), 600)):  # a keeper may die with its job
+    for ends, age in ((("ENDED", "ENDED"), 1), (("RUNNING", "ENDED"), 600)):  # a port holder may die with its job
         forgotten = joined(*ends, age=age, queue=GONE)
         assert (forgotten.state, forgotten.over, forgotten.exit_code) == (UNKNOWN, True, None)
     assert joined("RUNNING", "ENDED", queue=GONE).state == RUNNING

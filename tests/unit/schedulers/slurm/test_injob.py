@@ -20,7 +20,7 @@ from tests.support.rendering import plan
 CALL = AgentCall(
     ("/runs/a", "1"),
     lambda words: 0,
-    ("python", "-c", "code", "warden"),
+    ("python", "-c", "code", "supervisor"),
     Path("/runs/a/agents.log"),
     lambda environ: None,
 )
