@@ -14,13 +14,17 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from gridtf.errors import RunDirError
 from gridtf.files import user_name
 from gridtf.run import recordtypes
+from gridtf.run.recordtypes import Kind
 
-Record = dict[str, Any]
+TYPE_CHECKING = False  # typing would take longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+Record = dict[str, "Any"]
 RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
 JOINED = "join-"  # begins the name of the folder in which tasks that join by themselves meet
 OPENED = "opened.json"  # in that folder: which attempt rank 0 has opened there, and of which job
@@ -345,7 +349,7 @@ def _file_of_ours(folder: Path) -> os.stat_result | None:
 
 
 def read_record(
-    path: Path, kind: Any = Record, *, nonce: str | None = None, listed: bool = False, own: bool = False
+    path: Path, kind: Kind = recordtypes.Record, *, nonce: str | None = None, listed: bool = False, own: bool = False
 ) -> Record | None:
     """One JSON object; None when it is not there or not (yet) readable as one.
 
@@ -356,7 +360,7 @@ def read_record(
     return parsed(text, kind, path, nonce) if text else None
 
 
-def parsed(text: str, kind: Any, path: Path, nonce: str | None = None) -> Record | None:
+def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Record | None:
     """As read_record, of the text that was read from this path."""
     try:
         record = json.loads(text)
@@ -367,7 +371,7 @@ def parsed(text: str, kind: Any, path: Path, nonce: str | None = None) -> Record
     return need_kind(record, kind, path)
 
 
-def need_kind(record: Record, kind: Any, path: Path) -> Record:
+def need_kind(record: Record, kind: Kind, path: Path) -> Record:
     """The record, which was read from this path. Raises RunDirError when it is of another type."""
     if wrong := recordtypes.check(kind)(record):
         hint = "was it written by hand, or by another version of gridtf?"
@@ -375,7 +379,7 @@ def need_kind(record: Record, kind: Any, path: Path) -> Record:
     return record
 
 
-def read_private(path: Path, kind: Any = Record) -> Record | None:
+def read_private(path: Path, kind: Kind = recordtypes.Record) -> Record | None:
     """As read_record, for what may be only its owner's to read; to others it is as good as absent."""
     readable = path.name in names(path.parent) and os.access(path, os.R_OK)
     return read_record(path, kind, listed=True) if readable else None
