@@ -82,9 +82,20 @@ def _run(words: list[str]) -> int:
 
         output.write(f"gridtf {__version__}\n")
         return 0
+    if words[0] == "list" and {*words[1:]} <= {"--all", "--json"}:  # half of its time would go into the parser
+        from gridtf.cli.status import list_jobs
+
+        return list_jobs(everything="--all" in words, as_json="--json" in words)
     from gridtf.cli.common import run_command
 
     return run_command(words[0], words[1:])
+
+
+def heed_children() -> None:
+    """Undo an inherited SIGCHLD = ignore, with which no exit code of squeue, sbatch or qsub could be read."""
+    import signal
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _take_debug(words: list[str]) -> bool:

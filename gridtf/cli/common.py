@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gridtf.cli import COMMANDS, output
+from gridtf.cli import COMMANDS, heed_children, output
 from gridtf.errors import UsageError, nearest
 from gridtf.jobspec.options import Parser, split_command
 
@@ -56,7 +55,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
     if after is not None and not hasattr(arguments, "given"):
         raise UsageError(f"gridtf {name} takes no command", hint=f"see `gridtf {name} --help`")
     arguments.command = after
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it is not told how sbatch or qsub has ended
+    heed_children()
     return command.run(arguments)
 
 

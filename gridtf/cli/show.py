@@ -32,8 +32,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
     """One line a job, and with why one more for each that has not succeeded."""
-    if not views:
-        return "no jobs yet"
     views = _shown(views)
     rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
     for view in views:

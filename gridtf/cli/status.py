@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from argparse import Namespace
-from typing import Any
 
-from gridtf.cli import output
-from gridtf.cli.common import add_job, find_job, new_parser
-from gridtf.errors import NotFoundError
-from gridtf.jobspec.options import Parser
+from gridtf.cli import heed_children, output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from gridtf.jobspec.options import Parser
 
 _NEWEST = 20  # jobs that are listed without --all
 
 
 def parser_list(**more: Any) -> Parser:
+    from gridtf.cli.common import new_parser
+
     made = new_parser("list", "[options]", ("", "--all --json"), **more)
     made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -24,17 +28,38 @@ def parser_list(**more: Any) -> Parser:
 
 
 def run_list(arguments: Namespace) -> int:
-    from gridtf.cli import show
-    from gridtf.observe import jobs
+    return list_jobs(everything=arguments.all, as_json=arguments.json)
+
+
+def list_jobs(*, everything: bool, as_json: bool) -> int:
+    """Print a user's jobs, newest first.
+
+    Args:
+        everything: All of them, not only the newest 20.
+        as_json: As JSON instead of a table.
+
+    Returns:
+        The exit code.
+    """
     from gridtf.run import registry
 
-    found = registry.runs(os.environ)
-    views = jobs.views(list(found if arguments.all else itertools.islice(found, _NEWEST)))
-    output.write(f"{show.as_json(views) if arguments.json else show.job_table(views)}\n")
+    runs = registry.runs(os.environ)
+    found = list(runs if everything else itertools.islice(runs, _NEWEST))
+    if not found:  # the rest takes some time to load
+        output.write("[]\n" if as_json else "no jobs yet\n")
+        return 0
+    from gridtf.cli import show
+    from gridtf.observe import jobs
+
+    heed_children()
+    views = jobs.views(found)
+    output.write(f"{show.as_json(views) if as_json else show.job_table(views)}\n")
     return 0
 
 
 def parser_status(**more: Any) -> Parser:
+    from gridtf.cli.common import add_job, new_parser
+
     made = new_parser("status", "JOB [options]", ("digits", "4711 --json"), **more)
     add_job(made)
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -43,6 +68,8 @@ def parser_status(**more: Any) -> Parser:
 
 def run_status(arguments: Namespace) -> int:
     from gridtf.cli import show
+    from gridtf.cli.common import find_job
+    from gridtf.errors import NotFoundError
     from gridtf.observe import jobs
     from gridtf.run import registry
 

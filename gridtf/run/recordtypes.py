@@ -35,8 +35,6 @@ _FAR = 1e11  # seconds since the epoch, or of some length: no calendar goes much
 # A task's states. A job has more of them (gridtf.schedulers), but not STOPPED: ended by gridtf.
 PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
 
-Record = {str: object}
-
 # --- of a job -----------------------------------------------------------------------------------------------------
 
 # what of a specification is used without a JobSpec being made of it

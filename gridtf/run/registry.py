@@ -12,31 +12,36 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gridtf import __version__
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
 from gridtf.files import user_name
-from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, is_ours, names, owner, read_private, write_record
 from gridtf.text import some
 
+TYPE_CHECKING = False  # typing and dataclasses would take longer to import than all of this
 if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 
 
-@dataclass(frozen=True)
 class Entry:
-    """One run in the index."""
+    """One run in the index.
 
-    scheduler: str
-    job_id: str
-    name: str
-    link: Path
+    Attributes:
+        scheduler: The scheduler's name.
+        job_id: The scheduler's id of the job, as far as a file name can hold it.
+        name: The job's name.
+        link: The symbolic link to the run directory.
+    """
+
+    def __init__(self, scheduler: str, job_id: str, name: str, link: Path) -> None:
+        self.scheduler = scheduler
+        self.job_id = job_id
+        self.name = name
+        self.link = link
 
     @property
     def target(self) -> Path | None:
@@ -166,6 +171,8 @@ def need_same(run: RunDir) -> None:
     if not is_ours(run.path):
         what = f"belongs to user {owner(run.path)}"
     else:
+        from gridtf.run import recordtypes
+
         told = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
         if _word(str(told)) == _word(job_id):
             return

@@ -17,14 +17,15 @@ from pathlib import Path
 
 from gridtf.errors import RunDirError
 from gridtf.files import user_name
-from gridtf.run import recordtypes
-from gridtf.run.recordtypes import Kind
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
+    from gridtf.run.recordtypes import Kind
+
 Record = dict[str, "Any"]
+ANY = {str: object}  # the kind of any record
 RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
 JOINED = "join-"  # begins the name of the folder in which tasks that join by themselves meet
 OPENED = "opened.json"  # in that folder: which attempt rank 0 has opened there, and of which job
@@ -349,7 +350,7 @@ def _file_of_ours(folder: Path) -> os.stat_result | None:
 
 
 def read_record(
-    path: Path, kind: Kind = recordtypes.Record, *, nonce: str | None = None, listed: bool = False, own: bool = False
+    path: Path, kind: Kind = ANY, *, nonce: str | None = None, listed: bool = False, own: bool = False
 ) -> Record | None:
     """One JSON object; None when it is not there or not (yet) readable as one.
 
@@ -373,13 +374,15 @@ def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Recor
 
 def need_kind(record: Record, kind: Kind, path: Path) -> Record:
     """The record, which was read from this path. Raises RunDirError when it is of another type."""
-    if wrong := recordtypes.check(kind)(record):
+    from gridtf.run.recordtypes import check  # not part of `gridtf list` where there are no jobs
+
+    if wrong := check(kind)(record):
         hint = "was it written by hand, or by another version of gridtf?"
         raise RunDirError(f"{path} is damaged: {wrong}", hint=hint)
     return record
 
 
-def read_private(path: Path, kind: Kind = recordtypes.Record) -> Record | None:
+def read_private(path: Path, kind: Kind = ANY) -> Record | None:
     """As read_record, for what may be only its owner's to read; to others it is as good as absent."""
     readable = path.name in names(path.parent) and os.access(path, os.R_OK)
     return read_record(path, kind, listed=True) if readable else None
