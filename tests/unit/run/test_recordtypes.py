@@ -94,4 +94,4 @@ def test_every_record_that_gridtf_reads_has_a_type() -> None:
     ]
     assert len(calls) > 15
     # the plan's type is checked after its format, and read_private hands its own on
-    assert {name for name, _, count in calls if count < 2} == {"plan.py"}
+    assert {name for name, _, count in calls if count < 2} == {"rendezvous.py"}
