@@ -12,6 +12,7 @@ from gridtf import schedulers
 from tests.support.beds import beds_of
 from tests.support.fixtures import launch, program
 from tests.support.scheduler import FakeScheduler
+from tests.support.topics import TOPICS, topics_of
 
 __all__ = ["launch", "program"]
 
@@ -34,9 +35,18 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("TMPDIR", str(home / "tmp"))  # TensorFlow that is killed leaves files there
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist looks at its marks
+def pytest_configure(config: pytest.Config) -> None:
+    for topic, about in TOPICS.items():
+        config.addinivalue_line("markers", f"{topic}: {about} (scripts/test {topic})")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest looks at topics, and pytest-xdist at groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Where tests run side by side, those that use the same test bed stay together, and so do those of a file."""
+    """Mark each test with its topics. Where tests run side by side, those that use the same test bed stay together, and
+    so do those of a file."""
+    for item in items:
+        for topic in topics_of(item):
+            item.add_marker(topic)
     if config.pluginmanager.has_plugin("xdist"):
         for item in items:
             beds = beds_of(item)

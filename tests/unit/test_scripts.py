@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.support.topics import TOPICS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -175,7 +178,25 @@ def test_too_little_room(checkout: Path, tmp_path: Path) -> None:
     assert "1 MiB free" in done.stderr
 
 
-def test_scripts_test_checks_then_hands_over_to_pytest(checkout: Path) -> None:
+_PARALLEL = "--numprocesses 3 --dist loadgroup --no-loadscope-reorder"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pytest_arguments"),
+    [
+        ([], f"--durations 10 {_PARALLEL}"),
+        (["--quick"], f"-m not tensorflow --durations 10 {_PARALLEL}"),
+        (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
+        (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
+        (["fast"], f"-m fast --durations 10 {_PARALLEL}"),
+        (["slurm", "sge", "--quick"], f"-m (slurm or sge) and not tensorflow --durations 10 {_PARALLEL}"),
+        (["local", "-k", "sge"], "-m local --durations 10 -k sge"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_scripts_test_checks_then_hands_over_to_pytest(
+    checkout: Path, arguments: list[str], pytest_arguments: str
+) -> None:
     """With an environment whose programs only tell how they were called."""
     programs = checkout / ".venv-test" / "bin"
     programs.mkdir(parents=True)
@@ -187,16 +208,23 @@ def test_scripts_test_checks_then_hands_over_to_pytest(checkout: Path) -> None:
         (programs / name).chmod(0o755)
     stamp = 'source "$0"; fingerprint "$root/.venv-test" test >"$root/.venv-test.made-from"'
     subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
-    command = [str(checkout / "scripts" / "test"), "--quick", "tests/unit", "-k", "a b"]
+    command = [str(checkout / "scripts" / "test"), *arguments]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if not line.startswith("==>")] == [
         "ruff: check --output-format concise .",
         "ruff: format --check .",
         "python: -m mypy",
-        "python: -m pytest -m not tensorflow tests/unit -k a b",
+        f"python: -m pytest {pytest_arguments}",
     ]
     assert done.returncode == 5
+
+
+def test_scripts_test_knows_the_topics() -> None:
+    script = (ROOT / "scripts" / "test").read_text(encoding="utf-8")
+    assert f"{' | '.join(sorted(TOPICS))})" in script
+    head = script.partition("\nset ")[0]
+    assert [topic for topic in TOPICS if not re.search(rf"\b{topic}\b", head)] == []
 
 
 # a plain pytest has no pytest-xdist, scripts/test has

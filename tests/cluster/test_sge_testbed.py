@@ -1,4 +1,4 @@
-"""scripts/testbed sge: what it promises, on a real Grid Engine; what holds for all schedulers: test_testbed.py."""
+"""scripts/testbed sge: what it promises, on a real cluster. What holds for all schedulers: test_slurm_testbed.py."""
 
 from __future__ import annotations
 

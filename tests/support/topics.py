@@ -1,0 +1,33 @@
+"""Which topics of scripts/test a test belongs to. Each topic is a marker as well: ``pytest -m sge``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+import pytest
+
+from tests.support.beds import beds_of
+
+TOPICS = {
+    "fast": "unit tests that start no TensorFlow",
+    "local": "real jobs of the local scheduler",
+    "slurm": "Slurm: unit tests and a real cluster",
+    "sge": "Grid Engine: unit tests and a real cluster",
+}
+
+
+def topics_of(item: pytest.Item) -> set[str]:
+    """By the folder it lies in, and by what its path and its beds name: test_sge_jobs.py, laggy_sge."""
+    path = item.path.relative_to(item.config.rootpath)
+    return topics(path, beds_of(item), tensorflow=item.get_closest_marker("tensorflow") is not None)
+
+
+def topics(path: PurePath, beds: list[str], *, tensorflow: bool = False) -> set[str]:
+    folder = path.parts[1]  # tests/FOLDER/…
+    found = set(re.findall("[a-z]+", " ".join([*path.parts[1:], *beds]))) & {"local", "slurm", "sge"}
+    if folder == "unit":
+        found.add("local" if tensorflow else "fast")
+    elif folder == "faults":
+        found.add("local")
+    return found
