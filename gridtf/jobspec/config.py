@@ -27,7 +27,7 @@ from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec import options
 from gridtf.jobspec.options import ALIASES, Key, Option, Parser, add_job_options, split_command
-from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, told
+from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain
 
@@ -287,7 +287,7 @@ def _check_key(key: Key, value: object) -> None:
             raise SpecError(".".join(key[: depth + 1]), what, hint=hint)
     table_wanted = key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
     if table_wanted and value != {}:
-        raise SpecError(dotted, f"{told(value)} is not a table", hint=f"write [{dotted}] on a line of its own")
+        raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write [{dotted}] on a line of its own")
     if key == _COMMAND and value == ():
         raise SpecError(dotted, "an empty list is nothing to run")
 

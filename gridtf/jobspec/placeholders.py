@@ -1,4 +1,4 @@
-"""The placeholders of commands and variables, such as {task_index}: which there are, and filling them in. Pure."""
+"""Placeholders in commands and variables, such as {task_index}. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from gridtf.jobspec.tasktypes import TASK_TYPES
 
-# The ranks are empty for a task that does not train, {TYPE_hosts} is so for a type that the job does not have.
+# Ranks are empty for a task that does not train, {TYPE_hosts} for a type that the job does not have.
 NAMES = (
     *(f"{name}_hosts" for name in TASK_TYPES),
     "task_type",
@@ -23,18 +23,26 @@ NAMES = (
     "job_id",
 )
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
-_NEAR = 0.8  # task_id is for task_index, as difflib counts; run_id is somebody's own
+_NEAR = 0.8  # by difflib: task_id is close enough to task_index, run_id is the user's own
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace ``{name}`` by its value; other braces stay as they are, since programs have their own."""
+    """Replace placeholders by their values.
+
+    Args:
+        text: A word of a command, or a variable's value.
+        values: Placeholder -> text. Other braces stay as they are: programs have their own.
+    """
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def misspelt(text: str) -> Iterator[tuple[str, str]]:
-    """(name, the one that is probably meant) for each ``{name}`` that is none, but almost is.
+    """Find what looks like a misspelt placeholder.
 
-    Others are the program's own, as in ``awk '{print}'``; all placeholders that can be mistaken have an underscore.
+    All placeholders that can be mistaken have an underscore; other braces, as in ``awk '{print}'``, are the program's.
+
+    Returns:
+        (name as written, the placeholder that is probably meant) pairs.
     """
     joined = {name.replace("_", ""): name for name in NAMES if "_" in name}
     for name in _PLACEHOLDER.findall(text):

@@ -1,4 +1,4 @@
-"""What can be known to fail before anything is submitted, from what is here; runs and imports nothing of the user's."""
+"""Finds, before anything is submitted, files and functions that are missing; runs and imports no code of the user's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ _COMPLAINT = re.compile(r"^.*?: line \d+: (?:warning: )?(.*)", re.MULTILINE)
 
 
 def check(spec: JobSpec) -> None:
-    """Raises SpecError for a folder, a template or an entry function that is not there, and for set-up lines that bash
-    cannot parse. spec.chdir must be absolute."""
+    """Check what a job needs on this host.
+
+    Args:
+        spec: Its ``chdir`` must be absolute.
+
+    Raises:
+        SpecError: For a folder, a template or an entry function that does not exist, and for set-up lines that bash
+            cannot parse.
+    """
     if spec.chdir and not _sees("chdir", Path.is_dir, Path(spec.chdir)):
         raise SpecError("chdir", f"there is no folder {spec.chdir}")
     if spec.template and not _sees("template", Path.is_file, Path(spec.template)):
@@ -39,18 +46,18 @@ def _sees(key: str, test: Callable[[Path], bool], path: Path) -> bool:
 
 
 def _check_setup(text: str) -> None:
-    """Let bash read the lines without running them: what is left open would swallow the script below them."""
+    """Let bash parse the lines without running them: an open quote would swallow the script below them."""
     import os
     import shutil
     import subprocess
 
-    if re.search(r"(?<!\\)(\\\\)*\\\n\Z", text):  # which bash reads without a word
+    if re.search(r"(?<!\\)(\\\\)*\\\n\Z", text):  # bash -n accepts it
         raise SpecError("setup", "the last line ends in a backslash: the script's next line would be part of it")
     bash = shutil.which("bash")
-    if bash is None:  # which says nothing about the hosts of the job
+    if bash is None:  # the hosts of the job may have one
         return
     try:
-        said = subprocess.run(
+        complaints = subprocess.run(
             [bash, "-O", "extglob", "-n"],  # set-up lines may turn extended patterns on before they use them
             input=text.encode(errors="surrogateescape"),
             capture_output=True,
@@ -61,10 +68,10 @@ def _check_setup(text: str) -> None:
         ).stderr.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return
-    lines = _COMPLAINT.findall(said)
+    lines = _COMPLAINT.findall(complaints)
     if lines:
-        hint = "what bash reads only with options or aliases of yours can stand in a file that is sourced"
-        raise SpecError("setup", f"bash cannot read this: {lines[0]}", why=" ".join(lines[1:]), hint=hint)
+        hint = "lines that need shell options or aliases of your own can go into a file that a set-up line sources"
+        raise SpecError("setup", f"bash cannot parse this: {lines[0]}", why=" ".join(lines[1:]), hint=hint)
 
 
 def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
@@ -73,10 +80,10 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     files = (base.with_suffix(".py"), base / "__init__.py")
     path = next((path for path in files if _sees("entry", Path.is_file, path)), None)
     if path is None:
-        # another Python, set-up lines or PYTHONPATH may bring it: only the job can tell
+        # with another Python, set-up lines or PYTHONPATH the module may exist in the job only
         if not (spec.python or spec.setup or "PYTHONPATH" in spec.env or _installed(module)):
             known = sorted(file.stem for file in folder.glob("*.py"))
-            hint = nearest(module, known) or "the module must lie in the working folder (--chdir) or be installed"
+            hint = nearest(module, known) or "the module must be in the working folder (--chdir) or be installed"
             raise SpecError("entry", f"there is no module {module} in {folder}", hint=hint)
         return
     defined = _names(path)
@@ -97,8 +104,7 @@ def _installed(module: str) -> bool:
 def _names(path: Path) -> dict[str, bool] | None:
     """Top-level name -> whether it is a function; None when that cannot be known (``import *``).
 
-    Raises SpecError for a file that is no Python.
-    """
+    Raises SpecError for a file that is not Python."""
     import ast
 
     try:

@@ -20,14 +20,18 @@ Strings = tuple[str, ...] | list[str]
 class TaskSpec:
     """One task type's table in the job file (``[tasks.worker]``).
 
-    count: how many tasks; None for workers: as many as the allocation has room for.
-    gpus: GPUs a task; None: the job's gpus_per_task where the type takes GPUs at all.
-    cpus: CPUs a task; None: the job's cpus_per_task. mem: memory a task, in MiB or as text ("8G"); None: the job's
-    mem_per_task.
-    partition: for a ps or an evaluator, where its tasks are to run when not on the hosts of the job's own partition.
-    in_cluster: whether TensorFlow's cluster holds its tasks; None: as usual for the type. A type that is left out is in
-    nobody's TF_CONFIG but its own: a client without a server (chief), or helpers such as tf.data service (ps).
-    command: its own command instead of the job's. env: more environment variables, for this type alone.
+    Attributes:
+        count: Number of tasks. None: for workers as many as the allocation has room for; for another type that has a
+            table one, else none.
+        gpus: GPUs per task. None: the job's ``gpus_per_task`` for a type that trains, else 0.
+        cpus: CPUs per task. None: the job's ``cpus_per_task``.
+        mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
+        partition: For a ps or an evaluator: the partition its tasks run on (Slurm only). None: the job's.
+        in_cluster: Whether its tasks are members of TensorFlow's cluster. None: the type's default (all but the
+            evaluator are). Tasks that are left out have a port, but appear in no TF_CONFIG except their own type's: a
+            client without a server (chief), or helpers such as those of the tf.data service (ps).
+        command: What its tasks run, as a list of words. None: the job's ``command``.
+        env: Environment variables for this type, added to the job's ``env``.
     """
 
     count: int | None = None
@@ -48,12 +52,47 @@ class TaskSpec:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job, validated when it is made. Field names are the job file's keys and, with dashes, the flags.
+    """A job as the user asks for it, validated when it is made.
 
-    time: the walltime, in minutes or as text ("2:00:00", "90m"). mem, mem_per_task: in MiB or as text ("16G").
-    kill_grace, start_timeout, heartbeat_timeout, evaluator_wait, leader_wait: in seconds.
+    Field names are the job file's keys and, with dashes, the flags. None always means "not given".
 
-    Raises SpecError, which names the field, when a value cannot be.
+    Attributes:
+        command: What every task runs, as a list of words; placeholders such as ``{task_index}`` are filled in.
+        entry: The training loop as a function, ``module:function``, instead of ``command``.
+        name: Job name; up to 63 letters, digits and ``_ . + = -``. None: made from what the job runs.
+        scheduler: Name of the scheduler, such as "slurm". None: the one found on this machine, else "local".
+        tasks: Task type -> TaskSpec.
+        serve: Task types ("ps", "worker") for which gridtf runs a plain TensorFlow server instead of the command.
+        success_policy: Whose exit code 0 completes the job: "all" tasks that train, or the "chief" alone.
+        nodes: Number of hosts, or a range such as "2-4". None: as many as the tasks need.
+        gpus_per_node: GPUs per host. None: what the tasks of a host need.
+        tasks_per_node: Training tasks per host. None: one for each ``gpus_per_task`` GPUs of a host.
+        gpus_per_task: GPUs per training task. None: 1 where hosts have GPUs, else 0.
+        cpus_per_task: CPUs per task. None: the scheduler's default.
+        mem_per_task: Memory per task, in MiB or as text such as "8G". Excludes ``mem``.
+        mem: Memory per host, in MiB or as text such as "16G". Excludes ``mem_per_task``.
+        time: Walltime, in minutes or as text such as "2:00:00", "90m" or "1-12". None: the site's default.
+        partition: Slurm's partition, Grid Engine's queue. None: the site's default.
+        account: Slurm's account, Grid Engine's project. None: the user's default.
+        pe: Grid Engine's parallel environment.
+        slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
+        gpu_resource: The site's name of its GPU resource.
+        native: Options passed to the scheduler unchanged, one each, such as "--qos=long".
+        env: Environment variables of all tasks.
+        setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
+        python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``.
+        chdir: Working folder of the tasks. None: the current one.
+        template: Path of the user's own template of the job script.
+        run_dir: Path of the run directory, which must not exist yet. None: a new one in ``run_root``.
+        run_root: Folder in which run directories are made. None: ``gridtf-runs`` in the working folder.
+        kill_grace: Seconds between TERM and KILL.
+        start_timeout: Seconds to wait for all hosts and tasks to start.
+        heartbeat_timeout: Seconds of silence after which a host counts as lost.
+        evaluator_wait: Seconds that an evaluator may go on after the training has ended.
+        leader_wait: Seconds that the other tasks may go on after the leader has ended well.
+
+    Raises:
+        SpecError: For a value that cannot be; its ``key`` names the field.
     """
 
     command: Strings = ()
@@ -94,37 +133,37 @@ class JobSpec:
         for name in ("command", "serve", "native", "setup"):
             value = getattr(self, name)
             if isinstance(value, str):  # a str is a sequence too, of the wrong things
-                raise SpecError(name, "a list of strings is wanted, not one string")
+                raise SpecError(name, "expected a list of strings, not one string")
             if not isinstance(value, Sequence):
-                raise SpecError(name, f"a list of strings is wanted, not {told(value)}")
+                raise SpecError(name, f"expected a list of strings, not {spell(value)}")
             object.__setattr__(self, name, tuple(value))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):
-            raise SpecError("tasks", f"a table is wanted, not {told(tasks)}", hint=_table("ps"))
+            raise SpecError("tasks", f"expected a table, not {spell(tasks)}", hint=_table("ps"))
         for name, table in tasks.items():
             if not isinstance(table, TaskSpec):
-                raise SpecError(f"tasks.{name}", f"a TaskSpec is wanted, not {told(table)}", hint=_table(name))
+                raise SpecError(f"tasks.{name}", f"expected a TaskSpec, not {spell(table)}", hint=_table(name))
         _keep(self, "env", "tasks")
         validate(self)
 
     @property
     def walltime(self) -> int | None:
-        """The walltime in seconds."""
+        """The walltime in seconds; None when not given."""
         return None if self.time is None else parse_walltime(self.time)
 
     @property
     def node_range(self) -> tuple[int, int] | None:
-        """(fewest, most) hosts."""
+        """(fewest, most) hosts; None when not given."""
         return None if self.nodes is None else parse_nodes(self.nodes)
 
     @property
     def mem_mib(self) -> int | None:
-        """Memory a host, in MiB (as Slurm's --mem)."""
+        """Memory per host in MiB (as Slurm's --mem); None when not given."""
         return None if self.mem is None else parse_memory(self.mem)
 
     @property
     def title(self) -> str:
-        """The job's name, or one made from what it runs."""
+        """The name of the job: the user's, or one made from what it runs."""
         if self.name:
             return self.name
         if self.entry:
@@ -137,49 +176,53 @@ class JobSpec:
         return re.sub(r"[^A-Za-z0-9_.+=-]", "-", word).lstrip(".+=-")[:63] or "gridtf"
 
     def task(self, task_type: str) -> TaskSpec:
-        """The table of one task type; an empty one where the user said nothing."""
+        """The table of one task type; an empty one when the user gave none."""
         return self.tasks.get(task_type, TaskSpec())
 
     def count(self, task_type: str) -> int | None:
-        """How many tasks of this type; None: as many workers as there is room for."""
-        asked = self.tasks.get(task_type)
-        if asked is not None and asked.count is not None:
-            return asked.count
+        """Number of tasks of this type; None: as many workers as there is room for."""
+        table = self.tasks.get(task_type)
+        if table is not None and table.count is not None:
+            return table.count
         if task_type == "worker":
             return None
-        return 0 if asked is None else 1
+        return 0 if table is None else 1
 
     def in_cluster(self, task_type: str) -> bool:
         """Whether tasks of this type are members of TensorFlow's cluster."""
-        said = self.task(task_type).in_cluster
-        return TASK_TYPES[task_type].in_cluster if said is None else said
+        own = self.task(task_type).in_cluster
+        return TASK_TYPES[task_type].in_cluster if own is None else own
 
     def serves(self, task_type: str) -> bool:
-        """Whether gridtf serves tasks of this type itself: as asked, and the ps of every entry job."""
+        """Whether gridtf serves tasks of this type itself: those in ``serve``, and the ps of every entry job."""
         if task_type in self.serve:
             return True
         own = self.task(task_type).command is not None
         return task_type == "ps" and bool(self.entry) and not own and self.in_cluster(task_type)
 
     def to_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, as plain values: for JSON and for the job script."""
+        """The fields that differ from their defaults, as plain values: for JSON and for the job script."""
         return _plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> JobSpec:
-        """The inverse of to_dict. Raises SpecError for keys and values that cannot be."""
+        """The inverse of to_dict.
+
+        Raises:
+            SpecError: For an unknown key or a value that cannot be.
+        """
         values = dict(data)
         _refuse_unknown(values, [f.name for f in fields(cls)], "")
         tables = values.pop("tasks", {})
         if not isinstance(tables, Mapping):
-            raise SpecError("tasks", "a table of task types is wanted")
+            raise SpecError("tasks", "expected a table of task types")
         tasks = {}
         for task_type, table in tables.items():
             if isinstance(table, TaskSpec):
                 tasks[task_type] = table
                 continue
             if not isinstance(table, Mapping):
-                raise SpecError(f"tasks.{task_type}", f"a table is wanted, such as [tasks.{task_type}] count = 2")
+                raise SpecError(f"tasks.{task_type}", f"expected a table, such as [tasks.{task_type}] count = 2")
             _refuse_unknown(table, [f.name for f in fields(TaskSpec)], f"tasks.{task_type}.")
             tasks[task_type] = TaskSpec(**table)
         return cls(tasks=tasks, **values)
@@ -213,12 +256,12 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
 
 
 def _without_the_jobs_partition(table: TaskSpec, spec: JobSpec | TaskSpec) -> TaskSpec:
-    """The job's own partition is a type's default; inside the job, which is not told it, it would look like another."""
+    """Leave out a partition that is the job's own: inside the job, which does not know that one, it looks different."""
     return replace(table, partition=None) if table.partition == spec.partition else table
 
 
 def _keep(spec: JobSpec | TaskSpec, *names: str) -> None:
-    """Tables of its own: whoever has given them may go on to change theirs."""
+    """Copy tables: the caller may go on to change its own."""
     for name in names:
         if isinstance(value := getattr(spec, name), Mapping):
             object.__setattr__(spec, name, dict(value))
@@ -243,13 +286,17 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _SLOTS = re.compile(r"[1-9]\d*(-[1-9]\d*)?", re.ASCII)
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
-# What Slurm takes for a lack of limits. gridtf has to know numbers, the scheduler alone need not.
+# Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
 def need_program(spec: JobSpec) -> None:
-    """Every task must have something to run. Raises UsageError."""
+    """Check that every task has something to run.
+
+    Raises:
+        UsageError: When a task type has no command, no entry and is not served.
+    """
     if spec.command or spec.entry:
         return
     types = [name for name in TASK_TYPES if spec.count(name) != 0 and name not in spec.serve]
@@ -261,25 +308,29 @@ def need_program(spec: JobSpec) -> None:
 
 
 def validate(spec: JobSpec) -> None:
-    """Raise SpecError for the first value that cannot be."""
+    """Check every field.
+
+    Raises:
+        SpecError: For the first value that cannot be.
+    """
     for check in _CHECKS:
         check(spec)
 
 
-def told(value: object) -> str:
-    """A value in messages, as a job file has it."""
+def spell(value: object) -> str:
+    """A value as a job file spells it, for messages."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(told, value))}]"
+        return f"[{', '.join(map(spell, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {told(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key} = {spell(one)}' for key, one in value.items())}}}"
     return repr(value) if isinstance(value, str) else str(value)
 
 
 def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise SpecError(key, f"{told(value)} is not a whole number of {least} or more")
+        raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more")
     if isinstance(value, int) and value > MOST:
         raise SpecError(key, f"{value} is more than {MOST}, which no job needs")
 
@@ -288,17 +339,17 @@ def _text(key: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str) or not value:
-        raise SpecError(key, f"{told(value)} is not a string with something in it")
+        raise SpecError(key, f"{spell(value)} is not a non-empty string")
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise SpecError(key, f"{value!r} holds a control character", hint="leave out newlines, tabs and the like")
+        raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines, tabs and the like")
 
 
 def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
     for item in value:
         if not isinstance(item, str):
-            raise SpecError(key, f"{told(item)} is not a string")
+            raise SpecError(key, f"{spell(item)} is not a string")
         if "\0" in item or (not newlines and "\n" in item):
-            raise SpecError(key, f"{item!r} holds a {'NUL' if newlines else 'newline'}, which cannot be passed on")
+            raise SpecError(key, f"{item!r} contains a {'NUL' if newlines else 'newline'}, which cannot be passed on")
 
 
 def _command(key: str, words: Sequence[object]) -> None:
@@ -306,25 +357,25 @@ def _command(key: str, words: Sequence[object]) -> None:
     if words and not words[0]:
         raise SpecError(key, "its first word, the program to run, is empty")
     for name, meant in (pair for word in words for pair in misspelt(str(word))):
-        hint = f"did you mean {{{meant}}}? braces that the program itself understands can be written {{ {name} }}"
+        hint = f"did you mean {{{meant}}}? to pass braces to the program itself, write {{ {name} }}"
         raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
 
 
 def _environment(key: str, value: object) -> None:
     if not isinstance(value, Mapping):
-        raise SpecError(key, "a table of strings is wanted")
+        raise SpecError(key, "expected a table of strings")
     for name, text in value.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export")
         if not isinstance(text, str) or "\0" in text:
-            raise SpecError(f"{key}.{name}", f"{told(text)} is not a string", hint=f'write {name} = "{told(text)}"')
+            raise SpecError(f"{key}.{name}", f"{spell(text)} is not a string", hint=f'write {name} = "{spell(text)}"')
 
 
 def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise SpecError(key, f"{told(value)} is of the wrong type", hint=f"write {forms}")
+        raise SpecError(key, f"{spell(value)} is of the wrong type", hint=f"write {forms}")
     try:
         parse(value)
     except ValueError as error:
@@ -339,7 +390,7 @@ def _check_words(spec: JobSpec) -> None:
     if spec.name is not None and not (isinstance(spec.name, str) and _NAME.fullmatch(spec.name)):
         raise SpecError(
             "name",
-            f"{told(spec.name)} is not a job name",
+            f"{spell(spec.name)} is not a job name",
             hint="use up to 63 letters, digits and _ . + = -, with a letter, digit or _ first",
         )
     _command("command", spec.command)
@@ -353,7 +404,7 @@ def _check_choices(spec: JobSpec) -> None:
         value = getattr(spec, key)
         if value is not None and value not in choices:
             hint = nearest(str(value), list(choices)) or f"choose from {', '.join(choices)}"
-            raise SpecError(key, f"{told(value)} is not one of {', '.join(choices)}", hint=hint)
+            raise SpecError(key, f"{spell(value)} is not one of {', '.join(choices)}", hint=hint)
 
 
 def _check_sizes(spec: JobSpec) -> None:
@@ -361,13 +412,13 @@ def _check_sizes(spec: JobSpec) -> None:
     _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
     _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
-        raise SpecError("mem_per_task", "memory was asked for by the task and by the host", hint="give one of them")
+        raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="give one of them")
     _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
     for key, least in (("gpus_per_node", 0), ("tasks_per_node", 1), ("gpus_per_task", 0), ("cpus_per_task", 1)):
         _whole(key, getattr(spec, key), least)
     if spec.slots is not None and not _SLOTS.fullmatch(str(spec.slots)):
         raise SpecError(
-            "slots", f"{told(spec.slots)} is not a number of slots", hint="write a number, or a range such as 2-16"
+            "slots", f"{spell(spec.slots)} is not a number of slots", hint="write a number, or a range such as 2-16"
         )
     if spec.slots is not None and spec.scheduler == "sge" and spec.pe is None:
         raise SpecError("slots", "slots need a parallel environment", hint="name it with --pe")
@@ -375,7 +426,7 @@ def _check_sizes(spec: JobSpec) -> None:
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
-            raise SpecError(key, f"{told(value)} is not a number of seconds")
+            raise SpecError(key, f"{spell(value)} is not a number of seconds")
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         raise SpecError("gpus_per_task", f"{spec.gpus_per_task} GPUs a task, but gpus_per_node is {spec.gpus_per_node}")
 
@@ -395,11 +446,11 @@ def _check_tasks(spec: JobSpec) -> None:
         _environment(f"{key}.env", table.env)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
-                raise SpecError(f"{key}.command", "a list of strings is wanted")
+                raise SpecError(f"{key}.command", "expected a list of strings")
             _command(f"{key}.command", table.command)
         limit = TASK_TYPES[task_type].limit
         if limit is not None and (table.count or 0) > limit:
-            raise SpecError(f"{key}.count", f"{table.count} asked for, but there can be only {limit}")
+            raise SpecError(f"{key}.count", f"{table.count} requested, but a job can have only {limit}")
         if table.gpus and not TASK_TYPES[task_type].takes_gpu:
             raise SpecError(f"{key}.gpus", f"a {task_type} takes no GPU", hint="leave it out, or write 0")
     leaders = [leader for leader in LEADERS if spec.count(leader)]
@@ -422,26 +473,26 @@ def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
 
 
 def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:
-    said = spec.task(task_type).in_cluster
-    if said is not None and not isinstance(said, bool):
-        raise SpecError(key, f"{told(said)} is neither true nor false")
-    if said and not TASK_TYPES[task_type].in_cluster:
+    member = spec.task(task_type).in_cluster
+    if member is not None and not isinstance(member, bool):
+        raise SpecError(key, f"{spell(member)} is neither true nor false")
+    if member and not TASK_TYPES[task_type].in_cluster:
         why = f"TensorFlow's strategies would wait for it ({task_type}) in the cluster"
         raise SpecError(key, why, hint="leave in_cluster out")
-    if said is False and task_type in spec.serve:
+    if member is False and task_type in spec.serve:
         raise SpecError(key, f"gridtf serves {task_type}, and a TensorFlow server is a member of the cluster")
-    if said is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in TASK_TYPES):
-        raise SpecError(key, "nobody would be left in the cluster", hint="leave in_cluster out")
+    if member is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in TASK_TYPES):
+        raise SpecError(key, "no task would be left in the cluster", hint="leave in_cluster out")
 
 
 def _check_program(spec: JobSpec) -> None:
     if spec.command and spec.entry:
         raise SpecError("entry", "a command and an entry function were given", hint="give one of them")
     if spec.entry is not None and not (isinstance(spec.entry, str) and _ENTRY.fullmatch(spec.entry)):
-        raise SpecError("entry", f"{told(spec.entry)} is not module:function", hint="main() in train.py is train:main")
+        raise SpecError("entry", f"{spell(spec.entry)} is not module:function", hint="main() in train.py is train:main")
     for task_type in spec.serve:
         if task_type not in ("ps", "worker"):
-            raise SpecError("serve", f"{told(task_type)} cannot be served by gridtf", hint="ps, worker or both")
+            raise SpecError("serve", f"{spell(task_type)} cannot be served by gridtf", hint="ps, worker or both")
         if spec.task(task_type).command is not None:
             raise SpecError("serve", f"tasks.{task_type}.command is set, yet gridtf is to serve {task_type}")
     leader = any(spec.count(leader) for leader in LEADERS)

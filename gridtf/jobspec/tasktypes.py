@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TaskType:
-    """What gridtf must know of a TensorFlow task type.
+    """What gridtf knows of a TensorFlow task type.
 
-    name: TensorFlow's word for it, as in TF_CONFIG.
-    takes_gpu: takes its share of GPUs (or of the slots, without GPUs); the others ride along on any host.
-    in_cluster: is a member of the others' cluster, unless the job says otherwise (an evaluator never is: it would make
-    them wait for it).
-    trains: the job succeeds when all tasks of these types have exited with 0.
-    critical: its failure before that ends the job.
-    lingers: may finish by itself for a while after the training has ended.
-    limit: how many there can be; None: any number.
+    Attributes:
+        name: TensorFlow's name for it, as in TF_CONFIG.
+        takes_gpu: Its tasks take GPUs (or slots, without GPUs); those of the other types need none and run on any host.
+        in_cluster: Its tasks are members of the cluster in TF_CONFIG unless the job says otherwise. An evaluator never
+            is: the other tasks would wait for it.
+        trains: The job succeeds when all tasks of these types have exited with 0.
+        critical: The failure of one of its tasks before that ends the job.
+        lingers: Its tasks may go on for a while after the training has ended.
+        limit: The most tasks that a job can have; None: any number.
     """
 
     name: str
@@ -28,7 +29,7 @@ class TaskType:
     limit: int | None
 
 
-# Order is rank order: the leader first, then workers; what does not train comes last.
+# In rank order: the leader first, then workers; types that do not train come last.
 TASK_TYPES: dict[str, TaskType] = {
     row.name: row
     for row in (

@@ -15,15 +15,22 @@ _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 # Linux refuses any single environment string of 128 KiB or more (execve(2), MAX_ARG_STRLEN).
 LONGEST_VARIABLE = 131071
 
-MOST = 1_000_000  # of anything that is counted: tasks of a job, or GPUs and CPUs of a host; nothing real has as many
-_LONGEST_WALLTIME = 2**31 - 1  # seconds: no timer of this machine is set to more
+MOST = 1_000_000  # of anything counted: tasks of a job, GPUs and CPUs of a host; no real cluster has as many
+_LONGEST_WALLTIME = 2**31 - 1  # seconds; timers take no more
 WALLTIME_FORMS = "minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, or with units such as 90m, 2h30m, 1d12h"
 
 
 def parse_walltime(text: str | int) -> int:
-    """A walltime in Slurm's spellings (sbatch(1), --time) or with units, in seconds.
+    """Read a walltime.
 
-    Raises ValueError when it is none of them, zero or too long.
+    Args:
+        text: In Slurm's spellings (sbatch(1), --time), a plain number being minutes, or with units such as 1d12h.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: When it is no walltime, zero or longer than 2**31 - 1 seconds.
     """
     word = str(text).strip()
     if match := _DAYS.fullmatch(word):
@@ -44,12 +51,12 @@ def parse_walltime(text: str | int) -> int:
     if not all(small) or total == 0:
         raise ValueError(f"{word!r} is not a walltime")
     if total > _LONGEST_WALLTIME:
-        raise ValueError(f"{word!r} is longer than {_LONGEST_WALLTIME // 86400} days, the most there can be")
+        raise ValueError(f"{word!r} is longer than {_LONGEST_WALLTIME // 86400} days, the maximum")
     return total
 
 
 def format_walltime(seconds: int) -> str:
-    """Seconds as [D-]HH:MM:SS, which Slurm reads."""
+    """Spell seconds as [D-]HH:MM:SS, which Slurm reads."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -57,7 +64,17 @@ def format_walltime(seconds: int) -> str:
 
 
 def parse_memory(text: str | int) -> int:
-    """A memory size such as 16G, 500M or 4096 (MiB, as in Slurm), in MiB, rounded up. Raises ValueError."""
+    """Read a memory size.
+
+    Args:
+        text: Such as 16G, 500M or 4096 (MiB, as in Slurm).
+
+    Returns:
+        MiB, rounded up.
+
+    Raises:
+        ValueError: When it is no memory size, or zero.
+    """
     match = _MEMORY.fullmatch(str(text).strip())
     if not match:
         raise ValueError(f"{str(text)!r} is not a memory size")
@@ -68,7 +85,17 @@ def parse_memory(text: str | int) -> int:
 
 
 def parse_nodes(text: str | int) -> tuple[int, int]:
-    """A node count such as 4 or 2-4: (fewest, most). Raises ValueError."""
+    """Read a node count.
+
+    Args:
+        text: Such as 4 or 2-4.
+
+    Returns:
+        (fewest, most).
+
+    Raises:
+        ValueError: When it is no node count.
+    """
     match = _NODES.fullmatch(str(text).strip())
     if match:
         low, high = int(match[1]), int(match[2] or match[1])

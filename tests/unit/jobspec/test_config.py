@@ -81,7 +81,7 @@ def test_a_job_file(rough_path: Path) -> None:
         ("env.DEBUG = true", "job.toml:2: env.DEBUG: true is not a string", 'write DEBUG = "true"'),
         ("nodes = '4-2'", "job.toml:2: nodes: '4-2' is not a node count", "a range such as 2-4"),
         ("gpus_per_node = true", "job.toml:2: gpus_per_node: true is not a whole number of 0 or more", ""),
-        ("setup = 'module load a'", "job.toml:2: setup: a list of strings is wanted, not one string", ""),
+        ("setup = 'module load a'", "job.toml:2: setup: expected a list of strings, not one string", ""),
         ("time = 1.5", "job.toml:2: time: 1.5 is of the wrong type", "90m"),
         ("queue = 'a'\npartition = 'b'", "job.toml:3: queue and partition are two names of one key", "keep"),
         (
@@ -97,7 +97,7 @@ def test_a_job_file(rough_path: Path) -> None:
         ("setup = [", "job.toml:2: ", "toml.io"),
         ("setup = [1, true]", "job.toml:2: setup: 1 is not a string", ""),
         ("name = ['a', true]", "job.toml:2: name: ['a', true] is not a job name", ""),
-        ("queue = ''", "job.toml:2 (queue): partition: '' is not a string with something in it", ""),
+        ("queue = ''", "job.toml:2 (queue): partition: '' is not a non-empty string", ""),
         ("slots = '1٣'", "job.toml:2: slots: '1٣' is not a number of slots", ""),
         ("nodes = '+3'", "job.toml:2: nodes: '+3' is not a node count", ""),
         ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "--native=--time=0"),

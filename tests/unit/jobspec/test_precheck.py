@@ -91,7 +91,7 @@ def test_gridtfs_own_main_is_no_module_of_the_user(rough_path: Path) -> None:
 def test_set_up_lines_that_bash_cannot_read(lines: list[str], said: str, rough_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         submission.prepare(dataclasses.replace(RUNS, setup=lines), {"setup": "job.toml:3"})
-    assert caught.value.what == f"job.toml:3: setup: bash cannot read this: {said}"
+    assert caught.value.what == f"job.toml:3: setup: bash cannot parse this: {said}"
 
 
 def test_set_up_lines_that_would_take_the_next_line_along(rough_path: Path) -> None:

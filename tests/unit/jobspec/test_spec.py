@@ -189,7 +189,7 @@ def test_what_was_given_may_change_afterwards() -> None:
         ({"ps": {"in_cluster": 0}}, {}, "tasks.ps.in_cluster: 0 is neither true nor false"),
         ({"evaluator": {"in_cluster": True}}, {}, "would wait for it .evaluator. in"),
         ({"ps": {"in_cluster": False}}, {"serve": ["ps"]}, "gridtf serves ps"),
-        ({"worker": {"in_cluster": False}}, {}, "nobody would be left in the cluster"),
+        ({"worker": {"in_cluster": False}}, {}, "no task would be left in the cluster"),
     ],
 )
 def test_who_cannot_be_in_or_out_of_the_cluster(tables: dict[str, Any], more: dict[str, Any], what: str) -> None:
