@@ -1,15 +1,15 @@
-"""From defaults, files, environment and flags to a JobSpec that knows where each value came from.
+"""Merges defaults, files, environment and flags into a JobSpec, and records where each value came from.
 
-Layers, each over the one before: defaults < site file < user file < job file < environment < flags.
+Layers, each overriding the one before: defaults < site file < user file < job file < environment < flags.
 
-- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, lists too, is
+- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, a list too, is
   replaced as a whole. Within one command line a repeated flag adds to its list.
-- A command in a higher layer sets a lower layer's entry aside, and the other way round.
-- ``[tasks.ps]`` without ``count`` in the site or user file says what a ps is like, not that there is one.
-- ``./gridtf.toml`` is read by itself only when the command line says nothing of what to run, and when it is this
-  user's own or root's: who has named a job file, or who wrote it, decides what runs.
-- Relative paths in a file are meant from that file's folder, elsewhere from the working folder. A ``python`` with a
-  slash in it is such a path.
+- A command in a higher layer overrides a lower layer's entry, and vice versa.
+- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps; it does not ask for one.
+- ``./gridtf.toml`` is read without being named only when the command line does not say what to run, and when it
+  belongs to this user or root: a job file decides what runs.
+- Relative paths in a file are resolved against that file's folder, others against the working folder. A ``python``
+  with a slash in it is such a path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed,
 
 @dataclass(frozen=True)
 class Value:
-    """A value and where it came from: ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
+    """A value and its source: ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
 
     value: Any
     source: str
@@ -54,9 +54,15 @@ Layer = dict[Key, Value]
 
 @dataclass(frozen=True)
 class Configured:
-    """sources: dotted key -> where it came from, for everything that is no default. trusted: whose files, by user id,
-    the template may be beside this user's and root's; None: anybody's, for the user has named it. notes: what to
-    tell the user beside it."""
+    """A job and where its values came from.
+
+    Attributes:
+        spec: The job.
+        sources: Dotted key -> source, for every value that is not a default.
+        trusted: Ids of the users, besides this one and root, who may own the template; None: any user may, since this
+            user has named it.
+        notes: Lines to show the user.
+    """
 
     spec: JobSpec
     sources: Mapping[str, str]
@@ -65,7 +71,16 @@ class Configured:
 
 
 def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Configured:
-    """Read ``[JOBFILE] [options] [-- command]``, with all layers below. Raises UsageError."""
+    """Read a command line ``[JOBFILE] [options] [-- command]`` with all layers below it.
+
+    Args:
+        argv: Its words.
+        environ: The environment, for GRIDTF_SUBMIT_ variables and the places of files.
+        cwd: The working folder.
+
+    Raises:
+        UsageError: For anything wrong in any layer.
+    """
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
     add_job_options(parser)
@@ -76,7 +91,18 @@ def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -
 def configure(
     jobfile: str | None, given: Given, command: Sequence[str] | None, environ: Mapping[str, str], cwd: Path
 ) -> Configured:
-    """Merge all layers into a JobSpec. Raises UsageError that says where the wrong value stands."""
+    """Merge all layers into a JobSpec.
+
+    Args:
+        jobfile: The job file as the user named it; None: ./gridtf.toml where the command line does not say what to run.
+        given: The options of the command line, as options.add_job_options collects them.
+        command: The words after ``--``; None without.
+        environ: The environment, for GRIDTF_SUBMIT_ variables and the places of files.
+        cwd: The working folder.
+
+    Raises:
+        UsageError: For a wrong value, naming the place where it stands.
+    """
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
         raise UsageError("there is no command after --")
@@ -90,7 +116,7 @@ def configure(
         layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), named=not notes)
         own = [layer]
         if ("chdir",) not in layer:
-            # below everything: whoever names a folder means another one than the job file's
+            # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
     merged = _merge(general, [*own, _environment(environ, cwd), flags])
     trusted = None
@@ -106,7 +132,12 @@ def configure(
 
 
 def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
-    """The same error, naming the place of the value instead of the key alone."""
+    """The same error as a UsageError that names the place of the value.
+
+    Args:
+        error: Names the key.
+        sources: Dotted key -> source, as in Configured.
+    """
     parts = error.key.split(".")
     upwards = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     below = (key for key in sources if key.startswith(f"{error.key}.") and len(parts) > 1)
@@ -124,14 +155,14 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None]]:
-    """The site's and the user's file, and the error where they must be there and are not."""
+    """The site's and the user's file, each with the error to raise when it is missing; None: it may be."""
     site = environ.get(_SITE_VARIABLE)
     if site is None:
         yield Path(SITE_FILE), None
     elif site:
         hint = "unset it, or set it to nothing for no file at all"
         yield Path(site), NotFoundError(f"{_SITE_VARIABLE}: no such file: {site}", hint=hint)
-    with contextlib.suppress(RuntimeError):  # who has no home folder has no file in it
+    with contextlib.suppress(RuntimeError):  # this user has no home folder
         folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".config"
         yield Path(folder) / "gridtf" / "config.toml", None
 
@@ -139,7 +170,7 @@ def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | N
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # in a folder that is closed to this user
+    except OSError:  # in a folder that this user cannot read
         return False
 
 
@@ -151,9 +182,9 @@ def _no_job_file(name: str) -> NotFoundError:
 
 
 def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool = True) -> tuple[Layer, int | None]:
-    """A file as a layer, and whose it is. missing: what to raise when it is not there; None: it need not be.
+    """A file as a layer, and its owner. missing: the error to raise when it does not exist; None: it may not.
 
-    named: whether the user has named it, or the administrator; else it must be this user's own or root's.
+    named: whether the user or the administrator named it; else it must belong to this user or root.
     """
     trusted = None if named else ()
     try:
@@ -189,8 +220,8 @@ def _environment(environ: Mapping[str, str], cwd: Path) -> Layer:
             continue
         option = known.get(variable)
         if option is None:
-            hint = options.as_variable(variable) or nearest(variable, list(known)) or "unset it, please"
-            raise UsageError(f"{variable}: no option is called that", hint=hint)
+            hint = options.as_variable(variable) or nearest(variable, list(known)) or "unset it"
+            raise UsageError(f"{variable}: there is no such option", hint=hint)
         parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
         _add(layer, option, parts, variable, environ, cwd)
     return layer
@@ -220,7 +251,7 @@ def _add(
 
 
 def _put(layer: Layer, values: Mapping[Key, Any], source: str) -> None:
-    """Into the layer of one command line: lists add up."""
+    """Add to the layer of one command line: lists add up."""
     for key, value in values.items():
         if isinstance(value, tuple) and key in layer:
             value = (*layer[key].value, *value)
@@ -228,7 +259,7 @@ def _put(layer: Layer, values: Mapping[Key, Any], source: str) -> None:
 
 
 def _merge(general: Sequence[Layer], own: Sequence[Layer]) -> Layer:
-    """general: layers that say how jobs are; own: those that say what this job is. Lowest first."""
+    """general: site and user file; own: the layers of this job. Lowest first."""
     merged: Layer = {}
     for layer in (*general, *own):
         if _COMMAND in layer:
@@ -247,7 +278,7 @@ def _merge(general: Sequence[Layer], own: Sequence[Layer]) -> Layer:
 
 
 def _flat(table: Mapping[str, Any], path: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Leaves of the tables that merge; an empty one counts as a leaf, for ``[tasks.evaluator]`` alone says one."""
+    """Leaves of the tables that merge. An empty table is a leaf: ``[tasks.evaluator]`` alone asks for an evaluator."""
     for name, value in table.items():
         key = (*path, name)
         merges = key[0] == "tasks" if len(key) < 3 else key[0] == "tasks" and name == "env"
@@ -271,12 +302,12 @@ def _nested(layer: Layer) -> dict[str, Any]:
 
 
 def _line(lines: Mapping[Key, int], key: Key) -> int:
-    """Where a key stands, or else the table it is in."""
+    """Line of a key, or else of the table it is in."""
     return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 1)
 
 
 def _check_key(key: Key, value: object) -> None:
-    """Raises SpecError for a key that nobody knows, and for a table that is none."""
+    """Raises SpecError for an unknown key, and for a value where a table belongs."""
     dotted = ".".join(key)
     tables = [f.name for f in fields(TaskSpec)]
     for depth, known in enumerate(([*(f.name for f in fields(JobSpec)), *ALIASES], list(TASK_TYPES), tables)):
@@ -293,14 +324,14 @@ def _check_key(key: Key, value: object) -> None:
 
 
 def _absolute(key: Key, value: Any, base: Path) -> Any:
-    """value, as a path that is meant from base if it is one."""
+    """value; a path is resolved against base."""
     if not isinstance(value, str) or not value:
         return value
     if key[0] not in _PATHS and not (key[0] == "python" and "/" in value):
         return value
     path = Path(value)
     if path.parts[:1] == ("~",):
-        with contextlib.suppress(RuntimeError):  # who has no home folder gets to hear that ~ is not there
+        with contextlib.suppress(RuntimeError):  # without a home folder, the error will name ~
             path = path.expanduser()
     return str(Path(base, path).absolute())
 
@@ -323,7 +354,7 @@ _AT_LINE = r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)"
 
 @dataclass(frozen=True)
 class _Loaded:
-    """What a file says. lines: where every key stands; owner: the id of the user whom the file belongs to."""
+    """Content of a file. lines: line of every key; owner: id of the user the file belongs to."""
 
     data: dict[str, Any]
     lines: Lines
@@ -331,10 +362,10 @@ class _Loaded:
 
 
 def _load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint: str = "") -> _Loaded:
-    """Read a file. name: what to call it in messages. trusted, hint: as files.read; without them it may be a pipe.
+    """Read a TOML file. name: in messages. trusted, hint: as in files.read; without them it may be a pipe.
 
-    Raises FileNotFoundError, NotADirectoryError (of what is above it), GridtfError when it cannot be read, and
-    UsageError for a file that is refused and, naming the line, for bad syntax.
+    Raises FileNotFoundError and NotADirectoryError, GridtfError when it cannot be read, UsageError for a file that is
+    refused and, naming the line, for bad syntax.
     """
     try:
         data, owner = files.read(path, name, plain=trusted is not None, trusted=trusted, hint=hint)
@@ -344,7 +375,7 @@ def _load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint
         raise
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
-        raise UsageError(f"{name}:{number}: this is not UTF-8 text", hint="save the file as UTF-8") from None
+        raise UsageError(f"{name}:{number}: it is not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
         raise GridtfError(f"cannot read {name}: {error.strerror}") from None
     if sys.version_info >= (3, 11):
@@ -363,10 +394,14 @@ def _load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint
 
 
 def locate(text: str) -> Lines:
-    """The line of every key and table header, counted from 1; keys of inline tables are left out. A table that nothing
-    but its keys tell of is where the first of them is.
+    """Find the lines of keys and table headers.
 
-    text must be valid TOML.
+    Args:
+        text: Valid TOML.
+
+    Returns:
+        Key -> line, counted from 1. Keys of inline tables are left out; a table without a header of its own has the
+        line of its first key.
     """
     lines: Lines = {}
     implied: Lines = {}
@@ -384,7 +419,7 @@ def locate(text: str) -> Lines:
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(first line, pieces) of every statement: it ends with a line that closes all its brackets."""
+    """(first line, pieces) of every statement; one ends with the line that closes all its brackets."""
     pieces: list[str] = []
     line = first = 1
     depth = 0

@@ -1,4 +1,4 @@
-"""The one table of options, and the argument parser made from it. Job file and environment read the table too. Pure."""
+"""The table of options, shared by command line, job file and environment, and the parser made from it. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ Key = tuple[str, ...]  # a key as its parts: ("tasks", "ps", "count")
 class Option:
     """One option.
 
-    key: the JobSpec key it sets, dotted as in the job file. flags: long one first; ``--no-…`` turns a switch off.
-    kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
-    (repeatable), words (comma between), variables (repeatable K=V), switch (count 1 or 0), served_ps.
-    metavar: what the help shows for the value; empty where there is none.
+    Attributes:
+        key: The JobSpec key that it sets, dotted as in the job file.
+        flags: The long one first; ``--no-…`` turns a switch off.
+        kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
+            (repeatable), words (with commas between), variables (repeatable K=V), switch (count 1 or 0) or served_ps.
+        metavar: The value in the help; empty for a flag without one.
+        help: One line for the help.
+        group: Heading in the help.
     """
 
     key: str
@@ -33,7 +37,7 @@ class Option:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it: GRIDTF_SUBMIT_ and a long flag's name."""
+        """The environment variables that set it: GRIDTF_SUBMIT_ and the name of a long flag."""
         if self.kind == "served_ps":
             return ()
         longs = (flag[2:] for flag in self.flags if flag.startswith("--") and not flag.startswith("--no-"))
@@ -43,14 +47,14 @@ class Option:
 PREFIX = "GRIDTF_SUBMIT_"
 
 _OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the job
-_NUMBER = re.compile(r"[0-9.e-]+")  # what else Python takes for one is more likely a slip: 1_000, +3, inf, ٣
+_NUMBER = re.compile(r"[0-9.e-]+")  # Python takes more, which is more likely a slip: 1_000, +3, inf, ٣
 
 # fmt: off
 # columns: key, flags, kind, metavar, help
 _TABLE = {
     "what runs": (
         ("entry", "--entry", "text", "MODULE:FUNCTION", "the training loop as a function, instead of a command"),
-        ("chdir", "--chdir -D", "text", "DIR", "where it runs (default: here, or the job file's folder)"),
+        ("chdir", "--chdir -D", "text", "DIR", "working folder (default: this one, or the job file's)"),
         ("env", "--env", "variables", "K=V", "set a variable; K alone copies it from here; repeatable"),
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
@@ -63,34 +67,34 @@ _TABLE = {
         ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
         ("serve", "--serve", "words", "TYPE[,TYPE]", "gridtf itself serves tasks of type ps, worker"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
-        ("success_policy", "--success-policy", "text", "all|chief", "whose exit 0 makes the job COMPLETED"),
+        ("success_policy", "--success-policy", "text", "all|chief", "whose exit code 0 completes the job"),
     ),
     "what to ask the scheduler for": (
         ("scheduler", "--scheduler", "text", "local|slurm|sge", "default: the one found here, else local"),
         ("name", "--name -J", "text", "NAME", "the job's name"),
         ("nodes", "--nodes -N", "size", "N[-M]", "hosts"),
         ("gpus_per_node", "--gpus-per-node", "whole", "N", "GPUs on each host"),
-        ("tasks_per_node", "--tasks-per-node", "whole", "N", "training tasks on each host, where GPUs do not say"),
+        ("tasks_per_node", "--tasks-per-node", "whole", "N", "training tasks on each host, if GPUs do not decide it"),
         ("gpus_per_task", "--gpus-per-task", "whole", "N", "GPUs of each training task"),
         ("cpus_per_task", "--cpus-per-task -c", "whole", "N", "CPUs of each task"),
         ("mem_per_task", "--mem-per-task", "size", "SIZE", "memory of each task, such as 8G"),
-        ("mem", "--mem", "size", "SIZE", "memory on each host, such as 16G, instead"),
+        ("mem", "--mem", "size", "SIZE", "memory of each host instead, such as 16G"),
         ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
         ("partition", "--partition -p --queue -q", "text", "NAME", "Slurm's partition, Grid Engine's queue"),
         ("account", "--account -A --project", "text", "NAME", "Slurm's account, Grid Engine's project"),
         ("pe", "--pe", "text", "NAME", "Grid Engine's parallel environment"),
         ("slots", "--slots", "size", "N[-M]", "Grid Engine's slots"),
-        ("gpu_resource", "--gpu-resource", "text", "NAME", "what the site calls its GPUs (default: gpu)"),
-        ("native", "--native", "lines", "OPTION", "an option handed on to the scheduler as it is; repeatable"),
+        ("gpu_resource", "--gpu-resource", "text", "NAME", "the site's name of its GPU resource (default: gpu)"),
+        ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
     ),
     "places and patience": (
         ("template", "--template", "text", "FILE", "your own template of the job script"),
-        ("run_dir", "--run-dir", "text", "DIR", "the run directory itself; must not exist yet"),
+        ("run_dir", "--run-dir", "text", "DIR", "the run directory; must not exist yet"),
         ("run_root", "--run-root", "text", "DIR", "where run directories are made (default: gridtf-runs)"),
-        ("kill_grace", "--kill-grace", "seconds", "S", "between TERM and KILL (default: 5)"),
+        ("kill_grace", "--kill-grace", "seconds", "S", "from TERM to KILL (default: 5)"),
         ("start_timeout", "--start-timeout", "seconds", "S", "to wait for all hosts and tasks (default: 600)"),
-        ("heartbeat_timeout", "--heartbeat-timeout", "seconds", "S", "silence that makes a host lost (default: 30)"),
-        ("leader_wait", "--leader-wait", "seconds", "S", "for the others once the leader is done (default: 300)"),
+        ("heartbeat_timeout", "--heartbeat-timeout", "seconds", "S", "of silence that make a host lost (default: 30)"),
+        ("leader_wait", "--leader-wait", "seconds", "S", "for the other tasks once the leader is done (default: 300)"),
         ("evaluator_wait", "--evaluator-wait", "seconds", "S", "for the evaluator after the training (default: 60)"),
     ),
 }
@@ -103,19 +107,28 @@ OPTIONS = tuple(
     for key, flags, kind, metavar, text in rows
 )
 
-# The schedulers' other names for a key, understood in files as they are on the command line.
+# The schedulers' other names for a key: understood in files, too.
 ALIASES = {"queue": "partition", "project": "account"}
 
 
 def by_variable() -> dict[str, Option]:
-    """Environment variable -> option."""
+    """All options by the environment variables that set them."""
     return {variable: option for option in OPTIONS for variable in option.variables}
 
 
 def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, object]:
-    """What a flag's text sets. What is no number is left as it is: JobSpec says what is wrong with it.
+    """Read the value of an option. Text that should be a number and is not stays text: JobSpec reports it.
 
-    Raises UsageError for ``--env K`` when K is not set.
+    Args:
+        option: A row of the table.
+        text: The value as typed.
+        environ: Where ``--env K`` finds the value of K.
+
+    Returns:
+        Key -> value.
+
+    Raises:
+        UsageError: For ``--env K`` when K is not set.
     """
     key = tuple(option.key.split("."))
     if option.kind == "variables":
@@ -139,19 +152,24 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
 
 
 def switch(option: Option, flag: str) -> dict[Key, object]:
-    """What a flag without a value sets."""
+    """Key -> value that a flag without a value sets."""
     key = tuple(option.key.split("."))
     return {key: ("ps",) if option.kind == "served_ps" else int(not flag.startswith("--no-"))}
 
 
 def as_key(word: str, value: object) -> str:
-    """What to write in a file for a flag's name that is no key, such as ``workers``; empty where no flag is so called.
+    """A hint for a flag's name that stands in a file but is no key, such as ``workers``.
 
-    value: what the file gives it.
+    Args:
+        word: The unknown key.
+        value: What the file sets it to.
+
+    Returns:
+        What to write instead; empty when no flag has this name.
     """
     option = _by_flag(word)
     if option is None:
-        return f"that is for the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
+        return f"this is an option of the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
     if option.kind == "served_ps":
         return 'write serve = ["ps"]'
     table, _, name = option.key.rpartition(".")
@@ -161,7 +179,7 @@ def as_key(word: str, value: object) -> str:
 
 
 def as_variable(variable: str) -> str:
-    """What to set for a flag that is no variable, such as --no-chief; empty where no flag is called that."""
+    """A hint for a variable named after a flag that has none, such as --no-chief; empty when no flag has this name."""
     option = _by_flag(variable.removeprefix(PREFIX))
     if option is None:
         return ""
@@ -181,19 +199,24 @@ def _number(text: str, kind: type[int] | type[float]) -> object:
         return text
 
 
-# Values of these begin with a dash more often than not, which argparse would take for another flag.
+# Their values mostly begin with a dash, which argparse would take for another flag.
 _DASHED = ("--native", "--setup")
-# What users may be used to from sbatch and qsub.
-_THEIR_OWN = (
+# Options of sbatch and qsub that have no counterpart here.
+_SCHEDULERS_OWN = (
     *("--array", "--begin", "--constraint", "--dependency", "--exclude", "--exclusive", "--gres", "--licenses"),
     *("--mail-type", "--mail-user", "--nodelist", "--qos", "--requeue", "--reservation", "-C", "-d", "-w", "-x"),
     *("-hold_jid", "-l", "-m", "-M"),
 )
-_CALLED_OTHERWISE = {"--ntasks": "--workers", "-n": "--workers", "-P": "--project"}
+_OTHER_NAMES = {"--ntasks": "--workers", "-n": "--workers", "-P": "--project"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UsageErrors."""
+    """An ArgumentParser whose errors are UsageErrors that name the nearest valid option.
+
+    Args:
+        prog: The command, as in usage and errors.
+        more: Keyword arguments of ArgumentParser.
+    """
 
     def __init__(self, prog: str, **more: Any) -> None:
         super().__init__(
@@ -207,12 +230,22 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse everything. Raises UsageError, with the nearest flags, for what is left over."""
+        """Parse a command line.
+
+        Args:
+            argv: The words after the command, without those after ``--``.
+
+        Returns:
+            The namespace; ``given`` has what add_job_options collects.
+
+        Raises:
+            UsageError: For an unknown option, a missing or superfluous argument or a bad value.
+        """
         words = _glued(argv)
         try:
             arguments, rest = self.parse_known_args(words)
         except UsageError as error:
-            if "required" in error.what:  # argparse tells what is missing before what is too much
+            if "required" in error.what:  # argparse reports what is missing first
                 self._refuse_unknown(words)
             raise
         help_hint = f"see `{self.prog} --help`"
@@ -230,11 +263,11 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"unknown option {flag}", hint=self._near(flag) or f"see `{self.prog} --help`")
 
     def _near(self, flag: str) -> str:
-        """What the user may have meant by an unknown option; empty when nothing is near."""
+        """A hint for an unknown option; empty when none is similar."""
         flags = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-        if "--native" in flags and flag in _THEIR_OWN:
-            return "--native hands an option on to the scheduler: --native=--qos=long, --native='-l arch=lx-amd64'"
-        likely = [name for name in flags if name.startswith(f"{flag}-") or name == _CALLED_OTHERWISE.get(flag)]
+        if "--native" in flags and flag in _SCHEDULERS_OWN:
+            return "--native passes an option to the scheduler: --native=--qos=long, --native='-l arch=lx-amd64'"
+        likely = [name for name in flags if name.startswith(f"{flag}-") or name == _OTHER_NAMES.get(flag)]
         if likely:
             return f"did you mean {' or '.join(likely)}?"
         # without the dashes, which would make all flags alike
@@ -242,8 +275,8 @@ class Parser(argparse.ArgumentParser):
         return hint.replace("mean ", "mean --").replace(" or ", " or --")
 
 
-class _Give(argparse.Action):
-    """Collects (option, flag, value) in ``namespace.given``, in the order of the command line."""
+class _Collect(argparse.Action):
+    """Appends (option, flag, value) to ``namespace.given``."""
 
     def __init__(self, *, option: Option, **more: Any) -> None:
         super().__init__(**more)
@@ -255,14 +288,19 @@ class _Give(argparse.Action):
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """Add JOBFILE and every option of the table to a parser."""
+    """Add JOBFILE and every option of the table.
+
+    Args:
+        parser: Its namespaces get ``jobfile`` (None without) and ``given``: (option, flag as typed, value) triples in
+            the order of the command line, value None for a flag that takes none.
+    """
     parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help="a gridtf.toml")
     parser.set_defaults(given=[])
     groups = {name: parser.add_argument_group(name) for name in GROUPS}
     for option in OPTIONS:
         action = groups[option.group].add_argument(
             *option.flags,
-            action=_Give,
+            action=_Collect,
             option=option,
             dest=f"_{option.key}",
             default=argparse.SUPPRESS,
@@ -279,7 +317,11 @@ def _complete(words: str, **_: object) -> list[str]:
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Part the words before ``--`` from the command behind it; None without a ``--``."""
+    """Split a command line at ``--``.
+
+    Returns:
+        (words before it, words after it); the second is None without a ``--``.
+    """
     words = list(argv)
     if "--" not in words:
         return words, None

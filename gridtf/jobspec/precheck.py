@@ -104,7 +104,8 @@ def _installed(module: str) -> bool:
 def _names(path: Path) -> dict[str, bool] | None:
     """Top-level name -> whether it is a function; None when that cannot be known (``import *``).
 
-    Raises SpecError for a file that is not Python."""
+    Raises SpecError for a file that is not Python.
+    """
     import ast
 
     try:

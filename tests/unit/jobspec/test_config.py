@@ -142,7 +142,7 @@ def test_an_empty_command_is_told_with_its_place(command: str, tmp_path: Path) -
         ("evaluator = 1", "in [tasks.evaluator] write count = 1"),
         ("ps_builtin = true", 'write serve = ["ps"]'),
         ("gpus-per-node = 2", "write gpus_per_node = …"),
-        ("dry_run = true", "that is for the command line: --dry-run"),
+        ("dry_run = true", "this is an option of the command line: --dry-run"),
     ],
 )
 def test_a_flag_for_a_key_is_told_what_to_write(line: str, hint: str, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_no_such_job_file(tmp_path: Path) -> None:
 
 def test_a_job_file_that_is_no_text_or_no_file(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(b'command = ["x"]\n\n# Universit\xe4t\n')
-    assert refused("job.toml", tmp_path).what == "job.toml:3: this is not UTF-8 text"
+    assert refused("job.toml", tmp_path).what == "job.toml:3: it is not UTF-8 text"
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(GridtfError, match=r"cannot read folder\.toml: Is a directory"):
         read("folder.toml", tmp_path)
@@ -288,7 +288,7 @@ def test_the_environment_layer(tmp_path: Path) -> None:
         refused("-- x", tmp_path, {"GRIDTF_SUBMIT_NODES": "no"}).what == "GRIDTF_SUBMIT_NODES: 'no' is not a node count"
     )
     error = refused("-- x", tmp_path, {"GRIDTF_SUBMIT_NODSE": "2"})
-    assert error.what == "GRIDTF_SUBMIT_NODSE: no option is called that"
+    assert error.what == "GRIDTF_SUBMIT_NODSE: there is no such option"
     assert "GRIDTF_SUBMIT_NODES" in error.hint
 
 
