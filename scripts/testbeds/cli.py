@@ -10,14 +10,14 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from types import ModuleType
 
 from . import bed as beds
 from . import cluster, enter, processes, sge, slurm
 from .bed import HUB, Bed
 from .errors import TestbedError
+from .scheduler import Scheduler
 
-_KINDS: dict[str, ModuleType] = {"slurm": slurm, "sge": sge}
+_KINDS: dict[str, Scheduler] = {"slurm": slurm, "sge": sge}
 _ABOUT = """A real cluster on this machine, from the distribution's packages, in Linux namespaces: {about}. Users: alice
 and bob. Shared folder: /mnt/shared, with their homes. Needs root."""
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _up(scheduler: ModuleType, options: argparse.Namespace) -> None:
+def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
     begin = time.monotonic()
     for option in options.option:
         if "=" not in option:
@@ -63,12 +63,12 @@ def _up(scheduler: ModuleType, options: argparse.Namespace) -> None:
         _say(f"try: {shlex.quote(sys.argv[0])} {options.kind} exec login {scheduler.GLANCE}")
 
 
-def _down(scheduler: ModuleType, options: argparse.Namespace) -> None:
+def _down(scheduler: Scheduler, options: argparse.Namespace) -> None:
     with beds.locked():
         cluster.down(options.kind)
 
 
-def _exec(scheduler: ModuleType, options: argparse.Namespace) -> int:
+def _exec(scheduler: Scheduler, options: argparse.Namespace) -> int:
     bed = beds.require(options.kind)
     host = _host(bed, options.host)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -87,25 +87,25 @@ def _exec(scheduler: ModuleType, options: argparse.Namespace) -> int:
     return enter.run(bed.hosts[host], user, command, environ, options.cwd)
 
 
-def _kill(scheduler: ModuleType, options: argparse.Namespace) -> None:
+def _kill(scheduler: Scheduler, options: argparse.Namespace) -> None:
     with beds.locked():
         bed = beds.require(options.kind)
         cluster.kill(bed, _host(bed, options.host))
 
 
-def _cut(scheduler: ModuleType, options: argparse.Namespace) -> None:
+def _cut(scheduler: Scheduler, options: argparse.Namespace) -> None:
     with beds.locked():
         bed = beds.require(options.kind)
         cluster.cut(bed, _host(bed, options.host))
 
 
-def _mend(scheduler: ModuleType, options: argparse.Namespace) -> None:
+def _mend(scheduler: Scheduler, options: argparse.Namespace) -> None:
     with beds.locked():
         bed = beds.require(options.kind)
         cluster.mend(scheduler, bed, _host(bed, options.host))
 
 
-def _status(scheduler: ModuleType, options: argparse.Namespace) -> None:
+def _status(scheduler: Scheduler, options: argparse.Namespace) -> None:
     bed = beds.require(options.kind)
     for host, address in scheduler.HOSTS.items():
         print(f"{host:8}{cluster.stands(bed, host):11}{address}")

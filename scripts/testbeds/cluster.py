@@ -10,18 +10,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 from . import accounts, boot, enter, groups, network, packages, processes, view
 from . import bed as beds
 from .bed import HUB, Bed
 from .errors import TestbedError
+from .scheduler import Scheduler
 
 LAGGY = ("negative_timeout=8", "attr_timeout=3")  # seconds for which a host believes what it has once seen
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def up(scheduler: ModuleType, bed: Bed, say: Callable[[str], None]) -> None:
+def up(scheduler: Scheduler, bed: Bed, say: Callable[[str], None]) -> None:
     """From nothing, or from an older test bed, to hosts that are all ready. What fails is taken down again."""
     wanted = {**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}
     packages.need(wanted, say, scheduler.PRESEED)
@@ -76,7 +76,7 @@ def cut(bed: Bed, host: str) -> None:
     bed.save()
 
 
-def mend(scheduler: ModuleType, bed: Bed, host: str) -> None:
+def mend(scheduler: Scheduler, bed: Bed, host: str) -> None:
     """The link is up again; a host without power, or whose daemon is dead, boots. Returns when it can be used again."""
     since = 0.0
     if boot.ended(bed.host_log(host)):
@@ -99,7 +99,7 @@ def ask(
     return enter.capture(bed.hosts[host], command, environ)
 
 
-def summary(scheduler: ModuleType, bed: Bed) -> str:
+def summary(scheduler: Scheduler, bed: Bed) -> str:
     """What the scheduler says of its hosts, for people."""
     try:
         done = scheduler.ask(bed, [scheduler.GLANCE])
@@ -108,7 +108,7 @@ def summary(scheduler: ModuleType, bed: Bed) -> str:
     return str(done.stdout or done.stderr)
 
 
-def boot_hosts(scheduler: ModuleType, bed: Bed, hosts: Sequence[str]) -> None:
+def boot_hosts(scheduler: Scheduler, bed: Bed, hosts: Sequence[str]) -> None:
     """Switch hosts on, all at once."""
     begun = []
     for host in hosts:
@@ -167,7 +167,7 @@ def _python_folders(environment: Path) -> list[str]:
     return [str(environment), *(str(Path(home).parent) for home in homes), str(python.parent.parent)]
 
 
-def _start(scheduler: ModuleType, bed: Bed, host: str) -> Callable[[], None]:
+def _start(scheduler: Scheduler, bed: Bed, host: str) -> Callable[[], None]:
     """What the first process of a host does once its link is there."""
 
     def start() -> None:
@@ -183,7 +183,7 @@ def _start(scheduler: ModuleType, bed: Bed, host: str) -> Callable[[], None]:
     return start
 
 
-def _view(scheduler: ModuleType, bed: Bed, host: str) -> view.View:
+def _view(scheduler: Scheduler, bed: Bed, host: str) -> view.View:
     shared = view.REAL + "/shared" if bed.laggy else view.SHARED
     binds = [(bed.etc, "/etc"), (bed.log, view.LOG), (bed.disk(host), view.DISK), (bed.shared, shared)]
     own_groups = groups.binds(bed.state, host) if bed.cgroups else []
@@ -204,7 +204,7 @@ def _mount_laggy(host: str) -> None:
         time.sleep(0.01)
 
 
-def _make_state(scheduler: ModuleType, bed: Bed) -> None:
+def _make_state(scheduler: Scheduler, bed: Bed) -> None:
     bed.state.mkdir(parents=True)
     bed.state.chmod(0o755)
     bed.save()

@@ -21,7 +21,13 @@ from gridtf.jobspec.tasktypes import TASK_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")], key=lambda path: str(path)
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/*/README.md"),
+        *ROOT.glob("scripts/**/README.md"),
+    ],
+    key=str,
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 _LEFT = (ROOT / ".gitignore").read_text(encoding="utf-8").replace("/", "").split()  # by runs, such as the quickstart's
@@ -148,6 +154,12 @@ def test_readme_has_a_table_of_contents() -> None:
     sections = re.findall(r"^## (.+)$", prose(README), flags=re.MULTILINE)
     contents = re.findall(r"^ *[-*] \[(.+?)\]\(#", README, flags=re.MULTILINE)
     assert contents == sections
+
+
+def test_readme_of_the_test_beds_has_every_module() -> None:
+    folder = ROOT / "scripts" / "testbeds"
+    named = re.findall(r"^\| `(\w+\.py)` \| ", (folder / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in folder.glob("*.py") if path.stem != "__init__")
 
 
 def test_architecture_is_two_pages() -> None:
