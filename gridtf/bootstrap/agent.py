@@ -20,7 +20,7 @@ from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.host import processes, procfs
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, Record, RunDir, names, read_record, write_record
+from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record, write_record
 from gridtf.schedulers.agents import SENT, TOLD
 from gridtf.schedulers.base import FAILED, Scheduler
 
@@ -174,7 +174,7 @@ class Agent:
             plan = read_plan(run, self.attempt.number, self.nonce)
             if plan is not None:
                 return plan
-            if waited > _UNSHARED and run.path.name not in names(run.path.parent):
+            if waited > _UNSHARED and run.path.name not in listdir(run.path.parent):
                 break
         raise NoRunDirError(f"{self.attempt.plan} is not to be seen on host {socket.gethostname()}")
 
@@ -390,6 +390,6 @@ def end_launcher(attempt: Attempt, launcher: Record, silence: float, *, stopped:
     verdict = Verdict(FAILED, what, why=how, hint="its hosts had ended their tasks before")
     processes.tell(verdict.text())
     with contextlib.suppress(GridtfError):
-        if attempt.verdict.name in names(attempt.path):  # that was its last act
+        if attempt.verdict.name in listdir(attempt.path):  # that was its last act
             return
         attempt.write_verdict(verdict.record(launcher["nonce"], launcher.get("began", time.time()), time.time()))

@@ -44,13 +44,13 @@ from gridtf.run.rundir import (
     Attempt,
     Record,
     RunDir,
+    is_listed,
+    listdir,
     make_folder,
-    names,
     need_ours,
     need_safe,
     new_folder,
     read_record,
-    shown,
     write_record,
 )
 from gridtf.schedulers.base import Allocation, Host
@@ -217,7 +217,7 @@ def _follow(run: RunDir, spec: JobSpec, member: Member, mine: Record) -> _Meetin
     """What every other rank does: find the attempt that rank 0 has opened, publish, wait for the rendezvous file."""
     attempt, nonce = _find(run, spec, member)
     own = attempt.host_record(f"rank-{member.rank}")
-    if own.name in names(attempt.hosts):
+    if own.name in listdir(attempt.hosts):
         raise _used_before(member)
     write_record(own, {"nonce": nonce, **mine})
     for _ in _waiting(spec.start_timeout + 30):  # longer than rank 0 waits: it can say who is missing
@@ -242,7 +242,7 @@ def _find(run: RunDir, spec: JobSpec, member: Member) -> tuple[Attempt, str]:
     here = Path.cwd()
     root = here if run.path.is_relative_to(here) else run.path.parent
     for _ in _waiting(spec.start_timeout):
-        there = shown(opened, root)
+        there = is_listed(opened, root)
         record = read_record(opened, recordtypes.Opened, listed=True, own=True) if there else None
         if record is not None:
             return run.attempt(record["attempt"]), record["nonce"]

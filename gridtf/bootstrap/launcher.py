@@ -30,7 +30,7 @@ from gridtf.host import processes, procfs
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, Record, RunDir, make_folder, names, read_record, write_record
+from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, read_record, write_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import shared
 from gridtf.schedulers.base import (
@@ -445,7 +445,7 @@ class HostMonitor:
 
     def _read(self) -> None:
         attempt = self._attempt
-        there = set(names(attempt.state))
+        there = set(listdir(attempt.state))
         for host in self.names:
             path = attempt.host_state(host)
             if path.name not in there:
@@ -569,7 +569,7 @@ class HostMonitor:
         killed = signal_name(-end.code) if end.code < 0 else None
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
         attempt = self._attempt
-        log = attempt.agents_log if attempt.agents_log.name in names(attempt.path) else attempt.run.log
+        log = attempt.agents_log if attempt.agents_log.name in listdir(attempt.path) else attempt.run.log
         lines = [] if killed else verdict.telling(last_lines(log), end.host)
         why = "; ".join(end.words) or verdict.cause(lines)
         hint = verdict.advice(why) or f"see {log}"

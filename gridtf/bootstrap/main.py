@@ -146,12 +146,12 @@ def _run_of(identity: Record, spec: JobSpec, run_dir: Path | None) -> RunDir:
     if element and run.elements.is_dir():
         return RunDir(run.elements / element)
     _make(run)
-    if run.own(job_id):
+    if run.claim(job_id):
         return run
     # another job's: a rendered script can be submitted twice
     beside = RunDir(run.path.with_name(f"{run.path.name}.{job_id}"))
     make_folder(beside.path)
-    beside.own(job_id)
+    beside.claim(job_id)
     return beside
 
 
@@ -160,7 +160,7 @@ def _next_run(path: Path, identity: Record) -> RunDir:
     for number in itertools.count(1):
         run = RunDir(path if number == 1 else path.with_name(f"{path.name}-{number}"))
         _make(run)
-        if run.own(identity["job_id"]) and run.begin(str(identity.get("restarts", 0))):
+        if run.claim(identity["job_id"]) and run.mark_started(str(identity.get("restarts", 0))):
             return run
     raise AssertionError("numbers do not end")
 

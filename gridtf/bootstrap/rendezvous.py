@@ -25,12 +25,12 @@ from gridtf.run.rundir import (
     Attempt,
     Record,
     RunDir,
-    names,
+    is_listed,
+    listdir,
     need_kind,
     parsed,
     read_record,
     read_text,
-    shown,
     write_record,
     write_text,
 )
@@ -95,7 +95,7 @@ class Collector:
 
     def poll(self) -> bool:
         """Read what has come; True when nobody is missing any more."""
-        for name in names(self._attempt.hosts):
+        for name in listdir(self._attempt.hosts):
             host = self.missing.get(name)
             if host is None:
                 continue
@@ -214,7 +214,7 @@ class AttemptPlan:
 def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
     """The plan of this attempt; None while a listing does not show it or what is there is another attempt's."""
     attempt = run.attempt(number)
-    if not shown(attempt.plan, run.path):
+    if not is_listed(attempt.plan, run.path):
         return None
     record = read_record(attempt.plan, nonce=nonce, listed=True, own=True)
     if record is None:

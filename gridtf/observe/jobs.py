@@ -12,7 +12,7 @@ from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.state import JobView, Records, decide, why_set_up_failed
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, names, read_private, read_record
+from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.base import ENDED, FAILED, UNKNOWN, JobStatus
 
@@ -53,7 +53,7 @@ def accounting_delay(seen: JobView) -> float:
 def verdict(run: RunDir) -> Path | None:
     """The latest attempt's verdict, once it is there: to look for it costs the scheduler nothing."""
     latest = run.latest()
-    return latest.verdict if latest and latest.verdict.name in names(latest.path) else None
+    return latest.verdict if latest and latest.verdict.name in listdir(latest.path) else None
 
 
 def signs(run: RunDir) -> tuple[object, object]:
@@ -170,7 +170,7 @@ def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
 
 def read_joined(run: RunDir) -> Record | None:
     """The job in which the tasks of the latest attempt joined by themselves: its scheduler, and its id there."""
-    paths = [run.path / name / OPENED for name in names(run.path) if name.startswith(JOINED)]
+    paths = [run.path / name / OPENED for name in listdir(run.path) if name.startswith(JOINED)]
     records = [read_record(path, recordtypes.Opened, listed=True) for path in paths]
     told = [record for record in records if record and "job_id" in record]
     return max(told, key=lambda record: int(record["attempt"]), default=None)
@@ -181,7 +181,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
 
     What was asked for is its owner's to read, who may have secrets in it; how it stands is everybody's.
     """
-    top = names(run.path)
+    top = listdir(run.path)
     records = Records(
         submitted=submitted,
         job=read_private(run.job, recordtypes.Job),
@@ -199,7 +199,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     def told(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
         return read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
 
-    states = names(attempt.state)
+    states = listdir(attempt.state)
     launcher = told(attempt.launcher, recordtypes.Launcher, states)
     paths = (attempt.state / name for name in sorted(states) if name.startswith("@"))
     hosts = (told(path, recordtypes.HostState, states) for path in paths)
@@ -209,10 +209,10 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         plan=plan,
         launcher=launcher,
         hosts=tuple(record for record in hosts if record),
-        logs=frozenset(names(attempt.logs)),
-        stop=told(attempt.stop, recordtypes.Stop, names(attempt.path)),
+        logs=frozenset(listdir(attempt.logs)),
+        stop=told(attempt.stop, recordtypes.Stop, listdir(attempt.path)),
         # last: what it sums up has been read before
-        verdict=told(attempt.verdict, recordtypes.Verdict, names(attempt.path)),
+        verdict=told(attempt.verdict, recordtypes.Verdict, listdir(attempt.path)),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridtf.errors import NotFoundError, nearest
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, RunDir, cannot, names, open_plain, read_private
+from gridtf.run.rundir import Attempt, RunDir, cannot, listdir, open_plain, read_private
 from gridtf.run.tail import BREAK, LONGEST_LINE, tail_start
 from gridtf.text import some
 
@@ -143,18 +143,18 @@ def planned(attempt: Attempt) -> tuple[list[str], bool]:
     plan = read_private(attempt.plan, recordtypes.Outline)
     if plan:
         return [f"{task['type']}:{task['index']}" for task in plan.get("tasks", ())], True
-    if attempt.plan.name not in names(attempt.path):
+    if attempt.plan.name not in listdir(attempt.path):
         return [], False
-    logs = (_LOG.fullmatch(name) for name in names(attempt.logs))
+    logs = (_LOG.fullmatch(name) for name in listdir(attempt.logs))
     return [f"{kind}:{index}" for kind, index in sorted((log[1], int(log[2])) for log in logs if log)], False
 
 
 def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:
     """Name and path of the wanted logs that are there. Raises NotFoundError for a task that is not one of the known."""
-    there = set(names(attempt.logs)) if attempt else set()
+    there = set(listdir(attempt.logs)) if attempt else set()
     logs = {name: attempt.task_log(*_parts(name)) for name in known} if attempt else {}
     chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in there]
-    if (JOB in tasks if tasks else not chosen) and run.log.name in names(run.path):
+    if (JOB in tasks if tasks else not chosen) and run.log.name in listdir(run.path):
         chosen.append((JOB, run.log))
     return chosen
 

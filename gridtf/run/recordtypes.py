@@ -1,8 +1,9 @@
-"""The kind of every record in a run directory, and the check of one that was read against it. Pure.
+"""The kind of every record in a run directory, and the check of records that were read. Pure.
 
-A kind is ``str``, ``int``, ``float``, ``bool``, ``None`` or ``object`` (anything); a pattern that a string matches as a
-whole; a set of strings; a range of whole numbers; ``[kind]`` for a list of these; ``{str: kind}`` for a table of these;
-a table of names, of which those that end in ``?`` may be missing and others may be added; or a tuple: one of several.
+A kind is ``str``, ``int``, ``float``, ``bool``, ``None`` or ``object`` (anything); a compiled pattern for
+strings that match as a whole; a frozenset of strings; a range of whole numbers; ``[kind]`` for a list; ``{str: kind}``
+for a table with any keys; ``{"key": kind, "optional?": kind}`` for a table with these keys and possibly others; a tuple
+of kinds for a value of one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Kind = object
 
-# A word that is no option, no pattern and no path. No id of scancel's or qdel's is anything else.
+# Not an option, a pattern or a path: safe as an argument of scancel or qdel. All job ids are such words.
 Word = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
 TaskType = frozenset(TASK_TYPES)
 Pid = range(1, (1 << 22) + 1)
@@ -30,14 +31,14 @@ Count = range(_MOST)
 Texts = {str: [str]}
 Cluster = Texts
 
-_FAR = 1e11  # seconds since the epoch, or of some length: no calendar goes much further
+_FAR = 1e11  # seconds since the epoch, or of a duration: calendars do not go much further
 
 # A task's states. A job has more of them (gridtf.schedulers), but not STOPPED: ended by gridtf.
 PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
 
 # --- of a job -----------------------------------------------------------------------------------------------------
 
-# what of a specification is used without a JobSpec being made of it
+# the part of a JobSpec that is used without making one
 _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
 Job = {"spec?": _Spec, "sources?": {str: str}}
 _Where = {"user?": str, "host?": str, "time?": float}
@@ -57,7 +58,7 @@ Cancelled = _Where
 Ended = {"exit": (int, None), "signal": (str, None), "told": (str, None), "error": (str, None)}
 
 # --- of an attempt ------------------------------------------------------------------------------------------------
-# The nonce in most of them marks the records of one attempt: with another one a record is stale. It is no secret.
+# The nonce in most of them marks the records of one attempt: a record with another one is stale. It is no secret.
 
 Opened = {
     "nonce": str,
@@ -86,7 +87,7 @@ Plan = {
     "cwd": str,
     "spec": _Spec,
 }
-# what of a plan is shown
+# the part of a plan that is shown
 Outline = {
     "nonce?": str,
     "job?": {"id?": str, "name?": str, "scheduler?": str},
@@ -109,7 +110,7 @@ RankRecord = {
 HostError = {"what": str, "why": str, "hint": str}
 Meeting = {"nonce": str, "master_addr": str, "master_port": Port, "outside": Texts}
 JoinedMeeting = {**Meeting, "cluster": Cluster, "gpus": Texts}
-Contract = {"cluster": Cluster, "outside?": Texts}  # what a task reads of the same file
+Contract = {"cluster": Cluster, "outside?": Texts}  # what a task reads of rendezvous.json
 Launcher = {
     "host?": str,
     "pid?": Pid,
@@ -228,7 +229,7 @@ def _plain(fits: Callable[[Any], object], value: Any) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Also one that a file system and a terminal take: json makes strings of more than these."""
+    """Whether it is a string that file systems and terminals take: JSON allows more."""
     if type(value) is not str or "\0" in value:
         return False
     try:
@@ -248,7 +249,7 @@ _PLAIN: Mapping[Any, Callable[[Any], bool]] = {
 
 
 def _within(key: str, wrong: str) -> str:
-    """With the way to it."""
+    """Put a key before what is wrong within its value."""
     return f"{_told(key)[1:-1]}{'' if wrong.startswith(' ') else '.'}{wrong}"
 
 

@@ -1,9 +1,9 @@
-"""The index of a user's runs, and the records that a job begins with.
+"""The index of a user's runs, and the first records of a job.
 
-The index has one symbolic link a run, named so that a listing alone finds a job:
+The index has one symbolic link per run, named so that a listing alone finds a job:
 
-``20251121-080712.123456,slurm,4711,digits`` -> the run directory: when (UTC), scheduler, job id, job name. None of the
-four can hold a comma. One writer a link, so no lock is needed; the home folder may be on NFS.
+``20251121-080712.123456,slurm,4711,digits`` -> the run directory: time (UTC), scheduler, job id, job name. None of
+the four can contain a comma. Every link has one writer, so no lock is needed; the home folder may be on NFS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from gridtf import __version__
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
 from gridtf.files import user_name
-from gridtf.run.rundir import Record, RunDir, is_ours, names, owner, read_private, write_record
+from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, write_record
 from gridtf.text import some
 
 TYPE_CHECKING = False  # typing and dataclasses would take longer to import than all of this
@@ -45,28 +45,41 @@ class Entry:
 
     @property
     def target(self) -> Path | None:
-        """Where the run directory is or was; None for something else that lies in the index."""
+        """Where the run directory is or was; None when the entry is no link."""
         try:
             return self.link.readlink()
         except OSError:
             return None
 
     def run(self, target: Path) -> RunDir:
-        """The run directory in which this run must be found."""
+        """The run directory at target, which must be that of this run's job."""
         return RunDir(target, (self.scheduler, self.job_id))
 
 
 def folder(environ: Mapping[str, str]) -> Path:
-    """Where the index lies. Raises RunDirError for a user without a home."""
+    """The folder of the index.
+
+    Raises:
+        RunDirError: For a user without a home folder.
+    """
     try:
         state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "~", ".local", "state").expanduser()
-    except RuntimeError:  # nor does the directory service know this user
-        raise RunDirError("there is no home for the index of runs", hint="set HOME or XDG_STATE_HOME") from None
+    except RuntimeError:
+        raise RunDirError("there is no home folder for the index of runs", hint="set HOME or XDG_STATE_HOME") from None
     return Path(state, "gridtf", "runs")
 
 
 def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
-    """Put a run into the index, from what its submitted.json holds. Raises RunDirError when that cannot be."""
+    """Add a run to the index.
+
+    Args:
+        run_dir: Its run directory.
+        submitted: Its submitted.json.
+        environ: The environment, for HOME and XDG_STATE_HOME.
+
+    Raises:
+        RunDirError: When the index cannot be written.
+    """
     when = submitted["time"]
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when)) + f".{int(when % 1 * 1e6):06}"
     link = folder(environ) / ",".join((stamp, submitted["scheduler"], _word(submitted["job_id"]), submitted["name"]))
@@ -78,16 +91,16 @@ def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
 
 
 def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
-    """All runs, newest first, those too whose run directory is gone."""
+    """All runs, newest first, also those whose run directory is gone."""
     home = folder(environ)
-    for name in sorted(names(home), reverse=True):
+    for name in sorted(listdir(home), reverse=True):
         if _ENTRY.fullmatch(name):
             _, scheduler, job_id, title = name.split(",")
             yield Entry(scheduler, job_id, title, home / name)
 
 
 def runs(environ: Mapping[str, str]) -> Iterator[RunDir]:
-    """The run directories that are still there, newest first, each once. Those that cannot be read are there too."""
+    """The run directories that still exist, newest first, also those that cannot be read."""
     seen = set()
     for entry in entries(environ):
         target = entry.target
@@ -97,7 +110,15 @@ def runs(environ: Mapping[str, str]) -> Iterator[RunDir]:
 
 
 def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
-    """The elements of a job array whose script was written by hand, by their job ids, in their order."""
+    """The elements of a job array whose script was written by hand.
+
+    Args:
+        job_id: The id of the array.
+        environ: The environment, for HOME and XDG_STATE_HOME.
+
+    Returns:
+        Job id of an element -> run directory, in the order of the elements.
+    """
     found: dict[str, RunDir] = {}
     for entry in entries(environ):
         target = entry.target
@@ -108,11 +129,20 @@ def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
 
 
 def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
-    """The run directory of JOB: a run directory, a job id or a name (the newest).
+    """The run directory that JOB on a command line means.
 
-    A word without a slash is looked for in the index first: anybody may have made a folder of that name here. What is
-    found there must be this user's own (need_same); a run directory may be anybody's. Raises NotFoundError; RunDirError
-    when it cannot be read, and when it is gone: an older job of the same name is not what was meant.
+    Args:
+        job: A run directory, a job id or a name (of which the newest job counts). A word without a slash is looked up
+            in the index first: any user may have made a folder of that name here.
+        environ: The environment, for HOME and XDG_STATE_HOME.
+        cwd: The working folder.
+
+    Returns:
+        The run directory. One from the index must belong to this user (need_same), others may be any user's.
+
+    Raises:
+        NotFoundError: When there is no such job.
+        RunDirError: When it cannot be read or is gone: an older job of the same name is not meant.
     """
     path = cwd / job
     if "/" in job or job in (".", ".."):
@@ -127,35 +157,44 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
         (entry, newest), *before = found
         if is_run(newest):
             return entry.run(newest)
-        left = next((f"the one before it is there: {older}" for _, older in before if _is_left(older)), "")
+        left = next((f"the one before it still exists: {older}" for _, older in before if _is_left(older)), "")
         raise RunDirError(
             f"the newest run called {job} (job {entry.job_id}) is gone: {newest}",
-            hint=left or "`gridtf list` shows the jobs that are there",
+            hint=left or "`gridtf list` shows the jobs that still exist",
         )
     if is_run(path):
         if is_ours(path):
             return RunDir(path)
-        hint = f"to mean it all the same: ./{job}"
-        raise NotFoundError(f"no job is called {job}, and the folder {job} here is somebody else's", hint=hint)
+        hint = f"if you mean that folder: ./{job}"
+        raise NotFoundError(f"no job is called {job}, and the folder {job} here belongs to another user", hint=hint)
     if several := list(elements(job, environ)):
         raise NotFoundError(
             f"job {job} is an array of {len(several)} whose script was written by hand",
             hint=f"name one of its elements: {some(several)}",
         )
     known = list(dict.fromkeys(word for entry in index for word in (entry.name, entry.job_id)))
-    hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory is understood as well"
+    hint = nearest(job, known) or "`gridtf list` shows the jobs; a run directory works as well"
     raise NotFoundError(f"no job is called {job}", hint=hint)
 
 
 def is_run(path: Path) -> bool:
-    """Whether this is a run directory. Raises RunDirError when it cannot be read."""
-    return RunDir(path).job.name in names(path) or bool(RunDir(path).attempts())
+    """Whether this is a run directory.
+
+    Raises:
+        RunDirError: When it cannot be read.
+    """
+    return RunDir(path).job.name in listdir(path) or bool(RunDir(path).attempts())
 
 
 def need_run(run: RunDir) -> None:
-    """Raises NotFoundError when this is no run directory, and what need_same does."""
+    """Check that this is a run directory, and that of the job it must belong to.
+
+    Raises:
+        NotFoundError: When it is none.
+        ReplacedError: As need_same.
+    """
     if not is_run(run.path):
-        why = "there is no job.json and no attempt in it"
+        why = "it contains neither job.json nor an attempt"
         raise NotFoundError(
             f"{run.path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are"
         )
@@ -163,9 +202,13 @@ def need_run(run: RunDir) -> None:
 
 
 def need_same(run: RunDir) -> None:
-    """Raises ReplacedError where somebody has put something else in the place of the run directory of a job of this
-    user's, as who may write in the folder above it can. What is gone tells nothing, and so nothing wrong."""
-    if run.mine is None or not names(run.path):
+    """Check that the run directory of a job of this user was not replaced, as any user with write permission for the
+    folder above it can. One that is gone passes.
+
+    Raises:
+        ReplacedError: When it belongs to another user or another job.
+    """
+    if run.mine is None or not listdir(run.path):
         return
     _, job_id = run.mine
     if not is_ours(run.path):
@@ -173,22 +216,26 @@ def need_same(run: RunDir) -> None:
     else:
         from gridtf.run import recordtypes
 
-        told = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
-        if _word(str(told)) == _word(job_id):
+        found = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
+        if _word(str(found)) == _word(job_id):
             return
-        what = f"is that of job {told}"
+        what = f"belongs to job {found}"
     raise ReplacedError(
         f"the run directory of job {job_id} was replaced: {run.path} {what}",
-        hint=f"who may write in {run.path.parent} can do that: a --run-root of your own is safe from it",
+        hint=f"any user who may write in {run.path.parent} can do that: choose a --run-root of your own",
     )
 
 
 def need_one_job(run: RunDir, command: str) -> None:
-    """Raises NotFoundError for a job array: what this command shows, each of its elements has for itself."""
-    if elements := names(run.elements):
+    """Check that a run is not a job array, whose elements have logs and outputs of their own.
+
+    Raises:
+        NotFoundError: For a job array; the hint shows the command for one element.
+    """
+    if elements := listdir(run.elements):
         first = min(elements, key=lambda name: (len(name), name))
         raise NotFoundError(
-            f"{run.path} is an array of {len(elements)} jobs, each with logs and an output of its own",
+            f"{run.path} is an array of {len(elements)} jobs, each with its own logs and output",
             hint=f"one element: gridtf {command} {run.elements / first}",
         )
 
@@ -196,7 +243,7 @@ def need_one_job(run: RunDir, command: str) -> None:
 def _is_left(path: Path) -> bool:
     try:
         return is_run(path)
-    except RunDirError:  # it is there
+    except RunDirError:  # it exists
         return True
 
 
@@ -205,13 +252,29 @@ def _word(job_id: str) -> str:
 
 
 def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
-    """Write job.json: what was asked for, and where each value came from. Private: env may hold passwords."""
+    """Write job.json, readable for this user only: ``env`` may contain passwords.
+
+    Args:
+        run: The run directory.
+        spec: The job.
+        sources: Dotted key -> where its value came from.
+
+    Raises:
+        RunDirError: When it cannot be written.
+    """
     record = {"gridtf": __version__, "spec": spec.to_dict(), "sources": dict(sources)}
     write_record(run.job, record, mode=0o600)
 
 
 def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record) -> Record:
-    """What submitted.json holds. identity: what the scheduler gave: job_id, and the rest."""
+    """The content of submitted.json.
+
+    Args:
+        spec: The job.
+        scheduler: Name of the scheduler.
+        command: The command that submitted it.
+        identity: ``job_id``, and what else the scheduler needs to find the job again.
+    """
     return {
         "scheduler": scheduler,
         "name": spec.title,
@@ -223,5 +286,5 @@ def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: R
 
 
 def who() -> Record:
-    """Who we are and where: ``user`` (the number where nobody knows the name, as in containers) and ``host``."""
+    """This ``user`` (the number for a user without a name, as in containers) and ``host``."""
     return {"user": user_name(os.getuid()), "host": os.uname().nodename}

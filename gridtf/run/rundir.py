@@ -1,9 +1,9 @@
-"""The run directory: every path of a run, atomic writes, and reads that a lying file system cannot fool.
+"""The run directory: every path of a run, atomic writes, and reads that do not trust cached directory entries.
 
-A shared file system may remember for seconds that a name did not exist, so a name is opened only after a listing of
-its folder has shown it. Every record is one JSON object with one writer, written beside its place and renamed into it,
-and has a type (recordtypes.py), which is checked when it is read. Only plain files are read; what is acted upon has to
-be this user's own, whoever may write in the folders above.
+A shared file system may remember for seconds that a name did not exist, so a file is opened only after a listing of
+its folder has shown its name. Every record is one JSON object with one writer, written to a temporary file that is then
+renamed, and has a kind (recordtypes.py) that readers check. Only regular files are read. A record that gridtf acts upon
+must belong to this user, whoever may write in the folders above it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,37 @@ if TYPE_CHECKING:
 
 Record = dict[str, "Any"]
 ANY = {str: object}  # the kind of any record
-RUN_ROOT = "gridtf-runs"  # the folder, in the working folder, where run directories are made unless the user says where
-JOINED = "join-"  # begins the name of the folder in which tasks that join by themselves meet
-OPENED = "opened.json"  # in that folder: which attempt rank 0 has opened there, and of which job
+RUN_ROOT = "gridtf-runs"  # the default folder for run directories, in the working folder
+JOINED = "join-"  # first part of the name of the folder in which tasks of gridtf_join meet
+OPENED = "opened.json"  # in that folder: the attempt that rank 0 has opened, and its job
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
-_MOST_BYTES = 64 << 20  # of a record: a plan of 100 000 tasks has 20 MB
+_MOST_BYTES = 64 << 20  # of a record; the plan of 100 000 tasks has 20 MB
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_NUMBER = 65534  # the owner of what is root's, in a container that knows no number for root
-_FOLDER = 0o755  # whatever the umask, or a default ACL, would give: nobody else is to swap what lies in a run's folders
-_RESERVED_BYTES = 131072  # more than a verdict with the longest tail of a log needs, six bytes a character
+_NO_NUMBER = 65534  # the owner of root's files in a container that does not map root
+_FOLDER = 0o755  # whatever umask and default ACLs say: other users must not replace files of a run
+_RESERVED_BYTES = 131072  # enough for a verdict with the longest tail of a log, at six bytes a character
 
 
 class RunDir:
     """Paths below one run directory. Making one touches nothing.
 
-    mine: the scheduler and the id of the job of this user's that it must be (registry.need_same); None: it may be
-    anybody's.
+    Args:
+        path: The run directory.
+        mine: (scheduler, job id) of the job of this user that it must belong to, which registry.need_same checks; None:
+            it may be any user's.
+
+    Attributes:
+        job: job.json: the JobSpec, and where its values came from.
+        script: job.sh: the job script.
+        log: job.log: output of the job script.
+        submitted: submitted.json: the scheduler's id of the job, and who submitted it.
+        cancelled: cancelled.json: who cancelled the job.
+        ended: ended.json: how the script of a local job ended.
+        output: The folder that tasks share for checkpoints and exports.
+        elements: A folder with a run directory for each element of a job array.
     """
 
     def __init__(self, path: str | Path, mine: tuple[str, str] | None = None) -> None:
@@ -55,17 +67,26 @@ class RunDir:
         self.log = self.path / "job.log"
         self.submitted = self.path / "submitted.json"
         self.cancelled = self.path / "cancelled.json"
-        self.ended = self.path / "ended.json"  # how the script ended, where no other scheduler knows it
+        self.ended = self.path / "ended.json"
         self.output = self.path / "output"
-        self.elements = self.path / "array"  # a job array's: a run directory each
+        self.elements = self.path / "array"
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
 
-    def own(self, job_id: str) -> bool:
-        """Make this run directory the job's; False when it is another job's.
+    def claim(self, job_id: str) -> bool:
+        """Take this run directory for a job.
 
-        The mark is a symbolic link to nothing: made in one step, with what it says, on every file system.
+        The mark is a dangling symbolic link: created atomically, together with its content, on every file system.
+
+        Args:
+            job_id: The scheduler's id of the job.
+
+        Returns:
+            False when it is another job's.
+
+        Raises:
+            RunDirError: When it cannot be written.
         """
         mark = self.path / ".owner"
         try:
@@ -73,8 +94,18 @@ class RunDir:
         except OSError as error:
             raise cannot("write", mark, error) from None
 
-    def begin(self, start: str) -> bool:
-        """Use this run directory in this start of its job; False when it has been used in it already."""
+    def mark_started(self, start: str) -> bool:
+        """Note that a start of the job uses this run directory.
+
+        Args:
+            start: Tells the starts of a job apart.
+
+        Returns:
+            False when this start has used it already.
+
+        Raises:
+            RunDirError: When it cannot be written.
+        """
         mark = self.path / f".start-{start}"
         try:
             return _marked(mark, start)
@@ -82,19 +113,21 @@ class RunDir:
             raise cannot("write", mark, error) from None
 
     def attempt(self, number: int) -> Attempt:
+        """The paths of one attempt, counted from 1."""
         return Attempt(self, number)
 
     def attempts(self) -> list[Attempt]:
         """All attempts, oldest first."""
-        found = (_ATTEMPT.fullmatch(name) for name in names(self.path))
+        found = (_ATTEMPT.fullmatch(name) for name in listdir(self.path))
         return [Attempt(self, number) for number in sorted(int(match[1]) for match in found if match)]
 
     def latest(self) -> Attempt | None:
+        """The newest attempt; None before the first."""
         attempts = self.attempts()
         return attempts[-1] if attempts else None
 
     def new_attempt(self) -> Attempt:
-        """Make the folder of the next attempt; mkdir is exclusive on every file system, so no two share one."""
+        """Make the folders of the next attempt, which no other process gets as well."""
         latest = self.latest()
         number = latest.number + 1 if latest else 1
         while True:
@@ -108,7 +141,21 @@ class RunDir:
 
 
 class Attempt:
-    """Paths of one start of all tasks."""
+    """Paths of one attempt: one start of all tasks.
+
+    Attributes:
+        number: Counted from 1.
+        plan: plan.json: which task runs where.
+        hosts: A folder with a record of each host: its address and ports.
+        rendezvous: rendezvous.json: the cluster.
+        state: A folder with the heartbeats of launcher and agents.
+        logs: A folder with the log of each task.
+        agents_log: Output of the agents.
+        environment: environment.json: the job's environment, for agents that the scheduler starts without it.
+        stop: stop.json: written when all agents are to end their tasks.
+        verdict: verdict.json: how the attempt ended.
+        launcher: The launcher's heartbeat.
+    """
 
     def __init__(self, run: RunDir, number: int) -> None:
         self.run = run
@@ -129,31 +176,34 @@ class Attempt:
         return f"Attempt({str(self.path)!r})"
 
     def host_record(self, host: str) -> Path:
+        """Where the agent of a host writes its address and ports."""
         return self.hosts / f"{host}.json"
 
     def host_error(self, host: str) -> Path:
+        """Where the agent of a host writes why it cannot start."""
         return self.hosts / f"{host}.error.json"
 
     def host_state(self, host: str) -> Path:
-        # "@" keeps a host that is called "launcher" apart from the launcher's own record
+        """Where the agent of a host writes its heartbeat; ``@`` sets a host named launcher apart from the launcher."""
         return self.state / f"@{host}.json"
 
     def task_log(self, task_type: str, index: int) -> Path:
+        """The log of a task."""
         return self.logs / f"{task_type}-{index}.log"
 
     def reserve_verdict(self) -> None:
-        """Take the room for the verdict now, so that a disk that fills up later cannot swallow it."""
+        """Reserve disk space for the verdict, so that it can be written when the disk is full."""
         write_text(self.path / _RESERVED, " " * _RESERVED_BYTES)
 
     def write_verdict(self, record: Record) -> None:
-        """Write the verdict into the room reserved for it, then give it its name."""
+        """Write the verdict into the space reserved for it."""
         reserved = self.path / _RESERVED
         data = json.dumps(record, indent=1).encode()
-        if _RESERVED not in names(self.path):
+        if _RESERVED not in listdir(self.path):
             write_record(self.verdict, record)
             return
         try:
-            if len(data) >= _RESERVED_BYTES:  # the room that is let go is room for a part of it
+            if len(data) >= _RESERVED_BYTES:
                 reserved.unlink()
                 write_record(self.verdict, record)
                 return
@@ -168,7 +218,7 @@ class Attempt:
 
 
 def _marked(mark: Path, text: str) -> bool:
-    """Make a symbolic link to nothing; False when the name is taken. Raises OSError."""
+    """Make a dangling symbolic link; False when the name is taken. Raises OSError."""
     try:
         mark.symlink_to(text)
     except FileExistsError:
@@ -177,15 +227,23 @@ def _marked(mark: Path, text: str) -> bool:
 
 
 def here() -> Path:
-    """The present folder."""
+    """The current folder.
+
+    Raises:
+        RunDirError: When it has been removed.
+    """
     try:
         return Path.cwd()
     except OSError:
-        raise RunDirError("the present folder is no longer there", hint="go to another one with cd") from None
+        raise RunDirError("the current folder no longer exists", hint="go to another one with cd") from None
 
 
-def names(folder: Path) -> list[str]:
-    """The names in a folder; none when the folder is not there (yet)."""
+def listdir(folder: Path) -> list[str]:
+    """The names in a folder; none when it does not exist (yet).
+
+    Raises:
+        RunDirError: When it cannot be read.
+    """
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -194,25 +252,36 @@ def names(folder: Path) -> list[str]:
         raise cannot("list", folder, error) from None
 
 
-def shown(path: Path, root: Path) -> bool:
-    """Whether listings show this path, step by step from root; asks for no name that a listing has not shown."""
+def is_listed(path: Path, root: Path) -> bool:
+    """Whether listings show a path below root; looks up no name that a listing has not shown."""
     folder = root
     for part in path.relative_to(root).parts:
-        if part not in names(folder):
+        if part not in listdir(folder):
             return False
         folder = folder / part
     return True
 
 
 def read_text(path: Path, *, own: bool = False) -> str | None:
-    """The text of a plain file that a listing shows; None when it is not there. own: as open_plain."""
-    if path.name not in names(path.parent):
+    """Read a regular file.
+
+    Args:
+        path: Looked for in a listing of its folder first.
+        own: As in open_plain.
+
+    Returns:
+        Its text; None when it does not exist.
+
+    Raises:
+        RunDirError: When it cannot be read.
+    """
+    if path.name not in listdir(path.parent):
         return None
     return read_listed(path, own=own)
 
 
 def read_listed(path: Path, *, own: bool = False) -> str | None:
-    """As read_text, for a name that a listing has just shown."""
+    """Like read_text, for a name that a listing has just shown."""
     for _ in range(3):
         try:
             with open_plain(path, own=own) as file:
@@ -224,22 +293,27 @@ def read_listed(path: Path, *, own: bool = False) -> str | None:
                 raise cannot("read", path, error) from None
         else:
             if len(data) > _MOST_BYTES:
-                raise RunDirError(f"{path} is larger than any record of gridtf's")
-            return data.decode(errors="replace")  # a file half written may end within a character
+                raise RunDirError(f"{path} is larger than any record of gridtf")
+            return data.decode(errors="replace")  # it may be half written, and end within a character
     return None
 
 
 def open_plain(path: Path, *, own: bool = False) -> BinaryIO:
-    """Open a plain file to read it. A link may lead anywhere, a FIFO would hold us up, and a device has no end.
+    """Open a regular file for reading, and nothing else: a link may point anywhere, a FIFO would block.
 
-    own: for what is acted upon: it has to be this user's, and nobody else's to write. Raises OSError, and RunDirError
-    for anything else than such a file.
+    Args:
+        path: The file.
+        own: Whether it must belong to this user and be writable by no other: for records that gridtf acts upon.
+
+    Raises:
+        OSError: When it cannot be opened.
+        RunDirError: When it is not such a file.
     """
     return _plain(path, os.O_RDONLY, own)
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log to append to it, and make it where it is not there. Raises as open_plain with own."""
+    """Open a log for appending, create it if needed. Raises like open_plain with own."""
     return _plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, own=True)
 
 
@@ -264,19 +338,23 @@ def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
 
 
 def _no_plain_file(path: Path) -> RunDirError:
-    return RunDirError(f"{path} is not a regular file", hint="gridtf has not made it: who has put it there?")
+    return RunDirError(f"{path} is not a regular file", hint="gridtf did not make it: who did?")
 
 
 def _not_ours(path: Path, found: os.stat_result) -> RunDirError:
     if found.st_uid == os.geteuid():
-        hint = "if it is as you have left it: chmod go-w"
-        return RunDirError(f"{path} can be written by others (its mode is {stat.S_IMODE(found.st_mode):o})", hint=hint)
-    hint = "gridtf acts only on what you have written yourself"
+        hint = "if its content is yours: chmod go-w"
+        return RunDirError(f"{path} is writable by other users (mode {stat.S_IMODE(found.st_mode):o})", hint=hint)
+    hint = "gridtf acts only on files that you have written yourself"
     return RunDirError(f"{path} belongs to user {user_name(found.st_uid)}", hint=hint)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a folder is this user's own, whoever else may write in it. Raises RunDirError."""
+    """Whether a folder belongs to this user, whoever else may write in it.
+
+    Raises:
+        RunDirError: When it cannot be read.
+    """
     try:
         found = path.stat().st_uid
     except OSError as error:
@@ -288,7 +366,11 @@ def is_ours(path: Path) -> bool:
 
 
 def owner(path: Path) -> str:
-    """The user to whom it belongs. Raises RunDirError."""
+    """The name of the user a path belongs to.
+
+    Raises:
+        RunDirError: When it cannot be read.
+    """
     try:
         return user_name(path.stat().st_uid)
     except OSError as error:
@@ -296,7 +378,11 @@ def owner(path: Path) -> str:
 
 
 def need_ours(run_dir: Path) -> None:
-    """Raises RunDirError for a run directory that somebody else has made."""
+    """Check that a run directory belongs to this user.
+
+    Raises:
+        RunDirError: When it belongs to another user.
+    """
     if not is_ours(run_dir):
         raise RunDirError(
             f"{run_dir} belongs to user {owner(run_dir)}",
@@ -305,30 +391,34 @@ def need_ours(run_dir: Path) -> None:
 
 
 def need_safe(root: Path) -> None:
-    """Raises RunDirError for a run root, or a folder above it, where anybody may rename what lies there, and so put
-    something else in the place of a run directory.
+    """Check that other users cannot replace a run directory made here.
 
-    Further up it is the site's business, and a group's own folder is the group's.
+    Args:
+        root: The folder for run directories. It and the folder above it are checked: those further up are the site's,
+            and a folder that a group may write is the group's.
+
+    Raises:
+        RunDirError: When all users may rename entries of one of them.
     """
     for folder in (root, root.parent):
         try:
             found = folder.stat()
-        except OSError:  # it is still to be made, and who makes it can say why not
+        except OSError:  # not made yet
             continue
         kept = found.st_mode & stat.S_ISVTX and found.st_uid in (0, os.geteuid(), _NO_NUMBER)
         if kept or not found.st_mode & stat.S_IWOTH:
             continue
         like = _file_of_ours(folder)
-        if like is None or not like.st_mode & stat.S_IWOTH:  # else modes mean nothing there
+        if like is None or not like.st_mode & stat.S_IWOTH:  # else modes mean nothing on that file system
             raise RunDirError(
-                f"{folder} is no safe place for a run: anybody may rename what lies there",
+                f"{folder} is not a safe place for a run: any user may rename entries of it",
                 hint="choose a folder of yours with --run-root, or let its owner set the sticky bit: chmod +t",
             )
 
 
 def _is_ours(found: os.stat_result, folder: Path) -> bool:
-    """folder: where a file of ours shows which owner and mode ours have there: NFS may call root nobody, and users
-    otherwise than this host does, and some file systems know no modes."""
+    """folder: where a new file shows owner and mode of this user's files: NFS may map users, some file systems know no
+    modes."""
     if found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE:
         return True
     like = _file_of_ours(folder)
@@ -336,7 +426,7 @@ def _is_ours(found: os.stat_result, folder: Path) -> bool:
 
 
 def _file_of_ours(folder: Path) -> os.stat_result | None:
-    """What a file that we make there shows; None where we cannot."""
+    """Status of a new file of this user in a folder; None where none can be made."""
     path = folder / f".{os.urandom(8).hex()}.tmp"
     try:
         descriptor = os.open(path, _NEW, 0o644)
@@ -352,17 +442,27 @@ def _file_of_ours(folder: Path) -> os.stat_result | None:
 def read_record(
     path: Path, kind: Kind = ANY, *, nonce: str | None = None, listed: bool = False, own: bool = False
 ) -> Record | None:
-    """One JSON object; None when it is not there or not (yet) readable as one.
+    """Read a record: one JSON object.
 
-    kind: its type, as in recordtypes. nonce: its attempt's: a record with another one is as good as absent. own: as
-    open_plain. Raises RunDirError when it is there, but of another type.
+    Args:
+        path: The file.
+        kind: Its kind, as in recordtypes.
+        nonce: Its attempt's; a record with another one counts as absent.
+        listed: Whether a listing has just shown its name.
+        own: As in open_plain.
+
+    Returns:
+        The record; None when it does not exist or is not (yet) JSON.
+
+    Raises:
+        RunDirError: When it cannot be read, or is of another kind.
     """
     text = read_listed(path, own=own) if listed else read_text(path, own=own)
     return parsed(text, kind, path, nonce) if text else None
 
 
 def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Record | None:
-    """As read_record, of the text that was read from this path."""
+    """Like read_record, of text that was read from path."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -373,7 +473,11 @@ def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Recor
 
 
 def need_kind(record: Record, kind: Kind, path: Path) -> Record:
-    """The record, which was read from this path. Raises RunDirError when it is of another type."""
+    """Check a record that was read from path.
+
+    Raises:
+        RunDirError: When it is of another kind.
+    """
     from gridtf.run.recordtypes import check  # not part of `gridtf list` where there are no jobs
 
     if wrong := check(kind)(record):
@@ -383,22 +487,28 @@ def need_kind(record: Record, kind: Kind, path: Path) -> Record:
 
 
 def read_private(path: Path, kind: Kind = ANY) -> Record | None:
-    """As read_record, for what may be only its owner's to read; to others it is as good as absent."""
-    readable = path.name in names(path.parent) and os.access(path, os.R_OK)
+    """Like read_record, for a record that other users may not be allowed to read; for them it counts as absent."""
+    readable = path.name in listdir(path.parent) and os.access(path, os.R_OK)
     return read_record(path, kind, listed=True) if readable else None
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 1, mode: int = 0o666) -> None:
-    """Write one JSON object atomically. mode: as write_text."""
+    """Write a record atomically. Raises like write_text, which explains mode."""
     write_text(path, json.dumps(record, indent=indent) + "\n", mode=mode)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Write a file beside its place and rename it: readers see the old text or the new one, never a part.
+    """Write a temporary file and rename it: readers see the old text or the new one, never a part.
 
-    mode: who may read it and run it, less the umask; nobody else may write it.
+    Args:
+        path: The file.
+        text: Its new content.
+        mode: Permission bits, less the umask and less write permission for other users.
+
+    Raises:
+        RunDirError: When it cannot be written.
     """
-    # a name that nobody can have put something at before
+    # random: no other user can have made a file of this name before
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         descriptor = os.open(temporary, _NEW, mode & ~_OTHERS_WRITE)
@@ -406,7 +516,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             temporary.replace(path)
-        except BaseException:  # Ctrl-C too leaves nothing lying about
+        except BaseException:  # nor does Ctrl-C leave it behind
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
@@ -414,7 +524,14 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 
 def new_folder(path: Path) -> bool:
-    """Make a folder; False when the name is taken. mkdir is exclusive on every file system: one of two makes it."""
+    """Make a folder; only one of several processes does, on every file system.
+
+    Returns:
+        False when the name is taken.
+
+    Raises:
+        RunDirError: When it cannot be made.
+    """
     try:
         path.mkdir(_FOLDER)
     except FileExistsError:
@@ -425,7 +542,11 @@ def new_folder(path: Path) -> bool:
 
 
 def make_folder(path: Path, *, parents: bool = False) -> None:
-    """Make a folder; that it is there already is no error."""
+    """Make a folder, and with parents those above it, unless it exists.
+
+    Raises:
+        RunDirError: When it cannot be made.
+    """
     try:
         for folder in (*reversed(path.parents), path) if parents else (path,):
             folder.mkdir(_FOLDER, exist_ok=True)
@@ -433,7 +554,7 @@ def make_folder(path: Path, *, parents: bool = False) -> None:
         raise cannot("make", path, error) from None
 
 
-_HINTS = {  # of what cannot be made or written
+_HINTS = {  # for what cannot be made or written
     errno.ENOSPC: "free some space there, or choose another place with --run-dir",
     errno.EDQUOT: "your quota there is used up: free some space, or choose another place with --run-dir",
     errno.EACCES: "choose a folder of yours with --run-dir or --run-root",
@@ -444,7 +565,7 @@ _HINTS = {  # of what cannot be made or written
 
 
 def _closed(path: Path) -> str:
-    """What to do about a path that may not be read. Of what lies in a closed folder not even the owner is known."""
+    """A hint for a path that may not be read: its owner, or that of the nearest folder above it, can change that."""
     for place in (path, *path.parents):
         try:
             found = place.stat().st_uid
@@ -455,7 +576,7 @@ def _closed(path: Path) -> str:
 
 
 def _closed_to_us(path: Path) -> str:
-    """What to do where something cannot be written because a folder of ours is closed; empty if none is."""
+    """A hint where a folder of this user forbids writing; empty if none does."""
     for place in path.parents:
         try:
             status = place.stat()
@@ -467,7 +588,13 @@ def _closed_to_us(path: Path) -> str:
 
 
 def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
-    """The error of something in a run directory that could not be done, with what to do about it."""
+    """The RunDirError for an OSError.
+
+    Args:
+        verb: What failed: list, read, write or make.
+        path: With which file or folder.
+        error: How.
+    """
     hint = _HINTS.get(error.errno or 0, "")
     if verb in ("list", "read"):
         hint = _closed(path) if isinstance(error, PermissionError) else ""
@@ -478,10 +605,10 @@ def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
     return problem
 
 
-# What a disk that is full for a moment says, and a file server that is busy or just being restarted.
+# A disk that is full for a moment; a file server that is busy or restarts.
 _MOMENTARY = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 
 
 def may_pass(error: RunDirError) -> bool:
-    """Whether what was refused may be granted a little later."""
+    """Whether trying again a little later may succeed."""
     return error.number in _MOMENTARY

@@ -1,4 +1,4 @@
-"""The last lines of a log: for a verdict, short and plain whatever the task has printed; or where they begin."""
+"""The last lines of a log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ _PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
 
 
 def last_lines(log: Path) -> list[str]:
-    """The last lines of a log that may be long, binary or not there, as a terminal would show them.
+    """The last lines of a log for a verdict, as a terminal shows them.
 
-    When they hold nothing of the last exception, as after one whose message is a whole tensor, it comes before them:
-    the place, and the first line of what it says.
+    When they contain nothing of the last exception, as after one whose message is a whole tensor, its place and the
+    first line of its message come before them.
+
+    Args:
+        log: May be long, binary or absent.
+
+    Returns:
+        At most 20 lines of at most 500 characters, and up to four for an exception.
     """
     try:
         with open_plain(log) as file:
@@ -43,12 +49,12 @@ def last_lines(log: Path) -> list[str]:
 
 
 def _exception(lines: Sequence[str]) -> list[str]:
-    """The place and the first line of the last exception, if that line is not among the last ones."""
+    """Place and first line of the last exception, unless that line is among the last ones."""
     place = next((number for number in reversed(range(len(lines))) if _PLACE.match(lines[number])), None)
     if place is None:
         return []
-    said = next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
-    return [*lines[place : min(place + 2, said)], lines[said], "…"] if said < len(lines) - _LINES else []
+    message = next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+    return [*lines[place : min(place + 2, message)], lines[message], "…"] if message < len(lines) - _LINES else []
 
 
 def _plain(line: str) -> str:
@@ -58,15 +64,22 @@ def _plain(line: str) -> str:
 
 
 def tail_start(file: BinaryIO, count: int) -> int:
-    """Where the last count lines begin; one that is longer than LONGEST_LINE counts as several, each of that length.
+    """Find where the last lines of a file begin.
 
-    Read block by block from the end: a log may be larger than the memory, and hold no line break at all.
+    Reads block by block from the end: a log may be larger than memory, and have no line break at all.
+
+    Args:
+        file: A regular file.
+        count: Number of lines; one that is longer than LONGEST_LINE bytes counts as several of that length.
+
+    Returns:
+        An offset in bytes.
     """
     end = at = later = file.seek(0, io.SEEK_END)
     while at and count > 0:
         begin = max(0, at - _BLOCK)
         file.seek(begin)
-        data = file.read(at - begin + 1)  # a byte more: whether a \r at the end is half of a \r\n
+        data = file.read(at - begin + 1)  # one byte more: is a \r at the end half of a \r\n?
         starts = [begin + match.end() for match in BREAK.finditer(data)]
         for start in [start for start in reversed(starts) if start <= at and start < end]:
             pieces = -(-(later - start) // LONGEST_LINE)

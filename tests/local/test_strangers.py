@@ -86,7 +86,7 @@ def test_an_agent_runs_no_plan_of_somebody_else_s(strangers: Strangers) -> None:
     assert f"{plan} belongs to user {BOB}" in done.err
     # nor one that alice has written, where bob has a hand in
     os.chown(plan, ALICE, ALICE)
-    assert f"{plan} can be written by others (its mode is 777)" in agent(strangers, run).err
+    assert f"{plan} is writable by other users (mode 777)" in agent(strangers, run).err
     plan.chmod(0o644)
     # the rest is not taken either
     done = agent(strangers, run)
@@ -146,7 +146,7 @@ def test_the_run_root_is_not_where_anybody_may_rename_things(strangers: Stranger
     """In a folder such as /tmp bob has made gridtf-runs before alice."""
     place = strangers.own(strangers.folder / "place", 0, 0o1777)
     root = strangers.own(place / "gridtf-runs", BOB, 0o777)
-    refused = f"{root} is no safe place for a run: anybody may rename what lies there"
+    refused = f"{root} is not a safe place for a run: any user may rename entries of it"
     done = strangers.gridtf("submit", "--", "touch", strangers.ran, cwd=place)
     assert (done.code, refused in done.err) == (1, True)
     done = strangers.gridtf("run", "--", "touch", strangers.ran, cwd=place)
@@ -161,7 +161,7 @@ def test_the_run_root_is_not_where_anybody_may_rename_things(strangers: Stranger
     shutil.rmtree(root)
     place.chmod(0o777)
     done = strangers.gridtf("submit", "--", "true", cwd=place)
-    assert f"{place} is no safe place for a run" in done.err
+    assert f"{place} is not a safe place for a run" in done.err
     assert os.listdir(place) == []
     assert not strangers.ran.exists()
 
@@ -194,7 +194,10 @@ def test_processes_that_join_do_not_meet_in_somebody_else_s_folder(strangers: St
     place = strangers.own(strangers.folder / "place", 0, 0o1777)
     run = place / "gridtf-runs" / "digits-run-1"
     strangers.bob(OPENED, run, cwd=place)
-    for rank, refused in ((0, f"{run.parent} is no safe place for a run"), (1, f"opened.json belongs to user {BOB}")):
+    for rank, refused in (
+        (0, f"{run.parent} is not a safe place for a run"),
+        (1, f"opened.json belongs to user {BOB}"),
+    ):
         script = (
             f"source {shlex.quote(str(ROOT))}/scripts/gridtf-bootstrap.sh; "
             f"export RANK={rank} WORLD_SIZE=2 GRIDTF_JOB_ID=run-1; "
@@ -220,7 +223,7 @@ def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None
         for job, refused in (
             (run, f"the job in {run} is user {BOB}'s"),
             ("./train", f"{BOB} can cancel it"),
-            ("train", "no job is called train, and the folder train here is somebody else's"),
+            ("train", "no job is called train, and the folder train here belongs to another user"),
         ):
             done = strangers.gridtf("cancel", job, cwd=run.parent)
             assert refused in done.err

@@ -199,7 +199,7 @@ def test_an_array_has_no_logs_and_no_output_of_its_own(
     for words in (["logs"], ["logs", "--task", "worker:0"], ["output"]):
         assert main([*words, job.id]) == 2
         said = capfd.readouterr().err
-        assert "is an array of 2 jobs, each with logs and an output of its own" in said
+        assert "is an array of 2 jobs, each with its own logs and output" in said
         assert f"one element: gridtf {words[0]} {job.run.elements / '3'}" in said
 
 

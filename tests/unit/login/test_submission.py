@@ -241,7 +241,7 @@ def test_a_refused_submission_takes_away_no_folder_that_another_needs(
 
 def test_a_present_folder_that_has_been_removed_is_told(fake: FakeScheduler, rough_path: Path) -> None:
     rough_path.rmdir()
-    with pytest.raises(RunDirError, match="the present folder is no longer there"):
+    with pytest.raises(RunDirError, match="the current folder no longer exists"):
         submission.submit(RUNS)
 
 

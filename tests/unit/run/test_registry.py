@@ -74,7 +74,7 @@ def test_a_name_never_means_an_older_run_because_the_newest_is_gone(tmp_path: Pa
     with pytest.raises(RunDirError) as caught:
         find("digits", tmp_path)
     assert caught.value.what == f"the newest run called digits (job 3) is gone: {gone}"
-    assert caught.value.hint == f"the one before it is there: {older}"
+    assert caught.value.hint == f"the one before it still exists: {older}"
     with pytest.raises(RunDirError, match=r"job 3\) is gone") as caught:
         find("3", tmp_path)
     assert "gridtf list" in caught.value.hint
@@ -172,9 +172,9 @@ def test_ones_own_jobs_go_before_what_lies_here(tmp_path: Path, monkeypatch: pyt
     assert find("./digits", tmp_path) == tmp_path / "digits"
     assert find("other", tmp_path) == tmp_path / "other"
     monkeypatch.setattr(registry, "is_ours", lambda path: False)
-    with pytest.raises(NotFoundError, match="no job is called other, and the folder other here is somebody") as caught:
+    with pytest.raises(NotFoundError, match="the folder other here belongs to another user") as caught:
         find("other", tmp_path)
-    assert caught.value.hint == "to mean it all the same: ./other"
+    assert caught.value.hint == "if you mean that folder: ./other"
     assert find("./other", tmp_path) == tmp_path / "other"
     assert find(".", tmp_path / "other") == tmp_path / "other"
 
@@ -199,7 +199,7 @@ def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     monkeypatch.setattr("pwd.getpwuid", unknown)
     monkeypatch.delenv("HOME")
-    with pytest.raises(RunDirError, match="there is no home for the index of runs") as caught:
+    with pytest.raises(RunDirError, match="there is no home folder for the index of runs") as caught:
         registry.find("digits", {}, tmp_path)
     assert caught.value.hint == "set HOME or XDG_STATE_HOME"
     assert registry.folder({"XDG_STATE_HOME": "/x"}) == Path("/x/gridtf/runs")
@@ -245,7 +245,7 @@ def test_a_job_of_the_index_is_shown_from_its_own_run_directory_alone(
     registry.need_run(run)
     assert "replaced" not in jobs.view(run).reason
     submitted(path, "8")
-    replaced = f"the run directory of job 7 was replaced: {path} is that of job 8"
+    replaced = f"the run directory of job 7 was replaced: {path} belongs to job 8"
     made = Job(run)
     for ask in (made.status, made.wait, made.logs, lambda: registry.need_run(run)):
         with pytest.raises(ReplacedError) as caught:

@@ -19,7 +19,7 @@ import pytest
 from gridtf.errors import RunDirError
 from gridtf.files import user_name
 from gridtf.run import recordtypes, rundir
-from gridtf.run.rundir import Attempt, RunDir, read_private, read_record, read_text, shown, write_record, write_text
+from gridtf.run.rundir import Attempt, RunDir, is_listed, read_private, read_record, read_text, write_record, write_text
 from gridtf.run.tail import last_lines
 from tests.support.python import environment, python
 
@@ -211,7 +211,7 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert read_record(tmp_path / "no" / "no.json") is None
     assert read_record(tmp_path / "gone.json", listed=True) is None
     (tmp_path / "file").write_text("")
-    assert rundir.names(tmp_path / "file") == []
+    assert rundir.listdir(tmp_path / "file") == []
 
 
 def test_a_folder_in_the_place_of_a_record_is_an_error_with_its_name(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_what_others_may_write_is_not_acted_upon(tmp_path: Path, mode: int) -> N
     assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
     (tmp_path / "r.json").chmod(mode)
     assert read_record(tmp_path / "r.json") == {"a": 1}
-    with pytest.raises(RunDirError, match=rf"r\.json can be written by others \(its mode is {mode:o}\)"):
+    with pytest.raises(RunDirError, match=rf"r\.json is writable by other users \(mode {mode:o}\)"):
         read_record(tmp_path / "r.json", own=True)
     assert os.listdir(tmp_path) == ["r.json"]
 
@@ -328,14 +328,14 @@ def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "open", opened)
     hidden = {"plan.json"}
     assert read_record(path) is None
-    assert not shown(path, tmp_path)
+    assert not is_listed(path, tmp_path)
     assert asked == [str(path.parent), str(tmp_path), str(path.parent)]
     hidden = {"attempt-1"}
     asked.clear()
-    assert not shown(path, tmp_path)
+    assert not is_listed(path, tmp_path)
     assert asked == [str(tmp_path)]  # nor is a folder listed that no listing has shown
     hidden = set()
-    assert shown(path, tmp_path)
+    assert is_listed(path, tmp_path)
 
 
 def test_a_file_replaced_while_it_is_read_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,12 +358,12 @@ def test_a_file_replaced_while_it_is_read_is_opened_anew(tmp_path: Path, monkeyp
 def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", fails_with(errno.EACCES))
     with pytest.raises(RunDirError) as caught:
-        rundir.names(tmp_path)
+        rundir.listdir(tmp_path)
     assert caught.value.what == f"cannot list {tmp_path}: Permission denied"
     assert caught.value.hint == f"it is yours: chmod u+rwX {tmp_path}"
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(RunDirError) as caught:
-        rundir.names(tmp_path)
+        rundir.listdir(tmp_path)
     assert caught.value.hint == "ask its owner to let you read it"
 
 
@@ -417,15 +417,15 @@ def test_eight_processes_never_share_an_attempt(tmp_path: Path) -> None:
 
 def test_a_run_directory_is_one_jobs_and_stays_it(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert run.own("1.h")
-    assert run.own("1.h")  # a requeued job comes again
-    assert not run.own("2.h")
+    assert run.claim("1.h")
+    assert run.claim("1.h")  # a requeued job comes again
+    assert not run.claim("2.h")
     with pytest.raises(RunDirError, match="No such file or directory"):
-        RunDir(tmp_path / "no").own("1.h")
+        RunDir(tmp_path / "no").claim("1.h")
 
 
 def test_of_eight_jobs_that_want_one_run_directory_one_gets_it(tmp_path: Path) -> None:
-    said = eight_at_once("import os; print(RunDir(sys.argv[1]).own(str(os.getpid())))", tmp_path)
+    said = eight_at_once("import os; print(RunDir(sys.argv[1]).claim(str(os.getpid())))", tmp_path)
     assert sorted(said) == ["False\n"] * 7 + ["True\n"]
 
 
