@@ -142,7 +142,8 @@ def test_readme_explains_every_key_of_the_job_file() -> None:
 @pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
 def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
     (tmp_path / "gridtf.toml").write_text(text, encoding="utf-8")
-    configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path)
+    made = configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path)
+    assert "gridtf.toml" in {str(source).partition(":")[0] for source in made.sources.values()}
 
 
 def test_readme_names_every_task_type_and_the_site_file() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,15 +58,16 @@ def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> 
     assert max(map(len, out.splitlines())) <= 118
 
 
-def test_the_examples_in_the_help_parse(capsys: Captured) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_examples_in_the_help_parse(name: str) -> None:
     from gridtf.jobspec.options import split_command
 
-    for name in COMMANDS:
-        parser = find_command(name).parser()
-        for line in (parser.epilog or "").splitlines():
-            words = line.split("|")[0].split(">")[0].split()
-            if words[:2] == ["gridtf", name] and "…" not in line:
-                parser.parse(split_command(words[2:])[0])
+    parser = find_command(name).parser()
+    lines = [line for line in (parser.epilog or "").splitlines() if "…" not in line]
+    examples = [words for line in lines for words in re.findall(rf"gridtf {name}\b([^\")|>(]*)", line)]
+    assert examples
+    for words in examples:
+        assert parser.parse(split_command(words.split())[0])
 
 
 @pytest.mark.parametrize(

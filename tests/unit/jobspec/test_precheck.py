@@ -30,14 +30,16 @@ first, *others = (1, 2)
 '''
 
 
-def entry(text: str, folder: Path, **values: Any) -> None:
-    submission.prepare(JobSpec(entry=text, scheduler="local", chdir=str(folder), **values), {"entry": "--entry"})
+def entry(text: str, folder: Path, **values: Any) -> str | None:
+    """The entry function of the plan for a job."""
+    spec = JobSpec(entry=text, scheduler="local", chdir=str(folder), **values)
+    return submission.prepare(spec, {"entry": "--entry"}).spec.entry
 
 
 @pytest.mark.parametrize("name", ["main", "later", "inner", "made", "borrowed", "Model", "first", "others", "numpy"])
 def test_an_entry_function_that_is_there(name: str, rough_path: Path) -> None:
     (rough_path / "train.py").write_text(MODULE)
-    entry(f"train:{name}", rough_path)
+    assert entry(f"train:{name}", rough_path) == f"train:{name}"
 
 
 def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
@@ -59,16 +61,18 @@ def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
 
 
 def test_entry_functions_that_only_the_job_can_tell_about(rough_path: Path) -> None:
-    entry("json:loads", rough_path)
-    entry("elsewhere:main", rough_path, setup=("source venv/bin/activate",))
-    entry("elsewhere:main", rough_path, env={"PYTHONPATH": "/lib"})
+    with pytest.raises(UsageError, match="there is no module elsewhere"):
+        entry("elsewhere:main", rough_path)
+    assert entry("elsewhere:main", rough_path, setup=("source venv/bin/activate",))
+    assert entry("elsewhere:main", rough_path, env={"PYTHONPATH": "/lib"})
+    assert entry("json:loads", rough_path)
     (rough_path / "train.py").write_text("from helpers import *\n")
-    entry("train:main", rough_path)
+    assert entry("train:main", rough_path)
     (rough_path / "package").mkdir()
     (rough_path / "package" / "__init__.py").write_text("def main(): ...\n")
     (rough_path / "package" / "sub.py").write_text("def main(): ...\n")
-    entry("package:main", rough_path)
-    entry("package.sub:main", rough_path)
+    assert entry("package:main", rough_path)
+    assert entry("package.sub:main", rough_path)
 
 
 def test_gridtfs_own_main_is_no_module_of_the_user(rough_path: Path) -> None:
@@ -114,8 +118,11 @@ def test_set_up_lines_that_bash_can_read_are_not_run(lines: list[str], rough_pat
 
 
 def test_set_up_lines_where_there_is_no_bash(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dataclasses.replace(RUNS, setup=["if true"])
+    with pytest.raises(UsageError, match="bash cannot parse this"):
+        submission.prepare(spec)
     monkeypatch.setenv("PATH", str(rough_path))
-    submission.prepare(dataclasses.replace(RUNS, setup=["if true"]))
+    assert submission.prepare(spec).spec.setup == ("if true",)
 
 
 # --- paths

@@ -145,10 +145,10 @@ def test_the_spec_in_the_script_is_without_the_login_side() -> None:
     assert spec == {"command": ["python", "train.py"], "scheduler": "slurm", "mem": "1G"}
 
 
-@pytest.mark.parametrize("text", ["x", "\x80"])  # the latter takes six bytes
-def test_a_specification_that_no_program_could_be_handed_is_refused(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "size"), [("x", 1), ("\x80", 6)])  # \u0080
+def test_a_specification_that_no_program_could_be_handed_is_refused(text: str, size: int, tmp_path: Path) -> None:
     rest = len(json.dumps({"command": ["train", ""], "scheduler": "local"}, indent=2)) + len("GRIDTF_SPEC=")
-    count = (LONGEST_VARIABLE - rest) // len(render._json(text)[1:-1])
+    count = (LONGEST_VARIABLE - rest) // size
     environment(bash(render.script(runnable(tmp_path, chdir=None, command=["train", text * count])), tmp_path))
     with pytest.raises(SpecError) as caught:
         render.script(runnable(tmp_path, chdir=None, command=["train", text * (count + 1)]))

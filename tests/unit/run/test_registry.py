@@ -266,8 +266,12 @@ def test_a_job_of_the_index_is_shown_from_its_own_run_directory_alone(
 
 
 def test_what_is_gone_is_not_called_replaced(tmp_path: Path) -> None:
-    (run,) = [entry.run(tmp_path / "gone") for entry in [Entry("slurm", "7", "digits", tmp_path)]]
+    run = Entry("slurm", "7", "digits", tmp_path).run(tmp_path / "gone")
     registry.need_same(run)
+    run.path.mkdir()
+    submitted(run.path, "8")
+    with pytest.raises(ReplacedError):
+        registry.need_same(run)
 
 
 def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(

@@ -49,4 +49,7 @@ def test_a_working_folder_in_memory() -> None:
 
 
 def test_folders_that_may_be_shared() -> None:
-    shared.check(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)
+    made = plan("slurm", run_dir="/home/me/run", chdir="/home/me")
+    shared.check(made, MOUNTS)
+    with pytest.raises(SpecError, match="cannot be seen by other hosts"):
+        shared.check(made, MOUNTS.replace("nfs4", "tmpfs"))

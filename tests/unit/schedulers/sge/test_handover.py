@@ -408,8 +408,9 @@ def test_qdel_gets_no_pattern_and_no_name(cell: Cell, job_id: str) -> None:
 
 
 def test_cancel_a_job_that_has_ended(cell: Cell) -> None:
-    cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
+    root = cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
     submit.cancel({"job_id": "4711"})
+    assert (root / "called").read_text() == "4711\n"
 
 
 def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
