@@ -18,25 +18,25 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from gridtf import schedulers
 from gridtf.bootstrap import environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
+from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, SchedulerError, UsageError
 from gridtf.host import gpus, procfs
-from gridtf.host.processes import die_with_parent, signal_name, tell
+from gridtf.host.processes import die_with_parent, signal_name
 from gridtf.jobspec import layout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import MOST
 from gridtf.run import recordtypes
-from gridtf.run.recordtypes import COMPLETED, FAILED
+from gridtf.run.recordtypes import COMPLETED, FAILED, RUNNING
 from gridtf.run.rundir import (
     JOINED,
     OPENED,
@@ -58,48 +58,60 @@ from gridtf.schedulers.common import whole
 from gridtf.text import some
 
 _LEADER = "rank-0"
+_LEADER_MARGIN = 30  # seconds that the others wait longer than rank 0, which can say who is missing
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Join, leave the port holder behind, and print the contract as shell code."""
+    """Join, leave the port holder process behind, and print the contract as shell code.
+
+    Args:
+        argv: ``--parent PID`` of the shell that joins, then options of gridtf submit.
+        environ: The environment of that shell.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        GridtfError: This process cannot join.
+    """
     from gridtf.jobspec import config
 
     gc.enable()  # gridtf-bootstrap.sh turns it off: modules load faster without
     if len(argv) < 2 or argv[0] != "--parent":
         raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
-    die_with_parent(os.getppid(), signal.SIGTERM)  # nobody would read the contract
+    die_with_parent(os.getppid(), signal.SIGTERM)  # no other process would read the contract
     parent = int(argv[1])
     # the "command" is the process that joins; a job needs one
     spec = config.from_arguments([*argv[2:], "--", "gridtf_join"], environ, Path.cwd()).spec
     member = member_of(environ)
     tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
+    system = System(dict(environ))
     scheduler = spec.scheduler or schedulers.around_this_process(environ)
-    holder = PortHolder()
     known = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or known.get("job_id", member.step)
-    seen = dict(environ)
-    claim = _own_gpus(scheduler, spec, tasks[member.rank], job_id, seen)
-    mine = _own_record(member, claim, seen, holder)
+    claim = _own_gpus(scheduler, spec, tasks[member.rank], job_id, system)
+    holder = PortHolder()
+    joining = Joining(run, spec, member, _own_record(member, claim, system.environ, holder), system)
     if member.rank == 0:
-        plan, shares, agreed = _lead(run, spec, member, tasks, {"scheduler": scheduler, **known}, job_id, mine)
-        holder.release(mine["master_port"])  # programs that are not TensorFlow do not share ports
+        plan, shares, meeting = joining.lead(tasks, {"scheduler": scheduler, **known}, job_id)
+        holder.release(joining.own["master_port"])  # programs that are not TensorFlow do not share ports
     else:
-        plan, shares, agreed = _follow(run, spec, member, mine)
+        plan, shares, meeting = joining.follow()
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
     fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, claim.descriptors)
-    env = environment.task_environment(seen, plan, task, agreed, shares[task.name])
+    env = environment.task_environment(system.environ, plan, task, meeting, shares[task.name])
     print(exports(environ, env))
     return 0
 
 
 def _identity(scheduler: str, environ: Mapping[str, str]) -> Record:
-    """The job that this start is a part of, as its scheduler knows it; empty where nobody can be asked about it."""
+    """The job that this start is a part of, as its scheduler knows it; empty where that is not known."""
     if scheduler == "local":
         return {}
     try:
         return schedulers.get(scheduler).identity(environ)
-    except SchedulerError:  # one that gridtf cannot talk to: what names the start is as good
+    except SchedulerError:  # one that gridtf cannot talk to: what names the start will do
         return {}
 
 
@@ -110,26 +122,20 @@ def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-_Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
-
-
-def _own_gpus(
-    scheduler: str, spec: JobSpec, task: PlacedTask, job_id: str, environ: MutableMapping[str, str]
-) -> gpus.Claim:
+def _own_gpus(scheduler: str, spec: JobSpec, task: PlacedTask, job_id: str, system: System) -> gpus.Claim:
     """What this process has of its host's GPUs, alone or together with the others there."""
-    told = layout.gpus_per_task(spec)  # 0 where the user has said nothing
-    count = layout.gpus_of(task.type, spec, told) if told or spec.gpus_per_task == 0 else None
-
-    said = ""
+    requested = layout.gpus_per_task(spec)  # 0 where the user has requested none
+    count = layout.gpus_of(task.type, spec, requested) if requested or spec.gpus_per_task == 0 else None
+    logged = ""
 
     def wait(why: str, seconds: float) -> None:
-        nonlocal said
-        if why != said:
-            tell(why)
-        said = why
-        time.sleep(seconds)
+        nonlocal logged
+        if why != logged:
+            system.log(why)
+        logged = why
+        system.sleep(seconds)
 
-    return schedulers.get(scheduler).grant(environ, spec, count, f"{spec.title}, job {job_id}", wait)
+    return schedulers.get(scheduler).grant(system.environ, spec, count, f"{spec.title}, job {job_id}", wait)
 
 
 def _own_record(member: Member, claim: gpus.Claim, environ: Mapping[str, str], holder: PortHolder) -> Record:
@@ -150,126 +156,139 @@ def _own_record(member: Member, claim: gpus.Claim, environ: Mapping[str, str], h
     return record
 
 
-def _lead(
-    run: RunDir,
-    spec: JobSpec,
-    member: Member,
-    tasks: tuple[PlacedTask, ...],
-    known: Record,
-    job_id: str,
-    mine: Record,
-) -> _Meeting:
-    """What rank 0 does: open the attempt, gather what all ranks publish, and write plan and rendezvous file."""
-    need_safe(run.path.parent)
-    make_folder(run.path, parents=True)
-    need_ours(run.path)
-    opened = _opened(run, member)
-    if not new_folder(opened.parent):
-        raise _used_before(member)
-    attempt, nonce = run.new_attempt(), secrets.token_hex(8)
-    write_record(opened, {"attempt": attempt.number, "nonce": nonce, **known})
-    try:
-        return _gather(attempt, nonce, spec, member, tasks, known["scheduler"], job_id, mine)
-    except GridtfError as error:  # the others need not wait any longer
-        told = {"nonce": nonce, "host": mine["host"], "what": error.what, "why": error.why, "hint": error.hint}
-        with contextlib.suppress(GridtfError):
-            write_record(attempt.host_error(_LEADER), told)
-        raise
+# The plan, the GPUs of each task, and the rendezvous.
+_Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
-def _gather(
-    attempt: Attempt,
-    nonce: str,
-    spec: JobSpec,
-    member: Member,
-    tasks: tuple[PlacedTask, ...],
-    scheduler: str,
-    job_id: str,
-    mine: Record,
-) -> _Meeting:
-    write_record(attempt.host_record(_LEADER), {"nonce": nonce, **mine})
-    ranks = [f"rank-{rank}" for rank in range(member.size)]
-    collector = rendezvous.Collector(attempt, nonce, ranks, recordtypes.RankRecord)
-    for _ in _waiting(spec.start_timeout):
-        if collector.poll():
-            break
-    else:
-        missing = list(collector.missing.values())
+class Joining:
+    """How the processes of one step meet.
+
+    Args:
+        run: The run directory.
+        spec: What the user asked for.
+        member: Which process of the step this is.
+        own: What it publishes.
+        system: This host.
+    """
+
+    def __init__(self, run: RunDir, spec: JobSpec, member: Member, own: Record, system: System) -> None:
+        self.run = run
+        self.spec = spec
+        self.member = member
+        self.own = own
+        self.system = system
+        # The record with which rank 0 opens the attempt. Its folder is made once: no two runs meet in it.
+        self._opened = run.path / f"{JOINED}{member.step}" / OPENED
+
+    def lead(self, tasks: Sequence[PlacedTask], known: Record, job_id: str) -> _Meeting:
+        """What rank 0 does: open the attempt, gather what all ranks publish, and write plan and rendezvous file.
+
+        Args:
+            tasks: In rank order.
+            known: ``scheduler``, and what that scheduler knows the job by.
+            job_id: The job's id.
+
+        Raises:
+            GridtfError: Some ranks do not come, or what they have does not fit.
+        """
+        need_safe(self.run.path.parent)
+        make_folder(self.run.path, parents=True)
+        need_ours(self.run.path)
+        if not new_folder(self._opened.parent):
+            raise self._used_before()
+        attempt, nonce = self.run.new_attempt(), secrets.token_hex(8)
+        write_record(self._opened, {"attempt": attempt.number, "nonce": nonce, **known})
+        try:
+            return self._gather(attempt, nonce, tasks, known["scheduler"], job_id)
+        except GridtfError as error:  # the others need not wait any longer
+            problem = {"what": error.what, "why": error.why, "hint": error.hint}
+            with contextlib.suppress(GridtfError):
+                write_record(attempt.host_error(_LEADER), {"nonce": nonce, "host": self.own["host"], **problem})
+            raise
+
+    def _gather(
+        self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], scheduler: str, job_id: str
+    ) -> _Meeting:
+        write_record(attempt.host_record(_LEADER), {"nonce": nonce, **self.own})
+        size, limit = self.member.size, self.spec.start_timeout
+        ranks = [f"rank-{rank}" for rank in range(size)]
+        collector = rendezvous.Collector(attempt, nonce, ranks, recordtypes.RankRecord)
+        for _ in self._waiting(limit):
+            if collector.poll():
+                break
+        else:
+            missing = list(collector.missing.values())
+            raise RendezvousError(
+                f"after {limit:g} s {len(missing)} of {size} processes have not joined",
+                why=f"missing: {some([f'{rank} ({tasks[int(rank[5:])].name})' for rank in missing])}",
+                hint="did they all call gridtf_join, and do they see the same run directory?",
+            )
+        records = [collector.records[rank] for rank in ranks]
+        check_addresses(records)
+        shares = split_gpus(tasks, records, self.spec)
+        placed = place_ranks(tasks, records, shares)
+        hosts = {task.host: task.host for task in placed}
+        plan = AttemptPlan(attempt, nonce, job_id, scheduler, self.spec, hosts, placed, sys.executable, Path.cwd())
+        plan.write()
+        make_folder(attempt.run.output)
+        meeting = rendezvous.merge_ranks(placed, records)
+        rendezvous.publish(attempt, job_id, nonce, meeting, gpus=shares)
+        return plan, shares, meeting
+
+    def follow(self) -> _Meeting:
+        """What every other rank does: find the attempt that rank 0 has opened, publish, wait for the rendezvous file.
+
+        Raises:
+            RendezvousError: Rank 0 has given up, or does not come.
+        """
+        attempt, nonce = self._find()
+        record = attempt.host_record(f"rank-{self.member.rank}")
+        if record.name in listdir(attempt.hosts):
+            raise self._used_before()
+        write_record(record, {"nonce": nonce, **self.own})
+        limit = self.spec.start_timeout + _LEADER_MARGIN
+        for _ in self._waiting(limit):
+            problem = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
+            if problem is not None:
+                raise RendezvousError(problem["what"], why=problem["why"], hint=problem["hint"])
+            meeting = rendezvous.read(attempt, nonce)
+            plan = read_plan(self.run, attempt.number, nonce) if meeting is not None else None
+            if meeting is None or plan is None:
+                continue
+            shares = read_record(attempt.rendezvous, recordtypes.JoinedMeeting, nonce=nonce, own=True)
+            if shares is not None:
+                return plan, shares["gpus"], meeting
         raise RendezvousError(
-            f"after {spec.start_timeout:g} s {len(missing)} of {member.size} processes have not joined",
-            why=f"missing: {some([f'{rank} ({tasks[int(rank[5:])].name})' for rank in missing])}",
-            hint="did they all call gridtf_join, and do they see the same run directory?",
+            f"rank {self.member.rank} has waited {limit:g} s for rank 0 in {attempt.path}",
+            hint="has rank 0 been ended?",
         )
-    records = [collector.records[rank] for rank in ranks]
-    check_addresses(records)
-    shares = split_gpus(tasks, records, spec)
-    placed = place_ranks(tasks, records, shares)
-    hosts = {task.host: task.host for task in placed}
-    plan = AttemptPlan(attempt, nonce, job_id, scheduler, spec, hosts, placed, sys.executable, Path.cwd())
-    plan.write()
-    make_folder(attempt.run.output)
-    agreed = rendezvous.merge_ranks(placed, records)
-    rendezvous.publish(attempt, job_id, nonce, agreed, gpus=shares)
-    return plan, shares, agreed
 
+    def _find(self) -> tuple[Attempt, str]:
+        here = Path.cwd()
+        root = here if self.run.path.is_relative_to(here) else self.run.path.parent
+        for _ in self._waiting(self.spec.start_timeout):
+            listed = is_listed(self._opened, root)
+            record = read_record(self._opened, recordtypes.Opened, listed=True, own=True) if listed else None
+            if record is not None:
+                return self.run.attempt(record["attempt"]), record["nonce"]
+        limit = f"{self.spec.start_timeout:g} s"
+        raise RendezvousError(
+            f"rank {self.member.rank} has waited {limit} for rank 0, which has not opened {self.run.path}",
+            hint="did rank 0 call gridtf_join, and does it see the same run directory?",
+        )
 
-def _follow(run: RunDir, spec: JobSpec, member: Member, mine: Record) -> _Meeting:
-    """What every other rank does: find the attempt that rank 0 has opened, publish, wait for the rendezvous file."""
-    attempt, nonce = _find(run, spec, member)
-    own = attempt.host_record(f"rank-{member.rank}")
-    if own.name in listdir(attempt.hosts):
-        raise _used_before(member)
-    write_record(own, {"nonce": nonce, **mine})
-    for _ in _waiting(spec.start_timeout + 30):  # longer than rank 0 waits: it can say who is missing
-        told = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
-        if told is not None:
-            raise RendezvousError(told["what"], why=told["why"], hint=told["hint"])
-        agreed = rendezvous.read(attempt, nonce)
-        plan = read_plan(run, attempt.number, nonce) if agreed is not None else None
-        if agreed is None or plan is None:
-            continue
-        record = read_record(attempt.rendezvous, recordtypes.JoinedMeeting, nonce=nonce, own=True)
-        if record is not None:
-            return plan, record["gpus"], agreed
-    raise RendezvousError(
-        f"rank {member.rank} has waited {spec.start_timeout + 30:g} s for rank 0 in {attempt.path}",
-        hint="has rank 0 been ended?",
-    )
+    def _used_before(self) -> RendezvousError:
+        return RendezvousError(
+            f"rank {self.member.rank} of {self.member.step} has joined before",
+            hint="set GRIDTF_JOB_ID to a new word for every run, or choose another --run-dir",
+        )
 
-
-def _find(run: RunDir, spec: JobSpec, member: Member) -> tuple[Attempt, str]:
-    opened = _opened(run, member)
-    here = Path.cwd()
-    root = here if run.path.is_relative_to(here) else run.path.parent
-    for _ in _waiting(spec.start_timeout):
-        there = is_listed(opened, root)
-        record = read_record(opened, recordtypes.Opened, listed=True, own=True) if there else None
-        if record is not None:
-            return run.attempt(record["attempt"]), record["nonce"]
-    raise RendezvousError(
-        f"rank {member.rank} has waited {spec.start_timeout:g} s for rank 0, which has not opened {run.path}",
-        hint="did rank 0 call gridtf_join, and does it see the same run directory?",
-    )
-
-
-def _opened(run: RunDir, member: Member) -> Path:
-    """The record with which rank 0 opens the attempt. Its folder is made once: no two runs meet in it."""
-    return run.path / f"{JOINED}{member.step}" / OPENED
-
-
-def _used_before(member: Member) -> RendezvousError:
-    return RendezvousError(
-        f"rank {member.rank} of {member.step} has joined before",
-        hint="give GRIDTF_JOB_ID a new word for every run, or choose another --run-dir",
-    )
-
-
-def _waiting(limit: float) -> Iterator[None]:
-    begin, pause = time.monotonic(), 0.005
-    while time.monotonic() - begin < limit:
-        yield
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.25)
+    def _waiting(self, limit: float) -> Iterator[None]:
+        begin, pause = self.system.monotonic(), 0.005
+        while self.system.monotonic() - begin < limit:
+            yield
+            self.system.sleep(pause)
+            pause = min(pause * 1.3, 0.25)
 
 
 # --- who is which task, and what of its host each one gets (pure)
@@ -447,10 +466,10 @@ def place_ranks(
     return tuple(placed)
 
 
-# --- what stays behind: it holds the task's ports and reports that the task lives, until the task is gone
+# --- what stays behind: it holds the task's ports and reports that the task lives, until the task has ended
 
 _LONGEST_LOOK = 1.0
-_REAPED_WITHIN = 5.0  # seconds that the parent of a task may take to notice its end; until then nobody else knows it
+_REAPED_WITHIN = 5.0  # seconds that the parent of a task may take to reap it, before which its exit code is not known
 
 
 def fork_port_holder(
@@ -483,46 +502,82 @@ def fork_port_holder(
             if int(name) not in kept:
                 with contextlib.suppress(OSError):  # the listing's own, gone by now
                     os.close(int(name))
-        _hold_ports(plan, task, member, parent)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # meant for the task; this process ends when the task has ended
+        report_task(plan, task, member, JoinedTask(parent), System())
+        os._exit(0)
     finally:
         os._exit(1)
 
 
-def _hold_ports(plan: AttemptPlan, task: PlacedTask, member: str, parent: int) -> NoReturn:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # meant for the task; this process goes when the task has gone
-    started = procfs.start_time(parent)
-    state = {"state": "RUNNING", "pid": parent, "started": time.time(), "ended": None, "exit": None, "signal": None}
+class JoinedTask:
+    """A process that joined, as another process that is not its parent sees it.
+
+    Args:
+        pid: That process.
+
+    Attributes:
+        watched: Whether the kernel can tell how it ends.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._started = procfs.start_time(pid)
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except (AttributeError, OSError):  # a kernel before 5.3
+            self._pidfd = -1
+        self.watched = self._pidfd >= 0
+
+    def lives(self) -> bool:
+        return procfs.alive(self.pid, self._started)
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, or the time is over."""
+        if self.watched:
+            select.select([self._pidfd], [], [], seconds)
+        else:
+            time.sleep(seconds)
+
+    def end(self) -> int | None:
+        """Its exit code or minus the signal; None where the kernel does not tell (yet)."""
+        return procfs.ended_how(self._pidfd) if self.watched else None
+
+
+def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: JoinedTask, system: System) -> None:
+    """Report that a task lives until it has ended, and then how.
+
+    Args:
+        plan: The plan that rank 0 made.
+        task: The task.
+        member: The name of its record, ``rank-N``.
+        process: The process that is the task.
+        system: This host.
+    """
+    state = dict.fromkeys(("ended", "exit", "signal"))
+    state = {"state": RUNNING, "pid": process.pid, "started": system.time(), **state}
 
     def record() -> Record:
-        return {"nonce": plan.nonce, "host": task.host, "pid": os.getpid(), "tasks": {task.name: state}}
+        return {"nonce": plan.nonce, "host": task.host, "pid": system.pid, "tasks": {task.name: state}}
 
     path = plan.attempt.host_state(member)
-    heartbeat = Heartbeat(path, record, len(plan.tasks), plan.spec.heartbeat_timeout)
-    try:
-        watched = os.pidfd_open(parent)
-    except (AttributeError, OSError):  # a kernel before 5.3
-        watched = -1
-    while procfs.alive(parent, started):
-        with contextlib.suppress(GridtfError):  # a full disk is the task's business, not ours
+    heartbeat = Heartbeat(path, record, len(plan.tasks), plan.spec.heartbeat_timeout, system)
+    while process.lives():
+        with contextlib.suppress(GridtfError):  # a full disk is the task's business
             heartbeat.beat()
-        if watched >= 0:
-            select.select([watched], [], [], _LONGEST_LOOK)
-        else:
-            time.sleep(_LONGEST_LOOK)
-    state.update(_end(watched), ended=time.time())
+        process.wait(_LONGEST_LOOK)
+    state.update(_end(process, system), ended=system.time())
     with contextlib.suppress(GridtfError):
         heartbeat.beat(now=True)
-    os._exit(0)
 
 
-def _end(watched: int) -> Record:
+def _end(process: JoinedTask, system: System) -> Record:
     """How the task has ended, as far as the kernel tells others than its parent."""
-    until = time.monotonic() + _REAPED_WITHIN
-    while watched >= 0 and time.monotonic() < until:
-        code = procfs.ended_how(watched)
+    until = system.monotonic() + _REAPED_WITHIN
+    while process.watched and system.monotonic() < until:
+        code = process.end()
         if code is not None:
             how = {"exit": code} if code >= 0 else {"signal": signal_name(-code)}
             return {"state": COMPLETED if code == 0 else FAILED, **how}
-        time.sleep(0.02)
+        system.sleep(0.02)
     return {"state": "ENDED"}

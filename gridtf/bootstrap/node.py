@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import signal
-import subprocess
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RunDirError, UsageError
 from gridtf.host import processes
+from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
-from gridtf.schedulers.agents import MINDER, fork_agent
+from gridtf.schedulers.agents import MINDER, ForkedAgent, fork_agent
+
+_LOOK = 5.0  # seconds between two looks at a child whose end no signal has told
 
 # --- the job runner
 
 # The launcher ends its hosts first, then what is left: both have their limits, this is for one that keeps neither.
 _LAUNCHER_MARGIN = 30.0
-_AGENT_MARGIN = 5.0
+_AGENT_MARGIN = 5.0  # for an agent whose launcher was killed, to write down what became of it
 
 
 def run_job(arguments: Sequence[str]) -> int:
@@ -39,77 +40,82 @@ def run_job(arguments: Sequence[str]) -> int:
         The exit code of this process, always 0: run.ended has the script's.
     """
     path, kill_grace, walltime, *command = arguments
-    run, grace = RunDir(path), float(kill_grace)
     processes.block_signals()
     processes.become_subreaper()
-    end: Record = {"exit": None, "signal": None, "told": None, "error": None}
-    try:
-        script = _start(command, int(walltime))
-    except OSError as error:
-        end["error"] = f"{command[0]} cannot be started: {error.strerror}"
-        processes.tell(end["error"])
-    else:
-        code, told = _watch_over(run, script, grace)
-        # an agent whose launcher was killed has begun as well, and needs a moment more to write down what became of it
-        patience = 0.0 if code is None else grace + (_AGENT_MARGIN if _launched(run) else 0.0)
-        left = Supervisor([]).tear_down(patience, lambda: None)
-        if left:
-            processes.tell(f"processes that KILL did not end: {left}")
-        code = -signal.SIGKILL if code is None else code
-        end["exit" if code >= 0 else "signal"] = code if code >= 0 else processes.signal_name(-code)
-        end["told"] = processes.signal_name(told) if told else None
-    try:
-        write_record(run.ended, end)
-    except RunDirError as error:
-        processes.tell(str(error))
+    JobRunner(RunDir(path), float(kill_grace), System()).run(command, int(walltime))
     return 0
 
 
-def _start(command: Sequence[str], walltime: int) -> int:
-    """The pid of the script, in a session of its own."""
-    parent = os.getpid()
+class JobRunner:
+    """Above the script of a local job.
 
-    def child() -> None:
-        processes.die_with_parent(parent, signal.SIGTERM)
-        # An alarm outlives exec: it ends set-up lines that hang, and reaches the launcher after them.
-        signal.alarm(walltime)
-        processes.unblock_signals()
+    Args:
+        run: The run directory.
+        grace: Seconds between TERM and KILL.
+        system: This host.
+    """
 
-    script = subprocess.Popen(
-        list(command),
-        env={**os.environ, MINDER: str(parent)},
-        start_new_session=True,
-        preexec_fn=child,  # safe: this process has one thread
-    )
-    script.returncode = 0  # reaped here, not by Popen
-    return script.pid
+    def __init__(self, run: RunDir, grace: float, system: System) -> None:
+        self.run_dir = run
+        self.grace = grace
+        self.system = system
 
+    def run(self, command: Sequence[str], walltime: int) -> None:
+        """Run the script, then write run.ended.
 
-def _watch_over(run: RunDir, script: int, grace: float) -> tuple[int | None, int | None]:
-    """Until the script has ended: its exit code or minus the signal, None when it did not heed that it is to end, and
-    the signal that said so."""
-    told, deadline = None, float("inf")
-    while True:
-        number = processes.wait_for_signal(min(5.0, max(0.0, deadline - time.monotonic())))
-        if processes.is_end(number) and told is None:
-            told = number
-            # set-up lines know nothing of the grace, the launcher keeps it itself
-            deadline = time.monotonic() + grace + (grace + _LAUNCHER_MARGIN if _launched(run) else 0.0)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(script, signal.SIGTERM)
-        ended = processes.reap()
-        if script in ended:
-            return ended[script], told
-        if time.monotonic() >= deadline:
-            return None, told
+        Args:
+            command: The command line of the script.
+            walltime: Seconds after which it is to end; 0: never.
+        """
+        end: Record = {"exit": None, "signal": None, "told": None, "error": None}
+        env = {**self.system.environ, MINDER: str(self.system.pid)}
+        try:
+            # The alarm outlives exec: it ends set-up lines that hang, and reaches the launcher after them.
+            script = self.system.start(command, env, death=signal.SIGTERM, alarm=walltime)
+        except OSError as error:
+            end["error"] = f"{command[0]} cannot be started: {error.strerror}"
+            self.system.log(end["error"])
+        else:
+            code, received = self._wait(script)
+            patience = 0.0 if code is None else self.grace + (_AGENT_MARGIN if self._launched() else 0.0)
+            left = Supervisor([], self.system).tear_down(patience, lambda: None)
+            if left:
+                self.system.log(f"processes that KILL did not end: {left}")
+            code = -signal.SIGKILL if code is None else code
+            end["exit" if code >= 0 else "signal"] = code if code >= 0 else signal_name(-code)
+            end["told"] = signal_name(received) if received else None
+        try:
+            write_record(self.run_dir.ended, end)
+        except RunDirError as error:
+            self.system.log(str(error))
 
+    def _wait(self, script: int) -> tuple[int | None, int | None]:
+        """Until the script has ended.
 
-def _launched(run: RunDir) -> bool:
-    """Whether the script has got as far as the launcher."""
-    try:
-        return run.latest() is not None
-    except RunDirError:
-        return False
+        Returns:
+            Its exit code or minus the signal, None when it has ignored that it is to end; the signal that ends the job.
+        """
+        received, deadline = None, float("inf")
+        while True:
+            number = self.system.wait(min(_LOOK, max(0.0, deadline - self.system.monotonic())))
+            if processes.is_end(number) and received is None:
+                received = number
+                # set-up lines know nothing of the grace, the launcher keeps it itself
+                margin = self.grace + _LAUNCHER_MARGIN if self._launched() else 0.0
+                deadline = self.system.monotonic() + self.grace + margin
+                self.system.signal([script], signal.SIGTERM)
+            ended = self.system.reap()
+            if script in ended:
+                return ended[script], received
+            if self.system.monotonic() >= deadline:
+                return None, received
+
+    def _launched(self) -> bool:
+        """Whether the script has got as far as the launcher."""
+        try:
+            return self.run_dir.latest() is not None
+        except RunDirError:
+            return False
 
 
 # --- the agent supervisor
@@ -130,46 +136,79 @@ def supervise_agent(arguments: Sequence[str]) -> int:
     from gridtf.bootstrap import agent
 
     gc.enable()  # off until now: modules load faster without
-    host = _host(arguments[0])
+    system = System()
+    host = _resolve_host(arguments[0], system)
     processes.block_signals()
     processes.become_subreaper()
-    # when slurmstepd or sge_shepherd is killed, nobody else tells us that the job is over
-    parent = os.getppid()
-    processes.die_with_parent(parent, signal.SIGTERM)
+    supervisor = AgentSupervisor(host, arguments[1:], system)
+    processes.die_with_parent(supervisor.parent, signal.SIGTERM)  # nothing else tells that slurmstepd was killed
     handle = fork_agent(host, arguments[1:], agent.main)
-    told = not processes.signal_at_end_of(_STDIN)
-    while (end := handle.poll()) is None:
-        if not told and processes.at_end(_STDIN):  # the launcher's word, or its death
-            told = True
-            handle.terminate()
-        number = processes.wait_for_signal(5.0)
-        if number is not None and (processes.is_end(number) or number in processes.PASSED_ON):
-            handle.send(signal.Signals(number) if os.getppid() == parent else agent.ORPHANED)
-    if end.code >= 0:
-        return end.code
-    what = f"the agent on host {host} was killed by {processes.signal_name(-end.code)}"
-    processes.tell(what)
-    with contextlib.suppress(GridtfError):
-        _write_down(host, arguments[1:], what)
-    left = Supervisor([]).tear_down(_GRACE, lambda: None)
-    return agent.LEFTOVERS if left else agent.KILLED
+    pipe = processes.signal_at_end_of(_STDIN)
+    return supervisor.watch(handle, lambda: pipe and processes.at_end(_STDIN))
 
 
-def _host(word: str) -> str:
+class AgentSupervisor:
+    """Above the agent of a host.
+
+    Args:
+        host: This host, as the allocation calls it.
+        arguments: The agent's, without the host.
+        system: This host.
+
+    Attributes:
+        parent: The process that has started this one.
+    """
+
+    def __init__(self, host: str, arguments: Sequence[str], system: System) -> None:
+        self.host = host
+        self.system = system
+        self.parent = system.parent()
+        run, number, self._nonce, *_ = arguments
+        self._attempt = RunDir(run).attempt(int(number))
+
+    def watch(self, agent: ForkedAgent, launcher_gone: Callable[[], bool]) -> int:
+        """Pass signals on until the agent has ended.
+
+        Args:
+            agent: The agent.
+            launcher_gone: Whether the launcher has closed its end of the pipe, or died.
+
+        Returns:
+            The agent's exit code, or one of agent.EXITS when it was killed.
+        """
+        from gridtf.bootstrap.agent import KILLED, LEFTOVERS, ORPHANED
+
+        terminated = False
+        while (end := agent.poll()) is None:
+            if not terminated and launcher_gone():
+                terminated = True
+                agent.terminate()
+            number = self.system.wait(_LOOK)
+            if number is not None and (processes.is_end(number) or number in processes.PASSED_ON):
+                agent.send(signal.Signals(number) if self.system.parent() == self.parent else ORPHANED)
+        if end.code >= 0:
+            return end.code
+        what = f"the agent on host {self.host} was killed by {signal_name(-end.code)}"
+        self.system.log(what)
+        with contextlib.suppress(GridtfError):
+            self._report(what)
+        left = Supervisor([], self.system).tear_down(_GRACE, lambda: None)
+        return LEFTOVERS if left else KILLED
+
+    def _report(self, what: str) -> None:
+        """Write it to the agent's own record, which has no other writer any more."""
+        path = self._attempt.host_state(self.host)
+        record = read_record(path, recordtypes.HostState, nonce=self._nonce, own=True)
+        if record is None:
+            record = {"nonce": self._nonce, "host": self.host, "tasks": {}}
+        write_record(path, {**record, "gone": {"what": what, "why": "", "hint": "was it killed by hand?"}})
+
+
+def _resolve_host(word: str, system: System) -> str:
     if not word.startswith("@"):
         return word
-    host = os.environ.get(word[1:])
+    host = system.environ.get(word[1:])
     if not host:
-        raise UsageError(f"{word[1:]} is not set on host {os.uname().nodename}", hint="this is called by the launcher")
+        hint = "the launcher starts this, by srun or qrsh"
+        raise UsageError(f"{word[1:]} is not set on host {system.host}", hint=hint)
     return host
-
-
-def _write_down(host: str, arguments: Sequence[str], what: str) -> None:
-    """Say it in the agent's own record: it has no other writer any more. Raises RunDirError."""
-    run, number, nonce, *_ = arguments
-    path = RunDir(run).attempt(int(number)).host_state(host)
-    record = read_record(path, recordtypes.HostState, nonce=nonce, own=True)
-    if record is None:
-        record = {"nonce": nonce, "host": host, "tasks": {}}
-    with contextlib.suppress(RunDirError):
-        write_record(path, {**record, "gone": {"what": what, "why": "", "hint": "was it killed by hand?"}})

@@ -273,20 +273,20 @@ _AGENT_HINTS = (
 )
 
 
-def telling(lines: Sequence[str], host: str | None) -> list[str]:
+def relevant(lines: Sequence[str], host: str | None) -> list[str]:
     """The lines that may say why the agent of this host has ended; host: None where nobody knows which one it was."""
     return [
         line for line in lines if line.strip() and not _NOISE.match(line) and (not host or _host(line) in (None, host))
     ]
 
 
-def cause(lines: Sequence[str]) -> str:
+def agent_cause(lines: Sequence[str]) -> str:
     """The one line that says it: the first of an agent's own, or the last of a program that could not start it."""
     own = [line for line in lines if (match := _OF_HOST.match(line)) and match["ours"]]
     return _OF_HOST.sub("", (own or list(lines[-1:]) or [""])[0], count=1)
 
 
-def advice(line: str) -> str:
+def agent_hint(line: str) -> str:
     """What to do about it; empty where nobody knows."""
     return next((hint for piece, hint in _AGENT_HINTS if piece in line), "")
 

@@ -47,7 +47,7 @@ def test_link_of_a_host_is_cut_and_its_shared_folder_is_gone(laggy_sge: Bed) -> 
     laggy_sge.cut("n3")  # which neither qrsh nor Grid Engine notices for a long time
     admin(laggy_sge, "pkill", "-STOP", "-x", "bindfs", host="n3")  # in n3's own namespace of processes
     try:
-        verdict = ended(job, "NODE_FAIL", "host n3 has not been heard of for 4 s")
+        verdict = ended(job, "NODE_FAIL", "no heartbeat from host n3 for 4 s")
         assert verdict["ended"] - cut < 4 + 5
         nobody_left(laggy_sge, ("n1", "n2", "n4"))
     finally:

@@ -23,7 +23,7 @@ UNTIL_TOLD = "until ls | grep -qx go; do sleep 0.2; done"
 def test_power_cut_of_a_host(slurm: Bed) -> None:
     job = started(slurm, *SOON)
     slurm.kill("n3")
-    ended(job, "NODE_FAIL", "host n3 has not been heard of for 4 s", seconds=20)
+    ended(job, "NODE_FAIL", "no heartbeat from host n3 for 4 s", seconds=20)
     nobody_left(slurm, ("n1", "n2", "n4"))
     view = job.status()
     assert (view["state"], view["exit_code"]) == ("NODE_FAIL", 1)
@@ -73,7 +73,7 @@ def test_a_host_whose_shared_folder_hangs(laggy_slurm: Bed) -> None:
     job = started(laggy_slurm, *SOON, command=STUBBORN)
     admin(laggy_slurm, "pkill", "-STOP", "-x", "bindfs", host="n3")  # in n3's own namespace of processes
     try:
-        ended(job, "NODE_FAIL", "host n3 has not been heard of for 4 s", seconds=30)
+        ended(job, "NODE_FAIL", "no heartbeat from host n3 for 4 s", seconds=30)
         nobody_left(laggy_slurm, ("n1", "n2", "n4"))
     finally:
         admin(laggy_slurm, "pkill", "-CONT", "-x", "bindfs", host="n3")

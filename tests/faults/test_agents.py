@@ -70,7 +70,7 @@ def test_an_agent_that_freezes_is_noticed_by_its_silence(launch: Launch) -> None
     os.kill(job.agent_pid("h2"), signal.SIGSTOP)
     verdict = job.verdict()
     assert verdict["state"] == "NODE_FAIL"
-    assert "host h2 has not been heard of for 2 s" in verdict["reason"]
+    assert "no heartbeat from host h2 for 2 s" in verdict["reason"]
     gone(*pids.values())
 
 
@@ -83,7 +83,7 @@ def test_a_launcher_that_stands_still_is_woken_when_its_tasks_have_been_ended(la
     assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
     assert f"the launcher on host {os.uname().nodename} stood still for" in verdict["reason"]
     assert "was it stopped by a signal" in verdict["hint"]
-    assert "launcher has not been heard of for 2 s" in job.output
+    assert "no heartbeat from the launcher for 2 s" in job.output
     gone(*pids.values(), *agents)
 
 
@@ -267,5 +267,5 @@ def test_a_lost_host_is_named_beside_the_task_that_failed_for_want_of_it(launch:
     verdict = job.verdict()
     assert verdict["cause"]["task"] == "worker:0"
     assert "worker:0 on h1: exit code 1" in verdict["reason"]
-    assert "no more is heard of 1 host: h2" in verdict["reason"]
+    assert "lost contact with 1 host: h2" in verdict["reason"]
     gone(*pids.values())

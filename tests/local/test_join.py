@@ -290,7 +290,7 @@ def test_one_word_for_two_runs_is_refused_by_every_process(join: Join) -> None:
         code, errors = rank.end(20)
         assert code == 1
         assert f"rank {number} of run-1 has joined before" in errors
-        assert "give GRIDTF_JOB_ID a new word for every run" in errors
+        assert "set GRIDTF_JOB_ID to a new word for every run" in errors
     second = [join(rank, 2, word="run-2") for rank in range(2)]
     assert second[0].environment["TF_CONFIG"] != first[0].environment["TF_CONFIG"]
 

@@ -20,9 +20,9 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap import environment, rendezvous
-from gridtf.bootstrap.join import Member, _find, check_addresses, place_ranks, split_gpus
+from gridtf.bootstrap.join import Joining, Member, check_addresses, place_ranks, split_gpus
 from gridtf.bootstrap.launcher import HostMonitor, Launcher
-from gridtf.bootstrap.node import _write_down
+from gridtf.bootstrap.node import AgentSupervisor
 from gridtf.bootstrap.placement import place
 from gridtf.bootstrap.rendezvous import AttemptPlan, read_plan
 from gridtf.bootstrap.verdict import decide, of_task
@@ -37,6 +37,7 @@ from gridtf.run.recordtypes import RankRecord
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import local
 from gridtf.schedulers.base import Allocation, Host
+from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
 COUNT = int(os.environ.get("GRIDTF_TEST_MUTATIONS", "60"))
@@ -191,7 +192,7 @@ def launcher_gathers(run: RunDir) -> None:
 
 
 def launcher_watches(run: RunDir) -> None:
-    hosts, tasks = HostMonitor(run.attempt(1), NONCE, ["n1"], 30, [], time.sleep), plan_of(run).tasks
+    hosts, tasks = HostMonitor(run.attempt(1), NONCE, ["n1"], 30, [], time.sleep, FakeSystem()), plan_of(run).tasks
     hosts.listen()
     hosts._pause = lambda seconds: None
     hosts.read()
@@ -201,8 +202,8 @@ def launcher_watches(run: RunDir) -> None:
     hosts.check()
 
 
-def warden_reads(run: RunDir) -> None:
-    _write_down("n1", [str(run.path), "1", NONCE], "it was killed")
+def agent_supervisor_reads(run: RunDir) -> None:
+    AgentSupervisor("n1", [str(run.path), "1", NONCE], FakeSystem())._report("it was killed")
 
 
 def task_reads(run: RunDir) -> None:
@@ -255,13 +256,11 @@ def rank_0_gathers(run: RunDir) -> None:
 
 
 def rank_1_finds(run: RunDir) -> None:
-    _find(run, SPEC, STEP)
+    Joining(run, SPEC, STEP, {}, FakeSystem())._find()
 
 
 def launcher_is_told_to_end(run: RunDir) -> None:
-    launcher = Launcher.__new__(Launcher)
-    launcher.run, launcher.scheduler, launcher.environ = run, local.scheduler, {}
-    launcher._ended_by(15)
+    Launcher(run, SPEC, local.scheduler, "7", FakeSystem())._of_signal(15)
 
 
 def cancel_reads(run: RunDir) -> None:
@@ -275,7 +274,7 @@ def cancel_reads(run: RunDir) -> None:
         ("attempt-1/environment.json", environment_reads, {"nonce": NONCE, "environ": {"PATH": "/bin", "A": "b"}}),
         ("attempt-1/hosts/n1.json", launcher_gathers, None),
         ("attempt-1/state/@n1.json", launcher_watches, STATE),
-        ("attempt-1/state/@n1.json", warden_reads, STATE),
+        ("attempt-1/state/@n1.json", agent_supervisor_reads, STATE),
         ("cancelled.json", launcher_is_told_to_end, CANCELLED),
         ("attempt-1/hosts/rank-0.json", rank_0_gathers, RANK),
         ("join-run-1/opened.json", rank_1_finds, {"attempt": 1, "nonce": NONCE}),

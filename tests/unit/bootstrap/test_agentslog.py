@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gridtf.bootstrap.verdict import advice, cause, telling
+from gridtf.bootstrap.verdict import agent_cause, agent_hint, relevant
 
 # As srun 22.05 and its daemons print it.
 EXECVE = """\
@@ -25,7 +25,7 @@ NO_GRIDTF = [
     "srun: error: n3: task 2: Exited with exit code 1",
 ]
 TWO_SPEAK = [
-    "gridtf: agent on n2: the launcher has not been heard of for 30 s",
+    "gridtf: agent on n2: no heartbeat from the launcher for 30 s",
     "gridtf: agent on n3: cannot write /runs/x: No space left on device",
     "gridtf: free some space there",
 ]
@@ -38,7 +38,7 @@ TWO_SPEAK = [
         (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
         (EXECVE, "n2", "", ""),
         (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf has to lie"),
-        (TWO_SPEAK, "n2", "the launcher has not been heard of for 30 s", ""),
+        (TWO_SPEAK, "n2", "no heartbeat from the launcher for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
         (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python that gridtf"),
         (["error: less file descriptors"], "n3", "error: less file descriptors", "ulimit -n"),
@@ -46,12 +46,12 @@ TWO_SPEAK = [
     ],
 )
 def test_the_cause_is_found_among_what_others_say(lines: list[str], host: str | None, said: str, hint: str) -> None:
-    found = cause(telling(lines, host))
+    found = agent_cause(relevant(lines, host))
     assert found == said
-    assert hint in advice(found)
-    assert bool(hint) == bool(advice(found))
+    assert hint in agent_hint(found)
+    assert bool(hint) == bool(agent_hint(found))
 
 
 def test_what_is_said_of_every_end_tells_nothing() -> None:
-    assert telling(EXECVE, "n3") == ["slurmstepd-n3: error: execve(): /opt/python: Permission denied"]
-    assert telling(NO_GRIDTF, "n3") == NO_GRIDTF[1:4]
+    assert relevant(EXECVE, "n3") == ["slurmstepd-n3: error: execve(): /opt/python: Permission denied"]
+    assert relevant(NO_GRIDTF, "n3") == NO_GRIDTF[1:4]

@@ -13,27 +13,12 @@ from gridtf.bootstrap.heartbeat import Heartbeat, Watch, backoff, interval
 from gridtf.errors import RunDirError
 from gridtf.run import rundir
 from gridtf.run.rundir import cannot, read_record
-
-
-class Clock:
-    """Stands in for the time module."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.wall = 5000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.wall
+from tests.support.system import FakeSystem
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(heartbeat, "time", clock)
-    return clock
+def clock() -> FakeSystem:
+    return FakeSystem()
 
 
 def test_beats_are_slower_with_many_hosts_and_several_fit_into_the_timeout() -> None:
@@ -46,41 +31,41 @@ def test_beats_are_slower_with_many_hosts_and_several_fit_into_the_timeout() -> 
             assert interval(hosts, timeout) <= interval(hosts + 1, timeout)
 
 
-def test_a_beat_counts_and_says_the_time(tmp_path: Path, clock: Clock) -> None:
-    beats = Heartbeat(tmp_path / "b.json", lambda: {"nonce": "n", "tasks": {}}, 1, 30.0)
+def test_a_beat_counts_and_says_the_time(tmp_path: Path, clock: FakeSystem) -> None:
+    beats = Heartbeat(tmp_path / "b.json", lambda: {"nonce": "n", "tasks": {}}, 1, 30.0, clock)
     assert beats.beat()
     assert read_record(tmp_path / "b.json") == {"nonce": "n", "tasks": {}, "beat": 1, "time": 5000.0}
-    clock.now, clock.wall = 1000.5, 4000.0  # the host's clock was set back: no matter
+    clock.clock, clock.wall = 1000.5, 4000.0  # the host's clock was set back: no matter
     assert not beats.beat()
     assert (read_record(tmp_path / "b.json") or {})["beat"] == 1
     assert beats.beat(now=True)
     assert (read_record(tmp_path / "b.json") or {})["beat"] == 2
-    clock.now = 1001.2
+    clock.clock = 1001.2
     assert not beats.beat()  # the interval begins anew with every beat
-    clock.now = 1001.6
+    clock.clock = 1001.6
     assert beats.beat()
     assert (read_record(tmp_path / "b.json") or {})["beat"] == 3
 
 
-def test_a_record_is_made_only_when_it_is_written(tmp_path: Path, clock: Clock) -> None:
+def test_a_record_is_made_only_when_it_is_written(tmp_path: Path, clock: FakeSystem) -> None:
     made: list[int] = []
 
     def record() -> dict[str, object]:
         made.append(1)
         return {}
 
-    beats = Heartbeat(tmp_path / "b.json", record, 1, 30.0)
+    beats = Heartbeat(tmp_path / "b.json", record, 1, 30.0, clock)
     for _ in range(5):
         beats.beat()
     assert len(made) == 1
 
 
-def test_a_beat_that_cannot_be_written_is_an_error_and_the_next_one_may_come(tmp_path: Path, clock: Clock) -> None:
-    beats = Heartbeat(tmp_path / "later" / "b.json", dict, 1, 30.0)
+def test_a_beat_that_cannot_be_written_is_an_error_and_the_next_one_may_come(tmp_path: Path, clock: FakeSystem) -> None:
+    beats = Heartbeat(tmp_path / "later" / "b.json", dict, 1, 30.0, clock)
     with pytest.raises(RunDirError):
         beats.beat()
     (tmp_path / "later").mkdir()
-    clock.now += 1.0
+    clock.clock += 1.0
     assert beats.beat()
 
 
@@ -99,23 +84,23 @@ def refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
 def test_a_disk_that_refuses_for_a_while_is_borne_nearly_as_long_as_the_other_side_bears_silence(
-    number: int, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    number: int, tmp_path: Path, clock: FakeSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beats = Heartbeat(tmp_path / "b.json", dict, 1, 30.0)
+    beats = Heartbeat(tmp_path / "b.json", dict, 1, 30.0, clock)
     refusals = refusing(monkeypatch, number)
     for _ in range(20):
         assert not beats.beat()
-        clock.now += 1
+        clock.clock += 1
     assert beats.trouble is not None
-    assert capfd.readouterr().err.count("trying again for 22.5 s") == 1
+    assert [line.endswith("trying again for 22.5 s") for line in clock.logged] == [True]
     refusals.clear()
     assert beats.beat()
     assert not beats.trouble
     refusals.append(number)
-    clock.now += 1
+    clock.clock += 1
     for _ in range(23):
         assert not beats.beat()
-        clock.now += 1
+        clock.clock += 1
     with pytest.raises(RunDirError, match=os.strerror(number)):
         beats.beat()
 
@@ -124,45 +109,45 @@ def test_a_disk_that_refuses_for_a_while_is_borne_nearly_as_long_as_the_other_si
 def test_what_will_not_pass_is_not_borne(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, number)
     with pytest.raises(RunDirError, match=os.strerror(number)):
-        Heartbeat(tmp_path / "b.json", dict, 1, 30.0).beat()
+        Heartbeat(tmp_path / "b.json", dict, 1, 30.0, FakeSystem()).beat()
 
 
-def test_silence_is_measured_by_the_watchers_clock_alone(clock: Clock) -> None:
-    watch = Watch(30.0)
-    clock.now += 5
+def test_silence_is_measured_by_the_watchers_clock_alone(clock: FakeSystem) -> None:
+    watch = Watch(30.0, clock)
+    clock.clock += 5
     assert watch.silence() == 5  # also before anything was heard
     watch.heard(None)
     assert watch.silence() == 5
     watch.heard(1)
     assert watch.silence() == 0
     for second in range(1, 32):
-        clock.now += 1
+        clock.clock += 1
         watch.heard(1)  # the same beat again is no sign of life
         assert watch.silence() == second
     assert watch.lost()
     watch.heard(2)
     assert watch.silence() == 0
-    clock.now += 1
+    clock.clock += 1
     watch.heard(1)  # a counter that is another one is heard, also when it began anew
     assert watch.silence() == 0
 
 
-def test_time_in_which_nobody_looked_hardly_counts(clock: Clock) -> None:
-    watch = Watch(30.0)
-    clock.now += 8
+def test_time_in_which_nobody_looked_hardly_counts(clock: FakeSystem) -> None:
+    watch = Watch(30.0, clock)
+    clock.clock += 8
     assert watch.silence() == 8
-    clock.now += 3600  # the watcher was stopped, and who is watched perhaps as well
+    clock.clock += 3600  # the watcher was stopped, and who is watched perhaps as well
     assert watch.silence() == 18
-    clock.now += 1
+    clock.clock += 1
     assert watch.silence() == 19
 
 
-def test_silence_with_an_excuse_begins_anew(clock: Clock) -> None:
+def test_silence_with_an_excuse_begins_anew(clock: FakeSystem) -> None:
     excuses = [True, False]
-    watch = Watch(4.0, lambda: excuses.pop(0))
+    watch = Watch(4.0, clock, lambda: excuses.pop(0))
     lost = []
     for _ in range(10):
-        clock.now += 1
+        clock.clock += 1
         lost.append(watch.lost())
     assert lost == [False] * 9 + [True]
     assert excuses == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from gridtf.errors import HostLostError
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.base import AgentEnd
 from tests.support.python import environment, python
+from tests.support.system import FakeSystem
 
 
 @pytest.mark.parametrize(
@@ -46,20 +46,19 @@ class Ended:
     def kill(self) -> None: ...
 
 
-def test_what_is_told_after_a_connection_was_killed_is_not_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_after_a_killed_connection_is_not_its_cause(tmp_path: Path) -> None:
     """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
 
-    def told(seconds: float) -> None:
+    def terminated(seconds: float) -> None:
         raise InterruptedError("told to end")
 
-    monkeypatch.setattr("gridtf.host.processes.wait_for_signal", lambda seconds: signal.SIGUSR2)
-    run = RunDir(tmp_path / "run")
+    run, system = RunDir(tmp_path / "run"), FakeSystem()
     run.path.mkdir()
-    hosts = HostMonitor(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], told)
+    system.at(0.5, lambda: system.receive(signal.SIGUSR2))
+    hosts = HostMonitor(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], terminated, system)
     with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
         hosts.check()
+    assert system.received == []
 
 
 def test_the_file_server_is_spared() -> None:
@@ -100,9 +99,9 @@ def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     attempt = run.new_attempt()
-    hosts = HostMonitor(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], time.sleep)
+    hosts = HostMonitor(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], print, FakeSystem())
     hosts.listen()
-    for host in hosts.names:
+    for host in hosts.hosts:
         write_record(attempt.host_state(host), {"nonce": "nonce", "host": host, "tasks": {}, "over": True, "beat": 7})
     looks: list[None] = []
     hosts.end(10, lambda: looks.append(None))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.supervisor import Supervisor, TaskProcess
+from gridtf.bootstrap.system import System
 from gridtf.host import processes, procfs
 from tests.support.jobs import gone
 from tests.support.python import environment, python
@@ -23,6 +24,7 @@ import atexit, json, os, signal, sys, time
 from pathlib import Path
 from gridtf.host import processes, procfs
 from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.bootstrap.system import System
 processes.block_signals()
 processes.become_subreaper()
 here = Path.cwd()
@@ -66,7 +68,7 @@ def test_a_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None
     (tmp_path / "sub").mkdir()
     told = supervised(
         tmp_path,
-        "s = Supervisor(['worker:0'])\n"
+        "s = Supervisor(['worker:0'], System())\n"
         "script = 'echo \"$A $PWD\"; echo two >&2; cat; exit 0'\n"
         "start(s, 'worker:0', 'bash', '-c', script, cwd=here / 'sub', A='x')\n"
         "ended(s); tell(s)\n",
@@ -87,7 +89,7 @@ def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) ->
     """A task that inherited blocked signals could not be ended by TERM, nor hear of its children's end."""
     told = supervised(
         tmp_path,
-        "s = Supervisor(['a', 'b'])\n"
+        "s = Supervisor(['a', 'b'], System())\n"
         "code = 'import os, signal, sys; print(os.getpid() == os.getsid(0), os.getpgid(0) == os.getpid(),'\\\n"
         "    ' sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))'\n"
         "for name in s.tasks: start(s, name, sys.executable, '-c', code)\n"
@@ -100,7 +102,7 @@ def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) ->
 def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
-        "s = Supervisor(['a'])\n"
+        "s = Supervisor(['a'], System())\n"
         "lock, other = os.open('/dev/null', os.O_RDONLY), os.open('/dev/zero', os.O_RDONLY)\n"
         "s.start('a', ['ls', '-l', '/proc/self/fd'], {'PATH': os.environ['PATH']}, here, here / 'a.log', [lock])\n"
         "ended(s); tell(s, lock=lock)\n",
@@ -122,7 +124,7 @@ def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) 
 )
 def test_a_command_that_cannot_run(tmp_path: Path, program: str, code: int, error: str) -> None:
     (tmp_path / "plain.txt").write_text("x")
-    told = supervised(tmp_path, f"s = Supervisor(['a', 'b']); start(s, 'a', {program!r}); tell(s)\n")
+    told = supervised(tmp_path, f"s = Supervisor(['a', 'b'], System()); start(s, 'a', {program!r}); tell(s)\n")
     task = told["tasks"]["a"]
     assert (task["state"], task["exit"], task["pid"], task["signal"]) == ("FAILED", code, None, None)
     assert task["error"].startswith(error)
@@ -134,7 +136,7 @@ def test_a_command_that_cannot_run(tmp_path: Path, program: str, code: int, erro
 def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(tmp_path: Path) -> None:
     (tmp_path / "train").write_text("#!/no/such/python\n")
     (tmp_path / "train").chmod(0o755)
-    told = supervised(tmp_path, "s = Supervisor(['a']); start(s, 'a', './train'); tell(s)\n")
+    told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', './train'); tell(s)\n")
     task = told["tasks"]["a"]
     assert task["exit"] in (126, 127)
     assert "command not found" not in task["error"]
@@ -142,7 +144,7 @@ def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(
 
 
 def test_a_working_folder_that_is_not_there(tmp_path: Path) -> None:
-    told = supervised(tmp_path, "s = Supervisor(['a']); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n")
+    told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n")
     assert told["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone is not there on this host"
     assert told["tasks"]["a"]["exit"] == 127
 
@@ -152,7 +154,7 @@ def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) 
     told = supervised(
         tmp_path,
         "from gridtf.errors import GridtfError\n"
-        "s, said = Supervisor(['a']), ''\n"
+        "s, said = Supervisor(['a'], System()), ''\n"
         "try: s.start('a', ['true'], dict(os.environ), here, here / 'gone' / 'a.log')\n"
         "except GridtfError as error: said = error.what\n"
         "tell(s, said=said)\n",
@@ -168,7 +170,7 @@ def test_how_tasks_end(tmp_path: Path) -> None:
         tmp_path,
         "ends = {'ok': 'exit 0', 'three': 'exit 3', 'kill': 'kill -KILL $$', 'segv': 'kill -SEGV $$',\n"
         "        'real-time': 'kill -40 $$', 'term': 'kill -TERM $$'}\n"
-        "s = Supervisor([*ends, 'never'])\n"
+        "s = Supervisor([*ends, 'never'], System())\n"
         "for name, end in ends.items(): start(s, name, 'bash', '-c', end)\n"
         "ended(s); tell(s, again=s.collect(), running=len(s.running()))\n",
     )
@@ -191,7 +193,9 @@ def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_p
         tmp_path,
         "import itertools\n"
         "ticks = itertools.count(1)\n"
-        "s = Supervisor(['a', 'b'], now=lambda: float(next(ticks)))\n"
+        "class Ticking(System):\n"
+        "    def time(self): return float(next(ticks))\n"
+        "s = Supervisor(['a', 'b'], Ticking())\n"
         "start(s, 'a', 'false'); start(s, 'b', 'false')\n"
         "until(lambda: not procfs.descendants(os.getpid()))\n"
         "s.collect(); tell(s)\n",
@@ -202,7 +206,7 @@ def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_p
 def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([5, 5, 6])
     monkeypatch.setattr(procfs, "out_of_memory_kills", lambda: next(kills))
-    supervisor = Supervisor(["a", "b"])
+    supervisor = Supervisor(["a", "b"], System())
     for pid, task in enumerate(supervisor.tasks.values(), 100):
         task.state, task.pid = "RUNNING", pid
     ended = iter([{100: -signal.SIGKILL}, {101: -signal.SIGKILL}])
@@ -234,7 +238,7 @@ def test_a_record_has_no_process_in_it() -> None:
 def test_a_task_that_goes_at_term_is_stopped_without_kill(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
-        "s = Supervisor(['a', 'b', 'c'])\n"
+        "s = Supervisor(['a', 'b', 'c'], System())\n"
         "polite = \"trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done\"\n"
         "start(s, 'a', 'bash', '-c', polite); start(s, 'b', 'bash', '-c', 'exit 4'); start(s, 'c', 'sleep', '100')\n"
         "until(lambda: (here / 'a.log').read_text() == 'up\\n')\n"
@@ -261,7 +265,7 @@ def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
         (tmp_path / name).write_text(script)
     told = supervised(
         tmp_path,
-        "s = Supervisor(['a']); start(s, 'a', 'bash', 'task.sh')\n"
+        "s = Supervisor(['a'], System()); start(s, 'a', 'bash', 'task.sh')\n"
         "pids = {name: pid_in(name) for name in ('stubborn', 'session', 'daemon', 'stopped')}\n"
         "sessions = {name: os.getsid(pid) for name, pid in pids.items()}\n"
         "left = s.tear_down(3.0, lambda: None)\n"
@@ -279,7 +283,7 @@ def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
 def test_an_orphan_of_a_task_that_has_ended_is_ended_too(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
-        "s = Supervisor(['a'])\n"
+        "s = Supervisor(['a'], System())\n"
         "start(s, 'a', 'bash', '-c', \"setsid bash -c 'echo $$ >daemon; exec sleep 1000' & exit 0\")\n"
         "ended(s); pid = pid_in('daemon'); before = procfs.alive(pid)\n"
         "left = s.tear_down(5.0, lambda: None); tell(s, left=left, pid=pid, before=before)\n",
@@ -303,7 +307,7 @@ def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
     )
     told = supervised(
         tmp_path,
-        f"s = Supervisor(['a']); start(s, 'a', sys.executable, '-c', {code!r}); time.sleep(0.3)\n"
+        f"s = Supervisor(['a'], System()); start(s, 'a', sys.executable, '-c', {code!r}); time.sleep(0.3)\n"
         "left = s.tear_down(0.1, lambda: None); time.sleep(0.2)\n"
         "tell(s, left=left, later=procfs.descendants(os.getpid()))\n",
     )
@@ -312,14 +316,14 @@ def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
 
 def test_with_nothing_to_end_it_ends_at_once(tmp_path: Path) -> None:
     told = supervised(
-        tmp_path, "s = Supervisor(['a']); left = s.tear_down(1000.0, lambda: 1 / 0); tell(s, left=left)\n"
+        tmp_path, "s = Supervisor(['a'], System()); left = s.tear_down(1000.0, lambda: 1 / 0); tell(s, left=left)\n"
     )
     assert told["left"] == []
     assert told["tasks"]["a"]["state"] == "PENDING"
 
 
 def test_the_tasks_of_a_supervisor_that_is_killed_die_with_it(tmp_path: Path) -> None:
-    code = PREAMBLE + "s = Supervisor(['a']); start(s, 'a', 'sleep', '1000'); tell(s); time.sleep(1000)\n"
+    code = PREAMBLE + "s = Supervisor(['a'], System()); start(s, 'a', 'sleep', '1000'); tell(s); time.sleep(1000)\n"
     command = python(code)
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
@@ -336,7 +340,7 @@ def test_the_tasks_of_a_supervisor_that_is_killed_die_with_it(tmp_path: Path) ->
 
 
 RESTARTED = """
-s = Supervisor(["worker:0"])
+s = Supervisor(["worker:0"], System())
 script = "echo $$ >>pids; exec sleep 1000"
 s.start("worker:0", ["bash", "-c", script], {"PATH": os.environ["PATH"]}, here, here / "log", restarts=2)
 
@@ -370,7 +374,7 @@ def test_a_task_that_is_killed_is_started_again_a_few_times(tmp_path: Path) -> N
 def test_what_ends_by_itself_is_not_started_again(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
-        "s = Supervisor(['worker:0'])\n"
+        "s = Supervisor(['worker:0'], System())\n"
         "s.start('worker:0', ['bash', '-c', 'exit 3'], {'PATH': os.environ['PATH']}, here, here / 'log', restarts=2)\n"
         "ended(s); tell(s, more=s.restart())\n",
     )
@@ -395,11 +399,11 @@ def test_it_is_started_again_only_when_nobody_is_left_of_it(tmp_path: Path) -> N
     assert (told["tasks"]["worker:0"]["state"], told["tasks"]["worker:0"]["restarts"]) == ("RUNNING", 1)
 
 
-@pytest.mark.parametrize("how", ["s.excuse()", "s.tear_down(1.0, lambda: None)"])
+@pytest.mark.parametrize("how", ["s.mark_stopped()", "s.tear_down(1.0, lambda: None)"])
 def test_it_is_not_started_again_when_the_job_is_to_end(tmp_path: Path, how: str) -> None:
     told = supervised(
         tmp_path,
-        RESTARTED
-        + f"killed(1, signal.SIGTERM); told = bool(s.maybe_told()); {how}; tell(s, told=told, more=s.restart())",
+        f"{RESTARTED}killed(1, signal.SIGTERM); told = bool(s.possibly_terminated())\n"
+        f"{how}; tell(s, told=told, more=s.restart())",
     )
     assert (told["tasks"]["worker:0"]["state"], told["told"], told["more"]) == ("STOPPED", True, False)

@@ -1,0 +1,145 @@
+"""What the launcher, the agents and what stands above them use of this host: its clock, signals and processes.
+
+All of them are handed a System. A test hands in another one, with a clock of its own and no processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from gridtf.host import processes, procfs
+from gridtf.run.rundir import Record
+
+
+class System:
+    """This host, as one single-threaded process sees it.
+
+    Attributes:
+        environ: The environment of this process.
+        host: The name of this host.
+        pid: The id of this process.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str] | None = None) -> None:
+        self.environ = os.environ if environ is None else environ
+        self.host = os.uname().nodename
+        self.pid = os.getpid()
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that nobody sets."""
+        return time.monotonic()
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for a signal. Returns its number, or None when the time is over."""
+        return processes.wait_for_signal(seconds)
+
+    def log(self, text: str) -> None:
+        """Write lines to the log of this process."""
+        processes.tell(text)
+
+    def parent(self) -> int:
+        """The id of the parent, which is another one when the first has died."""
+        return os.getppid()
+
+    def identity(self) -> Record:
+        """What names this process for good."""
+        return procfs.identity(self.pid)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        cwd: Path | None = None,
+        output: BinaryIO | None = None,
+        keep: Sequence[int] = (),
+        ignored: Iterable[int] = (),
+        death: signal.Signals = signal.SIGKILL,
+        alarm: int = 0,
+    ) -> int:
+        """Start a program in a session of its own.
+
+        Args:
+            argv: Its command line.
+            env: Its environment.
+            cwd: Its working folder; None: this process's.
+            output: The file for its stdout and stderr; None: this process's.
+            keep: Descriptors that it inherits.
+            ignored: Signals that it starts with ignored.
+            death: The signal that it gets when this process dies.
+            alarm: Seconds after which it gets SIGALRM, also when it has become another program; 0: never.
+
+        Returns:
+            Its pid; reap tells how it ends.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+
+        def child() -> None:
+            processes.die_with_parent(self.pid, death)
+            processes.ignore_signals(ignored)
+            signal.alarm(alarm)
+            processes.unblock_signals()
+
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,
+            pass_fds=tuple(keep),
+            preexec_fn=child,  # safe: this process has one thread
+        )
+        process.returncode = 0  # reaped here, not by Popen
+        return process.pid
+
+    def reap(self) -> dict[int, int]:
+        """Collect every child that has ended: pid -> exit code, or minus the signal."""
+        return processes.reap()
+
+    def childless(self) -> bool:
+        """Whether no process lives below this one."""
+        return processes.childless()
+
+    def children(self) -> list[int]:
+        """The direct children, at one glance; may miss some."""
+        return procfs.children(self.pid)
+
+    def descendants(self) -> list[int]:
+        """Every living process below this one."""
+        return procfs.descendants(self.pid)
+
+    def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
+        """Send a signal to processes; one that has ended is no error."""
+        processes.signal_all(pids, number)
+
+    def session(self, pid: int) -> int | None:
+        return procfs.session(pid)
+
+    def is_alive(self, identity: Record) -> bool:
+        """Whether the process of such an identity lives on this host."""
+        return procfs.lives(identity)
+
+    def is_stopped(self, pid: int) -> bool:
+        """Whether a process stands still, as after Ctrl-Z."""
+        return procfs.stopped(pid)
+
+    def out_of_memory_kills(self) -> int:
+        """How many processes of this host the kernel has killed for want of memory since boot."""
+        return procfs.out_of_memory_kills()

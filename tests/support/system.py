@@ -1,0 +1,162 @@
+"""A host with a clock of its own, no signals but those of the test, and processes that are only numbers."""
+
+from __future__ import annotations
+
+import heapq
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gridtf.bootstrap.system import System
+from gridtf.run.rundir import Record
+
+_LONGEST = 100_000.0  # seconds after which a test is taken to wait for something that never comes
+
+
+class FakeSystem(System):
+    """Time goes by only while something waits; then what was planned with at() and every() happens.
+
+    Attributes:
+        clock: The monotonic clock.
+        wall: Seconds since the epoch.
+        received: Signals that wait() has yet to return.
+        logged: What was logged.
+        started: pid -> how that program was started.
+        alive: The processes below this one.
+        stubborn: Those of them that ignore TERM.
+        immortal: Those of them that ignore KILL as well.
+        sent: (pid, signal) of every signal that was sent.
+        missing: Programs that cannot be started.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, host: str = "h0") -> None:
+        self.environ = dict(environ or {})
+        self.host = host
+        self.pid = 4000
+        self.ppid = 3999
+        self.clock, self.wall = 1000.0, 5000.0
+        self.received: list[int] = []
+        self.logged: list[str] = []
+        self.started: dict[int, dict[str, Any]] = {}
+        self.alive: set[int] = set()
+        self.sessions: dict[int, int] = {}
+        self.stubborn: set[int] = set()
+        self.immortal: set[int] = set()
+        self.sent: list[tuple[int, int]] = []
+        self.missing: set[str] = set()
+        self.known: set[int] = set()  # processes of identities that live
+        self.stopped: set[int] = set()
+        self.oom_kills = 0
+        self._ended: dict[int, int] = {}
+        self._planned: list[tuple[float, int, Callable[[], object]]] = []
+        self._number = 0
+        self._limit = self.clock + _LONGEST
+
+    # --- what a test does
+
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
+        """Do this so many seconds from now."""
+        self._number += 1
+        heapq.heappush(self._planned, (self.clock + seconds, self._number, action))
+
+    def every(self, seconds: float, action: Callable[[], object]) -> None:
+        """Do this again and again, from now on."""
+
+        def again() -> None:
+            action()
+            self.at(seconds, again)
+
+        self.at(0.0, again)
+
+    def receive(self, number: int) -> None:
+        self.received.append(number)
+
+    def exit(self, pid: int, code: int) -> None:
+        """A process ends with this exit code, or minus the signal."""
+        if pid in self.alive:
+            self.alive.remove(pid)
+            self._ended[pid] = code
+            self.receive(signal.SIGCHLD)
+
+    def pid_of(self, word: str) -> int:
+        """The process whose command line was last started with this word in it."""
+        return max(pid for pid, how in self.started.items() if word in how["argv"])
+
+    # --- what the program under test does
+
+    def monotonic(self) -> float:
+        return self.clock
+
+    def time(self) -> float:
+        return self.wall
+
+    def _advance(self, to: float) -> None:
+        if to > self.clock:
+            self.wall += to - self.clock
+            self.clock = to
+        assert self.clock < self._limit, "waits for ever"
+
+    def sleep(self, seconds: float) -> None:
+        self._pass(self.clock + seconds, lambda: True)
+
+    def wait(self, seconds: float) -> int | None:
+        end = self.clock + max(0.0, seconds)
+        self._pass(end, lambda: not self.received)
+        return self.received.pop(0) if self.received else None
+
+    def _pass(self, end: float, goes_on: Callable[[], bool]) -> None:
+        while goes_on() and self._planned and self._planned[0][0] <= end:
+            when, _, action = heapq.heappop(self._planned)
+            self._advance(when)
+            action()
+        if goes_on():
+            self._advance(end)
+
+    def log(self, text: str) -> None:
+        self.logged.append(text)
+
+    def parent(self) -> int:
+        return self.ppid
+
+    def identity(self) -> Record:
+        return {"host": self.host, "pid": self.pid, "start": 1, "boot": "b"}
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], **how: Any) -> int:
+        if argv[0] in self.missing:
+            raise FileNotFoundError(2, "No such file or directory")
+        pid = 5000 + len(self.started)
+        self.started[pid] = {"argv": list(argv), "env": dict(env), **how}
+        self.alive.add(pid)
+        return pid
+
+    def reap(self) -> dict[int, int]:
+        ended, self._ended = self._ended, {}
+        return ended
+
+    def childless(self) -> bool:
+        return not self.alive and not self._ended
+
+    def children(self) -> list[int]:
+        return sorted(self.alive)
+
+    def descendants(self) -> list[int]:
+        return sorted(self.alive)
+
+    def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
+        for pid in list(pids):
+            self.sent.append((pid, number))
+            ends = number == signal.SIGKILL or (number == signal.SIGTERM and pid not in self.stubborn)
+            if ends and pid not in self.immortal:
+                self.exit(pid, -number)
+
+    def session(self, pid: int) -> int | None:
+        return self.sessions.get(pid, pid)
+
+    def is_alive(self, identity: Record) -> bool:
+        return identity["pid"] in self.known
+
+    def is_stopped(self, pid: int) -> bool:
+        return pid in self.stopped
+
+    def out_of_memory_kills(self) -> int:
+        return self.oom_kills

@@ -1,0 +1,379 @@
+"""The life of an agent, with a clock that the test moves, a launcher that only writes files, and no processes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap import heartbeat, rendezvous
+from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
+from gridtf.errors import PlacementError
+from gridtf.host.gpus import Claim
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import rundir
+from gridtf.run.rundir import Record, cannot, read_record, write_record
+from gridtf.schedulers.agents import SENT, TOLD
+from gridtf.schedulers.base import Allocation, Host, Wait
+from gridtf.schedulers.local import LocalScheduler
+from tests.support.plans import NONCE, task_plan
+from tests.support.system import FakeSystem
+
+ENVIRON = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class FakeSite(LocalScheduler):
+    """Grants what the test wants."""
+
+    warnings = frozenset({int(signal.SIGUSR2)})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[str, float]] = []
+        self.refusal: PlacementError | None = None
+        self.is_suspended: bool | None = False
+
+    def grant(
+        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
+    ) -> Claim:
+        for why, seconds in self.waits:
+            wait(why, seconds)
+        if self.refusal:
+            raise self.refusal
+        return Claim((), (9,))
+
+    def suspended(self, environ: Any) -> bool | None:  # type: ignore[override]
+        return self.is_suspended
+
+
+class OneHost:
+    """An agent of a job on one host, and the launcher's side: plan and rendezvous come after a second, beats go on."""
+
+    def __init__(self, folder: Path, *, start_timeout: float = 60.0, **spec: Any) -> None:
+        values = {"tasks": {"worker": {"count": 2}}, "kill_grace": 1.0, "heartbeat_timeout": 20.0, **spec}
+        self.plan = task_plan(folder / "run", Allocation((Host("h0", 4, 0, 4, "127.0.0.1"),)), **values)
+        self.attempt = self.plan.attempt
+        self.system, self.site = FakeSystem(ENVIRON), FakeSite()
+        self.silent = False
+        self.beats = 0
+        self.agent = Agent("h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site)
+        self.system.known = {1234}
+        self.system.every(1.0, self._beat)
+
+    def _beat(self) -> None:
+        if not self.silent:
+            self.beats += 1
+            launcher = {
+                "phase": "running",
+                "detail": "",
+                "began": 1.0,
+                "host": "h0",
+                "pid": 1234,
+                "start": 1,
+                "boot": "b",
+            }
+            write_record(self.attempt.launcher, {"nonce": NONCE, **launcher, "beat": self.beats, "time": 1.0})
+
+    def answer(self, plan: float = 1.0) -> OneHost:
+        """The launcher writes the plan, and the rendezvous once the host's record is there."""
+        self.system.at(plan, self.plan.write)
+        self.system.at(plan, self._meet)
+        return self
+
+    def _meet(self) -> None:
+        record = read_record(self.attempt.host_record("h0"))
+        if record is None:
+            self.system.at(0.2, self._meet)
+            return
+        rendezvous.publish(self.attempt, "4711", NONCE, rendezvous.merge(self.plan.tasks, {"h0": record}))
+
+    def stop(self, seconds: float) -> OneHost:
+        """The launcher writes stop.json, and its signal comes with it."""
+        stop = {"nonce": NONCE, "state": "COMPLETED", "reason": "", "task": None}
+        self.system.at(seconds, lambda: write_record(self.attempt.stop, stop))
+        self.system.at(seconds, lambda: self.system.receive(TOLD))
+        return self
+
+    def exit(self, index: int, code: int, seconds: float) -> OneHost:
+        """A task's process ends."""
+        self.system.at(seconds, lambda: self.system.exit(self.pids[index], code))
+        return self
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return sorted(self.system.started)
+
+    @property
+    def record(self) -> Record:
+        return read_record(self.attempt.host_state("h0")) or {}
+
+    def states(self) -> dict[str, tuple[str, int | None, str | None]]:
+        return {name: (task["state"], task["exit"], task["signal"]) for name, task in self.record["tasks"].items()}
+
+    def main(self) -> int:
+        return self.agent.main([8])
+
+
+def test_tasks_run_until_the_launcher_says_stop(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().exit(0, 0, 5).stop(10)
+    assert host.main() == 0
+    assert host.states() == {"worker:0": ("COMPLETED", 0, None), "worker:1": ("STOPPED", None, "SIGTERM")}
+    assert (host.record["over"], host.record.get("gone")) == (True, None)
+    assert host.system.alive == set()
+    started = host.system.started[host.pids[0]]
+    assert started["argv"] == ["train"]
+    assert started["keep"] == [8, 9]  # locks of the launcher, and those of the grant
+    assert set(started["ignored"]) == {signal.SIGUSR2}
+    config = json.loads(started["env"]["TF_CONFIG"])
+    assert config["task"] == {"type": "worker", "index": 0}
+    published = read_record(host.attempt.host_record("h0")) or {}
+    assert config["cluster"]["worker"] == [f"127.0.0.1:{port}" for port in published["ports"].values()]
+    assert started["env"]["MASTER_PORT"] == str(published["master_port"])
+
+
+def test_a_plan_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, start_timeout=60).answer(plan=50).stop(55)
+    assert host.main() == 0
+    assert len(host.pids) == 2
+
+
+def test_a_plan_that_does_not_come_is_named(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, start_timeout=60)
+    assert host.main() == NO_RUN_DIR
+    assert host.system.logged == [f"agent on h0: {host.attempt.plan} does not appear on host h0"]
+    assert 60 <= host.system.clock - 1000 < 61
+
+
+def test_a_run_directory_that_is_not_shared_is_not_waited_for_long(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, start_timeout=600)
+    host.attempt.run.path.rename(tmp_path / "elsewhere")
+    host.silent = True
+    assert host.main() == NO_RUN_DIR
+    assert host.system.clock - 1000 < 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, TOLD])
+def test_told_to_stop_before_the_plan_has_come(number: int, tmp_path: Path) -> None:
+    host = OneHost(tmp_path)
+    host.system.at(5, lambda: host.system.receive(number))
+    assert host.main() == 0
+    assert host.system.started == {}
+    assert host.record == {}
+
+
+def test_told_to_stop_before_the_tasks_have_started(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).stop(5)
+    host.system.at(1, host.plan.write)
+    assert host.main() == 0
+    assert host.system.started == {}
+    assert host.states() == {"worker:0": ("PENDING", None, None), "worker:1": ("PENDING", None, None)}
+    assert host.record["over"] is True
+
+
+def test_the_environment_of_the_job_is_read_where_the_agent_has_none(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(8)
+    host.system.environ[SENT] = "1"
+    job = {"nonce": NONCE, "environ": {**ENVIRON, "TOKEN": "secret"}}
+    host.system.at(3, lambda: write_record(host.attempt.environment, job, mode=0o600))
+    assert host.main() == 0
+    assert host.system.started[host.pids[0]]["env"]["TOKEN"] == "secret"
+
+
+def test_a_task_that_fails_is_reported_at_once(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().exit(1, 3, 5.0)
+    seen: list[dict[str, Any]] = []
+    host.system.at(5.4, lambda: seen.append(host.states()))
+    host.stop(8)
+    assert host.main() == 0
+    assert seen == [{"worker:0": ("RUNNING", None, None), "worker:1": ("FAILED", 3, None)}]
+    assert host.states() == {"worker:0": ("STOPPED", None, "SIGTERM"), "worker:1": ("FAILED", 3, None)}
+
+
+def test_a_command_that_cannot_be_started_fails_its_tasks(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, chdir=str(tmp_path)).answer().stop(8)
+    host.system.missing = {"train"}
+    assert host.main() == 0
+    assert {task["exit"] for task in host.record["tasks"].values()} == {127}
+
+
+def test_a_task_that_ends_by_the_signal_that_ends_the_job_has_not_failed(tmp_path: Path) -> None:
+    """A scheduler sends TERM to all processes of a job: the agent may see the task's end first."""
+    host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)
+    host.system.at(5.05, lambda: host.system.receive(signal.SIGTERM))
+    assert host.main() == 0
+    assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
+    assert host.record["gone"]["signal"] == signal.SIGTERM
+    assert host.record["gone"]["what"] == "the agent on host h0 was told to end by SIGTERM"
+
+
+@pytest.mark.parametrize("number", [ORPHANED, TOLD])
+def test_an_agent_whose_starter_was_killed_says_so(number: int, tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    host.system.at(5, lambda: host.system.receive(number))
+    assert host.main() == 0
+    assert host.record["gone"]["orphaned"] is True
+
+
+def test_signals_for_the_tasks_are_passed_on_but_not_those_that_they_ignore(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+    host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))
+    host.system.at(6, lambda: host.system.receive(signal.SIGUSR2))  # the scheduler's warning, which they got as well
+    assert host.main() == 0
+    passed = [(pid, number) for pid, number in host.system.sent if number in (signal.SIGUSR1, signal.SIGUSR2)]
+    assert passed == [(pid, signal.SIGUSR1) for pid in host.pids]
+
+
+def test_a_silent_launcher_ends_the_tasks_and_is_the_reason(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    host.system.known = set()  # on another host
+    host.system.at(5, lambda: setattr(host, "silent", True))
+    assert host.main() == NO_LAUNCHER
+    assert host.record["gone"]["unheard"] is True
+    assert host.system.alive == set()
+    assert 24 <= host.system.clock - 1000 < 30
+    assert host.system.logged[-1] == "agent on h0: no heartbeat from the launcher for 20 s"
+
+
+def test_a_suspended_job_has_an_excuse_for_silence(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(90)
+    host.system.known = set()
+    host.site.is_suspended = True
+    host.system.at(5, lambda: setattr(host, "silent", True))
+    assert host.main() == 0
+
+
+def silent_here(host: OneHost) -> None:
+    """The launcher is on this host and stands still from now on."""
+    host.system.at(5, lambda: setattr(host, "silent", True))
+
+
+def test_a_launcher_on_this_host_that_stands_still_is_woken_and_ends_all_in_order(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    silent_here(host)
+    host.system.stopped = {1234}
+    host.system.at(30, lambda: setattr(host, "silent", (1234, signal.SIGCONT) not in host.system.sent))
+    host.stop(32)
+    assert host.main() == NO_LAUNCHER
+    assert (1234, signal.SIGCONT) in host.system.sent
+    assert (1234, signal.SIGKILL) not in host.system.sent
+    assert read_record(host.attempt.verdict) is None
+
+
+def test_a_launcher_that_cannot_be_woken_is_ended_and_its_verdict_written(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    silent_here(host)
+    host.system.stopped = {1234}
+    assert host.main() == NO_LAUNCHER
+    assert [number for pid, number in host.system.sent if pid == 1234] == [signal.SIGCONT, signal.SIGKILL]
+    verdict = read_record(host.attempt.verdict) or {}
+    assert verdict["state"] == "FAILED"
+    assert verdict["reason"].startswith("the launcher on host h0 stood still for ")
+    assert "it was stopped by a signal" in verdict["reason"]
+
+
+def test_a_launcher_is_left_alone_while_the_scheduler_does_not_say_whether_the_job_is_suspended(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    silent_here(host)
+    host.site.is_suspended = None
+    host.system.at(300, lambda: setattr(host, "silent", False))
+    assert host.main() == NO_LAUNCHER
+    assert [number for pid, number in host.system.sent if pid == 1234] == []
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, host: OneHost, begin: float, end: float, number: int) -> None:
+    """Between these seconds the record of the host cannot be written."""
+
+    def write(path: Path, record: Record, **how: Any) -> None:
+        if begin <= host.system.clock - 1000 < end and path == host.attempt.host_state("h0"):
+            raise cannot("write", path, OSError(number, os.strerror(number)))
+        rundir.write_record(path, record, **how)
+
+    monkeypatch.setattr(heartbeat, "write_record", write)
+
+
+def test_a_run_directory_that_refuses_for_a_while_is_borne(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = OneHost(tmp_path).answer().exit(0, 0, 6).stop(30)
+    refuse(monkeypatch, host, 5, 15, errno.ENOSPC)
+    assert host.main() == 0
+    assert host.states()["worker:0"] == ("COMPLETED", 0, None)
+    assert sum("No space left on device; trying again for 15 s" in text for text in host.system.logged) == 1
+
+
+def test_a_run_directory_that_goes_on_refusing_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = OneHost(tmp_path).answer()
+    refuse(monkeypatch, host, 5, 1000, errno.EDQUOT)
+    assert host.main() == NO_WRITE
+    assert host.system.alive == set()
+    assert 20 <= host.system.clock - 1000 < 25  # before the launcher takes this host for lost
+    assert host.system.logged[-1].startswith("agent on h0: cannot write ")
+
+
+def test_a_grant_that_is_too_small_is_the_reason(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    host.site.refusal = PlacementError("too few GPUs", why="1 of 2", hint="ask for more")
+    assert host.main() == BROKEN
+    assert host.record["gone"] == {"what": "too few GPUs", "why": "1 of 2", "hint": "ask for more"}
+
+
+def test_what_is_waited_for_before_the_start_is_reported(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(20)
+    host.site.waits = [("waiting for 2 GPUs", 3.0), ("waiting for 2 GPUs", 3.0)]
+    seen: list[Any] = []
+    host.system.at(5, lambda: seen.append(host.record.get("waits")))
+    host.system.at(15, lambda: seen.append(host.record.get("waits")))
+    assert host.main() == 0
+    assert seen == ["waiting for 2 GPUs", None]
+    assert host.system.logged == ["agent on h0: waiting for 2 GPUs"]
+
+
+SERVED: dict[str, Any] = {"tasks": {"chief": {}, "worker": {"count": 1}}, "serve": ["worker"]}
+
+
+def test_a_served_worker_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **SERVED).answer().exit(1, -signal.SIGKILL, 5).stop(10)
+    assert host.main() == 0
+    worker = host.record["tasks"]["worker:0"]
+    assert (len(host.pids), worker["restarts"], worker["state"], worker["pid"]) == (3, 1, "STOPPED", host.pids[2])
+    assert host.system.started[host.pids[1]]["env"] == host.system.started[host.pids[2]]["env"]
+    assert "killed, and started again: 1 of at most 3 times" in host.attempt.task_log("worker", 0).read_text()
+
+
+def test_it_is_not_started_again_while_a_process_of_it_may_hold_its_port(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **SERVED).answer().stop(10)
+    child: list[int] = []
+
+    def die_but_for_a_child() -> None:
+        child.append(host.system.start(["child"], {}))
+        host.system.sessions[child[0]] = host.pids[1]
+        host.system.immortal = set(child)
+        host.system.exit(host.pids[1], -signal.SIGKILL)
+
+    host.system.at(5, die_but_for_a_child)
+    host.system.at(8, lambda: host.system.exit(child[0], -signal.SIGKILL))
+    assert host.main() == 0
+    assert (child[0], signal.SIGKILL) in host.system.sent
+    assert host.record["tasks"]["worker:0"]["restarts"] == 1
+    assert host.record["tasks"]["worker:0"]["started"] >= 5008
+
+
+def test_a_worker_that_goes_on_dying_fails_in_the_end(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **SERVED).answer().stop(30)
+    for number in range(4):
+        host.system.at(5 + 2 * number, lambda: host.system.exit(host.system.pid_of("gridtf.training.serve"), -9))
+    assert host.main() == 0
+    assert host.states()["worker:0"] == ("FAILED", None, "SIGKILL")
+    assert host.record["tasks"]["worker:0"]["restarts"] == 3
+
+
+def test_processes_that_kill_does_not_end_are_named(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(8)
+    host.system.at(5, lambda: host.system.immortal.add(host.pids[0]))
+    assert host.main() == LEFTOVERS
+    assert host.record["over"] is False
+    assert f"agent on h0: processes that KILL did not end: [{host.pids[0]}]" in host.system.logged

@@ -1,0 +1,224 @@
+"""Processes that join: how they meet, and what the process that stays behind reports."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.join import JoinedTask, Joining, Member, assign_ranks, exports, report_task
+from gridtf.bootstrap.rendezvous import read_plan
+from gridtf.errors import GridtfError, PlacementError, RendezvousError
+from gridtf.run.rundir import Record, RunDir, read_record
+from gridtf.schedulers.base import Allocation, Host
+from tests.support.plans import job, task_plan
+from tests.support.system import FakeSystem
+
+STEP = "run-1"
+KNOWN = {"scheduler": "slurm", "job_id": "12"}
+
+
+def own(rank: int, **more: Any) -> Record:
+    """What a rank on a host of its own publishes."""
+    host = f"n{rank}"
+    record = {"host": host, "hostname": host, "address": host, "boot": f"b{rank}", "pid": 1, "port": 20000 + rank}
+    record |= {"granted": [], "step_gpus": 0, "cpus": [0, 1], **({"master_port": 30000} if rank == 0 else {})}
+    return {**record, **more}
+
+
+class Step:
+    """Ranks of one step in one run directory; what each of them does is done on the one clock of rank 0 and ours."""
+
+    def __init__(self, folder: Path, size: int = 2, **spec: Any) -> None:
+        self.run = RunDir(folder / "run")
+        self.size = size
+        self.spec = job(**{"start_timeout": 20.0, **spec})
+        self.system = FakeSystem()
+
+    def rank(self, number: int, **more: Any) -> Joining:
+        return Joining(self.run, self.spec, Member(number, self.size, STEP), own(number, **more), self.system)
+
+    def lead(self, **more: Any) -> Any:
+        return self.rank(0, **more).lead(assign_ranks(self.spec, self.size), KNOWN, "12")
+
+    def publish(self, number: int, **more: Any) -> Callable[[], None]:
+        """Rank `number` finds the attempt and publishes; it gives up at once, but its record stays."""
+
+        def act() -> None:
+            other = Joining(self.run, self.spec, Member(number, self.size, STEP), own(number, **more), FakeSystem())
+            with pytest.raises(RendezvousError):
+                other.follow()
+
+        return act
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Step:
+    return Step(tmp_path)
+
+
+def test_rank_0_gathers_all_ranks_and_writes_plan_and_rendezvous(step: Step) -> None:
+    step.system.at(5, step.publish(1))
+    plan, shares, meeting = step.lead()
+    assert [(task.name, task.host, task.rank) for task in plan.tasks] == [("worker:0", "n0", 0), ("worker:1", "n1", 1)]
+    assert meeting.cluster == {"worker": ("n0:20000", "n1:20001")}
+    assert (meeting.master_addr, meeting.master_port) == ("n0", 30000)
+    assert shares == {"worker:0": (), "worker:1": ()}
+    assert (plan.job_id, plan.scheduler) == ("12", "slurm")
+    written = read_plan(step.run, 1, plan.nonce)
+    assert written is not None
+    assert (written.tasks, written.spec) == (plan.tasks, plan.spec)
+    opened = read_record(step.run.path / f"join-{STEP}" / "opened.json") or {}
+    assert (opened["attempt"], opened["nonce"], opened["job_id"]) == (1, plan.nonce, "12")
+    assert 5 <= step.system.clock - 1000 < 6
+
+
+def test_another_rank_reads_what_rank_0_has_written(step: Step) -> None:
+    step.system.at(5, step.publish(1))
+    plan, shares, meeting = step.lead()
+    with pytest.raises(RendezvousError, match="rank 1 of run-1 has joined before"):
+        step.rank(1).follow()
+    plan.attempt.host_record("rank-1").unlink()
+    its_plan, its_shares, its_meeting = step.rank(1).follow()
+    assert its_plan.tasks == plan.tasks
+    assert {name: tuple(share) for name, share in its_shares.items()} == shares
+    assert its_meeting.config("worker", 1) == meeting.config("worker", 1)
+
+
+def test_ranks_that_do_not_come_are_named(step: Step) -> None:
+    step.size = 3
+    step.system.at(5, step.publish(2))
+    with pytest.raises(RendezvousError) as caught:
+        step.lead()
+    assert caught.value.what == "after 20 s 1 of 3 processes have not joined"
+    assert caught.value.why == "missing: rank-1 (worker:1)"
+    assert 20 <= step.system.clock - 1000 < 21
+
+
+def test_the_error_of_rank_0_is_that_of_all_ranks(step: Step) -> None:
+    with pytest.raises(RendezvousError):
+        step.lead()
+    begin = step.system.clock
+    with pytest.raises(RendezvousError) as caught:
+        step.rank(1).follow()
+    assert (caught.value.what, caught.value.why) == (
+        "after 20 s 1 of 2 processes have not joined",
+        "missing: rank-1 (worker:1)",
+    )
+    assert step.system.clock - begin < 1
+
+
+def test_tasks_that_do_not_fit_end_all_ranks(tmp_path: Path) -> None:
+    step = Step(tmp_path, gpus_per_task=1)
+    step.system.at(5, step.publish(1))
+    with pytest.raises(PlacementError, match="worker:0 on n0 needs 1 GPU, but sees 0"):
+        step.lead()
+    step.run.attempt(1).host_record("rank-1").unlink()
+    with pytest.raises(RendezvousError, match="worker:0 on n0 needs 1 GPU, but sees 0"):
+        step.rank(1).follow()
+
+
+def test_two_machines_of_one_name_are_refused(step: Step) -> None:
+    step.system.at(5, step.publish(1, address="n0"))
+    with pytest.raises(GridtfError, match="different machines that are both called n0"):
+        step.lead()
+
+
+def test_a_rank_waits_for_rank_0_to_open_the_attempt(step: Step) -> None:
+    with pytest.raises(RendezvousError) as caught:
+        step.rank(1).follow()
+    assert caught.value.what == f"rank 1 has waited 20 s for rank 0, which has not opened {step.run.path}"
+    assert 20 <= step.system.clock - 1000 < 21
+
+
+def test_a_rank_waits_longer_than_rank_0_which_can_say_who_is_missing(step: Step) -> None:
+    step.size = 3
+    step.system.at(5, step.publish(2))
+    with pytest.raises(RendezvousError):
+        step.lead()
+    attempt = step.run.attempt(1)
+    attempt.host_error("rank-0").unlink()  # rank 0 was killed before it could say so
+    begin = step.system.clock
+    with pytest.raises(RendezvousError, match="rank 1 has waited 50 s for rank 0 in "):
+        step.rank(1).follow()
+    assert 50 <= step.system.clock - begin < 51
+
+
+def test_a_step_is_joined_once(step: Step) -> None:
+    step.system.at(5, step.publish(1))
+    step.lead()
+    with pytest.raises(RendezvousError, match="rank 0 of run-1 has joined before"):
+        step.lead()
+
+
+# --- the process that stays behind
+
+
+class Watched(JoinedTask):
+    """A process that ends after so many seconds; its exit code is known a little later, or never."""
+
+    def __init__(self, system: FakeSystem, seconds: float, code: int | None, *, watched: bool = True) -> None:
+        self.pid, self.watched = 77, watched
+        self.system, self.over, self.code = system, system.clock + seconds, code
+
+    def lives(self) -> bool:
+        return self.system.clock < self.over
+
+    def wait(self, seconds: float) -> None:
+        self.system.sleep(min(seconds, max(0.0, self.over - self.system.clock)))
+
+    def end(self) -> int | None:
+        return self.code if self.system.clock >= self.over + 1.0 else None
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [
+        (0, ("COMPLETED", 0, None)),
+        (3, ("FAILED", 3, None)),
+        (-signal.SIGKILL, ("FAILED", None, "SIGKILL")),
+        (None, ("ENDED", None, None)),
+    ],
+)
+def test_a_task_is_reported_until_it_has_ended_and_then_how(
+    tmp_path: Path, code: int | None, end: tuple[str, int | None, str | None]
+) -> None:
+    plan = task_plan(tmp_path / "run", Allocation((Host("n0", 1, 0),)))
+    system = FakeSystem()
+    path = plan.attempt.host_state("rank-0")
+    seen: list[Record] = []
+    system.at(10, lambda: seen.append(read_record(path) or {}))
+    report_task(plan, plan.tasks[0], "rank-0", Watched(system, 30, code), system)
+    assert seen[0]["tasks"]["worker:0"]["state"] == "RUNNING"
+    assert (seen[0]["host"], seen[0]["beat"] > 5) == ("n0", True)
+    task = (read_record(path) or {})["tasks"]["worker:0"]
+    assert (task["state"], task["exit"], task["signal"], task["pid"]) == (*end, 77)
+    assert task["ended"] >= task["started"] + 30
+
+
+def test_without_the_kernels_help_the_end_is_reported_at_once(tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", Allocation((Host("n0", 1, 0),)))
+    system = FakeSystem()
+    report_task(plan, plan.tasks[0], "rank-0", Watched(system, 30, 0, watched=False), system)
+    task = (read_record(plan.attempt.host_state("rank-0")) or {})["tasks"]["worker:0"]
+    assert (task["state"], task["ended"] - task["started"]) == ("ENDED", 30)
+
+
+def test_a_full_disk_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = task_plan(tmp_path / "run", Allocation((Host("n0", 1, 0),)))
+    system = FakeSystem()
+    state = plan.attempt.host_state("rank-0").parent
+    state.rename(tmp_path / "away")
+    system.at(100, lambda: (tmp_path / "away").rename(state))
+    report_task(plan, plan.tasks[0], "rank-0", Watched(system, 120, 0), system)
+    task = (read_record(plan.attempt.host_state("rank-0")) or {})["tasks"]["worker:0"]
+    assert task["state"] == "COMPLETED"
+
+
+def test_the_contract_is_shell_code_that_makes_one_environment_the_other() -> None:
+    before = {"KEPT": "1", "OTHER": "1", "GONE": "1"}
+    lines = exports(before, {"KEPT": "1", "OTHER": "it's", "NEW": "a b"}).splitlines()
+    assert lines == ["unset GONE", "export OTHER='it'\"'\"'s'", "export NEW='a b'"]

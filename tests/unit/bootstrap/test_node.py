@@ -1,0 +1,232 @@
+"""What stands above the script of a local job, and above an agent: no processes, and a clock that the test moves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.agent import KILLED, LEFTOVERS, ORPHANED
+from gridtf.bootstrap.node import AgentSupervisor, JobRunner
+from gridtf.errors import RunDirError
+from gridtf.host.processes import PASSED_ON
+from gridtf.run.rundir import Record, RunDir, read_record, write_record
+from gridtf.schedulers.agents import MINDER, TOLD, ForkedAgent
+from gridtf.schedulers.base import AgentEnd
+from tests.support.system import FakeSystem
+
+# --- the job runner
+
+
+class Job:
+    """A job runner with a grace of 10 s. The script is the process that is started first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunDir(folder / "run")
+        self.run.path.mkdir()
+        self.system = FakeSystem({"PATH": "/bin"})
+
+    @property
+    def script(self) -> int:
+        return min(self.system.started)
+
+    def launched(self) -> None:
+        self.run.new_attempt()
+
+    def ended(self, walltime: int = 0) -> Record:
+        JobRunner(self.run, 10.0, self.system).run(["bash", "job.sh"], walltime)
+        return read_record(self.run.ended) or {}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+@pytest.mark.parametrize(("code", "end"), [(0, (0, None)), (3, (3, None)), (-9, (None, "SIGKILL"))])
+def test_how_the_script_ended_is_written_down(job: Job, code: int, end: tuple[int | None, str | None]) -> None:
+    job.system.at(50, lambda: job.system.exit(job.script, code))
+    ended = job.ended(walltime=60)
+    assert (ended["exit"], ended["signal"], ended["told"], ended["error"]) == (*end, None, None)
+    started = job.system.started[job.script]
+    assert started["argv"] == ["bash", "job.sh"]
+    assert started["env"] == {"PATH": "/bin", MINDER: "4000"}
+    assert (started["death"], started["alarm"]) == (signal.SIGTERM, 60)
+
+
+def test_a_script_that_cannot_be_started_is_an_error_with_its_name(job: Job) -> None:
+    job.system.missing = {"bash"}
+    assert job.ended()["error"] == "bash cannot be started: No such file or directory"
+    assert job.system.logged == ["bash cannot be started: No such file or directory"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_ends_the_job_is_passed_on_and_written_down(job: Job, number: signal.Signals) -> None:
+    job.system.at(5, lambda: job.system.receive(number))
+    ended = job.ended()
+    assert (ended["signal"], ended["told"]) == ("SIGTERM", number.name)
+    assert job.system.sent[0] == (job.script, signal.SIGTERM)
+
+
+def test_set_up_lines_that_ignore_it_are_killed_after_the_grace(job: Job) -> None:
+    job.system.at(1, lambda: job.system.stubborn.add(job.script))
+    job.system.at(5, lambda: job.system.receive(signal.SIGTERM))
+    ended = job.ended()
+    assert (ended["signal"], ended["told"]) == ("SIGKILL", "SIGTERM")
+    assert 15 <= job.system.clock - 1000 < 17
+
+
+def test_a_launcher_has_longer_since_it_keeps_the_grace_itself(job: Job) -> None:
+    job.launched()
+    job.system.at(1, lambda: job.system.stubborn.add(job.script))
+    job.system.at(5, lambda: job.system.receive(signal.SIGTERM))
+    job.system.at(40, lambda: job.system.exit(job.script, 1))
+    assert (job.ended()["exit"], job.system.clock - 1000 < 42) == (1, True)
+
+
+def test_a_second_signal_changes_nothing(job: Job) -> None:
+    job.system.at(1, lambda: job.system.stubborn.add(job.script))
+    for second in (5, 9, 13):
+        job.system.at(second, lambda: job.system.receive(signal.SIGTERM))
+    assert job.ended()["signal"] == "SIGKILL"
+    assert job.system.clock - 1000 < 17
+
+
+def test_what_the_script_leaves_behind_is_ended_in_peace_first(job: Job) -> None:
+    daemons: list[int] = []
+
+    def end() -> None:
+        daemons.extend([job.system.start(["polite"], {}), job.system.start(["stubborn"], {})])
+        job.system.stubborn.add(daemons[1])
+        job.system.exit(job.script, 0)
+
+    job.system.at(5, end)
+    assert job.ended()["exit"] == 0
+    assert [number for pid, number in job.system.sent if pid == daemons[0]] == [signal.SIGTERM]
+    assert (daemons[1], signal.SIGKILL) in job.system.sent
+    assert 15 <= job.system.clock - 1000 < 17
+
+
+def test_an_end_that_cannot_be_written_is_in_the_log(job: Job) -> None:
+    job.system.at(5, lambda: job.system.exit(job.script, 0))
+    job.run.ended.mkdir()
+    with pytest.raises(RunDirError, match="not a regular file"):
+        job.ended()
+    assert [text.startswith(f"cannot write {job.run.ended}") for text in job.system.logged] == [True]
+
+
+# --- the agent supervisor
+
+
+class Agent(ForkedAgent):
+    """An agent that takes signals down."""
+
+    def __init__(self, system: FakeSystem) -> None:
+        super().__init__("h0", 77)
+        self.system = system
+        self.got: list[int] = []
+
+    def poll(self) -> AgentEnd | None:
+        return self.end
+
+    def send(self, number: signal.Signals) -> None:
+        self.got.append(number)
+
+    def ends(self, code: int) -> None:
+        self.end = AgentEnd(code, "h0")
+        self.system.receive(signal.SIGCHLD)
+
+
+class Node:
+    """An agent supervisor and its agent. closed: whether the launcher has closed the pipe."""
+
+    def __init__(self, folder: Path) -> None:
+        run = RunDir(folder / "run")
+        run.path.mkdir()
+        self.attempt = run.new_attempt()
+        self.system = FakeSystem()
+        self.agent = Agent(self.system)
+        self.closed = False
+        self.supervisor = AgentSupervisor("h0", [str(run.path), "1", "nonce", "60"], self.system)
+
+    def watch(self) -> int:
+        return self.supervisor.watch(self.agent, lambda: self.closed)
+
+    def record(self) -> Mapping[str, Any] | None:
+        return read_record(self.attempt.host_state("h0"))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.mark.parametrize("code", [0, 70, 75])
+def test_the_exit_code_is_the_agents(node: Node, code: int) -> None:
+    node.system.at(30, lambda: node.agent.ends(code))
+    assert node.watch() == code
+    assert node.record() is None
+    assert node.agent.got == []
+
+
+def test_the_launcher_ends_the_agent_by_closing_the_pipe(node: Node) -> None:
+    def close() -> None:
+        node.closed = True
+        node.system.receive(signal.SIGIO)
+
+    node.system.at(20, close)
+    node.system.at(22, lambda: node.agent.ends(0))
+    assert node.watch() == 0
+    assert node.agent.got == [TOLD]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, *PASSED_ON])
+def test_signals_are_passed_on_to_the_agent(node: Node, number: signal.Signals) -> None:
+    node.system.at(5, lambda: node.system.receive(number))
+    node.system.at(6, lambda: node.agent.ends(0))
+    node.watch()
+    assert node.agent.got == [number]
+
+
+def test_the_agent_is_told_when_its_starter_has_died(node: Node) -> None:
+    def die() -> None:
+        node.system.ppid = 1
+        node.system.receive(signal.SIGTERM)
+
+    node.system.at(5, die)
+    node.system.at(6, lambda: node.agent.ends(0))
+    node.watch()
+    assert node.agent.got == [ORPHANED]
+
+
+def killed(node: Node, left: Sequence[str] = ()) -> int:
+    def kill() -> None:
+        for name in left:
+            node.system.start([name], {})
+        node.agent.ends(-9)
+
+    node.system.at(5, kill)
+    return node.watch()
+
+
+def test_an_agent_that_is_killed_is_reported_in_its_own_record(node: Node) -> None:
+    tasks = {"worker:0": {"state": "RUNNING"}}
+    write_record(node.attempt.host_state("h0"), {"nonce": "nonce", "host": "h0", "pid": 77, "tasks": tasks, "beat": 3})
+    assert killed(node, ["task"]) == KILLED
+    record = node.record() or {}
+    assert record["gone"]["what"] == "the agent on host h0 was killed by SIGKILL"
+    assert (record["tasks"], record["beat"]) == (tasks, 3)
+    assert node.system.alive == set()
+
+
+def test_an_agent_that_is_killed_before_it_has_written_anything_is_reported_as_well(node: Node) -> None:
+    assert killed(node) == KILLED
+    assert (node.record() or {})["gone"]["hint"] == "was it killed by hand?"
+
+
+def test_what_it_leaves_and_kill_does_not_end_is_told_by_the_exit_code(node: Node) -> None:
+    node.system.immortal = {5000}
+    assert killed(node, ["task"]) == LEFTOVERS
