@@ -1,4 +1,4 @@
-"""The contract between gridtf and a task: the environment variables a task finds, and what they say."""
+"""The contract between gridtf and a task: the environment variables of a task, and what they mean."""
 
 from __future__ import annotations
 
@@ -30,12 +30,20 @@ GPUS = "CUDA_VISIBLE_DEVICES"
 class Task:
     """This process's place in the job.
 
-    type, index: as in TF_CONFIG. cluster: task type -> ``host:port`` strings, in index order. outside: the same for
-    those that are not members of the cluster: the evaluator, and types that the job leaves out. job_id, job_name: the
-    scheduler's, empty where nobody says them. attempt: how many times all tasks of the job have been started, this one
-    included. rank, world_size: among the tasks that train; None for the others. gpus: what CUDA_VISIBLE_DEVICES holds,
-    item by item. run_dir: the run directory; output_dir: a folder in it that all tasks share, for checkpoints and
-    exports.
+    Attributes:
+        type: Task type, as in TF_CONFIG.
+        index: Index within the type, as in TF_CONFIG.
+        cluster: Task type -> ``host:port`` strings, in index order.
+        job_id: The scheduler's id of the job; empty when not known.
+        job_name: The job's name; empty when not known.
+        attempt: Number of this start of all tasks, counted from 1.
+        run_dir: The run directory.
+        output_dir: The folder that all tasks share, for checkpoints and exports.
+        gpus: The items of CUDA_VISIBLE_DEVICES.
+        rank: Rank among the tasks that train; None for other tasks.
+        world_size: Number of tasks that train; None for other tasks.
+        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, and types that the job leaves
+            out.
     """
 
     type: str
@@ -66,7 +74,14 @@ class Task:
 
 
 def task(environ: Mapping[str, str] | None = None) -> Task:
-    """The task that this process is. Raises GridtfError outside a gridtf task or when its rendezvous is stale."""
+    """The task that this process is.
+
+    Args:
+        environ: The task's environment; None: this process's.
+
+    Raises:
+        GridtfError: Outside a gridtf task, or when its rendezvous file is of another attempt.
+    """
     env = os.environ if environ is None else environ
     try:
         task_type, index = env[TASK_TYPE], _number(TASK_INDEX, env)
@@ -80,7 +95,8 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
         ) from None
     record = read_record(rendezvous, recordtypes.Contract, nonce=nonce, own=True)
     if record is None:
-        raise GridtfError(f"{rendezvous} is not this attempt's rendezvous file", hint="was the run directory moved?")
+        what = f"{rendezvous} is not the rendezvous file of this attempt"
+        raise GridtfError(what, hint="was the run directory moved?")
     return Task(
         type=task_type,
         index=index,

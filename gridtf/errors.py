@@ -1,12 +1,18 @@
-"""Every error a user can meet: one line what, one line why, one line what to do."""
+"""Errors that users see: one line what is wrong, one line why, one line what to do."""
 
 from __future__ import annotations
 
 
 class GridtfError(Exception):
-    """Something the user can understand and mend.
+    """An error that the user can understand and fix.
 
-    what: one line, says what is wrong and where. why: one line, optional. hint: what to do, optional.
+    Args:
+        what: What is wrong and where, in one line.
+        why: The cause, in one line; may be empty.
+        hint: What to do about it, in one line; may be empty.
+
+    Attributes:
+        exit_code: Exit code of a command that fails with it.
     """
 
     exit_code = 1
@@ -22,20 +28,27 @@ class GridtfError(Exception):
 
 
 class UsageError(GridtfError):
-    """The command line, a job file or a specification says something that cannot be."""
+    """A mistake on the command line, in a job file or in a JobSpec."""
 
     exit_code = 2
 
 
 class SpecError(UsageError):
-    """A value that cannot be. key: dotted name as in the job file, such as ``tasks.ps.count``."""
+    """An invalid value.
+
+    Args:
+        key: Dotted name as in the job file, such as ``tasks.ps.count``.
+        what: What is wrong with it; the key comes before it in the message.
+        why: As in GridtfError.
+        hint: As in GridtfError.
+    """
 
     def __init__(self, key: str, what: str, *, why: str = "", hint: str = "") -> None:
         super().__init__(f"{key}: {what}", why=why, hint=hint)
         self.key = key
         self.problem = what
 
-    def __reduce__(self) -> tuple[object, ...]:  # the default would make it anew from the text alone
+    def __reduce__(self) -> tuple[object, ...]:  # the default passes the message alone to __init__
         return type(self), (self.key, self.problem), self.__dict__
 
 
@@ -46,17 +59,21 @@ class NotFoundError(GridtfError):
 
 
 class RunDirError(GridtfError):
-    """The run directory cannot be read or written. number: of the error, as errno(3) has it, where there is one."""
+    """The run directory cannot be read or written.
+
+    Attributes:
+        number: The error number, as in errno(3), if there is one.
+    """
 
     number: int | None = None
 
 
 class ReplacedError(RunDirError):
-    """What lies in the place of a job's run directory is another's."""
+    """The run directory of a job was replaced by another one."""
 
 
 class OutputError(GridtfError):
-    """What a command prints cannot be written."""
+    """The output of a command cannot be written."""
 
 
 class PlacementError(GridtfError):
@@ -64,27 +81,36 @@ class PlacementError(GridtfError):
 
 
 class RendezvousError(GridtfError):
-    """Hosts or tasks that did not come in time, or a rendezvous that is not ours."""
+    """Hosts or tasks did not start in time, or a rendezvous belongs to another job."""
 
 
 class SchedulerError(GridtfError):
-    """The scheduler refused, is missing or does not answer."""
+    """The scheduler refuses, is missing or does not respond."""
 
 
 class MaybeSubmittedError(SchedulerError):
-    """Nobody knows whether the scheduler has taken the job; if it has, the job needs its run directory."""
+    """It is unknown whether the scheduler accepted the job; if it did, the job needs its run directory."""
 
 
 class ToldToEndError(GridtfError):
-    """Agents were told to end from outside, as a scheduler does that ends a job or a part of it."""
+    """Agents received a signal to end from outside: a scheduler ends the job or a part of it."""
 
 
 class HostLostError(GridtfError):
-    """A host that is not heard of any more."""
+    """Contact with a host was lost."""
 
 
 def nearest(word: str, known: list[str], *, most: int = 3) -> str:
-    """'did you mean …' for an unknown word; empty when nothing is near."""
+    """A hint "did you mean …" for an unknown word.
+
+    Args:
+        word: As the user wrote it.
+        known: The valid ones.
+        most: How many of them to name at most.
+
+    Returns:
+        The hint; empty when none is similar.
+    """
     from difflib import get_close_matches
 
     near = get_close_matches(word, known, n=most, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""Reading a file that somebody else may have made: a plain one, not too long, of whom it may be."""
+"""Reading files that another user may have made: regular ones, not too long, with a trusted owner."""
 
 from __future__ import annotations
 
@@ -10,18 +10,28 @@ from pathlib import Path
 
 from gridtf.errors import UsageError
 
-MOST_BYTES = 1 << 22  # of a job file, a template or a program: real ones are a hundredth of it
+MOST_BYTES = 1 << 22  # of a job file, a template or a program; real ones have a hundredth of it
 
 
 def read(
     path: Path, name: str, *, plain: bool = True, trusted: Collection[int] | None = None, hint: str = ""
 ) -> tuple[bytes, int]:
-    """What a file holds, and the id of the user that it belongs to.
+    """Read a file.
 
-    name: what to call it in messages. plain: a FIFO, which would hold us up, or a device, which has no end, is refused.
-    trusted: user ids; the file must belong to one of them, to this user or to root, and not everybody may write it;
-    None: it is taken from anybody. hint: what to do about one that is not. Raises UsageError for what is refused,
-    OSError for what cannot be read; a name that no file can have is one that is not there.
+    Args:
+        path: The file.
+        name: Its name in messages.
+        plain: Whether to refuse anything but a regular file: a FIFO would block, a device may have no end.
+        trusted: Ids of users besides this one and root who may own it; then it must not be writable by all users, too.
+            None: any user may own it.
+        hint: What to do about one that belongs to another user.
+
+    Returns:
+        (content, id of the user who owns it).
+
+    Raises:
+        UsageError: For a file that is refused.
+        OSError: When it cannot be read; FileNotFoundError for a name that no file can have.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if plain else 0))
@@ -40,17 +50,17 @@ def read(
 
 
 def _refuse_strangers(path: Path, found: os.stat_result, name: str, trusted: Collection[int], hint: str) -> None:
-    """Raises UsageError for a file, or a symbolic link to it, that somebody else has put there, as git does for a
-    repository. A group is no stranger: with it the file was shared on purpose, and so were the programs beside it."""
+    """Raises UsageError for a file, or a symbolic link to it, of another user, as git does for a repository. A group
+    may write it: sharing with a group is intended."""
     for owner in (found.st_uid, os.lstat(path).st_uid):
         if owner not in {os.geteuid(), 0, *trusted}:
             raise UsageError(f"{name} belongs to user {user_name(owner)}", hint=hint)
     if found.st_mode & stat.S_IWOTH:
-        raise UsageError(f"everybody may write {name}", hint=hint)
+        raise UsageError(f"any user may write {name}", hint=hint)
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or the number of one that has none here."""
+    """The name of a user; the number where no name is known."""
     import pwd
 
     try:

@@ -1,4 +1,4 @@
-"""Where the shipped templates and the bootstrap script lie: in the installed package, or in the checkout."""
+"""Paths of the shipped templates and the bootstrap script: in the installed package, or in the checkout."""
 
 from __future__ import annotations
 

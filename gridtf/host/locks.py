@@ -1,8 +1,8 @@
-"""Locks of this host that are known by name and end with the last process that holds them: abstract Unix sockets.
+"""Named locks of this host that end with the last process that holds them: abstract Unix sockets.
 
-Unlike a file, such a name cannot be removed, replaced, closed to others or made a link: the kernel gives it to one
-holder at a time, and takes it back when the last process that has inherited it is gone (unix(7)). It is the same for
-all users, and for all processes that see the same network (network_namespaces(7)): mostly on the whole host.
+Unlike a lock file, such a name cannot be removed, replaced, made unreadable or made a link. The kernel assigns it to
+one holder at a time and frees it when the last process that inherited it has ended (unix(7)). All users share the
+names, and all processes of a network namespace (network_namespaces(7)), which is usually the whole host.
 """
 
 from __future__ import annotations
@@ -21,25 +21,33 @@ _NAMES = Path("/proc/net/unix")
 
 
 def hold(name: str, note: str) -> tuple[int, ...] | None:
-    """Descriptors that hold a lock as long as any process has them; None when it is held already.
+    """Take a lock.
 
-    note: what others are told of the holder. Raises GridtfError where there are no such sockets.
+    Args:
+        name: Of the lock.
+        note: A line about the holder that other processes can read.
+
+    Returns:
+        Descriptors; the lock is held as long as any process has them open. None when another process holds it.
+
+    Raises:
+        GridtfError: When no socket can be made.
     """
     lock = _bind(_address(name))
     if lock is None:
         return None
-    beside = _bind(_note_address(name, plain(note)))  # a courtesy: who is known without it holds the lock all the same
+    beside = _bind(_note_address(name, plain(note)))  # optional: the lock holds without a note
     return (lock,) if beside is None else (lock, beside)
 
 
 def holder(name: str) -> str:
-    """Who holds a lock: another user as the kernel knows him, and what the holder says of itself."""
+    """Describe the holder of a lock: its user as the kernel reports it, and its note."""
     address = _address(name)
     peer = _peer(address)
     if peer is None:
         return "held by another process"
     pid, uid = peer
-    # anybody can make such a name, but nobody else can be its peer
+    # any process can bind such a name, but only the holder is its peer
     own = next((found for found in _notes(address) if _peer(found) == peer), b"")
     note = plain(own[len(address) + 1 :].decode(errors="replace"))
     if uid == os.geteuid():
@@ -48,7 +56,7 @@ def holder(name: str) -> str:
 
 
 def _address(name: str) -> bytes:
-    """The name itself, unless it is too long or holds what would be taken for a note."""
+    """The name itself, unless it is too long or could be taken for a name with a note."""
     text = os.fsencode(name)
     if len(text) <= _LONGEST_LOCK and name.isprintable() and " " not in name:
         return text
@@ -62,7 +70,7 @@ def _note_address(name: str, note: str) -> bytes:
 
 
 def _bind(address: bytes) -> int | None:
-    """A socket of this name, as a descriptor; None when there is one already."""
+    """Bind a socket to this name; None when another one is bound to it."""
     import socket
 
     try:
@@ -71,7 +79,7 @@ def _bind(address: bytes) -> int | None:
         raise GridtfError(f"cannot make a lock on host {os.uname().nodename}: {error.strerror}") from None
     try:
         made.bind(b"\0" + address)
-        made.listen()  # so that others can ask who it is
+        made.listen()  # so that other processes can connect and see the peer
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
@@ -81,7 +89,7 @@ def _bind(address: bytes) -> int | None:
 
 
 def _peer(address: bytes) -> tuple[int, int] | None:
-    """Process and user id of who has made a socket; None when it is gone, or does not tell."""
+    """Process id and user id of the holder of a socket; None when there is none."""
     import socket
     import struct
 
@@ -96,7 +104,7 @@ def _peer(address: bytes) -> tuple[int, int] | None:
 
 
 def _notes(address: bytes) -> list[bytes]:
-    """The names of all sockets that could be the note of this one; the kernel shows the NUL before them as an @."""
+    """Names of all sockets that could be notes on this one; the kernel shows their leading NUL as an @."""
     try:
         lines = _NAMES.read_bytes().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Processes: started in sessions of their own, bound to their parent's life, found again wherever they hide."""
+"""Signals, children and orphans of this process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM})
-# For the tasks, such as Slurm's --signal=USR1@120, which asks for a checkpoint.
+# Passed on to the tasks, such as Slurm's --signal=USR1@120, which requests a checkpoint.
 PASSED_ON = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _WAKING = _ENDING | PASSED_ON | {signal.SIGCHLD, signal.SIGIO}
 
 
 def tell(text: str) -> None:
-    """Write lines to stderr, which in a job is its log.
+    """Write lines to stderr, which in a job is its log, each with ``gridtf:`` before it.
 
-    The log may lie on a full disk, or its reader may be gone: neither must keep a job from its tear-down and verdict.
-    Past sys.stderr, which would try again at exit what could not be written now.
+    Never fails: a full disk must not keep a job from ending its tasks and writing its verdict. Bypasses sys.stderr,
+    which would try again at exit.
     """
     lines = "".join(f"gridtf: {plain(line)}\n" for line in text.splitlines())
     with contextlib.suppress(OSError):
@@ -35,14 +35,18 @@ def tell(text: str) -> None:
 
 
 def become_subreaper() -> None:
-    """From now on the orphans among our descendants become our children, also those that called setsid."""
+    """Adopt orphaned descendants from now on, also those that called setsid: prctl(2), PR_SET_CHILD_SUBREAPER."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, number: signal.Signals) -> None:
-    """In a new child: get this signal when the parent dies; end at once if it is dead already.
+    """In a new child: receive a signal when the parent dies (prctl(2), PR_SET_PDEATHSIG).
 
-    The kernel looks at the parent's thread, so the parent must fork from its main thread.
+    The kernel watches the parent's thread, so the parent must fork from its main thread.
+
+    Args:
+        parent: Process id of the parent; the child ends at once when that has died already.
+        number: The signal.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -56,10 +60,13 @@ def _prctl(option: int, value: int) -> None:
 
 
 def block_signals(spared: Iterable[int] = ()) -> None:
-    """Hold back the signals that wait_for_signal takes; children must unblock_signals before they exec.
+    """Block the signals that wait_for_signal takes; children must call unblock_signals before they exec.
 
-    Who starts us may have ignored some of them: `trap '' TERM`, or a daemon that wants no zombies, whose children leave
-    no exit code. spared: those that stay ignored, and are not taken, if they are.
+    The parent may have ignored some of them: a script with `trap '' TERM`, or a daemon with SIGCHLD ignored, whose
+    children leave no exit code. They get their default disposition back.
+
+    Args:
+        spared: Signals that stay ignored, and are not taken, if they are ignored now.
     """
     heeded = _WAKING - {number for number in spared if signal.getsignal(number) == signal.SIG_IGN}
     signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
@@ -69,30 +76,42 @@ def block_signals(spared: Iterable[int] = ()) -> None:
 
 
 def unblock_signals() -> None:
+    """Unblock all signals."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def ignore_signals(numbers: Iterable[int]) -> None:
-    """From now on these do nothing here, nor in what is started from here, unless a program says otherwise."""
+    """Ignore signals from now on, here and in programs started from here unless they handle them."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 
 
 def wait_for_signal(seconds: float) -> int | None:
-    """The next signal, or None when the time is over. Needs block_signals."""
+    """Wait for a signal that block_signals has blocked.
+
+    Args:
+        seconds: The longest time to wait.
+
+    Returns:
+        The signal's number; None when none came.
+    """
     got = signal.sigtimedwait(_WAKING, max(0.0, seconds))
-    return got.si_signo or None if got else None  # 0: we were stopped and go on, as after scontrol suspend
+    return got.si_signo or None if got else None  # 0 after SIGSTOP and SIGCONT, as by scontrol suspend
 
 
 def is_end(number: int | None) -> bool:
-    """Whether this signal, as wait_for_signal gives it, says that it is over."""
+    """Whether this result of wait_for_signal is a signal to end."""
     return number in _ENDING
 
 
 def signal_at_end_of(descriptor: int) -> bool:
-    """From now on SIGIO comes when something is written to this pipe or socket, or its last writer closes it: fcntl(2).
+    """Request SIGIO when a pipe or socket is written to or its last writer closes it: fcntl(2), O_ASYNC.
 
-    False for anything else, such as /dev/null, whose end means nothing.
+    Args:
+        descriptor: Its reading end; becomes non-blocking.
+
+    Returns:
+        False for anything else, such as /dev/null, whose end means nothing.
     """
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
@@ -103,12 +122,12 @@ def signal_at_end_of(descriptor: int) -> bool:
 
 
 def at_end(descriptor: int) -> bool:
-    """Whether this non-blocking pipe or socket has no writer any more."""
+    """Whether a non-blocking pipe or socket has no writer any more."""
     try:
         return os.read(descriptor, 512) == b""
     except BlockingIOError:
         return False
-    except OSError:  # a connection that broke
+    except OSError:  # a broken connection
         return True
 
 
@@ -146,7 +165,11 @@ def _allow_open_files(count: int) -> int:
 
 
 def reap() -> dict[int, int]:
-    """Collect every child that has ended: pid -> exit code, or minus the signal."""
+    """Collect all children that have ended.
+
+    Returns:
+        Process id -> exit code, or minus the number of the signal that ended it.
+    """
     ended: dict[int, int] = {}
     while True:
         try:
@@ -167,14 +190,14 @@ def signal_name(number: int) -> str:
 
 
 def killed_by(number: int) -> str:
-    """``killed by SIGTERM``; of SIGKILL also who may have sent it."""
+    """``killed by SIGTERM``; for SIGKILL with its likely sources."""
     words = f"killed by {signal_name(number)}"
-    return f"{words}: by somebody, or by the kernel because memory ran out" if number == signal.SIGKILL else words
+    return f"{words}: by a user, or by the kernel because memory ran out" if number == signal.SIGKILL else words
 
 
 def childless() -> bool:
-    """Whether nothing lives below this process. A subreaper without children has no descendants either, and this the
-    kernel says in one step, where a walk through /proc can miss whoever forks meanwhile."""
+    """Whether this process has no children. A subreaper without children has no descendants, and asking the kernel is
+    atomic, whereas a walk through /proc can miss processes that fork meanwhile."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -183,7 +206,7 @@ def childless() -> bool:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes; one that is gone is no error."""
+    """Send a signal to processes; ignores those that are gone or belong to other users."""
     for pid in pids:
         try:
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""What /proc says of processes (proc(5))."""
+"""Processes as /proc shows them (proc(5))."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the pid it names one process for good."""
+    """When a process started, in clock ticks since boot; None when it is gone. Tells reused process ids apart."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
 
 def boot_id() -> str:
-    """Differs after every boot."""
+    """An id that changes with every boot; empty when not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -25,36 +25,36 @@ def boot_id() -> str:
 
 
 def alive(pid: int, started: int | None = None) -> bool:
-    """Whether this very process still runs (a zombie does not)."""
+    """Whether a process still runs and is no zombie; started: its start_time, None: any process with this id."""
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and (started is None or int(fields[19]) == started)
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """What names one process of this host for good, for a record."""
+    """``host``, ``pid``, ``start`` and ``boot``, which identify one process for all time, for a record."""
     return {"host": os.uname().nodename, "pid": pid, "start": start_time(pid), "boot": boot_id()}
 
 
 def lives(record: Mapping[str, Any]) -> bool:
-    """Whether the very process of such a record is there, on this host. Its number alone may be anybody's by now."""
+    """Whether the process that identity() described runs, on this host."""
     pid, start = record.get("pid", 0), record.get("start")
     here = record.get("host") == os.uname().nodename and record.get("boot") == boot_id()
     return here and start is not None and alive(pid, start)
 
 
 def stopped(pid: int) -> bool:
-    """Whether this process stands still, as after Ctrl-Z."""
+    """Whether a process is stopped, as after Ctrl-Z."""
     return _stat(pid)[:1] == ["T"]
 
 
 def session(pid: int) -> int | None:
-    """The session of a process: the pid of the one that has opened it."""
+    """The session id of a process; None when it is gone."""
     fields = _stat(pid)
     return int(fields[3]) if fields else None
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of a process's main thread, at one glance; may miss some, and is empty on some kernels."""
+    """Children of a process's main thread, atomically; may miss some, and is empty on kernels without this file."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -62,7 +62,7 @@ def children(pid: int) -> list[int]:
 
 
 def name(pid: int) -> str:
-    """What the kernel calls a process: the first 15 characters of its program's name; empty when it is gone."""
+    """The first 15 characters of the name of a process's program; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").removesuffix("\n")
     except OSError:
@@ -70,20 +70,20 @@ def name(pid: int) -> str:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """The parent of a process, that one's parent, and so on."""
+    """Process ids of the parent of a process, its parent, and so on."""
     while (fields := _stat(pid)) and (pid := int(fields[1])):
         yield pid
 
 
 def descendants(root: int) -> list[int]:
-    """Every living process below root, children before grandchildren; zombies are left out."""
+    """Process ids of all descendants, children before grandchildren, without zombies."""
     children: dict[int, list[int]] = {}
     zombies: set[int] = set()
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(int(name))):
             children.setdefault(int(fields[1]), []).append(int(name))
             if fields[0] in "ZX":
-                zombies.add(int(name))  # it may have died after we read that a child was its own
+                zombies.add(int(name))  # its children may be listed all the same
     found: list[int] = []
     queue = list(children.get(root, ()))
     while queue:
@@ -104,7 +104,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def out_of_memory_kills() -> int:
-    """How many processes of this host the kernel has killed for want of memory since boot; 0 where it does not say."""
+    """Number of processes that the kernel has killed for lack of memory since boot; 0 when not known."""
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -119,9 +119,14 @@ _PIDFD_GET_INFO = (3 << 30) | (_INFO_SIZE << 16) | (0xFF << 8) | 11
 
 
 def ended_how(pidfd: int) -> int | None:
-    """How a process that need be no child of ours has ended: its exit code, or minus the signal.
+    """How a process ended, which may be any process.
 
-    None until its parent has reaped it, and with a kernel that does not tell (before Linux 6.15).
+    Args:
+        pidfd: Its pidfd (pidfd_open(2)).
+
+    Returns:
+        Its exit code, or minus the number of the signal that ended it. None until its parent has reaped it, and with a
+        kernel that does not know (before Linux 6.15).
     """
     info = bytearray(struct.pack("=Q", _INFO_EXIT).ljust(_INFO_SIZE, b"\0"))
     try:

@@ -1,6 +1,6 @@
 """Inside a task, with TensorFlow: the resolver for strategies, the context of an entry function, served tasks.
 
-Nothing else of gridtf imports TensorFlow, and this package only when one of its names is used.
+No other package of gridtf imports TensorFlow, and this one only when one of its names is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an entry function is given."""
+"""The argument of an entry function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gridtf.contract import Task
 class Context:
     """A training task, as an entry function sees it.
 
-    task: type, index, rank, GPUs and the rest of this task's place in the job.
+    Attributes:
+        task: Type, index, rank, GPUs and the rest of this task's place in the job.
     """
 
     def __init__(self, task: Task) -> None:
@@ -37,9 +38,10 @@ class Context:
 
     @property
     def server(self) -> Any:
-        """This task's ``tf.distribute.Server``, started when it is first asked for.
+        """This task's ``tf.distribute.Server``, started on first use, or at once for a worker beside a ps.
 
-        A worker of a cluster with a ps has it from the start. Raises GridtfError when a strategy has started its own.
+        Raises:
+            GridtfError: When a strategy has started its own.
         """
         if self._server is None:
             from gridtf.training.server import start_server
@@ -49,13 +51,13 @@ class Context:
 
     @property
     def checkpoint_requested(self) -> bool:
-        """Whether gridtf or the scheduler has asked for a checkpoint (SIGUSR1) since the last checkpoint_saved()."""
+        """Whether a checkpoint was requested (SIGUSR1) since the last checkpoint_saved()."""
         return self._checkpoint_requested
 
     def checkpoint_saved(self) -> None:
-        """Say that the checkpoint that was asked for is there."""
+        """Report that the requested checkpoint is written."""
         self._checkpoint_requested = False
 
     def request_checkpoint(self, *_: object) -> None:
-        """Ask for a checkpoint; usable as a signal handler."""
+        """Request a checkpoint; can serve as a signal handler."""
         self._checkpoint_requested = True

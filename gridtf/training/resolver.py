@@ -1,4 +1,4 @@
-"""The job's cluster, as TensorFlow's strategies want to be told of it."""
+"""The job's cluster, for TensorFlow's strategies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from gridtf.contract import Task
 class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]
     """The cluster of this gridtf job, for ``MultiWorkerMirroredStrategy`` and ``ParameterServerStrategy``.
 
-    The strategies know the leader only as ``chief``; a ``master`` is shown to them under that name. An evaluator is
-    no member of the cluster: it sees an empty one, so that its strategy runs on its own devices.
+    The strategies know the leader only as ``chief``; a ``master`` appears under that name. An evaluator is not a member
+    of the cluster: it sees an empty one, so that its strategy runs on its own devices.
 
-    task: by default this process's. Raises GridtfError outside a gridtf task.
+    Args:
+        task: A task of the job; None: this process's.
+
+    Raises:
+        GridtfError: Outside a gridtf task.
     """
 
     def __init__(self, task: Task | None = None) -> None:
@@ -32,7 +36,13 @@ class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: 
         return tf.train.ClusterSpec(self._cluster)
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of a task, by default this one, such as ``grpc://host:port``; empty without a cluster."""
+        """The address of a task, such as ``grpc://host:port``; empty without a cluster.
+
+        Args:
+            task_type: Its type; None: this task's.
+            task_id: Its index; None: this task's.
+            rpc_layer: The protocol; None: grpc.
+        """
         if not self._cluster:
             return ""
         name = _modern(task_type or self.task_type)
@@ -42,9 +52,15 @@ class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: 
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """``{"GPU": n}`` for this task, empty without; of another task what TensorFlow sees of it once connected.
+        """Count the GPUs of a task. For this task TensorFlow's devices stay uninitialized: a strategy can follow.
 
-        Does not initialize TensorFlow's devices for this task: a strategy may still be made afterwards.
+        Args:
+            task_type: Its type; None: this task's.
+            task_id: Its index; None: this task's.
+            config_proto: For the session that asks another task.
+
+        Returns:
+            ``{"GPU": n}``; empty without GPUs.
         """
         if (task_type or self.task_type, self.task_id if task_id is None else task_id) != (
             self.task_type,

@@ -1,7 +1,7 @@
 """``python -m gridtf.training.run module:function``: a task whose training loop is a function.
 
-The module is looked for in the working folder first. What the function returns is ignored: it fails by raising, or
-with sys.exit.
+The module is looked up in the working folder first. The function's return value is ignored: it fails with an exception
+or sys.exit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ _NOT_RUN_BY_A_CALL = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, 
 
 
 def load(entry: str, folder: Path) -> Entry:
-    """The function that ``module:function`` names. Raises UsageError; what the module itself raises passes through."""
+    """Import an entry function.
+
+    Args:
+        entry: ``module:function``.
+        folder: Where to look for the module first.
+
+    Raises:
+        UsageError: When there is no such module or function. Exceptions of the module itself pass through.
+    """
     module_name, separator, name = entry.partition(":")
     if not (separator and module_name and name):
         raise UsageError(f"{entry!r} is not module:function", hint="for main() in train.py: train:main")
@@ -34,7 +42,7 @@ def load(entry: str, folder: Path) -> Entry:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there; something that it imports is not
+            raise  # the module exists; one that it imports does not
         here = sorted(file.stem for file in folder.glob("*.py"))
         raise UsageError(
             f"entry {entry}: no module {error.name!r} in {folder}",
@@ -50,14 +58,14 @@ def load(entry: str, folder: Path) -> Entry:
         )
     if any(kind(function) for kind in _NOT_RUN_BY_A_CALL):
         raise UsageError(
-            f"entry {entry}: {name} is a generator or a coroutine: to call it does not run it",
-            hint="name a plain function that does, such as with asyncio.run",
+            f"entry {entry}: {name} is a generator or a coroutine function: calling it does not run it",
+            hint="name a plain function that runs it, for example with asyncio.run",
         )
     return function  # type: ignore[no-any-return]
 
 
 def functions(module: object) -> list[str]:
-    """The functions that a module defines itself, without those that begin with an underscore."""
+    """Names of the functions that a module defines itself, without those that begin with an underscore."""
     own = getattr(module, "__name__", "")
     return [
         name
@@ -67,7 +75,7 @@ def functions(module: object) -> list[str]:
 
 
 def arguments(function: Entry, context: Context) -> tuple[Any, ...]:
-    """What to call it with: the context if its first parameter has no default or is called ctx or context."""
+    """Arguments of an entry function: the context if its first parameter has no default or is named ctx or context."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a function without a signature, written in C
@@ -79,7 +87,14 @@ def arguments(function: Entry, context: Context) -> tuple[Any, ...]:
 
 
 def prepare(argv: Sequence[str]) -> Callable[[], object]:
-    """The entry, loaded and bound to its arguments. Raises GridtfError, and what the entry's module raises."""
+    """Load an entry function and bind it to its arguments.
+
+    Args:
+        argv: The words after ``python -m gridtf.training.run``.
+
+    Raises:
+        GridtfError: Outside a gridtf task, or when there is no such function.
+    """
     if len(argv) != 1:
         raise UsageError("usage: python -m gridtf.training.run module:function")
     context = Context(contract.task())

@@ -1,4 +1,4 @@
-"""``python -m gridtf.training.serve``: a task that gridtf serves itself, without user code."""
+"""``python -m gridtf.training.serve``: a task without user code: a plain TensorFlow server."""
 
 from __future__ import annotations
 

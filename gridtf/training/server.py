@@ -1,4 +1,4 @@
-"""This task's TensorFlow server: started once, on the port that the agent holds for it."""
+"""This task's TensorFlow server: started once, on the port that the agent reserves for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ _VISIBLE = (contract.GPUS, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def start_server(task: Task) -> Any:
-    """A ``tf.distribute.Server`` for this task, started.
+    """Start a ``tf.distribute.Server`` for a task.
 
-    Raises GridtfError for a task outside the cluster, and where this process has a server already: with
-    TF_GRPC_REUSE_PORT two of them would share the port without a word, and each get a part of the calls.
+    Args:
+        task: This process's task.
+
+    Raises:
+        GridtfError: For a task outside the cluster, and when this process has a server already: with TF_GRPC_REUSE_PORT
+            two would share the port silently, and each would get some of the calls.
     """
     members = task.cluster.get(task.type, ())
     if task.index >= len(members):
@@ -27,8 +31,8 @@ def start_server(task: Task) -> Any:
     port = int(members[task.index].rpartition(":")[2])
     if listens_on(port):
         raise GridtfError(
-            f"{task.name} has a TensorFlow server already, at {members[task.index]}",
-            why="a strategy or this program has started one in this process",
+            f"{task.name} already has a TensorFlow server, at {members[task.index]}",
+            why="a strategy or this program started it in this process",
             hint="use that one, or gridtf's; not both",
         )
     import tensorflow as tf
@@ -38,7 +42,14 @@ def start_server(task: Task) -> Any:
 
 
 def serve(task: Task | None = None) -> NoReturn:
-    """Be a task without user code: start its server and wait for the signal that ends it. A ps sees no GPU."""
+    """Start the server of a task without user code, and wait for a signal to end. A ps sees no GPU.
+
+    Args:
+        task: The task; None: this process's.
+
+    Raises:
+        GridtfError: As start_server, and when the server ends by itself.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # may have been inherited as ignored
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a request for a checkpoint is not for us
     task = task or contract.task()
@@ -51,7 +62,7 @@ def serve(task: Task | None = None) -> NoReturn:
 
 
 def listens_on(port: int) -> bool:
-    """Whether this very process listens on this TCP port. False where there is no /proc to tell."""
+    """Whether this process listens on a TCP port; False without /proc."""
     sockets = set()
     for table in ("tcp", "tcp6"):
         try:
@@ -62,9 +73,16 @@ def listens_on(port: int) -> bool:
 
 
 def listening_inodes(table: str, port: int) -> set[str]:
-    """The inodes of the sockets that listen on a port; table: the text of /proc/net/tcp or tcp6, see proc(5).
+    """Find the sockets that listen on a port.
 
-    One line a socket, after a heading; addresses and ports in hexadecimal::
+    Args:
+        table: Text of /proc/net/tcp or tcp6 (proc(5)).
+        port: The port.
+
+    Returns:
+        Their inodes.
+
+    The table has a heading and one line per socket, with addresses and ports in hexadecimal::
 
         sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
          0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 48211 1 …

@@ -59,7 +59,7 @@ def test_without_a_verdict_what_is_known_is_told(slurm: Bed) -> None:
     nobody_left(slurm)
     view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
     assert view["state"] == "FAILED"
-    why = "the launcher on n1 was killed by SIGKILL: by somebody, or by the kernel because memory ran out"
+    why = "the launcher on n1 was killed by SIGKILL: by a user, or by the kernel because memory ran out"
     assert view["reason"] == f"ended without a verdict: {why}"
     assert view["exit_code"] != 0
     assert all(task["state"] != "RUNNING" for task in view["tasks"])

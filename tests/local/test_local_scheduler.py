@@ -92,7 +92,7 @@ def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
     view = status(job["job_id"])
     assert view["state"] == "FAILED"
     assert "the launcher on" in view["reason"]
-    assert view["reason"].endswith("was killed by SIGKILL: by somebody, or by the kernel because memory ran out")
+    assert view["reason"].endswith("was killed by SIGKILL: by a user, or by the kernel because memory ran out")
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
     assert gone(*daemons())
 

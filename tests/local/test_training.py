@@ -109,7 +109,7 @@ def test_an_entry_that_a_call_would_not_run_is_refused(bench: Bench, function: s
     bench.write("train.py", f"{function}\n")
     code, _, err = bench.run("gridtf.training.run", "train:main")
     assert code == 2
-    assert "entry train:main: main is a generator or a coroutine: to call it does not run it" in err
+    assert "entry train:main: main is a generator or a coroutine function: calling it does not run it" in err
 
 
 def test_server_of_a_worker_with_ps_is_there_before_the_call(bench: Bench) -> None:
@@ -267,7 +267,7 @@ def test_a_second_server_in_one_process_is_refused(tmp_path: Path) -> None:
         address = f"127.0.0.1:{strategy.getsockname()[1]}"
         with pytest.raises(GridtfError) as caught:
             start_server(make_task(tmp_path, worker=(address,)))
-    assert caught.value.what == f"worker:0 has a TensorFlow server already, at {address}"
+    assert caught.value.what == f"worker:0 already has a TensorFlow server, at {address}"
 
 
 def test_only_our_own_listening_counts() -> None:

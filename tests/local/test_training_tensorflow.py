@@ -116,7 +116,7 @@ def test_mirrored_strategy_with_our_resolver(tmp_path: Path, stack: ExitStack) -
         assert f"resolver {'chief' if name == 'master' else name} 0 ['chief', 'worker'] grpc\n" in said
         assert "replicas 2 total 11.0\n" in said
         address = cluster.members[name][0]
-        assert f"refused: {name}:0 has a TensorFlow server already, at {address}\n" in said
+        assert f"refused: {name}:0 already has a TensorFlow server, at {address}\n" in said
     for process in tasks.values():
         process.terminate()
     assert [process.wait(LIMIT) for process in tasks.values()] == [-signal.SIGTERM] * 2

@@ -98,19 +98,19 @@ def test_outside_a_task(environ: dict[str, str], name: str) -> None:
 
 
 def test_stale_rendezvous(environ: dict[str, str]) -> None:
-    with pytest.raises(GridtfError, match=r"is not this attempt's rendezvous file"):
+    with pytest.raises(GridtfError, match=r"is not the rendezvous file of this attempt"):
         task({**environ, "GRIDTF_NONCE": "beef"})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_broken_rendezvous(environ: dict[str, str], text: str) -> None:
     Path(environ["GRIDTF_RENDEZVOUS"]).write_text(text)
-    with pytest.raises(GridtfError, match=r"is not this attempt's rendezvous file"):
+    with pytest.raises(GridtfError, match=r"is not the rendezvous file of this attempt"):
         task(environ)
 
 
 def test_missing_rendezvous(environ: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(GridtfError, match=r"gone\.json is not this attempt's rendezvous file"):
+    with pytest.raises(GridtfError, match=r"gone\.json is not the rendezvous file of this attempt"):
         task({**environ, "GRIDTF_RENDEZVOUS": str(tmp_path / "gone.json")})
 
 

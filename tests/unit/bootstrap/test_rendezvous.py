@@ -222,7 +222,7 @@ def test_a_cluster_too_large_for_a_variable_is_found_in_the_file(tmp_path: Path)
     assert (found.name, found.rank, found.world_size) == ("worker:4095", 4095, 4096)
     assert found.cluster == meeting.cluster
     assert not found.is_chief
-    with pytest.raises(GridtfError, match="is not this attempt's rendezvous file"):
+    with pytest.raises(GridtfError, match="is not the rendezvous file of this attempt"):
         contract.task({**env, "GRIDTF_NONCE": "another"})
 
 

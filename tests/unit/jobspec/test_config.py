@@ -409,7 +409,7 @@ def test_a_job_file_that_everybody_may_write_is_taken_only_when_it_is_named(tmp_
     path.chmod(0o664)  # as under umask 002, where every file is open to a group
     assert read("", tmp_path).spec.command == ("a",)
     path.chmod(0o666)
-    assert refused("", tmp_path).what == "everybody may write gridtf.toml"
+    assert refused("", tmp_path).what == "any user may write gridtf.toml"
     assert read("gridtf.toml", tmp_path).spec.command == ("a",)
 
 

@@ -418,5 +418,5 @@ def test_a_stranger_s_template_is_taken_only_from_who_trusts_him(
     assert caught.value.what == f"the template {beside} belongs to user {files.user_name(owner)}"
     beside.unlink()
     write(beside, "echo b").chmod(0o666)
-    with pytest.raises(GridtfError, match="everybody may write the template"):
+    with pytest.raises(GridtfError, match="any user may write the template"):
         render.script(replace(made, trusted=frozenset({owner})))

@@ -182,7 +182,7 @@ def test_why_a_job_waits(reason: str, words: str) -> None:
 
 
 def test_why_a_job_has_ended() -> None:
-    killed = "its script was killed by SIGKILL: by somebody, or by the kernel because memory ran out"
+    killed = "its script was killed by SIGKILL: by a user, or by the kernel because memory ran out"
     assert query.why_ended("RaisedSignal:9(Killed)") == query.why_ended("JobLaunchFailure", "0:9") == killed
     assert query.why_ended("RaisedSignal:11(Segmentation_fault)") == "its script was killed by SIGSEGV"
     for never in ("0:53", "1:0", "0:²", "0:900", ""):
