@@ -1,6 +1,6 @@
-"""The command ``gridtf``: finds the command, runs it, and turns errors into a few lines.
+"""The command ``gridtf``: runs one of its commands, and turns errors into a few lines.
 
-This module is all that ``gridtf --help`` loads, so it imports nothing before it needs it.
+``gridtf --help`` loads only this module, which imports nothing before it is needed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 COMMANDS = {
     "submit": "submit a job",
     "run": "run a job right here: on the hosts of an salloc, or on this machine",
-    "render": "show what submit would do: the script and where every value comes from",
+    "render": "show what submit would do: the script, and where every value comes from",
     "list": "list your jobs",
-    "status": "how a job and its tasks stand, and why it ended",
-    "logs": "what the tasks print",
-    "output": "print the folder that the tasks have written their results to",
-    "wait": "wait for the end of a job; its exit code is the job's",
-    "cancel": "end a job",
+    "status": "show the state of a job and its tasks, and why it ended",
+    "logs": "show the output of the tasks",
+    "output": "print the folder with the results of the tasks",
+    "wait": "wait until a job has ended; the exit code is the job's",
+    "cancel": "cancel a job",
     "completion": "print the code for tab completion in bash, zsh or fish",
     "bootstrap-path": "print where gridtf-bootstrap.sh is, for hand-written job scripts",
 }
@@ -48,14 +48,21 @@ _SIGINT, _SIGPIPE = 128 + 2, 128 + 13
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; gives the exit code: 0 fine, 1 the job or gridtf failed, 2 wrong usage, 130 Ctrl-C."""
-    words = [*(sys.argv[1:] if argv is None else argv)]  # here list is the command, once it has been imported
+    """Run a command line.
+
+    Args:
+        argv: Its words after ``gridtf``; None: those of this process.
+
+    Returns:
+        The exit code: 0 success, 1 the job or gridtf failed, 2 wrong usage, 124 timeout, 130 Ctrl-C.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(words)
     output.prepare()
     try:
         code = _run(words)
-        output.write("")  # flushes what is left
-    except BrokenPipeError:  # the reader, such as head, has seen enough
+        output.write("")  # flush
+    except BrokenPipeError:  # the reader, such as head, has exited
         return _SIGPIPE
     except KeyboardInterrupt:
         return _SIGINT
@@ -82,7 +89,7 @@ def _run(words: list[str]) -> int:
 
         output.write(f"gridtf {__version__}\n")
         return 0
-    if words[0] == "list" and {*words[1:]} <= {"--all", "--json"}:  # half of its time would go into the parser
+    if words[0] == "list" and {*words[1:]} <= {"--all", "--json"}:  # the parser would take half of the time
         from gridtf.cli.status import list_jobs
 
         return list_jobs(everything="--all" in words, as_json="--json" in words)
@@ -99,7 +106,7 @@ def heed_children() -> None:
 
 
 def _take_debug(words: list[str]) -> bool:
-    """Remove --debug, unless it belongs to the user's command."""
+    """Remove --debug from the words before ``--``."""
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]
     words[:end] = [word for word in words[:end] if word != "--debug"]
@@ -113,7 +120,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, GridtfError):
         lines, code = [error.what, error.why, error.hint], error.exit_code
     else:
-        lines = [f"{type(error).__name__}: {error}", "this should not happen: --debug shows where it comes from"]
+        lines = [f"{type(error).__name__}: {error}", "this is a bug in gridtf: --debug shows where"]
         code = 1
     output.tell("gridtf: " + "\n  ".join(plain(line) for line in lines if line))
     return code

@@ -1,4 +1,4 @@
-"""gridtf cancel. A job that has ended already is told so; that is no error, for nothing of it runs any more."""
+"""gridtf cancel. Cancelling a job that has ended already is no error: nothing of it runs any more."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     name = plain(job.id)
     after = _ended(job)
     if after is not None:
-        output.tell(f"gridtf: job {name} had ended already")
+        output.tell(f"gridtf: job {name} has already ended")
     else:
         after = job.cancel()
     if arguments.json:
@@ -40,15 +40,15 @@ def run(arguments: Namespace) -> int:
         output.insist(show.verdict(after, time.time()))
     if after.over:
         return 0
-    output.tell(f"gridtf: job {name} was told to end, but is still {after.state}")
-    output.tell(f"  look again with: gridtf status {name}")
+    output.tell(f"gridtf: job {name} was cancelled, but is still {after.state}")
+    output.tell(f"  to look again: gridtf status {name}")
     return 1
 
 
 def _ended(job: Job) -> JobView | None:
-    """How it stands, where it has ended and its scheduler no longer has it."""
+    """The view of a job that has ended and that its scheduler no longer has; else None."""
     try:
         view = job.status()
-    except ReplacedError:  # its scheduler may have it still
+    except ReplacedError:  # its scheduler may still have it
         return None
     return view if view.over and not view.in_queue else None

@@ -1,4 +1,4 @@
-"""What the commands share: their parsers, and JOB."""
+"""What commands share: finding and parsing them, and the argument JOB."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
-# Command -> the module of this package that has it, where that is called otherwise.
+# Command -> its module in this package, where that has another name.
 _MODULES = {"list": "status", "run": "submit", "output": "paths", "bootstrap-path": "paths"}
 
 
 class Command(NamedTuple):
-    """A command: the functions ``parser`` and ``run`` of its module, or, of one with several, ``parser_list``, …
+    """A command: ``parser`` and ``run`` of its module, or in a module with several ``parser_list`` and so on.
 
     Attributes:
-        parser: Makes its parser; takes keyword arguments for ArgumentParser.
-        run: Does it and returns the exit code; ``arguments.command`` is the words after ``--``, None without.
+        parser: Makes its parser from keyword arguments of ArgumentParser.
+        run: Runs it and returns the exit code; ``arguments.command`` has the words after ``--``, None without.
     """
 
     parser: Callable[..., Parser]
@@ -34,7 +34,7 @@ class Command(NamedTuple):
 
 
 def find_command(name: str) -> Command:
-    """The command of this name, one of COMMANDS."""
+    """The command with this name, a key of COMMANDS."""
     module = import_module(f"gridtf.cli.{_MODULES.get(name, name)}")
     shared = f"_{name.replace('-', '_')}"
     found = (getattr(module, f"{what}{shared}", None) or getattr(module, what) for what in ("parser", "run"))
@@ -42,7 +42,18 @@ def find_command(name: str) -> Command:
 
 
 def run_command(name: str, words: Sequence[str]) -> int:
-    """Parse and run one command. Raises UsageError."""
+    """Parse the arguments of a command and run it.
+
+    Args:
+        name: The command.
+        words: Its arguments.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        GridtfError: Wrong usage, or what the command raises.
+    """
     if name not in COMMANDS:
         raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
     command = find_command(name)
@@ -65,7 +76,14 @@ class _Parser(Parser):
 
 
 def new_parser(name: str, arguments: str, examples: Sequence[str], **more: Any) -> Parser:
-    """A parser whose help tells the usage first and examples last."""
+    """A parser with a description and examples.
+
+    Args:
+        name: The command.
+        arguments: Its arguments in the usage line.
+        examples: Arguments of examples.
+        more: Keyword arguments of ArgumentParser.
+    """
     text = "examples:\n" + "".join(f"  gridtf {name} {example}".rstrip() + "\n" for example in examples)
     description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
     return _Parser(
@@ -74,13 +92,13 @@ def new_parser(name: str, arguments: str, examples: Sequence[str], **more: Any) 
 
 
 def add_job(parser: Parser) -> None:
-    """Add JOB."""
+    """Add the argument JOB."""
     action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
     action.completer = _jobs  # type: ignore[attr-defined]
 
 
 def _jobs(prefix: str, **_: object) -> list[str]:
-    """Names, ids and folders that begin so, for tab completion."""
+    """Job names, ids and folders that begin with prefix, for tab completion."""
     from argcomplete.completers import FilesCompleter
 
     from gridtf.run import registry
@@ -91,14 +109,24 @@ def _jobs(prefix: str, **_: object) -> list[str]:
 
 
 def find_job(arguments: Namespace) -> Job:
-    """The job that JOB means. Raises NotFoundError and RunDirError."""
+    """The job that JOB means.
+
+    Raises:
+        NotFoundError: When there is none.
+        RunDirError: When its run directory cannot be read.
+    """
     from gridtf.login.job import find
 
     return find(arguments.job)
 
 
 def configured(arguments: Namespace) -> Configured:
-    """The JobSpec of a command line of submit or render. Raises UsageError, RunDirError without a present folder."""
+    """The job of a command line of submit, run or render; prints notes on it.
+
+    Raises:
+        UsageError: For a wrong value.
+        RunDirError: When the current folder has been removed.
+    """
     from gridtf.jobspec.config import configure
     from gridtf.run.rundir import here
 

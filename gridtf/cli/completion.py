@@ -1,4 +1,4 @@
-"""gridtf completion: the code for the shell, and what that code calls."""
+"""gridtf completion: the code for the shell, and the completer that this code calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridtf.cli import COMMANDS, output
 from gridtf.cli.common import find_command, new_parser
 from gridtf.jobspec.options import Parser
 
-_FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # what stands for a path in the help
+_FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # metavars of paths
 
 
 def parser(**more: Any) -> Parser:
@@ -28,13 +28,13 @@ def parser(**more: Any) -> Parser:
 
 
 def run(arguments: Namespace) -> int:
-    code = shellcode(["gridtf"], use_defaults=False, shell=arguments.shell)  # where files fit, complete offers them
+    code = shellcode(["gridtf"], use_defaults=False, shell=arguments.shell)  # complete() offers files where they fit
     output.write(f"{code}\n")
     return 0
 
 
 def complete() -> int:
-    """Answer the shell, which asks through the environment; does not return when it did ask."""
+    """Answer the shell's request, which is in the environment; does not return if there is one."""
     top = Parser("gridtf")
     commands = top.add_subparsers()
     for name, summary in COMMANDS.items():
@@ -51,6 +51,6 @@ class _Finder(CompletionFinder):
     def collect_completions(self, active_parsers: Any, parsed_args: Any, cword_prefix: str) -> list[str]:
         if self.always_complete_options is not False:
             return super().collect_completions(active_parsers, parsed_args, cword_prefix)
-        found = FilesCompleter()(cword_prefix)  # argcomplete turns options off behind --, where the user's command is
+        found = FilesCompleter()(cword_prefix)  # after --, in the user's command, argcomplete turns options off
         self.get_display_completions().update(dict.fromkeys(found, ""))
         return found

@@ -14,11 +14,11 @@ from gridtf.text import log_line
 def parser(**more: Any) -> Parser:
     made = new_parser("logs", "JOB [options]", ("digits -f", "4711 --task worker:0 --tail 20"), **more)
     add_job(made)
-    made.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    made.add_argument("-f", "--follow", action="store_true", help="continue until the job ends")
     task_help = "this task (worker:0), all of a type (worker), or the job script (job); repeatable"
     task = made.add_argument("--task", metavar="TASK", action="append", help=task_help)
     task.completer = _tasks  # type: ignore[attr-defined]
-    made.add_argument("--tail", metavar="N", type=lines, help="begin with the last N lines of each log")
+    made.add_argument("--tail", metavar="N", type=lines, help="start with the last N lines of each log")
     return made
 
 
@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
         ending = jobs.ending(run)
 
         def ended() -> bool:
-            registry.need_run(run)  # nothing more comes from one that has been removed
+            registry.need_run(run)  # when it is removed, nothing more comes
             return ending()
 
         printed = logs.follow(run, arguments.task, ended, time.sleep, tail=arguments.tail)
@@ -48,16 +48,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _for_terminal(line: str) -> str:
-    """As it is but for what a terminal would obey; colours are let through."""
+    """Without control characters except colours."""
     text = output.raw(line.removesuffix("\n")).decode(errors="replace")
     return f"{log_line(text, colours=True)}\n"
 
 
 def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
-    """Tasks of the job and their types that begin so, for tab completion."""
+    """Tasks of the job and their types that begin with prefix, for tab completion."""
     from gridtf.observe import logs
 
-    if not parsed_args.job:  # it comes later in the line
+    if not parsed_args.job:  # it may follow later in the line
         return []
     latest = find_job(parsed_args).run.latest()
     names = logs.planned(latest)[0] if latest else []
@@ -66,7 +66,11 @@ def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
 
 
 def lines(text: str) -> int:
-    """A number of lines. Raises ArgumentTypeError."""
+    """Read a number of lines.
+
+    Raises:
+        ArgumentTypeError: When it is none.
+    """
     if not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is not a number of lines")
     return int(text)

@@ -1,4 +1,4 @@
-"""What a command prints: results on stdout, all about them on stderr. Part of every command, so it imports nothing."""
+"""Output of commands: results on stdout, everything else on stderr. Loaded by every command, so it imports little."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def prepare() -> None:
-    """Make stdout and stderr fit to be written to, whatever the caller has closed and whatever a path holds."""
+    """Replace closed standard streams by /dev/null, and let stdout and stderr take any character and any path."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed; what is opened next would take its place
+        if getattr(sys, name) is None:  # closed: the next file opened would get its descriptor
             descriptor = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(descriptor, True)
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
@@ -25,7 +25,12 @@ def prepare() -> None:
 
 
 def write(text: str | bytes, *, flush: bool = True) -> None:
-    """Print on stdout, as it is. Raises OutputError, and BrokenPipeError when nobody reads any more."""
+    """Write to stdout.
+
+    Raises:
+        OutputError: When stdout is not writable.
+        BrokenPipeError: When its reader has exited.
+    """
     error = _try_to_write(text, flush)
     if isinstance(error, BrokenPipeError):
         raise error
@@ -36,27 +41,24 @@ def write(text: str | bytes, *, flush: bool = True) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether stdout is a terminal, which acts upon what is written to it."""
+    """Whether stdout is a terminal, which obeys control characters."""
     return bool(sys.stdout.isatty())
 
 
 def raw(text: str) -> bytes:
-    """The bytes that text was read from, as UTF-8 with surrogate escapes, whatever the locale."""
+    """The bytes of text that was decoded as UTF-8 with surrogate escapes, whatever the locale."""
     return text.encode("utf-8", "gridtf")
 
 
 def insist(text: str) -> None:
-    """Print a line on stdout that tells what has been done, on stderr where stdout takes nothing.
-
-    Raises nothing: who took that for a failure would do it again.
-    """
+    """Print a result to stdout, or to stderr if that fails. Never raises: the user would repeat the command."""
     error = _try_to_write(f"{text}\n", True)
     if error is not None:
         tell(f"gridtf: {_what(error)}\n{text}")
 
 
 def tell(text: str) -> None:
-    """Print a line on stderr. That nobody takes it is no reason to fail."""
+    """Print a line to stderr, if that is writable."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -78,7 +80,7 @@ def _try_to_write(text: str | bytes, flush: bool) -> OSError | None:
 
 
 def _drop(stream: TextIO) -> None:
-    """What is left in its buffer would fail again when Python ends, and that gives an exit code of its own."""
+    """Discard the buffer of a stream, which would fail again at exit and change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -87,7 +89,7 @@ def _what(error: OSError) -> str:
 
 
 def _encoded(error: UnicodeError) -> tuple[str | bytes, int]:
-    """For what a stream's encoding does not know: the bytes of a path as they are, ``?`` for anything else."""
+    """Codec error handler: bytes of a path stay as they are, other characters that cannot be encoded become ``?``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letter = error.object[error.start]

@@ -26,7 +26,7 @@ def run_output(arguments: Namespace) -> int:
     registry.need_one_job(job.run, "output")
     folder = job.run.output
     if not folder.is_dir():
-        raise NotFoundError(f"job {job.name} has no output: there is no {folder}")
+        raise NotFoundError(f"job {job.name} has no output: {folder} does not exist")
     output.insist(str(folder))
     return 0
 

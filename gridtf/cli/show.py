@@ -1,4 +1,4 @@
-"""What is printed of jobs."""
+"""Jobs as text and as JSON."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from gridtf.text import plain
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView
 
-_STILL_THERE = "the scheduler still has the job: it is about to let go of it, or starts it again"
+_STILL_THERE = "the scheduler still has the job: it is cleaning up, or will start it again"
 
 
 def as_json(value: object) -> str:
-    """JSON; JobViews as objects. In ASCII, so that os.fsencode makes the very path of a string, whatever its bytes."""
+    """A value as JSON, dataclasses as objects. In ASCII, so that paths of any bytes survive (os.fsencode)."""
     return json.dumps(value, indent=2, default=_fields)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest word, the last one as it is."""
+    """Rows with aligned columns; the first is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     padded = ([word.ljust(width) for word, width in zip(row, widths, strict=False)] for row in rows)
     return "\n".join("  ".join([*words, row[-1]]).rstrip() for words, row in zip(padded, rows, strict=True))
 
 
 def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
-    """One line a job, and with why one more for each that has not succeeded."""
+    """A table of jobs.
+
+    Args:
+        views: At least one job.
+        why: Whether to add a line for each job that failed.
+    """
     views = _shown(views)
     rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
     for view in views:
@@ -43,7 +48,7 @@ def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
 
 
 def job(view: JobView, now: float) -> str:
-    """Everything about one job."""
+    """Everything about one job; now: seconds since the epoch."""
     view = _shown(view)
     lines = [
         f"name           {view.name}",
@@ -62,14 +67,14 @@ def job(view: JobView, now: float) -> str:
 
 
 def verdict(view: JobView, now: float) -> str:
-    """How a job has ended, with the last words of the task that failed first."""
+    """How a job ended, with the last lines of the task that failed first; now: seconds since the epoch."""
     view = _shown(view)
     first, *more = [f"{view.name} ({view.job_id}): {view.state}{_when(view, now)}", *_why(view)]
     return "\n".join([first, *(f"  {line}" for line in more), *_last_words(view)])
 
 
 def progress(view: JobView) -> str:
-    """One line on a job that has not ended."""
+    """One line about a job that has not ended."""
     view = _shown(view)
     states: dict[str, int] = {}
     for task in view.tasks:
@@ -83,7 +88,7 @@ def progress(view: JobView) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Seconds as ``45 s``, ``3 min 20 s``, ``2 h 5 min`` or ``3 d 4 h``."""
     whole = int(max(0.0, seconds))
     for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:
@@ -92,7 +97,7 @@ def duration(seconds: float) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """value with all text in it made plain: records may be somebody else's, and so may what a scheduler says."""
+    """value with all text in it made plain: records and messages of schedulers may contain control characters."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, Path):
@@ -136,5 +141,5 @@ def _last_words(view: JobView) -> list[str]:
     if not cause:
         return []
     if not cause.get("tail"):
-        return ["", f"{cause['task'] or 'its script'} has printed nothing: {cause['log']}"]
+        return ["", f"{cause['task'] or 'its script'} printed nothing: {cause['log']}"]
     return ["", f"last lines of {cause['log']}:", *(f"  {line}" for line in cause["tail"])]

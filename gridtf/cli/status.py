@@ -1,4 +1,4 @@
-"""gridtf status and gridtf list: how jobs stand."""
+"""gridtf status and gridtf list: states of jobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_jobs(*, everything: bool, as_json: bool) -> int:
 
     runs = registry.runs(os.environ)
     found = list(runs if everything else itertools.islice(runs, _NEWEST))
-    if not found:  # the rest takes some time to load
+    if not found:  # what follows takes time to import
         output.write("[]\n" if as_json else "no jobs yet\n")
         return 0
     from gridtf.cli import show

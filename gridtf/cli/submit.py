@@ -1,4 +1,4 @@
-"""gridtf submit, and gridtf run: gridtf_run as a command, in an allocation that is there already or on this machine."""
+"""gridtf submit, and gridtf run: a job in the current allocation or on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gridtf.jobspec.options import Parser, add_job_options
 from gridtf.text import plain
 
 LAYERS = """\
-What to run and what to ask for can also stand in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the
-environment. In order of weight: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's
-/etc/gridtf/config.toml. ./gridtf.toml is read by itself when nothing else says what to run."""
+Options can also be set in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the environment. In order
+of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's
+/etc/gridtf/config.toml. ./gridtf.toml is the default JOBFILE when the command line does not say what to run."""
 
 
 def parser_run(**more: Any) -> Parser:
@@ -39,8 +39,8 @@ def parser_submit(**more: Any) -> Parser:
     )
     made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
     made.epilog = f"{made.epilog}\n\n{LAYERS}"
-    made.add_argument("--wait", action="store_true", help="follow the job to its end; the exit code is the job's")
-    made.add_argument("--dry-run", action="store_true", help="submit nothing; the same as gridtf render")
+    made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
+    made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
     add_job_options(made)
     return made

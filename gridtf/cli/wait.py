@@ -1,4 +1,4 @@
-"""gridtf wait, and what ``gridtf submit --wait`` does after submitting."""
+"""gridtf wait, and ``gridtf submit --wait`` after submitting."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130
 _SILENCE = 60.0
-_SETTLES = 5.0  # seconds that a scheduler takes to let go of a job that has ended: not worth a word
+_SETTLES = 5.0  # seconds: schedulers take a moment to clean up after a job
 
 
 def parser(**more: Any) -> Parser:
     made = new_parser("wait", "JOB [options]", ("digits", "4711 --timeout 600"), **more)
     add_job(made)
-    help_text = f"seconds to wait; a job that still runs then gives exit code {STILL_RUNNING}"
+    help_text = f"seconds to wait at most; the exit code is {STILL_RUNNING} if the job still runs then"
     made.add_argument("--timeout", metavar="S", type=_seconds, help=help_text)
     made.add_argument("--json", action="store_true", help="print JSON")
     return made
@@ -34,18 +34,24 @@ def run(arguments: Namespace) -> int:
 
 
 def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> int:
-    """Say on stderr what changes until the job ends, then on stdout how; gives the job's exit code.
+    """Print changes to stderr until the job ends, then to stdout how it ended. Ctrl-C leaves the job running.
 
-    Ctrl-C leaves the job running.
+    Args:
+        job: The job.
+        timeout: Seconds to wait at most; None: no limit.
+        as_json: Whether to print the end as JSON.
+
+    Returns:
+        The job's exit code; STILL_RUNNING after the timeout, 130 after Ctrl-C.
     """
     try:
         return _follow(job, timeout, as_json)
     except KeyboardInterrupt:
         name = plain(job.id)
         lines = (
-            f"gridtf: job {name} goes on",
+            f"gridtf: job {name} continues",
             f"  to wait again: gridtf wait {name}",
-            f"  to end it:     gridtf cancel {name}",
+            f"  to cancel it:  gridtf cancel {name}",
         )
         output.tell("\n" + "\n".join(lines))
         return _INTERRUPTED

@@ -274,7 +274,7 @@ def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
         kill9(sge, "n1", shepherd(sge, "n1"))
         kill9(sge, "n2", shepherd(sge, "n2"))
         ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job once more")
-        assert "had ended already" not in cancelled.gridtf("cancel").stderr
+        assert "has already ended" not in cancelled.gridtf("cancel").stderr
         assert cancelled.id not in in_queue(sge)
         again.until(lambda: len(again.run.attempts()) == 2, "the second start", 90)
         again.running(1)

@@ -170,7 +170,7 @@ def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
         ended(job, "CANCELLED", "cancelled by alice on login")
     nobody_left(slurm)
     again = gridtf(slurm, "cancel", "cancel-1")
-    assert "had ended already" in again.stderr
+    assert "has already ended" in again.stderr
     job = started(slurm, "--native=--output=/tmp/own.log", nodes=1, name="by-root")
     assert f"--output=/tmp/own.log has no effect: what the script prints is in {job.seen_as}/job.log" in (
         job.submitted.stderr
@@ -241,4 +241,4 @@ def test_slurm_has_forgotten_it() -> None:
         assert view["state"] == "FAILED"
         assert "ended without a verdict: the launcher on n1 ended" in view["reason"]
         assert killed.gridtf("wait", check=False).returncode == 1
-        assert "had ended already" in killed.gridtf("cancel").stderr
+        assert "has already ended" in killed.gridtf("cancel").stderr

@@ -70,9 +70,9 @@ def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
         _, told = process.communicate(timeout=30)
         assert process.returncode == 130
     assert told.splitlines()[-3:] == [
-        f"gridtf: job {job} goes on",
+        f"gridtf: job {job} continues",
         f"  to wait again: gridtf wait {job}",
-        f"  to end it:     gridtf cancel {job}",
+        f"  to cancel it:  gridtf cancel {job}",
     ]
     assert running(job)["state"] == "RUNNING"
     assert "has not ended after 0.1 s" in call("wait", job, "--timeout", "0.1", code=124).stderr
@@ -85,7 +85,7 @@ def test_cancelling_a_job_that_has_ended(here: Path) -> None:
     job = submit(*TWO, *PRINTS)["job_id"]
     call("wait", job)
     done = call("cancel", job)
-    assert done.stderr == f"gridtf: job {job} had ended already\n"
+    assert done.stderr == f"gridtf: job {job} has already ended\n"
     assert "COMPLETED" in done.stdout
     assert status(job)["state"] == "COMPLETED"
 

@@ -276,7 +276,7 @@ def test_a_run_directory_that_a_stranger_has_put_there_is_not_told_as_one_s_own(
     assert (done.code, done.out) == (1, "")
     assert f"local job {job} can only be cancelled through its run directory" in done.err
     assert replaced in done.err
-    assert "had ended already" not in done.err
+    assert "has already ended" not in done.err
     done = strangers.gridtf("status", run, cwd=group)  # a path may be anybody's
     assert (done.code, "COMPLETED" in done.out) == (0, True), done.out + done.err
     shutil.rmtree(run)

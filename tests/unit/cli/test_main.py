@@ -129,7 +129,7 @@ def test_what_should_not_happen_is_told_without_a_traceback(monkeypatch: pytest.
 
     monkeypatch.setattr(resources, "bootstrap_script", broken)
     assert main(["bootstrap-path"]) == 1
-    error = "gridtf: ValueError: broken\n  this should not happen: --debug shows where it comes from\n"
+    error = "gridtf: ValueError: broken\n  this is a bug in gridtf: --debug shows where\n"
     assert capsys.readouterr().err == error
 
 

@@ -123,7 +123,7 @@ def test_a_verdict() -> None:
 
 def test_a_job_that_its_scheduler_still_has() -> None:
     there = replace(FAILURE, in_queue=True, attempt=1)
-    words = "the scheduler still has the job: it is about to let go of it, or starts it again"
+    words = "the scheduler still has the job: it is cleaning up, or will start it again"
     assert words in show.job(there, 5000.0)
     assert show.progress(there) == f"attempt 1 ended FAILED; {words}"
     assert words not in show.job(FAILURE, 5000.0)
@@ -131,7 +131,7 @@ def test_a_job_that_its_scheduler_still_has() -> None:
 
 def test_where_a_task_would_have_printed() -> None:
     silent = replace(FAILURE, cause={"task": "worker:1", "log": "/l/worker-1.log", "tail": []})
-    assert show.verdict(silent, 5000.0).endswith("\n\nworker:1 has printed nothing: /l/worker-1.log")
+    assert show.verdict(silent, 5000.0).endswith("\n\nworker:1 printed nothing: /l/worker-1.log")
 
 
 def test_progress() -> None:
@@ -259,7 +259,7 @@ def test_a_job_that_does_not_end_when_told_to(
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert told == ["gridtf: job 101 was told to end, but is still RUNNING", "  look again with: gridtf status 101"]
+    assert told == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to look again: gridtf status 101"]
 
 
 def test_a_job_that_cannot_be_cancelled_is_not_called_so(
