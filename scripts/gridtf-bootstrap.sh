@@ -2,13 +2,13 @@
 # shellcheck shell=bash
 #
 #   source "$(gridtf bootstrap-path)"
-#   gridtf_run [options of gridtf submit] -- python train.py    all hosts, all tasks, supervised; gives the exit code
+#   gridtf_run [options of gridtf submit] -- python train.py    all hosts, all tasks, supervised; returns the exit code
 #   gridtf_join [options]                                       this process, which srun or mpirun started, is one task
 #
 # gridtf_exec is the last line of rendered scripts. GRIDTF_PYTHON names the Python that gridtf is installed in; without
-# it the `gridtf` command on the PATH tells.
+# it, the Python of the `gridtf` command on the PATH is used.
 
-# The C shell, where a queue may start scripts with it, understands the first line and ends here.
+# A queue may start scripts with the C shell, which understands the next line and exits there.
 test "$?shell" = 1 && \
     sh -c 'echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash" >&2' && exit 1
 if [ -z "${BASH_VERSION:-}" ]; then
@@ -34,7 +34,7 @@ _gridtf_find() {
     if script=$(type -P gridtf); then
         IFS= read -r first <"$script" || true
         first=${first#'#!'}
-        # where a first line has no room for it (spaces, a long path), the Python lies beside the command
+        # where a first line has no room for the path (spaces, a long path), the Python lies beside the command
         script=$(readlink -f "$script")
         pythons+=("${first%% *}" "${script%/*}/python")
     fi
@@ -56,24 +56,24 @@ gridtf_exec() {
     exec "$GRIDTF_PYTHON" -c "$_gridtf_code" exec
 }
 
-# gridtf_run [options] -- command ...: launch on all hosts, wait for the end, give the exit code. Signals are passed on:
+# gridtf_run [options] -- command ...: launch on all hosts, wait for the end, return the exit code. Signals are passed on:
 # bash itself would hold them back until the launcher has ended.
 gridtf_run() {
     _gridtf_find || return 1
-    local launcher='' told='' code again=0 traps signals=(TERM INT HUP)
+    local launcher='' stopped='' code again=0 traps signals=(TERM INT HUP)
     [ -z "${SGE_TASK_ID:-}" ] || signals+=(USR1 USR2) # Grid Engine warns by them, the launcher too: not to die of
     traps=$(trap -p "${signals[@]}")
-    trap 'told=1; [ -z "$launcher" ] || kill -TERM "$launcher" 2>/dev/null || true' TERM INT HUP
+    trap 'stopped=1; [ -z "$launcher" ] || kill -TERM "$launcher" 2>/dev/null || true' TERM INT HUP
     [ -z "${SGE_TASK_ID:-}" ] || trap : USR1 USR2
     "$GRIDTF_PYTHON" -c "$_gridtf_code" run "$@" </dev/null &
     launcher=$!
-    [ -z "$told" ] || kill -TERM "$launcher"
+    [ -z "$stopped" ] || kill -TERM "$launcher"
     while :; do
         code=0
         wait "$launcher" || code=$?
-        kill -0 "$launcher" 2>/dev/null || break # else a signal has ended the wait, not the launcher
+        kill -0 "$launcher" 2>/dev/null || break # otherwise a signal ended the wait, and the launcher still runs
     done
-    if [ "$code" -gt 128 ]; then # the signal's code, and the launcher has ended since: bash remembers its own
+    if [ "$code" -gt 128 ]; then # that of the signal; where the launcher has ended since, bash remembers its code
         wait "$launcher" 2>/dev/null || again=$?
         [ "$again" = 127 ] || code=$again
     fi

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
     from gridtf.jobspec.spec import JobSpec
 
-# What the last lines of a log say of the cause: a piece of the line -> what to do.
+# A piece of a log's last lines -> what to do about it.
 _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
@@ -36,7 +36,7 @@ _HINTS = (
     ),
     (
         "Not running inside a SLURM step?",
-        "a task of gridtf is no task of srun's: use TFConfigClusterResolver() or gridtf.training.ClusterResolver()",
+        "gridtf's tasks are not srun's tasks: use TFConfigClusterResolver() or gridtf.training.ClusterResolver()",
     ),
     (
         "coordinator_address should be defined",
@@ -45,7 +45,7 @@ _HINTS = (
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
 _SIGNAL_HINTS = {
-    "SIGKILL": "somebody killed it, or the kernel did because memory ran out: see the site's memory limit and dmesg",
+    "SIGKILL": "by hand, or by the kernel because memory ran out: see the site's memory limit and dmesg",
     "SIGSEGV": "it crashed in native code: a broken or mismatched library is the usual cause",
     "SIGBUS": "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
     "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
@@ -55,8 +55,17 @@ _MEMORY_HINT = "the kernel's out-of-memory killer ended it: ask for more memory 
 
 @dataclass(frozen=True)
 class Verdict:
-    """state: as in schedulers.base. reason: one line. cause: the record of the task that failed first; of no task, when
-    an agent did. again: whether the job will be started anew; None: only its scheduler knows, and how it ended."""
+    """How an attempt ended.
+
+    Attributes:
+        state: A final job state of schedulers.base.
+        reason: One line.
+        why: One more line, or empty.
+        hint: What to do about it, or empty.
+        cause: The task that failed first, with its host, exit code or signal, log and the log's last lines; without a
+            task where an agent failed.
+        again: Whether the job will be started again; None: only its scheduler knows, and also how it ended.
+    """
 
     state: str
     reason: str
@@ -71,6 +80,7 @@ class Verdict:
         return 0 if self.state == COMPLETED else 1
 
     def record(self, nonce: str, started: float, ended: float) -> Record:
+        """The record for verdict.json; times in seconds since the epoch."""
         reason = f"{self.reason} ({self.why})" if self.why else self.reason
         return {
             "nonce": nonce,
@@ -88,14 +98,21 @@ class Verdict:
         """For the job's own log."""
         lines = [f"{self.state}: {self.reason}", *(line for line in (self.why, self.hint) if line)]
         if self.cause and not self.cause["tail"]:
-            lines.append(f"it has printed nothing: {self.cause['log']}")
+            lines.append(f"it printed nothing: {self.cause['log']}")
         elif self.cause:
             lines += [f"last lines of {self.cause['log']}:", *(f"  {line}" for line in self.cause["tail"])]
         return "\n".join(lines)
 
 
 def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") -> Verdict:
-    """The verdict on the task that failed first. also: what else was noticed, such as a lost agent."""
+    """The verdict on the task that failed first.
+
+    Args:
+        task: The task.
+        record: What its host reported of it.
+        attempt: The attempt, where its log is.
+        also: What else was noticed, such as a lost host.
+    """
     log = attempt.task_log(task.type, task.index)
     tail = last_lines(log)
     error, number, code = record.get("error"), record.get("signal"), record.get("exit")
@@ -109,31 +126,30 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how = f"{how}, after it had been started again {_times(record['restarts'])}"
     if record.get("oom"):
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
-    told = str(error) if error else "\n".join(tail)
-    hint = next((advice for piece, advice in _HINTS if piece in told), hint)
-    cause = {
-        "task": task.name,
-        "host": task.host,
-        "exit": code,
-        "signal": number,
-        "log": str(log),
-        "tail": tail,
-    }
+    output = str(error) if error else "\n".join(tail)
+    hint = next((advice for piece, advice in _HINTS if piece in output), hint)
+    cause = {"task": task.name, "host": task.host, "exit": code, "signal": number, "log": str(log), "tail": tail}
     state = OUT_OF_MEMORY if record.get("oom") else FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
 
 
 def _of_exit(code: int | None) -> tuple[str, str]:
-    """How, and a hint. A shell gives 128 and the signal for a program that was killed."""
+    """How a task ended, and a hint. The exit code of a shell is 128 + N for a program that signal N killed."""
     if code is None or not 128 < code < 128 + signal.NSIG:
         return f"exit code {code}", ""
     name = signal_name(code - 128)
-    return f"exit code {code}, which is a shell's word for killed by {name}", _SIGNAL_HINTS.get(name, "")
+    return f"exit code {code}, with which a shell reports {name}", _SIGNAL_HINTS.get(name, "")
 
 
 def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec) -> Verdict:
-    """The verdict when those have succeeded whose success is the job's; and who of the others has failed all the same,
-    or still runs and is stopped now. policy: as JobSpec.success_policy, or chief because the leader's wait is over."""
+    """The verdict when the tasks whose success is the job's have succeeded.
+
+    Args:
+        tasks: All tasks. The verdict names the others that failed all the same, or still run and are stopped now.
+        records: Task name -> what its host reported.
+        policy: As JobSpec.success_policy, or ``chief`` because leader_wait is over.
+        spec: What the user asked for.
+    """
     if policy == "chief":
         reason = f"{awaited(tasks, policy)[0].name} has exited with 0"
     else:
@@ -160,7 +176,13 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
 
 
 def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
-    """The verdict when the walltime is over: who had finished by then may be what matters."""
+    """The verdict when the walltime is over. It names the tasks that had finished by then.
+
+    Args:
+        reason: How the walltime ended the job.
+        tasks: All tasks.
+        records: Task name -> what its host reported.
+    """
     states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
     done = [name for name, state in states.items() if state == COMPLETED]
     left = [name for name in states if name not in done]
@@ -185,10 +207,16 @@ TaskRecords = Mapping[str, Record]
 
 @dataclass(frozen=True)
 class Outcome:
-    """ended: whether it is over. cause: the task that failed first, None after success. lingering: tasks that may
-    still finish by themselves although the training has ended. early: those that have finished although others, the
-    awaited ones, need them or are mostly led by them: they may wait for ever. leader: the one of
-    them that leads the others, which need not be waited for without a limit."""
+    """Whether an attempt goes on.
+
+    Attributes:
+        ended: Whether it is over.
+        cause: The task that failed first; None after success.
+        lingering: Tasks that may still finish by themselves although the training has ended.
+        early: Tasks that have finished although the awaited ones need them, or are led by them, and may wait for ever.
+        awaited: Tasks that have not finished yet while some finished early.
+        leader: The one of the early tasks that leads the others; these are waited for with a limit.
+    """
 
     ended: bool
     cause: PlacedTask | None = None
@@ -199,7 +227,13 @@ class Outcome:
 
 
 def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
-    """The outcome from what the hosts say of their tasks. policy: as JobSpec.success_policy."""
+    """The outcome so far.
+
+    Args:
+        tasks: All tasks.
+        records: Task name -> what its host reported.
+        policy: As JobSpec.success_policy.
+    """
     completed = {task.name for task in tasks if _state(records, task) == COMPLETED}
     waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
     if not waited:
@@ -234,7 +268,7 @@ def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTa
 
 
 def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:
-    """After the tear-down: the hosts that still say that a task runs. They have not seen it, or cannot say so."""
+    """After the tear-down: the hosts whose records still show a running task, because they have stopped writing."""
     return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == RUNNING))
 
 
@@ -251,20 +285,20 @@ def _state(records: TaskRecords, task: PlacedTask) -> str:
     return str(records.get(task.name, {}).get("state", ""))
 
 
-# --- what the log of the agents says of one that could not start or go on (pure)
+# --- the log of the agents: why one could not start or go on (pure)
 
-# What srun and slurmstepd say of every end, whatever was the cause.
-_NOISE = re.compile(
+# What srun and slurmstepd print at every end, whatever was the cause. Compiled when an agent has failed.
+_NOISE = (
     r"srun: (cluster configuration lacks|launch/slurm: |Job step aborted|Force Terminated|error: \S+: tasks? [\d,-]+: )"
     r"|slurmstepd\S*: error: \*\*\* STEP "
 )
 # gridtf: agent on n3: cannot write …      slurmstepd-n3: error: execve(): …
-_OF_HOST = re.compile(r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?")
+_OF_HOST = r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?"
 
-_ELSEWHERE = "the Python that gridtf runs under has to lie where all hosts see it, and to be everybody's to run"
+_ELSEWHERE = "the Python that runs gridtf must lie where all hosts see it, with permission to run it"
 # A piece of a line -> what to do.
 _AGENT_HINTS = (
-    ("No module named 'gridtf", "gridtf has to lie where all hosts see it, such as in the home folder"),
+    ("No module named 'gridtf", "gridtf must lie where all hosts see it, such as in the home folder"),
     ("Too many open files", "the limit on open files is too low there: ulimit -n, or the site's own"),
     ("file descriptors", "the limit on open files is too low there: ulimit -n, or the site's own"),
     ("Permission denied", _ELSEWHERE),
@@ -274,23 +308,27 @@ _AGENT_HINTS = (
 
 
 def relevant(lines: Sequence[str], host: str | None) -> list[str]:
-    """The lines that may say why the agent of this host has ended; host: None where nobody knows which one it was."""
-    return [
-        line for line in lines if line.strip() and not _NOISE.match(line) and (not host or _host(line) in (None, host))
-    ]
+    """The lines that may tell why an agent has ended.
+
+    Args:
+        lines: Of the log of the agents.
+        host: The agent's; None where it is not known.
+    """
+    lines = [line for line in lines if line.strip() and not re.match(_NOISE, line)]
+    return [line for line in lines if not host or _host(line) in (None, host)]
 
 
 def agent_cause(lines: Sequence[str]) -> str:
-    """The one line that says it: the first of an agent's own, or the last of a program that could not start it."""
-    own = [line for line in lines if (match := _OF_HOST.match(line)) and match["ours"]]
-    return _OF_HOST.sub("", (own or list(lines[-1:]) or [""])[0], count=1)
+    """The line that tells the cause: the first of an agent's own, or the last of a program that could not start it."""
+    own = [line for line in lines if (match := re.match(_OF_HOST, line)) and match["ours"]]
+    return re.sub(_OF_HOST, "", (own or list(lines[-1:]) or [""])[0], count=1)
 
 
 def agent_hint(line: str) -> str:
-    """What to do about it; empty where nobody knows."""
+    """What to do about such a line; mostly empty."""
     return next((hint for piece, hint in _AGENT_HINTS if piece in line), "")
 
 
 def _host(line: str) -> str | None:
-    match = _OF_HOST.match(line)
+    match = re.match(_OF_HOST, line)
     return (match["ours"] or match["slurms"]) if match else None

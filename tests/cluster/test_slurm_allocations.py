@@ -90,7 +90,7 @@ def test_what_gridtf_run_says_of_a_failure_and_of_what_cannot_be(slurm: Bed) -> 
     assert said.count("code=1") == 2, said
     place = re.search(r"to see what its tasks print: gridtf logs -f (\S+)", said)
     assert place
-    assert re.search(rf"it has printed nothing: {place[1]}/attempt-1/logs/worker-\d\.log", said)
+    assert re.search(rf"it printed nothing: {place[1]}/attempt-1/logs/worker-\d\.log", said)
     assert "tasks_per_node: 16 tasks x 1 GPUs need more than this job has on n1, 4" in said
 
 

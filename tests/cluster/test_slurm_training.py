@@ -92,7 +92,7 @@ def test_no_task_takes_itself_for_the_agent_and_trains_alone(slurm: Bed) -> None
     said = "".join(job.logs().values())
     assert verdict["state"] == "FAILED"
     assert "would train alone" not in said
-    assert verdict["hint"].startswith("a task of gridtf is no task of srun's: use TFConfigClusterResolver()"), said
+    assert verdict["hint"].startswith("gridtf's tasks are not srun's tasks: use TFConfigClusterResolver()"), said
     assert "SLURM_PROCID not found in environment. Not running inside a SLURM step?" in verdict["cause"]["tail"][-1]
     for rank in range(4):
         assert f"an agent's: []\nrank {rank} of 4 on n{1 + rank // 2}\n" in job.logs()[f"worker-{rank}"], said

@@ -34,13 +34,13 @@ TWO_SPEAK = [
 @pytest.mark.parametrize(
     ("lines", "host", "said", "hint"),
     [
-        (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
-        (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python that gridtf runs under"),
+        (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python"),
+        (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, "n2", "", ""),
-        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf has to lie"),
+        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must lie"),
         (TWO_SPEAK, "n2", "no heartbeat from the launcher for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
-        (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python that gridtf"),
+        (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python"),
         (["error: less file descriptors"], "n3", "error: less file descriptors", "ulimit -n"),
         ([], "n3", "", ""),
     ],

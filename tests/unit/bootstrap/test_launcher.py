@@ -1,108 +1,456 @@
-"""What the launcher decides by itself."""
+"""The life of an attempt as the launcher decides it: with a clock that the test moves and agents that only pretend."""
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
-import subprocess
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.launcher import HostMonitor, poll_interval
-from gridtf.bootstrap.main import goes_with_the_job
-from gridtf.errors import HostLostError
-from gridtf.run.rundir import RunDir, write_record
-from gridtf.schedulers.base import AgentEnd
-from tests.support.python import environment, python
+from gridtf.bootstrap.launcher import Launcher
+from gridtf.bootstrap.rendezvous import read, read_plan
+from gridtf.errors import GridtfError, PlacementError
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import rundir
+from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
+from gridtf.schedulers.base import AgentCall, AgentEnd, AgentHandle, Allocation, Host, JobStatus, Wait
+from gridtf.schedulers.local import LocalScheduler
+from tests.support.plans import job
 from tests.support.system import FakeSystem
+
+LOOPBACK = "127.0.0.1"
+
+
+class FakeAgent:
+    """An AgentHandle. terminate: what happens when it is told to end; by default it ends well."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.end: AgentEnd | None = None
+        self.terminated = self.killed = 0
+        self.obeys = True
+
+    def poll(self) -> AgentEnd | None:
+        return self.end
+
+    def terminate(self) -> None:
+        self.terminated += 1
+        if self.obeys:
+            self.end = self.end or AgentEnd(0, self.host)
+
+    def kill(self) -> None:
+        self.killed += 1
+        self.end = self.end or AgentEnd(-9, self.host)
+
+
+class FakeCluster(LocalScheduler):
+    """Hosts of this name on the loopback device; says of the job's end what the test wants."""
+
+    last_warnings = frozenset({int(signal.SIGUSR2)})
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        super().__init__()
+        self.agents = {host: FakeAgent(host) for host in hosts}
+        self.waits: list[tuple[str, float]] = []
+        self.refusal: GridtfError | None = None
+        self.status: JobStatus | None = None
+        self.lost_parent = ""
+        self.cancelled: list[str] = []
+
+    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+        for why, seconds in self.waits:
+            wait(why, seconds)
+        if self.refusal:
+            raise self.refusal
+        return Allocation(tuple(Host(name, 4, 0, 4, LOOPBACK) for name in self.agents))
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        return list(self.agents.values())
+
+    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+        return self.status
+
+    def deserted(self) -> str:
+        return self.lost_parent
+
+    def cancel(self, submitted: Record, *, force: bool = False) -> None:
+        self.cancelled.append(submitted["job_id"])
+
+
+class Attempt:
+    """A launcher with its hosts. Hosts publish after a second and their tasks run from then on, unless told otherwise.
+
+    states: host -> task -> record. quiet: hosts that write nothing any more.
+    """
+
+    def __init__(self, folder: Path, hosts: Sequence[str] = ("h0", "h1"), **spec: Any) -> None:
+        self.run = RunDir(folder / "run")
+        self.run.path.mkdir()
+        self.system = FakeSystem()
+        self.cluster = FakeCluster(hosts)
+        self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
+        self.launcher = Launcher(self.run, self.spec, self.cluster, "4711", self.system)
+        self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
+        self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
+        self.more: dict[str, Record] = {host: {} for host in hosts}
+        self.late: set[str] = set()
+        self.quiet: set[str] = set()
+        self.phases: list[str] = []
+        self._beats = 0
+        self.system.at(1.0, self._publish)
+        self.system.every(0.5, self._report)
+
+    def _publish(self) -> None:
+        plan = read_plan(self.run, 1, self.nonce)
+        if plan is None:
+            self.system.at(0.1, self._publish)
+            return
+        for host in set(plan.hosts) - self.late:
+            ports = {task.name: 20000 + number for number, task in enumerate(plan.on(host))}
+            record = {"nonce": self.nonce, "host": host, "address": host, "ports": ports, "master_port": 30000}
+            write_record(self.attempt.host_record(host), {**record, "hostname": host, "pid": 1, "gpus": {}})
+            for task in plan.on(host):
+                self.states[host].setdefault(task.name, state("RUNNING"))
+
+    def _report(self) -> None:
+        self._beats += 1
+        for host in set(self.states) - self.quiet:
+            record = {"nonce": self.nonce, "host": host, "pid": 1, "tasks": self.states[host], "beat": self._beats}
+            write_record(self.attempt.host_state(host), {"over": False, **record, **self.more[host]})
+        known = read_record(self.attempt.launcher)
+        if known and known["detail"] not in self.phases[-1:]:
+            self.phases.append(known["detail"])
+
+    def task(self, host: str, name: str, value: str, seconds: float = 5.0, **more: Any) -> None:
+        """After so many seconds the host reports this state of the task."""
+
+        def change() -> None:
+            self.states[host][name] = state(value, ended=self.system.wall, **more)
+
+        self.system.at(seconds, change)
+
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
+        self.system.at(seconds, action)
+
+    def launch(self) -> tuple[int, Record]:
+        code = self.launcher.launch()
+        verdict = read_record(self.attempt.verdict)
+        assert verdict is not None
+        return code, verdict
+
+
+def state(value: str, **more: Any) -> Record:
+    return {"state": value, "pid": 7, "started": 1.0, "ended": None, "exit": None, "signal": None, **more}
+
+
+def seconds(attempt: Attempt, begin: float = 1000.0) -> float:
+    return attempt.system.clock - begin
+
+
+def test_all_tasks_complete(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    attempt.task("h1", "worker:1", "COMPLETED", 8, exit=0)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], verdict["cause"], verdict["exit_code"]) == (0, "COMPLETED", None, 0)
+    assert 8 <= seconds(attempt) < 10
+    meeting = read(attempt.attempt, attempt.nonce)
+    assert meeting is not None
+    assert meeting.cluster == {"worker": ("h0:20000", "h1:20000")}
+    assert [agent.terminated for agent in attempt.cluster.agents.values()] == [1, 1]
+    waiting = ["waiting for 2 hosts", "waiting for 2 hosts: h0, h1"]
+    assert attempt.phases[:3] == [*waiting, "2 tasks on 2 hosts"]
+    assert (read_record(attempt.attempt.stop) or {})["state"] == "COMPLETED"
+    assert (read_record(attempt.attempt.launcher) or {})["phase"] == "ended"
+
+
+def test_the_first_failure_is_the_cause_also_when_another_follows_it(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.task("h1", "worker:1", "FAILED", 5.0, exit=3)
+    attempt.task("h0", "worker:0", "FAILED", 5.1, exit=1)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], verdict["cause"]["task"], verdict["cause"]["exit"]) == (1, "FAILED", "worker:1", 3)
+    assert "worker:1 on h1" in verdict["reason"]
+
+
+def test_hosts_that_do_not_come_are_named_with_what_they_wait_for(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0", "h1", "h2"), start_timeout=20)
+    attempt.late = {"h1", "h2"}
+    attempt.more["h1"] = {"waits": "waiting for 1 GPU"}
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (1, "FAILED")
+    assert verdict["reason"].startswith("after 20 s still missing: 2 hosts: h1, h2 (their tasks: worker:1, worker:2)")
+    assert "waiting for 2 hosts: h1 (waiting for 1 GPU), h2" in attempt.phases
+    assert 20 <= seconds(attempt) < 25
+    assert read(attempt.attempt, attempt.nonce) is None
+
+
+def test_an_agent_that_is_killed_ends_the_job(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+
+    def kill() -> None:
+        attempt.cluster.agents["h1"].end = AgentEnd(-9, "h1")
+
+    attempt.at(5, kill)
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("FAILED", "the agent on host h1 was killed by SIGKILL")
+    assert (verdict["cause"]["host"], verdict["cause"]["signal"]) == ("h1", "SIGKILL")
+    assert attempt.cluster.agents["h0"].terminated == 1
+    assert seconds(attempt) < 8
+
+
+def test_an_agent_that_cannot_start_says_why_in_the_log_of_the_agents(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.attempt.agents_log.write_text("gridtf: agent on h0: cannot write x\ngridtf: agent on h1: not mine\n")
+    attempt.cluster.agents["h0"].end = AgentEnd(74, "h0")
+    _, verdict = attempt.launch()
+    assert verdict["reason"] == "the agent on host h0 could not go on (cannot write x)"
+    assert verdict["cause"]["tail"] == ["gridtf: agent on h0: cannot write x"]
+
+
+def test_what_an_agent_wrote_down_is_the_reason(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+
+    def give_up() -> None:
+        attempt.more["h1"] = {"gone": {"what": "too few GPUs", "why": "1 of 2", "hint": "ask for more"}}
+
+    attempt.at(5, give_up)
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"], verdict["hint"]) == ("FAILED", "too few GPUs (1 of 2)", "ask for more")
+
+
+def test_a_silent_host_is_a_failed_node(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, heartbeat_timeout=10)
+    attempt.at(5, lambda: attempt.quiet.add("h1"))
+    attempt.cluster.agents["h1"].obeys = False
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("NODE_FAIL", "no heartbeat from host h1 for 10 s")
+    assert attempt.cluster.agents["h1"].killed == 1
+    assert 15 <= seconds(attempt) < 40
+
+
+def test_a_host_that_crashes_is_named_beside_the_task_that_noticed(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, heartbeat_timeout=10)
+    attempt.at(4, lambda: attempt.quiet.add("h1"))
+    attempt.task("h0", "worker:0", "FAILED", 6, exit=1)
+    _, verdict = attempt.launch()
+    assert verdict["cause"]["task"] == "worker:0"
+    assert "lost contact with 1 host: h1" in verdict["reason"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_that_ends_the_job_is_a_cancellation(number: signal.Signals, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.at(5, lambda: attempt.system.receive(number))
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], verdict["reason"]) == (1, "CANCELLED", f"the launcher received {number.name}")
+    assert [agent.terminated for agent in attempt.cluster.agents.values()] == [1, 1]
+
+
+def test_a_warning_that_is_not_the_last_one_ends_nothing(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.at(3, lambda: attempt.system.receive(signal.SIGUSR1))
+    attempt.task("h0", "worker:0", "COMPLETED", 6, exit=0)
+    assert attempt.launch()[1]["state"] == "COMPLETED"
+
+
+def test_an_alarm_is_the_end_of_the_walltime(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.task("h0", "worker:0", "COMPLETED", 3, exit=0)
+    attempt.at(5, lambda: attempt.system.receive(signal.SIGALRM))
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "TIMEOUT"
+    assert verdict["reason"] == "the walltime is over (worker:0 had exited with 0, worker:1 had not)"
+
+
+def test_a_signal_before_the_allocation_ends_the_attempt_as_well(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.cluster.waits = [("waiting for 2 GPUs", 30.0), ("waiting for 2 GPUs", 30.0)]
+    attempt.at(40, lambda: attempt.system.receive(signal.SIGTERM))
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "CANCELLED"
+    assert attempt.system.logged.count("waiting for 2 GPUs") == 1
+    assert attempt.phases == ["learning the allocation", "waiting for 2 GPUs"]
+
+
+def test_who_has_cancelled_is_read_from_the_record(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    cancelled = {"user": "alice", "host": "login1", "time": 1.0}
+    attempt.at(5, lambda: write_record(attempt.run.cancelled, cancelled))
+    attempt.at(5, lambda: attempt.system.receive(signal.SIGTERM))
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("CANCELLED", "cancelled by alice on login1")
 
 
 @pytest.mark.parametrize(
-    ("folder", "job_id", "temporary", "goes"),
+    ("status", "state_", "reason", "again"),
     [
-        ("/tmp/4711.1.all.q/gridtf-runs/a-4711", "4711", "/tmp/4711.1.all.q", True),
-        ("/scratch/77/x/run", "77.3", "/scratch/77", True),
-        ("/home/a/gridtf-runs/a-4711", "4711", "/tmp/4711.1.all.q", False),
-        ("/tmp/run", "4711", "/tmp", False),  # everybody's
-        ("/tmp/47110/run", "4711", "/tmp/47110", False),
-        ("/home/a", "1", "", False),
+        (JobStatus("PREEMPTED", "by job 12", again=True), "PREEMPTED", "by job 12", True),
+        (JobStatus("TIMEOUT"), "TIMEOUT", "the scheduler says TIMEOUT", False),
+        (JobStatus("RUNNING"), "CANCELLED", "the launcher received SIGTERM", False),
+        (None, "CANCELLED", "the launcher received SIGTERM", False),
     ],
 )
-def test_a_folder_that_goes_with_the_job(folder: str, job_id: str, temporary: str, goes: bool) -> None:
-    assert goes_with_the_job(Path(folder), job_id, {"TMPDIR": temporary} if temporary else {}) is goes
+def test_the_scheduler_says_how_a_terminated_job_ends(
+    status: JobStatus | None, state_: str, reason: str, again: bool, tmp_path: Path
+) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.cluster.status = status
+    attempt.at(5, lambda: attempt.system.receive(signal.SIGTERM))
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["again"]) == (state_, again)
+    assert verdict["reason"].startswith(reason)
 
 
-class Ended:
-    """An AgentHandle whose agent was told to end, but the connection to it says that it is lost, as qrsh does."""
-
-    def __init__(self, host: str, code: int = 0) -> None:
-        self._end = AgentEnd(code, host, (), HostLostError(f"the connection to host {host} is lost"))
-
-    def poll(self) -> AgentEnd:
-        return self._end
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
+def gone_by(number: int) -> Record:
+    return {"gone": {"what": "told to end", "why": "", "hint": "", "signal": int(number)}}
 
 
-def test_a_signal_after_a_killed_connection_is_not_its_cause(tmp_path: Path) -> None:
-    """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
-
-    def terminated(seconds: float) -> None:
-        raise InterruptedError("told to end")
-
-    run, system = RunDir(tmp_path / "run"), FakeSystem()
-    run.path.mkdir()
-    system.at(0.5, lambda: system.receive(signal.SIGUSR2))
-    hosts = HostMonitor(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], terminated, system)
-    with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
-        hosts.check()
-    assert system.received == []
+def test_agents_that_were_terminated_leave_the_reason_to_the_scheduler(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.at(5, lambda: attempt.more.update(h0=gone_by(signal.SIGTERM), h1=gone_by(signal.SIGTERM)))
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "FAILED"
+    assert verdict["again"] is None  # only the scheduler knows
+    assert verdict["reason"].startswith("the agents on hosts h0, h1 were told to end by SIGTERM")
 
 
-def test_the_file_server_is_spared() -> None:
-    assert poll_interval(1, 0) < poll_interval(1, 3600) < 1
-    assert poll_interval(16, 3600) < 1
-    for hosts in (64, 1024, 4096):
-        assert hosts / poll_interval(hosts, 3600) <= 200
-        assert hosts / poll_interval(hosts, 0) <= 200
+def test_the_signal_that_follows_those_of_the_agents_is_the_reason(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.at(5, lambda: attempt.more.update(h0=gone_by(signal.SIGTERM)))
+    attempt.at(6, lambda: attempt.system.receive(signal.SIGTERM))
+    assert attempt.launch()[1]["reason"] == "the launcher received SIGTERM"
 
 
-FAILS_EARLY = """
-import os, sys
-from pathlib import Path
-from gridtf.bootstrap.launcher import launch
-from gridtf.errors import SchedulerError
-from gridtf.run.rundir import RunDir
-from gridtf.schedulers.local import LocalScheduler
-from gridtf.jobspec.spec import JobSpec
-
-class Failing(LocalScheduler):
-    def start_agents(self, allocation, call, environ):
-        call.leave({"PASSWORD": "x"})
-        assert RunDir(sys.argv[1]).attempt(1).environment.exists()
-        raise SchedulerError("cannot start them")
-
-sys.exit(launch(RunDir(sys.argv[1]), JobSpec(command=("true",), kill_grace=0.1), Failing(), "7", dict(os.environ)))
-"""
+LED = {"chief": {}, "worker": {"count": 1}, "ps": {"count": 1}}
 
 
-def test_the_environment_of_a_job_that_fails_early_does_not_stay(tmp_path: Path) -> None:
-    """People keep passwords there, and nobody would read it any more."""
-    done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, "FAILED: cannot start them" in done.stderr) == (1, True), done.stderr
-    assert not RunDir(tmp_path).attempt(1).environment.exists()
+def test_after_the_leader_the_others_have_leader_wait(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), tasks=LED, leader_wait=30)
+    attempt.task("h0", "chief:0", "COMPLETED", 5, exit=0)
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "COMPLETED"
+    assert 35 <= seconds(attempt) < 40
+    assert any("chief:0 ended, waiting for worker:0 for at most 30 s, until " in detail for detail in attempt.phases)
 
 
-def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run")
-    run.path.mkdir()
-    attempt = run.new_attempt()
-    hosts = HostMonitor(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], print, FakeSystem())
-    hosts.listen()
-    for host in hosts.hosts:
-        write_record(attempt.host_state(host), {"nonce": "nonce", "host": host, "tasks": {}, "over": True, "beat": 7})
-    looks: list[None] = []
-    hosts.end(10, lambda: looks.append(None))
-    assert len(looks) < 10  # of some 200 in that time
+def test_a_task_that_fails_within_leader_wait_fails_the_job(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), tasks=LED, leader_wait=30)
+    attempt.task("h0", "chief:0", "COMPLETED", 5, exit=0)
+    attempt.task("h0", "worker:0", "FAILED", 20, exit=4)
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["cause"]["task"]) == ("FAILED", "worker:0")
+
+
+def test_an_evaluator_may_finish_within_evaluator_wait(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), tasks={"worker": {"count": 1}, "evaluator": {}}, evaluator_wait=20)
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "COMPLETED"
+    assert 25 <= seconds(attempt) < 30
+    assert any("training has ended; waiting for evaluator:0" in detail for detail in attempt.phases)
+
+
+def test_an_evaluator_that_finishes_ends_the_wait(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), tasks={"worker": {"count": 1}, "evaluator": {}}, evaluator_wait=3600)
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    attempt.task("h0", "evaluator:0", "COMPLETED", 9, exit=0)
+    assert attempt.launch()[1]["state"] == "COMPLETED"
+    assert seconds(attempt) < 11
+
+
+def test_what_cannot_be_placed_ends_before_any_host_is_waited_for(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.cluster.refusal = PlacementError("too few hosts", why="1 of 2", hint="ask for more")
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], verdict["reason"]) == (1, "FAILED", "too few hosts (1 of 2)")
+    assert [agent.terminated for agent in attempt.cluster.agents.values()] == [0, 0]
+    assert seconds(attempt) == 0
+
+
+def test_an_error_of_gridtf_itself_has_a_verdict_and_a_traceback_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path)
+    monkeypatch.setattr(attempt.cluster, "start_agents", lambda *_: 1 / 0)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (1, "FAILED")
+    assert verdict["reason"] == "the launcher could not go on: division by zero"
+    assert any("ZeroDivisionError" in text for text in attempt.system.logged)
+
+
+def test_a_verdict_that_cannot_be_written_is_in_the_log_and_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    full = cannot("write", attempt.attempt.verdict, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+    def refuse(self: object, record: Record) -> None:
+        raise full
+
+    monkeypatch.setattr(rundir.Attempt, "write_verdict", refuse)
+    assert attempt.launcher.launch() == 1  # although the tasks have succeeded
+    assert any(text.startswith("COMPLETED: ") for text in attempt.system.logged)
+    assert str(full) in attempt.system.logged
+    assert (read_record(attempt.attempt.launcher) or {})["phase"] != "ended"
+
+
+def test_what_a_killed_agent_leaves_behind_is_ended(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    system = attempt.system
+    polite, stubborn, immortal = (system.start(["orphan"], {}) for _ in range(3))
+    system.stubborn, system.immortal = {stubborn, immortal}, {immortal}
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "COMPLETED"
+    assert system.alive == {immortal}
+    assert (polite, signal.SIGKILL) not in system.sent
+    assert (stubborn, signal.SIGKILL) in system.sent
+    assert f"processes that KILL did not end: [{immortal}]" in system.logged
+
+
+def test_a_launcher_that_stood_still_says_so(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, heartbeat_timeout=20)
+
+    def stall() -> None:
+        attempt.system.clock += 300
+        what = "the agent on host h0 lost contact with the launcher"
+        attempt.more["h0"] = {"gone": {"what": what, "why": "", "hint": "", "unheard": True}}
+        attempt._report()
+
+    attempt.at(5, stall)
+    _, verdict = attempt.launch()
+    assert verdict["reason"].startswith("the launcher on host h0 stood still for 300 s")
+
+
+def test_a_job_whose_parent_is_gone_is_cancelled_at_the_end(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.cluster.lost_parent = "the shepherd is gone"
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    _, verdict = attempt.launch()
+    assert attempt.cluster.cancelled == ["4711"]
+    assert "the shepherd is gone, so gridtf cancels the job" in verdict["reason"]
+
+
+def test_the_run_directory_may_refuse_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path, ("h0",), heartbeat_timeout=40)
+    attempt.task("h0", "worker:0", "COMPLETED", 30, exit=0)
+    read_names, refused = rundir.listdir, [False]
+
+    def names(folder: Path) -> list[str]:
+        if refused[0] and folder == attempt.attempt.state:
+            raise cannot("list", folder, OSError(errno.EIO, os.strerror(errno.EIO)))
+        return read_names(folder)
+
+    monkeypatch.setattr("gridtf.bootstrap.launcher.listdir", names)
+    attempt.at(5, lambda: refused.__setitem__(0, True))
+    attempt.at(20, lambda: refused.__setitem__(0, False))
+    assert attempt.launch()[1]["state"] == "COMPLETED"
+    assert sum("trying again for 30 s" in text for text in attempt.system.logged) == 1

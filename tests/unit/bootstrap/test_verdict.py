@@ -48,14 +48,14 @@ def test_an_exit_code(attempt: Attempt) -> None:
     }
 
 
-SHELLS = "which is a shell's word for killed by"
+SHELLS = "with which a shell reports"
 NO_ROOM = "Resource temporarily unavailable"
 
 
 @pytest.mark.parametrize(
     ("record", "reason", "hint"),
     [
-        ({"signal": "SIGKILL"}, "killed by SIGKILL", "somebody killed it, or the kernel did"),
+        ({"signal": "SIGKILL"}, "killed by SIGKILL", "by hand, or by the kernel because memory ran out"),
         ({"signal": "SIGKILL", "oom": True}, "killed by SIGKILL (out of memory)", "the kernel's out-of-memory killer"),
         ({"signal": "SIGSEGV"}, "killed by SIGSEGV", "it crashed in native code"),
         ({"signal": "SIGTERM"}, "killed by SIGTERM", ""),
@@ -85,7 +85,7 @@ def test_how_it_ended_and_what_to_do(attempt: Attempt, record: dict[str, Any], r
         ("ValueError: Attempt to convert a value (PerReplica:{", "Keras 3's fit does not work under this strategy"),
         (
             "RuntimeError: SLURM_PROCID not found in environment. Not running inside a SLURM step?",
-            "a task of gridtf is",
+            "gridtf's tasks are",
         ),
         ("ValueError: coordinator_address should be defined.", "give jax.distributed.initialize"),
     ],
@@ -189,7 +189,7 @@ def test_the_text_for_the_log(attempt: Attempt) -> None:
         "  a",
         "  \tb",
     ]
-    nothing = f"it has printed nothing: {attempt.task_log('worker', 1)}"
+    nothing = f"it printed nothing: {attempt.task_log('worker', 1)}"
     assert verdict(attempt, "", exit=1).text() == f"FAILED: worker:1 on n3: exit code 1\n{nothing}"
     assert Verdict(COMPLETED, "all is well").text() == "COMPLETED: all is well"
 
