@@ -1,4 +1,4 @@
-"""What can be asked of a submitted job, in Python."""
+"""Submitted jobs in Python: state, logs, waiting, cancelling."""
 
 from __future__ import annotations
 
@@ -24,19 +24,24 @@ _CANCEL_MARGIN = 15.0
 
 
 class Job:
-    """A submitted job, known by its run directory. Making one touches nothing.
+    """A submitted job, identified by its run directory. Making one touches nothing.
 
-    run_dir: a path may be anybody's; that of submit and of a name or an id is this user's own. notes: what the
-    submitter should know beside it; mostly empty. What is asked of it raises RunDirError when the run directory cannot
-    be read, ReplacedError, which is one, when it is no longer that job's, and all but status raise NotFoundError when
-    it is none.
+    All methods raise RunDirError when the run directory cannot be read, and its subclass ReplacedError when it now
+    belongs to another job; all but status raise NotFoundError when it is not a run directory.
+
+    Args:
+        run_dir: A path, of any user's job; a RunDir of this user's own, as submit and find make it.
+        notes: As the attribute.
+
+    Attributes:
+        notes: Lines for the user who submitted it; mostly empty.
     """
 
     def __init__(self, run_dir: str | Path | RunDir, notes: Sequence[str] = ()) -> None:
         given = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
         self.run = RunDir(given.path.absolute(), given.mine)
         self.notes = tuple(notes)
-        # whom to cancel, where the scheduler itself has led to a run directory that may be another user's
+        # the job to cancel, when the scheduler itself named a run directory, which may be another user's
         self._named: Record | None = None
 
     def __repr__(self) -> str:
@@ -58,22 +63,26 @@ class Job:
         return str(self._record().get("name", self.run_dir.name))
 
     def status(self) -> JobView:
-        """How the job stands, from its run directory and its scheduler's queue. A scheduler that does not answer is no
-        error."""
+        """The state of the job, from its run directory and its scheduler, which may be out of reach."""
         return jobs.view(self.run)
 
     def wait(self, timeout: float | None = None, poll: float | None = None) -> JobView:
-        """Wait for the end of the job, or for timeout seconds, whichever comes first; ``over`` tells them apart.
+        """Wait until the job has ended.
 
-        poll: the longest time between two questions to the scheduler, in seconds; the first ones follow each other
-        faster. None: 2 on this machine and 10 elsewhere after the launcher's last sign of life, at most 60.
+        Args:
+            timeout: Seconds to wait at most; None: no limit.
+            poll: The longest time between two queries of the scheduler, in seconds; the first ones follow each other
+                faster. None: 2 on this machine and 10 elsewhere after the launcher's last heartbeat, at most 60.
+
+        Returns:
+            The last view; its ``over`` is False after the timeout.
         """
         for view in self.watch(timeout, poll):
             last = view
         return last
 
     def watch(self, timeout: float | None = None, poll: float | None = None) -> Iterator[JobView]:
-        """The job's view at every look, until it has ended or timeout seconds have passed. As wait."""
+        """Like wait, but yields every view."""
         until = None if timeout is None else time.monotonic() + timeout
         pause, verdict, job_id = jobs.SOON, None, self.id
         registry.need_run(self.run)
@@ -98,8 +107,7 @@ class Job:
             pause *= 1.3
 
     def _settled(self, until: float | None) -> JobView:
-        """As status, but of a job that has ended, nobody says how, only once its accounting has had the time to say it,
-        or at until."""
+        """Like status, but for a job that ended without a known reason, wait for its accounting, until ``until``."""
         view, begun = self.status(), time.monotonic()
         while (left := begun + jobs.accounting_delay(view) - time.monotonic()) > 0:
             if until is not None:
@@ -111,8 +119,8 @@ class Job:
         return view
 
     def _rest(self, seconds: float, longest: float) -> None:
-        """Sleep for so long after the launcher's last sign of life, or until the run directory tells something new, but
-        no longer than longest: what is fresh there, no scheduler need be asked about."""
+        """Sleep for so many seconds after the launcher's last heartbeat, or until there is something new in the run
+        directory, at most ``longest``: while the records are fresh, no scheduler need be asked."""
         news, beat = jobs.signs(self.run)
         slept, until = 0.0, min(seconds, longest)
         while slept < until:
@@ -126,18 +134,25 @@ class Job:
                 beat, until = beating, min(slept + seconds, longest)
 
     def cancel(self, wait: float | None = None) -> JobView:
-        """End the job. Waits until it has ended, at most wait seconds (None: a little more than its kill_grace); one
-        that does not heed it is then ended by force.
+        """Cancel the job, and wait until it has ended. One that has already ended, and left the queue, is left alone.
 
-        One that has ended already, and that the scheduler no longer has, is left as it is. Raises SchedulerError when
-        the scheduler refuses, RunDirError when the records are not this user's own, also after the scheduler was told
-        to end the job by its id alone, GridtfError when the job was not submitted by gridtf.
+        Args:
+            wait: Seconds after which it is killed; None: a little more than its kill_grace.
+
+        Returns:
+            The last view.
+
+        Raises:
+            SchedulerError: When the scheduler refuses.
+            RunDirError: When the records are not this user's own. If the run directory was replaced, the scheduler was
+                asked to end the job by its id.
+            GridtfError: When gridtf did not submit the job.
         """
         try:
             registry.need_run(self.run)
         except ReplacedError as error:
             raise self._cancelled_by_id(error) from None
-        # else it would be a stranger who says what is ended
+        # another user's record must not name the job to cancel
         submitted = self._named or self._own_record()
         view = self.status()
         if view.over and not view.in_queue:
@@ -153,7 +168,7 @@ class Job:
             schedulers.get(submitted["scheduler"]).cancel(submitted)
         except BaseException:
             if not self._named:
-                self.run.cancelled.unlink(missing_ok=True)  # it was not, and must not be called so when it ends
+                self.run.cancelled.unlink(missing_ok=True)  # it was not cancelled
             raise
         view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=0.5)
         if view.over:
@@ -162,10 +177,15 @@ class Job:
         return self.wait(_CANCEL_MARGIN, poll=0.5)
 
     def logs(self, task: str | None = None, tail: int | None = None) -> str:
-        """What the tasks have printed so far, each line with its task's name, or what one task has.
+        """The output of the tasks so far.
 
-        task: such as ``worker:0``, or ``job`` for the job script's own log. tail: the last lines of each log. Raises
-        NotFoundError for a task that is not there, and for a job array, whose elements have logs of their own.
+        Args:
+            task: Such as ``worker:0``, or ``job`` for the job script. None: all tasks, each line with its task's name.
+            tail: Number of lines from the end of each log; None: all.
+
+        Raises:
+            NotFoundError: For a task that the job does not have, and for a job array, whose elements have their own
+                logs.
         """
         registry.need_run(self.run)
         registry.need_one_job(self.run, "logs")
@@ -173,7 +193,7 @@ class Job:
         return text.encode(errors="surrogateescape").decode(errors="replace")
 
     def _own_record(self) -> Record | None:
-        """submitted.json, to act upon it. Raises RunDirError when it is not this user's own."""
+        """submitted.json, to act upon. Raises RunDirError when it is not this user's own."""
         if not is_ours(self.run_dir):
             user = owner(self.run_dir)
             who = f"{user} can cancel it" + ("; root can as that user" if os.geteuid() == 0 else "")
@@ -181,7 +201,7 @@ class Job:
         return read_submitted(self.run, own=True)
 
     def _cancelled_by_id(self, replaced: ReplacedError) -> GridtfError:
-        """Tell the scheduler to end the job, which this user's index knows; gives what to say of it. Raises
+        """Cancel a job of this user's index whose run directory was replaced; returns the error to raise. Raises
         SchedulerError."""
         assert self.run.mine is not None
         name, job_id = self.run.mine
@@ -202,14 +222,17 @@ class Job:
 
 
 def find(job: str) -> Job:
-    """The job that a run directory, a job id or a name (the newest of that name) means, as JOB on the command line.
+    """Find a job, as JOB on the command line does.
 
-    An id may be one that is not in this user's index but known to the scheduler.
+    Args:
+        job: A run directory, a job id (also one that only the scheduler knows) or a name, of which the newest counts.
 
-    Raises NotFoundError, RunDirError when it cannot be read.
+    Raises:
+        NotFoundError: When there is no such job.
+        RunDirError: When its run directory cannot be read.
     """
     try:
-        # not the present folder's own path: that folder may have been removed
+        # not the path of the current folder, which may have been removed
         return Job(registry.find(job, os.environ, Path()))
     except NotFoundError as error:
         return _known_to_the_scheduler(job, error)

@@ -1,4 +1,4 @@
-"""How jobs stand: reads their run directories, and asks each scheduler once."""
+"""States of jobs: reads their run directories, and asks each scheduler once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gridtf.schedulers.base import ENDED, FAILED, UNKNOWN, JobStatus
 
 Key = tuple[str, str]  # scheduler, job id
 _HERE, _ELSEWHERE = 2.0, 10.0
-SOON = 0.1  # seconds until the next question when a verdict has come: its scheduler lets go of the job just then
+SOON = 0.1  # seconds until the next query after a verdict: the scheduler is about to release the job
 
 
 def views(runs: Sequence[RunDir]) -> list[JobView]:
-    """How these jobs stand, asking each scheduler once however many there are. One that cannot be read is UNKNOWN."""
+    """States of jobs; each scheduler is asked once for all of its jobs. A job that cannot be read is UNKNOWN."""
 
     def unreadable(run: RunDir, error: RunDirError) -> JobView:
         nothing = decide(run, Records(), None, time.time())
@@ -32,7 +32,11 @@ def views(runs: Sequence[RunDir]) -> list[JobView]:
 
 
 def view(run: RunDir) -> JobView:
-    """How this job stands. Raises RunDirError when it cannot be read."""
+    """State of a job.
+
+    Raises:
+        RunDirError: When its records cannot be read.
+    """
 
     def unreadable(_: RunDir, error: RunDirError) -> JobView:
         raise error
@@ -41,24 +45,24 @@ def view(run: RunDir) -> JobView:
 
 
 def pace(seen: JobView) -> float:
-    """Seconds between two questions about this job: a cluster's one controller answers everybody's."""
+    """Seconds between two queries about a job: a cluster's controller serves all users."""
     return _HERE if seen.scheduler in ("local", "") else _ELSEWHERE
 
 
 def accounting_delay(seen: JobView) -> float:
-    """Seconds for which its scheduler's accounting may still come to say how this job has ended."""
+    """Seconds for which the scheduler's accounting may still learn how a job ended."""
     return schedulers.get(seen.scheduler).accounting_delay if seen.unexplained and seen.scheduler else 0.0
 
 
 def verdict(run: RunDir) -> Path | None:
-    """The latest attempt's verdict, once it is there: to look for it costs the scheduler nothing."""
+    """Path of the latest attempt's verdict; None before there is one. Asks no scheduler."""
     latest = run.latest()
     return latest.verdict if latest and latest.verdict.name in listdir(latest.path) else None
 
 
 def signs(run: RunDir) -> tuple[object, object]:
-    """(what the latest attempt tells: its verdict, and what its launcher does; the launcher's last sign of life). To
-    look for them costs the scheduler nothing."""
+    """(verdict and what the launcher does, the launcher's last heartbeat) of the latest attempt, to compare with those
+    of an earlier call. Asks no scheduler."""
     latest = run.latest()
     launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
     told = (verdict(run), launcher.get("nonce"), launcher.get("phase"), launcher.get("detail"))
@@ -66,8 +70,15 @@ def signs(run: RunDir) -> tuple[object, object]:
 
 
 def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
-    """Whether this job has ended, to be called often: its scheduler is asked when a verdict has come, and shortly
-    after, else seldom."""
+    """Make a cheap test whether a job has ended.
+
+    Args:
+        run: Its run directory.
+        clock: As time.monotonic.
+
+    Returns:
+        A function to call often; it asks the scheduler when there is a new verdict and shortly after, else rarely.
+    """
     seen: JobView | None = None
     told: Path | None = None
     asked, rest = 0.0, _ELSEWHERE
@@ -114,7 +125,7 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
 
 
 def _lost(seen: JobView, queue: JobStatus | None) -> bool:
-    """Whether it has left the queue, and nothing in its run directory says how it ended."""
+    """Whether the job has left the queue, and its run directory does not say how it ended."""
     if seen.state in ENDED:
         return seen.ended is None
     return queue is not None and queue.gone  # its tasks joined by themselves
@@ -141,10 +152,16 @@ def _ask(what: str, submitted: Iterable[Record | None]) -> Mapping[Key | None, J
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
-    """How this job stands.
+    """Read the records of a job and decide its state.
 
-    submitted: its submitted.json. queue: what its scheduler has said, before this call; None: it was not asked. now:
-    seconds since the epoch.
+    Args:
+        run: Its run directory.
+        submitted: Its submitted.json.
+        queue: What its scheduler said before this call; None: it was not asked.
+        now: Seconds since the epoch.
+
+    Raises:
+        RunDirError: When its records cannot be read.
     """
     records = read(run, submitted)
     view = decide(run, records, queue, now)
@@ -161,15 +178,25 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
 
 
 def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
-    """submitted.json; None where it is not there, or not for us to read. own: to act upon it: as rundir.open_plain.
-    Raises RunDirError when it does not tell which job it is."""
+    """Read submitted.json.
+
+    Args:
+        run: The run directory.
+        own: Whether gridtf will act upon it: as in rundir.open_plain.
+
+    Returns:
+        The record; None when it does not exist, or this user may not read it.
+
+    Raises:
+        RunDirError: When it does not say which job it is.
+    """
     if own:
         return read_record(run.submitted, recordtypes.Submitted, own=True)
     return read_private(run.submitted, recordtypes.Submitted)
 
 
 def read_joined(run: RunDir) -> Record | None:
-    """The job in which the tasks of the latest attempt joined by themselves: its scheduler, and its id there."""
+    """The scheduler and id of the job whose tasks called gridtf_join in the latest attempt; None without."""
     paths = [run.path / name / OPENED for name in listdir(run.path) if name.startswith(JOINED)]
     records = [read_record(path, recordtypes.Opened, listed=True) for path in paths]
     told = [record for record in records if record and "job_id" in record]
@@ -177,9 +204,9 @@ def read_joined(run: RunDir) -> Record | None:
 
 
 def read(run: RunDir, submitted: Record | None) -> Records:
-    """Read what there is. Records whose nonce is not the plan's are another attempt's and count as not there.
+    """Read the records of a job. Those whose nonce is not the plan's belong to another attempt and count as absent.
 
-    What was asked for is its owner's to read, who may have secrets in it; how it stands is everybody's.
+    Other users can read the state of a job, but not job.json, which may contain passwords.
     """
     top = listdir(run.path)
     records = Records(

@@ -1,4 +1,4 @@
-"""What a job's tasks have printed: once, or as it comes."""
+"""Output of a job's tasks: read once, or followed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gridtf.run.rundir import Attempt, RunDir, cannot, listdir, open_plain, read
 from gridtf.run.tail import BREAK, LONGEST_LINE, tail_start
 from gridtf.text import some
 
-JOB = "job"  # the name under which the log of the job script goes
+JOB = "job"  # stands for the job script among the names of tasks
 _CHUNK = 1 << 20
 _FASTEST, _SLOWEST = 0.1, 1.0
 _LOG = re.compile(r"([a-z]+)-(\d+)\.log")
@@ -22,12 +22,20 @@ Chosen = list[tuple[str, Path]]
 
 
 def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = None) -> Iterator[str]:
-    """The lines, each with its newline, of the latest attempt's logs, one log after the other. Bytes that are no UTF-8
-    are surrogate escapes in them.
+    """Read the logs of the latest attempt.
 
-    tasks: names such as ``worker:0``, a task type for all of its tasks, or ``job`` for the log of the job script; None:
-    all tasks, or the job script where no task has a log. Lines carry their task's name unless there is one log only.
-    tail: the last lines of each log. Raises NotFoundError for a task that is not there.
+    Args:
+        run: The run directory.
+        tasks: Names such as ``worker:0``, task types for all of their tasks, ``job`` for the job script. None: all
+            tasks, or the job script while no task has a log.
+        tail: Number of lines from the end of each log; None: all.
+
+    Returns:
+        Lines with their newlines, one log after the other, each with its task's name unless there is only one log.
+        Bytes that are not UTF-8 are surrogate escapes.
+
+    Raises:
+        NotFoundError: For a task that the job does not have.
     """
     attempt = run.latest()
     known = planned(attempt)[0] if attempt else []
@@ -42,10 +50,20 @@ def follow(
     sleep: Callable[[float], None],
     tail: int | None = None,
 ) -> Iterator[str]:
-    """As read, then what is added, attempt after attempt, until the job has ended and all of it is read.
+    """Read the logs, then what is added to them, attempt after attempt, until the job has ended.
 
-    ended: whether the job has ended; asked before each look at the logs, up to ten times a second. sleep: as
-    time.sleep. tail: begin with the last lines of the logs that are there.
+    Args:
+        run: The run directory.
+        tasks: As in read.
+        ended: Whether the job has ended; called before each look at the logs, up to ten times a second.
+        sleep: As time.sleep.
+        tail: Number of lines from the end of each log to begin with; None: all.
+
+    Returns:
+        Lines, as in read.
+
+    Raises:
+        NotFoundError: For a task that the job does not have.
     """
     attempt: Attempt | None = None
     known: list[str] = []
@@ -74,7 +92,7 @@ def follow(
             for line in following[path].more():
                 fresh = True
                 yield line
-        tail = None  # a log that comes later is read from its beginning
+        tail = None  # logs that appear later are read from their beginning
         if over and not fresh:
             yield from _last(following[path] for _, path in chosen)
             return
@@ -84,7 +102,7 @@ def follow(
 
 
 class _Follower:
-    """Reads what is added to one log. It opens it anew each time: on a network file system that shows what is new."""
+    """Reads what is added to a log. Opens it anew each time: network file systems show new data only then."""
 
     def __init__(self, name: str, path: Path, prefixed: bool, tail: int | None) -> None:
         self._name = name
@@ -95,7 +113,7 @@ class _Follower:
         self._partial = b""
 
     def more(self) -> Iterator[str]:
-        """The lines that are complete by now."""
+        """New lines that are complete."""
         caught_up = False
         while not caught_up:
             chunk = self._chunk()
@@ -109,7 +127,7 @@ class _Follower:
             yield from self._lines(data[:end])
 
     def rest(self) -> Iterator[str]:
-        """What is left when nothing more will come, also a last line without an end."""
+        """All that is left, also a last line without a line break."""
         yield from self.more()
         yield from self._lines(self._partial)
         self._partial = b""
@@ -139,7 +157,11 @@ def _last(followers: Iterable[_Follower]) -> Iterator[str]:
 
 
 def planned(attempt: Attempt) -> tuple[list[str], bool]:
-    """The names of an attempt's tasks, and whether these are all. Who may not read the plan knows those with a log."""
+    """The tasks of an attempt.
+
+    Returns:
+        (names, whether they are all): for users who may not read the plan, those with a log.
+    """
     plan = read_private(attempt.plan, recordtypes.Outline)
     if plan:
         return [f"{task['type']}:{task['index']}" for task in plan.get("tasks", ())], True
@@ -150,7 +172,7 @@ def planned(attempt: Attempt) -> tuple[list[str], bool]:
 
 
 def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:
-    """Name and path of the wanted logs that are there. Raises NotFoundError for a task that is not one of the known."""
+    """Name and path of the requested logs that exist. Raises NotFoundError for a task that is not known."""
     there = set(listdir(attempt.logs)) if attempt else set()
     logs = {name: attempt.task_log(*_parts(name)) for name in known} if attempt else {}
     chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in there]
@@ -167,13 +189,13 @@ def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
             raise NotFoundError(
                 f"there is no task {task}",
                 why=f"there are: {some([*known, JOB])}" if known else "the job has no tasks yet",
-                hint=nearest(task, [*known, JOB]) if known else f"--task {JOB} shows what its script has printed",
+                hint=nearest(task, [*known, JOB]) if known else f"--task {JOB} shows the output of its script",
             )
     return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
 
 
 def _prefixed(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> bool:
-    """Whether lines carry the name of their task: where others can stand beside them."""
+    """Whether lines begin with the name of their task: if there can be lines of other tasks."""
     return len(_wanted(known, tasks)) > 1 and (bool(tasks) or name != JOB)
 
 

@@ -1,4 +1,4 @@
-"""How a job stands: its run directory says what happened, its scheduler's queue adds what files cannot know."""
+"""Decides the state of a job from the records of its run directory and what its scheduler says."""
 
 from __future__ import annotations
 
@@ -33,11 +33,22 @@ _GIVEN_UP = 3600.0
 
 @dataclass(frozen=True)
 class Records:
-    """What the run directory holds of a job and of its latest attempt. None: not there.
+    """The records of a job and of its latest attempt; None for one that does not exist.
 
-    hosts: state records of the hosts. logs: names of the tasks' logs. has_log: whether the job script has a log.
-    joined: whether its tasks joined by themselves (gridtf_join), so that there is no launcher. elements: those of a job
-    array, each with its verdict, None without one.
+    Attributes:
+        submitted: submitted.json.
+        job: job.json.
+        cancelled: cancelled.json.
+        attempt: Number of the latest attempt.
+        plan: plan.json.
+        verdict: verdict.json.
+        stop: stop.json.
+        launcher: The launcher's heartbeat.
+        hosts: The agents' heartbeats, with the states of their tasks.
+        logs: File names of the tasks' logs.
+        has_log: Whether the job script has a log.
+        joined: Whether its tasks called gridtf_join, so that there is no launcher.
+        elements: Element of a job array -> its verdict, None without one.
     """
 
     submitted: Record | None = None
@@ -57,8 +68,19 @@ class Records:
 
 @dataclass(frozen=True)
 class TaskView:
-    """One task. started, ended: seconds since the epoch, by its host's clock. exit: its exit code; signal: the name of
-    the one that ended it. log: None while there is none. restarts: how many times it was started again."""
+    """The state of a task.
+
+    Attributes:
+        name: Such as ``worker:0``.
+        host: The host it is placed on; None when not known.
+        state: PENDING, RUNNING, COMPLETED, FAILED, STOPPED (ended by gridtf) or UNKNOWN.
+        exit: Its exit code.
+        signal: Name of the signal that ended it.
+        started: Seconds since the epoch, by its host's clock.
+        ended: Seconds since the epoch, by its host's clock.
+        log: Path of its log; None while there is none.
+        restarts: How many times it was started again.
+    """
 
     name: str
     host: str | None
@@ -73,11 +95,28 @@ class TaskView:
 
 @dataclass(frozen=True)
 class JobView:
-    """One job. reason, hint: one line each, or empty. output_dir: what its tasks find as OUTPUT_DIR. attempt: the
-    latest one's number; phase: its launcher's own word for what it is doing. started, ended: seconds since the epoch.
-    exit_code: of the job script. cause: the task that failed first, as in verdict.json: task, host, exit, signal, log,
-    tail (last lines); task is None where the log is that of the job script. in_queue: whether its scheduler still has
-    it, as far as that is known. unexplained: it has ended, and neither it nor its scheduler has said how."""
+    """The state of a job.
+
+    Attributes:
+        name: Name of the job.
+        job_id: The scheduler's id; empty when not known.
+        scheduler: Name of the scheduler; empty when not known.
+        state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY or UNKNOWN.
+        reason: Why, in one line; may be empty.
+        hint: What to do about it, in one line; may be empty.
+        run_dir: The run directory.
+        output_dir: The folder that tasks have as OUTPUT_DIR.
+        attempt: Number of the latest attempt; None before the first.
+        phase: What the launcher does; empty when not known.
+        started: When the first task started, in seconds since the epoch.
+        ended: When the job ended, in seconds since the epoch.
+        exit_code: Exit code of the job script; None before the end.
+        tasks: States of the tasks of the latest attempt.
+        cause: The task that failed first, as in verdict.json: task, host, exit, signal, log and tail (its last lines);
+            task is None when the job script itself failed.
+        in_queue: Whether its scheduler still has the job, as far as that is known.
+        unexplained: It has ended, and neither its records nor its scheduler say how.
+    """
 
     name: str
     job_id: str
@@ -99,10 +138,10 @@ class JobView:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended; its state is UNKNOWN when nobody can say how.
+        """Whether the job has ended; its state is UNKNOWN when it is not known how.
 
-        What did not succeed has not ended as long as the scheduler has the job: it may start it again, whatever the
-        verdict says, which was written where the scheduler may have been out of reach.
+        A job that failed has not ended while its scheduler still has it: the scheduler may start it again, whatever the
+        verdict says, which is written by a host that may not reach the scheduler.
         """
         if self.state != COMPLETED and self.in_queue:
             return False
@@ -121,7 +160,14 @@ class _Standing:
 
 
 def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
-    """The view that follows from the records and the queue. Pure."""
+    """Decide the state of a job. Pure.
+
+    Args:
+        run: Its run directory.
+        records: What was read from it.
+        queue: What its scheduler said before that; None: it was not asked.
+        now: Seconds since the epoch.
+    """
     submitted, verdict = records.submitted or {}, records.verdict or {}
     planned: Record = (records.plan or {}).get("job", {})
     standing = _standing(run, records, queue, now)
@@ -151,7 +197,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
 
 
 def own_script(submitted: Record) -> bool:
-    """Whether the job's script is this run and nothing else: one written by hand may go on after a gridtf_run."""
+    """Whether gridtf wrote the job script: one written by hand may continue after a gridtf_run."""
     return list(submitted.get("command", ()))[:1] != [BY_HAND]
 
 

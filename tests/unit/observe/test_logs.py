@@ -94,7 +94,7 @@ def test_a_task_that_is_not_there_is_named_with_those_that_are(run: RunDir) -> N
     for call in (lambda: read(run, "worker:0"), lambda: follow(run, Script(), ["worker:0"])):
         with pytest.raises(NotFoundError, match="the job has no tasks yet") as caught:
             call()
-        assert caught.value.hint == "--task job shows what its script has printed"
+        assert caught.value.hint == "--task job shows the output of its script"
     planned(run, "chief:0", *(f"worker:{index}" for index in range(40)))
     with pytest.raises(NotFoundError) as caught:
         read(run, "wroker:0")
