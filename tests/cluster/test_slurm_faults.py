@@ -71,7 +71,7 @@ def test_how_a_set_up_has_ended_is_told(slurm: Bed) -> None:
     failed = ClusterJob(slurm, *one, "--setup", "echo no such module >&2; ls /nowhere/secret", "--", "true")
     done = killed.gridtf("wait", check=False)
     assert done.returncode == 1
-    assert "the scheduler says FAILED, its script was killed by SIGKILL: by somebody, or by the kernel" in done.stdout
+    assert "the scheduler says FAILED, its script was killed by SIGKILL: by a user, or by the kernel" in done.stdout
     assert "could not start" not in done.stdout + done.stderr
     done = failed.gridtf("wait", check=False)
     assert done.returncode == 1
