@@ -55,6 +55,13 @@ def _taken_down(bed: Bed, folder: str) -> Iterator[None]:
         assert guard.wait(120) == 0
 
 
+@pytest.fixture
+def bed(request: pytest.FixtureRequest) -> Bed:
+    """The test bed whose name is the parameter: see tests/support/beds.py, on_every_scheduler."""
+    found: Bed = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Bed]:
     """A Slurm cluster whose hosts all see the shared folder as it is."""

@@ -1,4 +1,4 @@
-"""Jobs on a real Grid Engine, as a plain user sees them from the login host, handed over by DRMAA and by qsub."""
+"""Jobs on a real Grid Engine, as a plain user sees them. What holds for every scheduler: test_jobs.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 
@@ -34,24 +33,6 @@ REPEAT = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['NAST
 
 def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL, **more: Any) -> ClusterJob:
     return ClusterJob(bed, "--env", "PYTHONPATH", "--name", name, *words, "--", "bash", "-c", command, **more)
-
-
-@pytest.mark.parametrize("way", ["drmaa", "qsub"])
-def test_from_submit_to_logs_in_other_processes(sge: Bed, way: str) -> None:
-    env = {"GRIDTF_SGE_SUBMIT": way}
-    job = submitted(sge, "--pe", "rr", "--workers", "8", "--gpus-per-task", "1", "--time", "10", name=way, env=env)
-    for word in (job.id, way, job.seen_as):
-        assert f"{way} ({job.id}): COMPLETED" in gridtf(sge, "wait", word).stdout
-    view = job.status()
-    assert (view["state"], view["scheduler"], view["job_id"]) == ("COMPLETED", "sge", job.id)
-    tasks = [(task["name"], task["host"], task["state"], task["exit"]) for task in view["tasks"]]
-    assert tasks == [(f"worker:{index}", f"n{1 + index // 2}", "COMPLETED", 0) for index in range(8)]
-    assert job.id in gridtf(sge, "list").stdout
-    assert "worker 3 rank 3 of 8 on n2 gpu " in job.gridtf("logs", "--task", "worker:3").stdout
-    assert job.gridtf("logs", "--task", "job").stdout == job.output
-    record = read_record(job.run.submitted) or {}
-    assert (record["by"], record["scheduler"]) == (way, "sge")
-    assert not job.attempt.environment.exists()  # it is nobody's business once all hosts have read it
 
 
 @pytest.mark.parametrize("way", ["drmaa", "qsub"])
@@ -95,42 +76,3 @@ def test_a_count_that_tasks_per_node_does_not_divide(sge: Bed, pe: str) -> None:
         verdict = job.verdict()
         assert verdict["state"] == "COMPLETED", (verdict, job.output)
         assert len(job.logs()) == count
-
-
-def test_every_element_of_an_array_is_a_job_of_its_own(sge: Bed) -> None:
-    fails = f"{TELL}; [ $SGE_TASK_ID != 2 ]"
-    job = submitted(sge, "--pe", "rr", "--workers", "2", "--native=-t 1-3", name="many", command=fails)
-    done = job.gridtf("wait", check=False)
-    assert done.returncode == 1
-    assert "array of 3: 2 COMPLETED, 1 FAILED; element 2 FAILED: worker:" in done.stdout
-    assert f"gridtf status {job.seen_as}/array/2" in done.stdout
-    for element, state in (("1", "COMPLETED"), ("2", "FAILED"), ("3", "COMPLETED")):
-        view = json.loads(gridtf(sge, "status", "--json", f"{job.id}.{element}").stdout)
-        assert (view["state"], view["name"]) == (state, f"many_{element}")
-        run = RunDir(job.run.elements / element)
-        assert "worker 0 rank 0 of 2" in run.attempt(1).task_log("worker", 0).read_text()
-        assert f"{state}: " in run.log.read_text()
-    assert not job.run.attempts()
-
-
-def test_a_dry_run_changes_nothing_and_is_what_runs(sge: Bed) -> None:
-    words = (
-        "--scheduler",
-        "sge",
-        "--pe",
-        "fill",
-        "--workers",
-        "2",
-        "--time",
-        "30",
-        "--name",
-        "dry",
-        "--env",
-        "PYTHONPATH",
-    )
-    there = ("--run-dir", "/mnt/shared/home/alice/dry-run")
-    shown = gridtf(sge, "render", *words, *there, "--", "bash", "-c", TELL)
-    assert not (sge.home("alice") / "dry-run").exists()
-    job = ClusterJob(sge, *words, *there, "--", "bash", "-c", TELL)
-    assert job.run.script.read_text() == shown.stdout
-    assert job.verdict()["state"] == "COMPLETED"

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
-from tests.support.clusterjobs import gridtf
+from tests.support.clusterjobs import refused
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def refused(bed: Bed, *words: str, **environ: str) -> str:
-    """What a submission that is refused says; nothing is left of it."""
-    before = _runs(bed)
-    done = gridtf(bed, "submit", "--scheduler", "sge", *words, "--", "true", check=False, env=environ)
-    assert done.returncode in (1, 2), done.stdout + done.stderr
-    assert _runs(bed) == before
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 4, done.stderr
-    return done.stderr
-
-
-def _runs(bed: Bed) -> set[Path]:
-    return set(bed.home().glob("gridtf-runs/*"))
 
 
 @contextmanager
@@ -105,6 +89,6 @@ def test_a_host_that_may_not_submit(sge: Bed) -> None:
 
 
 def test_no_qmaster(sge: Bed) -> None:
-    said = refused(sge, "--workers", "1", SGE_QMASTER_PORT="6440")  # where nobody listens
+    said = refused(sge, "--workers", "1", env={"SGE_QMASTER_PORT": "6440"})  # where nobody listens
     assert "Grid Engine's qmaster on ctl does not answer" in said
     assert "try again later" in said

@@ -1,58 +1,22 @@
-"""Hand-written qsub scripts on a real Grid Engine: the examples, and what gridtf_run makes of a job."""
+"""Hand-written qsub scripts on a real Grid Engine. What holds for every scheduler: test_scripts.py."""
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from gridtf.run.rundir import RunDir
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterscripts import (
     ENTER,
-    HOME,
-    NODES,
     RUN,
     joined_tasks_ended,
-    logs,
     nothing_left,
     one_gpu_each,
-    told,
 )
-from tests.support.examples import stated_accuracy
-from tests.support.sgescripts import HOSTFILE, TASK, TELL, Folder, Job
+from tests.support.sgescripts import HOSTFILE, TASK, Folder
 
 pytestmark = pytest.mark.timeout(120)
-
-
-# --- the examples
-
-
-@pytest.mark.tensorflow
-@pytest.mark.timeout(290)
-@pytest.mark.parametrize("script", ["run.sh", "join.sh"])
-def test_example(sge: Bed, script: str) -> None:
-    folder = Folder(sge, "sge_scripts")
-    folder.run("cp", "-r", f"{CHECKOUT}/examples/sge_scripts", HOME)
-    # each task says where it is and what it sees, then becomes the program
-    (folder.path / "tell.sh").write_text(f"{TELL}\nexec python train.py\n")
-    text = (folder.path / script).read_text().replace("python train.py", "bash tell.sh")
-    (folder.path / script).write_text(text)
-    job = folder.qsub(script, "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over(240)
-    (run,) = folder.runs(job.id)
-    said = job.output + "\n".join(logs(run))
-    assert (run.output / "result.json").exists(), said
-    reached = json.loads((run.output / "result.json").read_text())["accuracy"]
-    assert stated_accuracy("sge_scripts") <= reached <= 1
-    tasks = told(said)
-    one_gpu_each(tasks, 8)
-    assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
-
-
-def test_the_program_is_the_same_as_for_slurm() -> None:
-    one, other = (CHECKOUT / f"examples/{kind}_scripts/train.py" for kind in ("sge", "slurm"))
-    assert one.read_bytes() == other.read_bytes()
 
 
 def test_when_one_of_the_processes_that_join_fails_the_others_end(sge: Bed) -> None:
@@ -138,46 +102,6 @@ def test_one_task_per_gpu(sge: Bed) -> None:
     job.ended()
     one_gpu_each(folder.tasks(job.id), 6)
     assert sorted(job.layout().values()) == [2, 2, 2]
-
-
-def test_every_element_of_an_array_has_a_run_of_its_own(sge: Bed) -> None:
-    folder = Folder(sge, "array")
-    script = f"""{RUN}gridtf_run --name tell -- bash -c '{TELL}; [ "$SGE_TASK_ID" != 2 ]' || [ $? = 1 ]"""
-    job = folder.qsub(script, "-t", "1-3", "-pe", "one", "2")
-    job.ended()
-    assert len(job.codes) == 3
-    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}.{element}" for element in (1, 2, 3)]
-    assert folder.verdicts(job.id) == ["COMPLETED", "FAILED", "COMPLETED"]
-    status = json.loads(folder.run("gridtf", "status", "--json", f"{job.id}.2"))
-    assert (status["state"], status["name"]) == ("FAILED", "tell_2")
-    said = folder.run("gridtf", "status", job.id)
-    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["tell_1", "tell_2", "tell_3"]
-    assert re.search(rf"^{job.id}\.2: worker:\d on n\d: exit code 1$", said, re.MULTILINE), said
-
-
-def test_several_runs_in_one_script(sge: Bed) -> None:
-    folder = Folder(sge, "several")
-    runs = (f"-- {TASK}", f"--ps 1 -- {TASK}", "-- false || echo code=$?")
-    script = RUN + "\n".join(f"gridtf_run --name tell {run}" for run in runs)
-    job = folder.qsub(script, "-pe", "one", "2", "-l", "gpu=1")
-    job.ended()
-    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}{more}" for more in ("", "-2", "-3")]
-    assert folder.verdicts(job.id) == ["COMPLETED", "COMPLETED", "FAILED"]
-    assert "code=1" in job.output
-    second = told("\n".join(logs(folder.runs(job.id)[1])))
-    assert second.pop("ps:0").gpus == ()
-    one_gpu_each(second, 2)
-
-
-def test_a_rendered_script_can_be_piped_to_qsub(sge: Bed) -> None:
-    folder = Folder(sge, "piped")
-    options = "--scheduler sge --pe rr --workers 4 --gpus-per-task 1 --run-dir there"
-    said = folder.run("bash", "-c", f"gridtf render {options} -- {TASK} | qsub -terse -v PYTHONPATH")
-    Job(folder, said.strip()).over()
-    run = RunDir(folder.path / "there")
-    one_gpu_each(told("\n".join(logs(run))), 4)
-    status = json.loads(folder.run("gridtf", "status", "--json", "there"))
-    assert (status["state"], status["job_id"]) == ("COMPLETED", said.strip())
 
 
 # --- shells

@@ -10,34 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, SHARED, Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, begun, ended, finished, nobody_left, started
-from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
+from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf, refused
 
 pytestmark = pytest.mark.timeout(120)
 
 OWN_FOLDER = "/run/testbed/disk/alice"  # on a disk, where every host has something else
 SLURM = ("--scheduler", "slurm")
-
-
-def refused(bed: Bed, *words: str, **more: Any) -> str:
-    """What a submission that is refused says; nothing is left of it."""
-    before = _runs(bed)
-    done = gridtf(bed, "submit", *SLURM, *words, "--", "true", check=False, **more)
-    assert done.returncode in (1, 2), done.stdout + done.stderr
-    assert _runs(bed) == before
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 4, done.stderr
-    return done.stderr
-
-
-def _runs(bed: Bed) -> set[Path]:
-    return set(bed.home().glob("gridtf-runs/*"))
 
 
 @contextmanager

@@ -1,63 +1,27 @@
-"""Hand-written sbatch scripts on a real Slurm cluster: the examples, and what gridtf_run makes of a job."""
+"""Hand-written sbatch scripts on a real Slurm cluster. What holds for every scheduler: test_scripts.py."""
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections import Counter
 
 import pytest
 
-from gridtf.run.rundir import RunDir
 from gridtf.schedulers.slurm.hostlist import counts
-from tests.support.cluster import CHECKOUT, Bed
+from tests.support.cluster import Bed
 from tests.support.clusterscripts import (
     ENTER,
-    HOME,
-    NODES,
     RUN,
     SAVES,
     TASK,
-    TELL,
-    Batch,
     Folder,
-    joined_tasks_ended,
     logs,
     nothing_left,
     one_gpu_each,
-    told,
 )
-from tests.support.examples import stated_accuracy
 
 pytestmark = pytest.mark.timeout(120)
-
-
-# --- the examples
-
-
-@pytest.mark.tensorflow
-@pytest.mark.timeout(290)
-@pytest.mark.parametrize("script", ["run.sh", "join.sh"])
-def test_example(slurm: Bed, script: str) -> None:
-    folder = Folder(slurm, "slurm_scripts")
-    folder.run("cp", "-r", f"{CHECKOUT}/examples/slurm_scripts", HOME)
-    # each task says where it is and what it sees, then becomes the program
-    (folder.path / script).write_text(
-        (folder.path / script).read_text().replace("python train.py", r"""bash -c "$TELL; exec python train.py" """)
-    )
-    job = folder.sbatch(script, f"--export=ALL,TELL={TELL}").ended(240)
-    (run,) = folder.runs(job.id)
-    reached = json.loads((run.output / "result.json").read_text())["accuracy"]
-    assert stated_accuracy("slurm_scripts") <= reached <= 1
-    tasks = told(job.output + "\n".join(logs(run)))
-    one_gpu_each(tasks, 8)
-    assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
-    if script == "join.sh":
-        joined_tasks_ended(folder, run, "COMPLETED", "the job they were a part of has ended", code=0)
-
-
-# --- gridtf_run
 
 
 def test_a_script_that_inherits_nothing(slurm: Bed) -> None:
@@ -65,32 +29,6 @@ def test_a_script_that_inherits_nothing(slurm: Bed) -> None:
     script = f"{ENTER}\n{RUN}gridtf_run -- {TASK}"
     job = folder.sbatch(script, "--export=NONE", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2").ended()
     one_gpu_each(folder.tasks(job.id), 4)
-
-
-def test_every_element_of_an_array_has_a_run_of_its_own(slurm: Bed) -> None:
-    folder = Folder(slurm, "array")
-    script = f"""{RUN}gridtf_run --name tell -- bash -c '{TELL}; [ "$SLURM_ARRAY_TASK_ID" != 2 ]' || [ $? = 1 ]"""
-    job = folder.sbatch(script, "--array=1-3", "--nodes=1", "--gpus-per-node=2").ended()
-    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}_{element}" for element in (1, 2, 3)]
-    assert folder.verdicts(job.id) == ["COMPLETED", "FAILED", "COMPLETED"]
-    status = json.loads(folder.run("gridtf", "status", "--json", f"{job.id}_2"))
-    assert (status["state"], status["name"]) == ("FAILED", "tell_2")
-    said = folder.run("gridtf", "status", job.id)
-    assert [line.split()[0] for line in said.splitlines()[1:4]] == ["tell_1", "tell_2", "tell_3"]
-    assert re.search(rf"^{job.id}_2: worker:\d on n1: exit code 1$", said, re.MULTILINE), said
-
-
-def test_several_runs_in_one_script(slurm: Bed) -> None:
-    folder = Folder(slurm, "several")
-    runs = (f"-- {TASK}", f"--ps 1 -- {TASK}", "-- false || echo code=$?")
-    script = RUN + "\n".join(f"gridtf_run --name tell {run}" for run in runs)
-    job = folder.sbatch(script, "--nodes=2", "--gpus-per-node=1").ended()
-    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}{more}" for more in ("", "-2", "-3")]
-    assert folder.verdicts(job.id) == ["COMPLETED", "COMPLETED", "FAILED"]
-    assert "code=1" in job.output
-    second = told("\n".join(logs(folder.runs(job.id)[1])))
-    assert second.pop("ps:0").gpus == ()
-    one_gpu_each(second, 2)
 
 
 @pytest.mark.parametrize(
@@ -131,17 +69,6 @@ def test_a_hand_written_heterogeneous_job(slurm: Bed) -> None:
     tasks = folder.tasks(job.id)
     assert tasks.pop("ps:0").host == "c1"
     one_gpu_each(tasks, 4)
-
-
-def test_a_rendered_script_can_be_piped_to_sbatch(slurm: Bed) -> None:
-    folder = Folder(slurm, "piped")
-    options = "--scheduler slurm --nodes 2 --gpus-per-node 2 --run-dir there"
-    said = folder.run("bash", "-c", f"gridtf render {options} -- {TASK} | sbatch --parsable")
-    Batch(folder, said.strip()).ended()
-    run = RunDir(folder.path / "there")
-    one_gpu_each(told("\n".join(logs(run))), 4)
-    status = json.loads(folder.run("gridtf", "status", "--json", "there"))
-    assert (status["state"], status["job_id"]) == ("COMPLETED", said.strip())
 
 
 def test_tasks_can_save_when_the_job_is_cancelled(slurm: Bed) -> None:

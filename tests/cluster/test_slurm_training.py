@@ -1,4 +1,4 @@
-"""Training on a real Slurm cluster: TensorFlow over four hosts, one task per GPU."""
+"""Training on a real Slurm cluster. What holds for every scheduler: test_training.py."""
 
 from __future__ import annotations
 
@@ -6,33 +6,9 @@ import pytest
 
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
-from tests.support.clustertraining import NODES, TELLING, example, one_gpu_each, traffic, trained, where
+from tests.support.clustertraining import example, one_gpu_each, trained
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
-
-
-def test_multi_worker_mirrored_strategy_over_four_hosts(slurm: Bed) -> None:
-    jobfile = f"{example(slurm, 'multiworker')}/gridtf.toml"
-    options = ("--scheduler", "slurm", "--nodes", "4", "--gpus-per-node", "2", "--workers", "8", "--time", "10")
-    with traffic(slurm, 200_000):
-        job = ClusterJob(slurm, jobfile, *options, "--", *TELLING, "python", "train.py")
-        trained(job, "multiworker")
-    names = [f"worker:{index}" for index in range(8)]
-    one_gpu_each(job, *names)
-    # in the order of the hosts, and as the scheduler gave them: each task's own words say the same as the records
-    assert where(job) == job.gpus()
-    assert [where(job)[name][0] for name in names] == [node for node in NODES for _ in range(2)]
-
-
-def test_parameter_servers_over_four_hosts(slurm: Bed) -> None:
-    jobfile = f"{example(slurm, 'parameter_server')}/gridtf.toml"
-    options = ("--scheduler", "slurm", "--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2", "--time", "10")
-    with traffic(slurm, 100_000):
-        job = ClusterJob(slurm, jobfile, *options, "--chief", "--workers", "6", "--ps", "2")
-        trained(job, "parameter_server")
-    one_gpu_each(job, "chief:0", *(f"worker:{index}" for index in range(6)))
-    hosts = [job.gpus()[f"ps:{index}"][0] for index in range(2)]
-    assert len(set(hosts)) == 2
 
 
 def test_parameter_servers_on_nodes_without_gpus(slurm: Bed) -> None:
@@ -47,25 +23,6 @@ def test_parameter_servers_on_nodes_without_gpus(slurm: Bed) -> None:
     assert gpus["ps:0"] == ("c1", ())
     one_gpu_each(job, "chief:0", "worker:0", "worker:1")
     assert {gpus[name][0] for name in ("chief:0", "worker:0", "worker:1")} == {"n1", "n2"}
-
-
-def test_training_where_every_host_has_a_view_of_its_own(laggy_slurm: Bed) -> None:
-    jobfile = f"{example(laggy_slurm, 'multiworker')}/gridtf.toml"
-    options = (
-        "--scheduler",
-        "slurm",
-        "--nodes",
-        "4",
-        "--gpus-per-node",
-        "1",
-        "--tasks-per-node",
-        "1",
-        "--workers",
-        "4",
-    )
-    job = ClusterJob(laggy_slurm, jobfile, *options)
-    trained(job, "multiworker")
-    assert sorted(host for host, _ in job.gpus().values()) == list(NODES)
 
 
 # Both find their place by themselves under srun, one process a task.

@@ -48,3 +48,8 @@ def test_example(example: str, tmp_path: Path) -> None:
     reached = json.loads((run_dir / "output" / "result.json").read_text())["accuracy"]
     assert stated_accuracy(example) <= reached <= 1, said
     assert f"accuracy on 360 held-out digits: {reached:.3f}" in said
+
+
+def test_the_program_for_scripts_is_the_same_for_every_scheduler() -> None:
+    one, other = (ROOT / "examples" / f"{kind}_scripts" / "train.py" for kind in ("sge", "slurm"))
+    assert one.read_bytes() == other.read_bytes()

@@ -6,6 +6,10 @@ import pytest
 
 BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "sge", "laggy_sge")
 
+# For tests of what holds for all schedulers: the test runs once on each of these, as its argument ``bed``.
+on_every_scheduler = pytest.mark.parametrize("bed", ["slurm", "sge"], indirect=True)
+on_every_laggy_scheduler = pytest.mark.parametrize("bed", ["laggy_slurm", "laggy_sge"], indirect=True)
+
 
 def beds_of(item: pytest.Item) -> list[str]:
     """By their fixtures, asked for by name or as a parameter."""

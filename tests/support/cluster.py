@@ -25,6 +25,14 @@ class Bed:
     kind = "slurm"
     hosts: tuple[str, ...] = HOSTS
     path = PATH
+    # How a user of this scheduler says the same thing. options: what every job needs, beside its number of hosts.
+    options: tuple[str, ...] = ("--scheduler", "slurm")
+    two_gpus_on_each_of_four_hosts: tuple[str, ...] = ("--nodes", "4", "--gpus-per-node", "2")
+    array: tuple[str, ...] = ("--array=0-2",)
+    elements = ("0", "1", "2")
+    element_variable, element_separator = "SLURM_ARRAY_TASK_ID", "_"
+    delete, deleted = "scancel", "cancelled with scancel"
+    server = "Slurm's controller on ctl"
 
     def __init__(self, state: Path, script: Path = CHECKOUT / "scripts/testbed") -> None:
         self.state = state
@@ -165,6 +173,14 @@ class Bed:
         while not (state := self.states()[host]).startswith(wanted):
             assert time.monotonic() < end, f"{host} is {state} after {limit:.0f} s, not {wanted}"
             time.sleep(0.2)
+
+    def stop_server(self) -> None:
+        """It writes down what it knows: after a power cut it would start the jobs of the last seconds again."""
+        self.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")
+        deadline = time.monotonic() + 20
+        while self.run("ctl", "pgrep", "-x", "slurmctld", user="root", check=False).stdout:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def tidy(self, limit: float = 60) -> None:
         """No job is left, all hosts are mended and idle: whatever a test has done to them."""

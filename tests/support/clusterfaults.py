@@ -12,14 +12,11 @@ from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import GRIDTF, ClusterJob
 
 NODES = ("n1", "n2", "n3", "n4")
-# What a job of one task a host needs; Grid Engine's inherit no environment.
-_OPTIONS = {
-    "slurm": ("--scheduler", "slurm"),
-    "sge": ("--scheduler", "sge", "--pe", "one", "--env", "PYTHONPATH"),
-}
 GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
 # A task with a child that has left its session.
 FAMILY = "setsid sleep 300 & sleep 300"
+# Runs until the test says that it may end.
+UNTIL_TOLD = "until ls | grep -qx go; do sleep 0.2; done"
 # One that wants to live, like its child.
 STUBBORN = "trap '' TERM; setsid sleep 300 & while :; do sleep 0.2; done"
 
@@ -28,7 +25,7 @@ def started(
     bed: Bed, *words: str, nodes: int = 4, name: str = "fault", command: str = FAMILY, running: bool = True
 ) -> ClusterJob:
     """A job of one task a host, named worker:0 on n1 and so on; back when all run, unless not running."""
-    options = (*_OPTIONS[bed.kind], "--name", name, "--nodes", str(nodes), "--tasks-per-node", "1")
+    options = (*bed.options, "--name", name, "--nodes", str(nodes), "--tasks-per-node", "1")
     job = ClusterJob(bed, *options, "--kill-grace", "1", *words, "--", "bash", "-c", command)
     if running:
         job.running(nodes)

@@ -23,6 +23,17 @@ def gridtf(
     return bed.run("login", *GRIDTF, *words, user=user, timeout=timeout, check=check, env=env, **more)
 
 
+def refused(bed: Bed, *words: str, **more: Any) -> str:
+    """What a submission that is refused prints, in four lines at most. Nothing is left of it."""
+    before = set(bed.home().glob("gridtf-runs/*"))
+    done = gridtf(bed, "submit", "--scheduler", bed.kind, *words, "--", "true", check=False, **more)
+    assert done.returncode in (1, 2), done.stdout + done.stderr
+    assert set(bed.home().glob("gridtf-runs/*")) == before
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 4, done.stderr
+    return done.stderr
+
+
 class ClusterJob:
     """A job that alice has submitted. id: the scheduler's. run: its run directory as this machine sees it."""
 

@@ -65,7 +65,13 @@ def told(text: str) -> dict[str, Task]:
 
 
 class Folder:
-    """A folder in alice's home, and what she does there on the login host."""
+    """A folder in alice's home, and what she does there on the login host.
+
+    Those of other schedulers are derived from it. tell: a line of bash by which a task tells what it sees.
+    """
+
+    tell = TELL
+    from_stdin = "sbatch --parsable"
 
     def __init__(self, bed: Bed, name: str) -> None:
         self.bed = bed
@@ -84,6 +90,17 @@ class Folder:
         text, name = (f"#!/bin/bash\n{script}\n", ()) if "\n" in script else (None, (script,))
         said = self.run("sbatch", "--parsable", *options, *name, stdin=text)
         return Batch(self, said.strip())
+
+    def submit(self, script: str, *options: str) -> Batch:
+        """Hand over a script that inherits what the login host has."""
+        return self.sbatch(script, *options)
+
+    def on_two_hosts(self, script: str, *options: str) -> Batch:
+        """Hand over a script, with RUN before it, for two hosts with a GPU each."""
+        return self.sbatch(RUN + script, "--nodes=2", "--gpus-per-node=1", *options)
+
+    def job(self, job_id: str) -> Batch:
+        return Batch(self, job_id)
 
     def runs(self, job_id: str) -> list[RunDir]:
         """The run directories of a job, in the order in which they were made."""

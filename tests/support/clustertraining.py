@@ -22,6 +22,12 @@ def example(bed: Bed, name: str) -> str:
     return f"{SHARED}/home/alice/{name}"
 
 
+def submit(bed: Bed, name: str, *words: str) -> ClusterJob:
+    """An example as a job. What alice's module would set up comes from login, where jobs do not inherit it."""
+    inherits = ("--env", "PATH") if bed.kind == "sge" else ()
+    return ClusterJob(bed, f"{example(bed, name)}/gridtf.toml", *bed.options, *inherits, "--time", "10", *words)
+
+
 def trained(job: ClusterJob, name: str) -> None:
     """The job has ended well, with the accuracy that the example promises."""
     done = job.gridtf("wait", "--timeout", "240", check=False, timeout=250)

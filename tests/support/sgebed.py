@@ -13,6 +13,16 @@ class GridEngineBed(Bed):
     kind = "sge"
     hosts = ("ctl", "login", "n1", "n2", "n3", "n4")
     path = f"{BINARIES}:{PATH}"
+    options = ("--scheduler", "sge", "--pe", "one", "--env", "PYTHONPATH")  # a job inherits no environment
+    two_gpus_on_each_of_four_hosts = ("--pe", "rr", "--workers", "8", "--gpus-per-task", "1")
+    array = ("-t", "1-3")
+    elements = ("1", "2", "3")
+    element_variable, element_separator = "SGE_TASK_ID", "."
+    delete, deleted = "qdel", "deleted with qdel"
+    server = "Grid Engine's qmaster on ctl"
+
+    def stop_server(self) -> None:
+        self.run("ctl", "pkill", "-9", "-x", "sge_qmaster", user="root")
 
     def states(self) -> dict[str, str]:
         """Host -> the state of its queue all.q, such as u (unknown), au, E (error) or d (disabled); "well" for none."""

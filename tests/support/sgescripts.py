@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tests.support import clusterscripts
+from tests.support.cluster import Bed
 from tests.support.clusterscripts import ENVIRON, told
 
 TELL = (
@@ -25,11 +26,28 @@ HOSTFILE = 'sed "s/^/hostfile: /" "$PE_HOSTFILE"\n'
 class Folder(clusterscripts.Folder):
     """A folder in alice's home, and what she does there on the login host."""
 
+    tell = TELL
+    from_stdin = "qsub -terse -v PYTHONPATH"
+
     def qsub(self, script: str, *options: str, head: str = HEAD) -> Job:
         """Hand over a script: its text, or the name of a file that is there. head: the first lines of a text."""
         text, name = (f"#!/bin/bash\n{head}{script}\n", ()) if "\n" in script else (None, (script,))
         said = self.run("qsub", "-terse", *(("-N", "job") if text else ()), *options, *name, stdin=text)
         return Job(self, re.split(r"[.\s]", said)[0])  # 12.1-3:1 where it is an array
+
+    def submit(self, script: str, *options: str) -> Job:
+        return self.qsub(script, "-v", ",".join(ENVIRON), *options)
+
+    def on_two_hosts(self, script: str, *options: str) -> Job:
+        return self.qsub(clusterscripts.RUN + script, "-pe", "one", "2", "-l", "gpu=1", *options)
+
+    def job(self, job_id: str) -> Job:
+        return Job(self, job_id)
+
+
+def folder_on(bed: Bed, name: str) -> clusterscripts.Folder:
+    """A folder in alice's home on a bed of any scheduler."""
+    return Folder(bed, name) if bed.kind == "sge" else clusterscripts.Folder(bed, name)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,72 @@
+"""Jobs on a real cluster, as a plain user sees them from the login host: what holds for every scheduler."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from gridtf.run.rundir import RunDir, read_record
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import SHARED, Bed
+from tests.support.clusterjobs import ClusterJob, gridtf
+
+pytestmark = pytest.mark.timeout(120)
+
+TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $(uname -n) gpu $CUDA_VISIBLE_DEVICES"'
+ONE_TASK = ("--nodes", "1", "--tasks-per-node", "1")
+
+
+def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL, **more: Any) -> ClusterJob:
+    return ClusterJob(bed, *bed.options, "--name", name, *words, "--", "bash", "-c", command, **more)
+
+
+@pytest.mark.parametrize(("bed", "way"), [("slurm", "sbatch"), ("sge", "drmaa"), ("sge", "qsub")], indirect=["bed"])
+def test_from_submit_to_logs_in_other_processes(bed: Bed, way: str) -> None:
+    env = {"GRIDTF_SGE_SUBMIT": way} if bed.kind == "sge" else {}
+    job = submitted(bed, *bed.two_gpus_on_each_of_four_hosts, "--time", "10", name=way, env=env)
+    for word in (job.id, way, job.seen_as):
+        assert f"{way} ({job.id}): COMPLETED" in gridtf(bed, "wait", word).stdout
+    view = job.status()
+    assert (view["state"], view["scheduler"], view["job_id"]) == ("COMPLETED", bed.kind, job.id)
+    tasks = [(task["name"], task["host"], task["state"], task["exit"]) for task in view["tasks"]]
+    assert tasks == [(f"worker:{index}", f"n{1 + index // 2}", "COMPLETED", 0) for index in range(8)]
+    assert job.id in gridtf(bed, "list").stdout
+    assert re.search(r"worker 3 rank 3 of 8 on n2 gpu [01]$", job.gridtf("logs", "--task", "worker:3").stdout, re.M)
+    assert job.gridtf("logs", "--task", "job").stdout == job.output
+    record = read_record(job.run.submitted) or {}
+    assert (record["scheduler"], record.get("by", "sbatch")) == (bed.kind, way)
+    assert not job.attempt.environment.exists()  # it is nobody's business once all hosts have read it
+
+
+@on_every_scheduler
+def test_every_element_of_an_array_is_a_job_of_its_own(bed: Bed) -> None:
+    fails = f"{TELL}; [ ${bed.element_variable} != 2 ]"
+    job = submitted(bed, *ONE_TASK, f"--native={' '.join(bed.array)}", name="many", command=fails)
+    done = job.gridtf("wait", check=False)
+    assert done.returncode == 1
+    why = r"array of 3: 2 COMPLETED, 1 FAILED; element 2 FAILED: worker:0 on n\d: exit code 1"
+    assert re.search(why, done.stdout), done.stdout
+    assert f"gridtf status {job.seen_as}/array/2" in done.stdout
+    for element in bed.elements:
+        state = "FAILED" if element == "2" else "COMPLETED"
+        view = json.loads(gridtf(bed, "status", "--json", f"{job.id}{bed.element_separator}{element}").stdout)
+        assert (view["state"], view["name"]) == (state, f"many_{element}")
+        run = RunDir(job.run.elements / element)
+        assert run.attempt(1).verdict.exists()
+        assert "worker 0 rank 0 of 1" in run.attempt(1).task_log("worker", 0).read_text()
+        assert f"{state}: " in run.log.read_text()
+    assert not job.run.attempts()
+
+
+@on_every_scheduler
+def test_a_dry_run_changes_nothing_and_is_what_runs(bed: Bed) -> None:
+    options = (*bed.options, "--nodes", "2", "--tasks-per-node", "1", "--time", "30", "--name", "dry")
+    words = (*options, "--run-dir", f"{SHARED}/home/alice/dry-run", "--", "bash", "-c", TELL)
+    shown = gridtf(bed, "render", *words)
+    assert not (bed.home() / "dry-run").exists()
+    job = ClusterJob(bed, *words)
+    assert job.run.script.read_text() == shown.stdout
+    assert job.verdict()["state"] == "COMPLETED"

@@ -1,0 +1,85 @@
+"""Hosts and the scheduler's server fail while jobs run: what holds for every scheduler."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.support.beds import on_every_laggy_scheduler, on_every_scheduler
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import (
+    GRIDTF_ENVIRON,
+    STUBBORN,
+    UNTIL_TOLD,
+    begun,
+    ended,
+    finished,
+    nobody_left,
+    started,
+)
+from tests.support.clusterjobs import GRIDTF
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@on_every_scheduler
+def test_power_cut_of_a_host(bed: Bed) -> None:
+    job = started(bed, "--heartbeat-timeout", "4", command=STUBBORN)
+    cut = time.time()
+    bed.kill("n3")
+    verdict = ended(job, "NODE_FAIL", "host n3")
+    assert verdict["ended"] - cut < 10
+    nobody_left(bed, ("n1", "n2", "n4"))
+    view = job.status()
+    assert (view["state"], view["exit_code"]) == ("NODE_FAIL", 1)
+    lost = next(task for task in view["tasks"] if task["host"] == "n3")
+    assert lost["state"] in ("STOPPED", "UNKNOWN")
+    bed.mend("n3")
+    nobody_left(bed)
+
+
+@on_every_scheduler
+def test_the_scheduler_s_server_is_down(bed: Bed) -> None:
+    """A job goes on meanwhile, another one ends."""
+    job = started(bed, nodes=2, command=UNTIL_TOLD)
+    ends = started(bed, nodes=2, name="ends", command=UNTIL_TOLD.replace("go", "end"))
+    runs = set((bed.home() / "gridtf-runs").iterdir())
+    submit = [*GRIDTF, "submit", *bed.options, "--nodes", "1", "--tasks-per-node", "1", "--", "true"]
+    with begun(job, "wait") as waits:
+        bed.stop_server()
+        with (
+            begun(job, "status", "--json") as asks,
+            begun(job, "cancel") as cancels,
+            bed.popen("login", *submit, env=GRIDTF_ENVIRON) as submits,
+        ):
+            refused, shown, kept = finished(submits, 1), finished(asks, 0), finished(cancels, 1)
+        view = json.loads(shown)
+        assert view["state"] == "RUNNING"
+        assert [task["state"] for task in view["tasks"]] == ["RUNNING", "RUNNING"]
+        for said in (refused, kept):
+            assert f"{bed.server} does not answer" in said
+            assert "try again later" in said
+        assert set((bed.home() / "gridtf-runs").iterdir()) == runs
+        assert not job.run.cancelled.exists()
+        (bed.home() / "end").touch()
+        ended(ends, "COMPLETED")
+        bed.mend("ctl")
+        assert waits.poll() is None
+        (bed.home() / "go").touch()
+        assert f"fault ({job.id}): COMPLETED" in finished(waits, 0)
+    assert "COMPLETED" in ends.gridtf("wait").stdout
+
+
+@on_every_laggy_scheduler
+def test_a_deleted_job_and_a_failure_where_hosts_cache_the_shared_folder(bed: Bed) -> None:
+    job = started(bed, command=STUBBORN)
+    bed.run("login", bed.delete, job.id)
+    ended(job, "CANCELLED", bed.deleted)
+    nobody_left(bed)
+    fails = started(bed, command="[ $RANK != 2 ] || exit 7; sleep 300", running=False)
+    with begun(fails, "wait") as waits:
+        assert "worker:2 on n3: exit code 7" in finished(waits, 1)
+    ended(fails, "FAILED", "worker:2 on n3: exit code 7")
+    nobody_left(bed)

@@ -1,0 +1,83 @@
+"""Hand-written job scripts on a real cluster: the examples, and what gridtf_run makes of a job; for every scheduler."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from gridtf.run.rundir import RunDir
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import CHECKOUT, Bed
+from tests.support.clusterscripts import HOME, NODES, joined_tasks_ended, logs, one_gpu_each, told
+from tests.support.examples import stated_accuracy
+from tests.support.sgescripts import folder_on
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(290)
+@pytest.mark.parametrize("script", ["run.sh", "join.sh"])
+@on_every_scheduler
+def test_example(bed: Bed, script: str) -> None:
+    name = f"{bed.kind}_scripts"
+    folder = folder_on(bed, name)
+    folder.run("cp", "-r", f"{CHECKOUT}/examples/{name}", HOME)
+    # each task says where it is and what it sees, then becomes the program
+    (folder.path / "tell.sh").write_text(f"{folder.tell}\nexec python train.py\n")
+    text = (folder.path / script).read_text().replace("python train.py", "bash tell.sh")
+    (folder.path / script).write_text(text)
+    job = folder.submit(script).over(240)
+    (run,) = folder.runs(job.id)
+    said = job.output + "\n".join(logs(run))
+    assert (run.output / "result.json").exists(), said
+    reached = json.loads((run.output / "result.json").read_text())["accuracy"]
+    assert stated_accuracy(name) <= reached <= 1
+    tasks = told(said)
+    one_gpu_each(tasks, 8)
+    assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
+    if script == "join.sh" and bed.kind == "slurm":
+        joined_tasks_ended(folder, run, "COMPLETED", "the job they were a part of has ended", code=0)
+
+
+@on_every_scheduler
+def test_every_element_of_an_array_has_a_run_of_its_own(bed: Bed) -> None:
+    folder = folder_on(bed, "array")
+    task = f"""bash -c '{folder.tell}; [ "${bed.element_variable}" != 2 ]'"""
+    job = folder.on_two_hosts(f"gridtf_run --name tell -- {task} || [ $? = 1 ]\n", *bed.array).ended()
+    ids = [f"{job.id}{bed.element_separator}{element}" for element in bed.elements]
+    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{one}" for one in ids]
+    assert folder.verdicts(job.id) == ["FAILED" if element == "2" else "COMPLETED" for element in bed.elements]
+    failed = f"{job.id}{bed.element_separator}2"
+    status = json.loads(folder.run("gridtf", "status", "--json", failed))
+    assert (status["state"], status["name"]) == ("FAILED", "tell_2")
+    said = folder.run("gridtf", "status", job.id)
+    assert [line.split()[0] for line in said.splitlines()[1:4]] == [f"tell_{element}" for element in bed.elements]
+    assert re.search(rf"^{re.escape(failed)}: worker:\d on n\d: exit code 1$", said, re.MULTILINE), said
+
+
+@on_every_scheduler
+def test_several_runs_in_one_script(bed: Bed) -> None:
+    folder = folder_on(bed, "several")
+    task = f"bash -c '{folder.tell}'"
+    runs = (f"-- {task}", f"--ps 1 -- {task}", "-- false || echo code=$?")
+    job = folder.on_two_hosts("".join(f"gridtf_run --name tell {run}\n" for run in runs)).ended()
+    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}{more}" for more in ("", "-2", "-3")]
+    assert folder.verdicts(job.id) == ["COMPLETED", "COMPLETED", "FAILED"]
+    assert "code=1" in job.output
+    second = told("\n".join(logs(folder.runs(job.id)[1])))
+    assert second.pop("ps:0").gpus == ()
+    one_gpu_each(second, 2)
+
+
+@on_every_scheduler
+def test_a_rendered_script_can_be_piped_to_the_scheduler(bed: Bed) -> None:
+    folder = folder_on(bed, "piped")
+    options = " ".join([*bed.options, "--nodes 2 --tasks-per-node 1 --gpus-per-task 1 --run-dir there"])
+    piped = f"gridtf render {options} -- bash -c '{folder.tell}' | {folder.from_stdin}"
+    job = folder.job(folder.run("bash", "-c", piped).strip()).over()
+    one_gpu_each(told("\n".join(logs(RunDir(folder.path / "there")))), 2)
+    status = json.loads(folder.run("gridtf", "status", "--json", "there"))
+    assert (status["state"], status["job_id"]) == ("COMPLETED", job.id)

@@ -1,0 +1,60 @@
+"""Training on a real cluster: TensorFlow over four hosts, one task per GPU; what holds for every scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import Bed
+from tests.support.clustertraining import NODES, TELLING, one_gpu_each, submit, traffic, trained, where
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+
+
+@on_every_scheduler
+def test_multi_worker_mirrored_strategy_over_four_hosts(bed: Bed) -> None:
+    with traffic(bed, 200_000):
+        tasks = (*bed.two_gpus_on_each_of_four_hosts, "--workers", "8")
+        job = submit(bed, "multiworker", *tasks, "--", *TELLING, "python", "train.py")
+        trained(job, "multiworker")
+    names = [f"worker:{index}" for index in range(8)]
+    one_gpu_each(job, *names)
+    # in the order of the hosts, and as the scheduler gave them: each task's own words say the same as the records
+    assert where(job) == job.gpus()
+    hosts = [where(job)[name][0] for name in names]
+    assert sorted(hosts) == [node for node in NODES for _ in range(2)]
+    assert hosts[::2] == hosts[1::2]
+
+
+@pytest.mark.parametrize(
+    ("bed", "words"),
+    [
+        ("slurm", ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2")),
+        ("sge", ("--pe", "fill", "--gpus-per-task", "1")),  # two GPUs a host: seven slots fill four hosts
+    ],
+    indirect=["bed"],
+    ids=["slurm", "sge"],
+)
+def test_parameter_servers_over_four_hosts(bed: Bed, words: tuple[str, ...]) -> None:
+    with traffic(bed, 100_000):
+        job = submit(bed, "parameter_server", *words, "--chief", "--workers", "6", "--ps", "2")
+        trained(job, "parameter_server")
+    one_gpu_each(job, "chief:0", *(f"worker:{index}" for index in range(6)))
+    assert len({job.gpus()[f"ps:{index}"][0] for index in range(2)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("bed", "words"),
+    [
+        ("laggy_slurm", ("--nodes", "4", "--gpus-per-node", "1", "--tasks-per-node", "1")),
+        # the script itself is the first task, so the first host takes a qrsh less than it has slots
+        ("laggy_sge", ("--pe", "rrj", "--gpus-per-task", "1")),
+    ],
+    indirect=["bed"],
+    ids=["laggy_slurm", "laggy_sge"],
+)
+def test_training_where_every_host_has_a_view_of_its_own(bed: Bed, words: tuple[str, ...]) -> None:
+    with traffic(bed, 200_000):
+        job = submit(bed, "multiworker", *words, "--workers", "4")
+        trained(job, "multiworker")
+    assert sorted(host for host, _ in job.gpus().values()) == list(NODES)
