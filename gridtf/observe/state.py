@@ -31,7 +31,7 @@ _KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's word
 _GIVEN_UP = 3600.0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)  # neither compared nor printed: a dataclass takes a millisecond to make
 class Records:
     """The records of a job and of its latest attempt; None for one that does not exist.
 
@@ -148,7 +148,7 @@ class JobView:
         return self.state in ENDED or self.ended is not None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)
 class _Standing:
     """The part of a view that is decided."""
 
