@@ -43,7 +43,7 @@ def test_topics_of_a_test(path: str, beds: list[str], found: set[str]) -> None:
 
 
 def test_a_unit_test_with_tensorflow_is_not_fast() -> None:
-    assert topics(PurePath("tests/unit/bootstrap/test_ports.py"), [], tensorflow=True) == {"local"}
+    assert topics(PurePath("tests/unit/bootstrap/test_rendezvous_ports.py"), [], tensorflow=True) == {"local"}
 
 
 def test_every_test_has_a_topic_and_every_cluster_test_a_scheduler(tmp_path: Path) -> None:
