@@ -205,8 +205,11 @@ def test_a_command_that_cannot_be_started_fails_its_tasks(tmp_path: Path) -> Non
 def test_a_task_that_ends_by_the_signal_that_ends_the_job_has_not_failed(tmp_path: Path) -> None:
     """A scheduler sends TERM to all processes of a job: the agent may see the task's end first."""
     host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)
+    seen: list[str] = []
+    host.system.at(5.04, lambda: seen.append(host.states()["worker:0"][0]))
     host.system.at(5.05, lambda: host.system.receive(signal.SIGTERM))
     assert host.main() == 0
+    assert seen == ["RUNNING"]  # a failure that was reported would be the job's
     assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
     assert host.record["gone"]["signal"] == signal.SIGTERM
     assert host.record["gone"]["what"] == "the agent on host h0 was told to end by SIGTERM"
@@ -275,6 +278,15 @@ def test_a_launcher_that_cannot_be_woken_is_ended_and_its_verdict_written(tmp_pa
     assert verdict["state"] == "FAILED"
     assert verdict["reason"].startswith("the launcher on host h0 stood still for ")
     assert "it was stopped by a signal" in verdict["reason"]
+
+
+def test_a_verdict_that_was_the_launchers_last_act_stays(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    silent_here(host)
+    host.system.at(30, lambda: write_record(host.attempt.verdict, {"state": "COMPLETED"}))
+    assert host.main() == NO_LAUNCHER
+    assert (1234, signal.SIGKILL) in host.system.sent
+    assert read_record(host.attempt.verdict) == {"state": "COMPLETED"}
 
 
 def test_a_launcher_is_left_alone_while_the_scheduler_does_not_say_whether_the_job_is_suspended(tmp_path: Path) -> None:
