@@ -36,9 +36,9 @@ def run(arguments: Namespace) -> int:
         after = job.cancel()
     if arguments.json:
         output.insist(show.as_json(after))
-    elif after.over:
+    elif after.finished:
         output.insist(show.verdict(after, time.time()))
-    if after.over:
+    if after.finished:
         return 0
     output.tell(f"gridtf: job {name} was cancelled, but is still {after.state}")
     output.tell(f"  to look again: gridtf status {name}")
@@ -51,4 +51,4 @@ def _ended(job: Job) -> JobView | None:
         view = job.status()
     except ReplacedError:  # its scheduler may still have it
         return None
-    return view if view.over and not view.in_queue else None
+    return view if view.finished and not view.in_queue else None

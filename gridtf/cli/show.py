@@ -55,7 +55,7 @@ def job(view: JobView, now: float) -> str:
         f"job            {view.job_id} ({view.scheduler})",
         f"state          {view.state}{_when(view, now)}",
     ]
-    label = "why" if view.over else "detail"
+    label = "why" if view.finished else "detail"
     lines += [f"{'' if index else label:<15}{line}" for index, line in enumerate(_why(view))]
     lines.append(f"run directory  {view.run_dir}")
     if view.attempt and view.attempt > 1:
@@ -121,11 +121,11 @@ def _when(view: JobView, now: float) -> str:
         return ""
     if view.ended is not None:
         return f" after {duration(view.ended - view.started)}"
-    return "" if view.over else f" for {duration(now - view.started)}"
+    return "" if view.finished else f" for {duration(now - view.started)}"
 
 
 def _why(view: JobView) -> list[str]:
-    there = view.in_queue and not view.over and view.state in ENDED
+    there = view.in_queue and not view.finished and view.state in ENDED
     return [line for line in (view.reason, view.hint, _STILL_THERE if there else "") if line]
 
 

@@ -67,16 +67,16 @@ def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
         ended_at = (ended_at or now) if view.state in ENDED else None
         if ended_at is not None and now - ended_at < _SETTLES:
             continue
-        if not view.over and (line != said or now - said_at > _SILENCE):
+        if not view.finished and (line != said or now - said_at > _SILENCE):
             output.tell(f"{time.strftime('%H:%M:%S')}  {line}")
             said, said_at = line, now
     if as_json:
         output.insist(show.as_json(view))
-    elif view.over:
+    elif view.finished:
         output.insist(show.verdict(view, time.time()))
     else:
         output.tell(f"gridtf: job {plain(job.id)} has not ended after {timeout:g} s")
-    if not view.over:
+    if not view.finished:
         return STILL_RUNNING
     return 0 if view.state == COMPLETED else view.exit_code or 1
 

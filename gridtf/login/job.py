@@ -75,7 +75,7 @@ class Job:
                 faster. None: 2 on this machine and 10 elsewhere after the launcher's last heartbeat, at most 60.
 
         Returns:
-            The last view; its ``over`` is False after the timeout.
+            The last view; its ``finished`` is False after the timeout.
         """
         for view in self.watch(timeout, poll):
             last = view
@@ -97,11 +97,11 @@ class Job:
             job_id = view.job_id or job_id
             yield view
             left = None if until is None else until - time.monotonic()
-            if view.over or (left is not None and left <= 0):
+            if view.finished or (left is not None and left <= 0):
                 return
             if (known := jobs.verdict(self.run)) != verdict:
                 pause, verdict = jobs.SOON, known
-            pause = min(pause, jobs.pace(view) if poll is None else poll)
+            pause = min(pause, jobs.poll_interval(view) if poll is None else poll)
             longest = _LONGEST_SILENCE if poll is None else pause
             self._rest(pause, longest if left is None else min(longest, left))
             pause *= 1.3
@@ -155,14 +155,14 @@ class Job:
         # another user's record must not name the job to cancel
         submitted = self._named or self._own_record()
         view = self.status()
-        if view.over and not view.in_queue:
+        if view.finished and not view.in_queue:
             return view
         if submitted is None:
             raise GridtfError(
                 f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"
             )
         with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
-            if not view.over and not self._named:
+            if not view.finished and not self._named:
                 write_record(self.run.cancelled, {**registry.who(), "time": time.time()})
         try:
             schedulers.get(submitted["scheduler"]).cancel(submitted)
@@ -171,7 +171,7 @@ class Job:
                 self.run.cancelled.unlink(missing_ok=True)  # it was not cancelled
             raise
         view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=0.5)
-        if view.over:
+        if view.finished:
             return view
         schedulers.get(submitted["scheduler"]).cancel(submitted, force=True)
         return self.wait(_CANCEL_MARGIN, poll=0.5)

@@ -44,7 +44,7 @@ def view(run: RunDir) -> JobView:
     return _look([run], unreadable)[0]
 
 
-def pace(seen: JobView) -> float:
+def poll_interval(seen: JobView) -> float:
     """Seconds between two queries about a job: a cluster's controller serves all users."""
     return _HERE if seen.scheduler in ("local", "") else _ELSEWHERE
 
@@ -90,8 +90,8 @@ def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable
             told, rest = known, 0.0
         if seen is None or clock() - asked >= rest:
             seen, asked = view(run), clock()
-            rest = min(rest * 1.3 or SOON, pace(seen))
-        return seen.over
+            rest = min(rest * 1.3 or SOON, poll_interval(seen))
+        return seen.finished
 
     return ended
 

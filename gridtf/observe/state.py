@@ -137,7 +137,7 @@ class JobView:
     unexplained: bool = False
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether the job has ended; its state is UNKNOWN when it is not known how.
 
         A job that failed has not ended while its scheduler still has it: the scheduler may start it again, whatever the

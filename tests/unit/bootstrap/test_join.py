@@ -162,16 +162,16 @@ class Watched(JoinedTask):
 
     def __init__(self, system: FakeSystem, seconds: float, code: int | None, *, watched: bool = True) -> None:
         self.pid, self.watched = 77, watched
-        self.system, self.over, self.code = system, system.clock + seconds, code
+        self.system, self.finished, self.code = system, system.clock + seconds, code
 
     def lives(self) -> bool:
-        return self.system.clock < self.over
+        return self.system.clock < self.finished
 
     def wait(self, seconds: float) -> None:
-        self.system.sleep(min(seconds, max(0.0, self.over - self.system.clock)))
+        self.system.sleep(min(seconds, max(0.0, self.finished - self.system.clock)))
 
     def end(self) -> int | None:
-        return self.code if self.system.clock >= self.over + 1.0 else None
+        return self.code if self.system.clock >= self.finished + 1.0 else None
 
 
 @pytest.mark.parametrize(

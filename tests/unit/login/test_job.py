@@ -114,7 +114,12 @@ def test_a_launcher_that_gives_signs_of_life_spares_the_scheduler(
 
 
 def test_this_machine_is_asked_as_before() -> None:
-    assert [observe.pace(replace(VIEW, scheduler=name)) for name in ("local", "slurm", "sge", "")] == [2, 10, 10, 2]
+    assert [observe.poll_interval(replace(VIEW, scheduler=name)) for name in ("local", "slurm", "sge", "")] == [
+        2,
+        10,
+        10,
+        2,
+    ]
 
 
 def test_who_follows_a_job_asks_its_scheduler_seldom(fake: FakeScheduler, rough_path: Path) -> None:
@@ -148,7 +153,7 @@ def test_waiting_goes_on_while_the_scheduler_has_the_job(
             end(job, COMPLETED)
 
     monkeypatch.setattr("time.sleep", sleep)
-    assert [(view.state, view.over) for view in job.watch()] == [
+    assert [(view.state, view.finished) for view in job.watch()] == [
         (FAILED, False),
         (PENDING, False),
         (FAILED, False),
@@ -179,7 +184,7 @@ def test_who_waits_for_a_job_without_a_verdict_waits_for_its_accounting_as_well(
         job = submission.submit(RUNS)
         job.run.log.write_text("begun\n")
         seen = list(job.watch(timeout))
-        assert [(view.state, view.over) for view in seen] == [(state, True)]
+        assert [(view.state, view.finished) for view in seen] == [(state, True)]
         assert now[0] <= most
     assert (job.status().unexplained, seen[-1].exit_code) == (True, 1)
     job.run.log.write_text("gridtf: n1: set-up line 2 failed with exit code 1\n")

@@ -238,12 +238,12 @@ def joined(*ranks: str | dict[str, object], age: float = 1.0, queue: JobStatus |
 
 def test_tasks_that_joined_run_as_long_as_one_of_them_lives() -> None:
     for seen in (joined("RUNNING", "RUNNING"), joined("ENDED", "RUNNING"), joined("RUNNING")):
-        assert (seen.state, seen.over) == (RUNNING, False)
+        assert (seen.state, seen.finished) == (RUNNING, False)
 
 
 def test_how_tasks_that_joined_have_ended_is_never_guessed() -> None:
     for seen in (joined("ENDED", "ENDED"), joined("ENDED", "RUNNING", age=3601), joined("ENDED", age=3601)):
-        assert (seen.state, seen.over, seen.exit_code) == (UNKNOWN, True, None)
+        assert (seen.state, seen.finished, seen.exit_code) == (UNKNOWN, True, None)
         assert "none of its tasks is alive any more; how they end, only what started them knows" in seen.reason
     assert joined("ENDED", "ENDED").ended == NOW - 1
     assert task_states(joined("ENDED", "RUNNING", age=3601)) == {"worker:0": "ENDED", "worker:1": UNKNOWN}
@@ -270,7 +270,7 @@ def test_where_the_kernel_tells_how_tasks_that_joined_have_ended_nobody_else_is_
     ends: list[dict[str, object]], state: str, reason: str, queue: JobStatus | None
 ) -> None:
     seen = joined(*ends, queue=queue)
-    assert (seen.state, seen.reason, seen.over, seen.ended) == (state, reason, True, NOW - 1)
+    assert (seen.state, seen.reason, seen.finished, seen.ended) == (state, reason, True, NOW - 1)
     assert seen.exit_code == (0 if state == COMPLETED else 1)
 
 
@@ -278,30 +278,30 @@ def test_where_the_kernel_tells_how_tasks_that_joined_have_ended_nobody_else_is_
 @pytest.mark.parametrize("ends", [("ENDED", "ENDED"), (WELL, "ENDED"), ("RUNNING", "ENDED")])
 def test_else_what_became_of_their_job_tells_it(state: str, ends: tuple[str, str]) -> None:
     seen = joined(*ends, queue=JobStatus(state, "why"))
-    assert (seen.state, seen.over, seen.exit_code) == (state, True, int(state != COMPLETED))
+    assert (seen.state, seen.finished, seen.exit_code) == (state, True, int(state != COMPLETED))
     assert seen.reason == "its tasks joined by themselves; the job they were a part of has ended, why"
 
 
 def test_as_long_as_their_job_goes_on_it_may_yet_be_known_how_tasks_that_joined_ended() -> None:
     seen = joined("ENDED", "ENDED", queue=JobStatus(RUNNING))
-    assert (seen.state, seen.over) == (RUNNING, False)
+    assert (seen.state, seen.finished) == (RUNNING, False)
     unanswered = joined("ENDED", "ENDED", queue=JobStatus(UNKNOWN, "the controller does not answer"))
-    assert (unanswered.state, unanswered.over) == (UNKNOWN, False)
+    assert (unanswered.state, unanswered.finished) == (UNKNOWN, False)
     for ends, age in ((("ENDED", "ENDED"), 1), (("RUNNING", "ENDED"), 600)):  # a port holder may die with its job
         forgotten = joined(*ends, age=age, queue=GONE)
-        assert (forgotten.state, forgotten.over, forgotten.exit_code) == (UNKNOWN, True, None)
+        assert (forgotten.state, forgotten.finished, forgotten.exit_code) == (UNKNOWN, True, None)
     assert joined("RUNNING", "ENDED", queue=GONE).state == RUNNING
 
 
 @pytest.mark.parametrize("age", [90, -90, 600])
 def test_another_hosts_clock_does_not_end_tasks_that_joined(age: float) -> None:
     seen = joined("RUNNING", "RUNNING", age=age)
-    assert (seen.state, seen.over) == (UNKNOWN, False)
+    assert (seen.state, seen.finished) == (UNKNOWN, False)
 
 
 def test_tasks_that_are_still_joining_have_not_ended() -> None:
     for seen in (joined(), joined("ENDED")):
-        assert (seen.state, seen.over) == (UNKNOWN, False)
+        assert (seen.state, seen.finished) == (UNKNOWN, False)
         assert "joining" in seen.reason
 
 
@@ -466,18 +466,18 @@ def test_a_job_that_will_start_anew_has_not_ended_while_its_scheduler_still_has_
 def test_what_did_not_succeed_has_not_ended_as_long_as_the_scheduler_has_it(state: str) -> None:
     """Slurm's COMPLETING, and Grid Engine's r after its shepherd was killed, may be followed by another start."""
     seen = view(JobStatus(RUNNING, "ending"), verdict=verdict(state))
-    assert (seen.state, seen.in_queue, seen.over) == (state, True, False)
+    assert (seen.state, seen.in_queue, seen.finished) == (state, True, False)
     for queue in (GONE, None, JobStatus(state), JobStatus(UNKNOWN, "no answer")):
         seen = view(queue, verdict=verdict(state))
-        assert (seen.state, seen.in_queue, seen.over) == (state, False, True)
+        assert (seen.state, seen.in_queue, seen.finished) == (state, False, True)
 
 
 def test_what_has_succeeded_has_ended_and_a_script_by_hand_may_go_on() -> None:
     seen = view(JobStatus(RUNNING), verdict=verdict(COMPLETED))
-    assert (seen.in_queue, seen.over) == (True, True)  # still worth a cancel
+    assert (seen.in_queue, seen.finished) == (True, True)  # still worth a cancel
     by_hand = {**SUBMITTED, "command": ["gridtf_run"]}
     seen = view(JobStatus(RUNNING), verdict=verdict(FAILED), submitted=by_hand)
-    assert (seen.in_queue, seen.over) == (False, True)
+    assert (seen.in_queue, seen.finished) == (False, True)
     assert view(JobStatus(PENDING), verdict=verdict(FAILED), submitted=by_hand).state == PENDING
 
 
