@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
-from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.cli.common import find_job, new_parser
 from gridtf.errors import ReplacedError
 from gridtf.jobspec.options import Parser
 from gridtf.text import plain
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def parser(**more: Any) -> Parser:
-    made = new_parser("cancel", "JOB [options]", ("digits", "4711"), **more)
-    add_job(made)
-    made.add_argument("--json", action="store_true", help="print JSON")
-    return made
+    return new_parser("cancel", "JOB [options]", ("digits", "4711"), job=True, json=True, **more)
 
 
 def run(arguments: Namespace) -> int:

@@ -75,26 +75,30 @@ class _Parser(Parser):
         output.write(self.format_help())
 
 
-def new_parser(name: str, arguments: str, examples: Sequence[str], **more: Any) -> Parser:
+def new_parser(
+    name: str, arguments: str, examples: Sequence[str], *, job: bool = False, json: bool = False, **more: Any
+) -> Parser:
     """A parser with a description and examples.
 
     Args:
         name: The command.
         arguments: Its arguments in the usage line.
         examples: Arguments of examples.
+        job: Whether to add the argument JOB.
+        json: Whether to add the option --json.
         more: Keyword arguments of ArgumentParser.
     """
     text = "examples:\n" + "".join(f"  gridtf {name} {example}".rstrip() + "\n" for example in examples)
     description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
-    return _Parser(
+    made = _Parser(
         f"gridtf {name}", usage=f"gridtf {name} {arguments}", description=description, epilog=text.rstrip(), **more
     )
-
-
-def add_job(parser: Parser) -> None:
-    """Add the argument JOB."""
-    action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
-    action.completer = _jobs  # type: ignore[attr-defined]
+    if job:
+        action = made.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
+        action.completer = _jobs  # type: ignore[attr-defined]
+    if json:
+        made.add_argument("--json", action="store_true", help="print JSON")
+    return made
 
 
 def _jobs(prefix: str, **_: object) -> list[str]:

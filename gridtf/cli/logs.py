@@ -6,14 +6,13 @@ from argparse import ArgumentTypeError, Namespace
 from typing import Any
 
 from gridtf.cli import output
-from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.cli.common import find_job, new_parser
 from gridtf.jobspec.options import Parser
 from gridtf.text import log_line
 
 
 def parser(**more: Any) -> Parser:
-    made = new_parser("logs", "JOB [options]", ("digits -f", "4711 --task worker:0 --tail 20"), **more)
-    add_job(made)
+    made = new_parser("logs", "JOB [options]", ("digits -f", "4711 --task worker:0 --tail 20"), job=True, **more)
     made.add_argument("-f", "--follow", action="store_true", help="continue until the job ends")
     task_help = "this task (worker:0), all of a type (worker), or the job script (job); repeatable"
     task = made.add_argument("--task", metavar="TASK", action="append", help=task_help)

@@ -6,14 +6,13 @@ from argparse import Namespace
 from typing import Any
 
 from gridtf.cli import output
-from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.cli.common import find_job, new_parser
 from gridtf.errors import NotFoundError
 from gridtf.jobspec.options import Parser
 
 
 def parser_output(**more: Any) -> Parser:
-    made = new_parser("output", "JOB", ("digits", "4711"), **more)
-    add_job(made)
+    made = new_parser("output", "JOB", ("digits", "4711"), job=True, **more)
     made.epilog = 'examples:\n  ls "$(gridtf output digits)"\n  tensorboard --logdir "$(gridtf output digits)"'
     return made
 

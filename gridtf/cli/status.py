@@ -21,9 +21,8 @@ _NEWEST = 20  # jobs that are listed without --all
 def parser_list(**more: Any) -> Parser:
     from gridtf.cli.common import new_parser
 
-    made = new_parser("list", "[options]", ("", "--all --json"), **more)
+    made = new_parser("list", "[options]", ("", "--all --json"), json=True, **more)
     made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
-    made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
 
@@ -58,12 +57,9 @@ def list_jobs(*, everything: bool, as_json: bool) -> int:
 
 
 def parser_status(**more: Any) -> Parser:
-    from gridtf.cli.common import add_job, new_parser
+    from gridtf.cli.common import new_parser
 
-    made = new_parser("status", "JOB [options]", ("digits", "4711 --json"), **more)
-    add_job(made)
-    made.add_argument("--json", action="store_true", help="print JSON")
-    return made
+    return new_parser("status", "JOB [options]", ("digits", "4711 --json"), job=True, json=True, **more)
 
 
 def run_status(arguments: Namespace) -> int:

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
-from gridtf.cli.common import add_job, find_job, new_parser
+from gridtf.cli.common import find_job, new_parser
 from gridtf.jobspec.options import Parser
 from gridtf.text import plain
 
@@ -21,11 +21,9 @@ _SETTLES = 5.0  # seconds: schedulers take a moment to clean up after a job
 
 
 def parser(**more: Any) -> Parser:
-    made = new_parser("wait", "JOB [options]", ("digits", "4711 --timeout 600"), **more)
-    add_job(made)
+    made = new_parser("wait", "JOB [options]", ("digits", "4711 --timeout 600"), job=True, json=True, **more)
     help_text = f"seconds to wait at most; the exit code is {STILL_RUNNING} if the job still runs then"
     made.add_argument("--timeout", metavar="S", type=_seconds, help=help_text)
-    made.add_argument("--json", action="store_true", help="print JSON")
     return made
 
 

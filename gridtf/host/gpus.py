@@ -1,7 +1,7 @@
-"""Which GPUs are ours on this host: the scheduler's grant, else a claim under locks that die with their holders.
+"""The GPUs that this process may use on this host: those the scheduler assigned, else those it can lock.
 
-Every GPU has a lock (locks.py) that is the same for all users of the host. It lasts until the last process that
-inherited it is gone: launcher, agent and task.
+Every GPU has a lock (locks.py), which all users of the host share. It lasts until the last process that inherited it
+has ended: launcher, agent or task.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _ROCR = "ROCR_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
 _STEP = "SLURM_STEP_GPUS"
 _OTHERS = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
-# All variables that say which GPUs a process has.
+# All variables that name the GPUs of a process.
 SHOWING = (VISIBLE, _ROCR, _HIP, *_OTHERS, _STEP)
 
-# Every claim first takes a lock on this folder, which all users can open and only root can replace. How often it is
-# tried within a second. No longer: while it waits, nobody is told, and a signal is held back.
+# Every claim first locks this folder, which all users can open and only root can replace; it tries so many times within
+# a second. No longer, because signals are blocked meanwhile.
 _TURN = Path("/run/lock")
 _TRIES = 50
 
@@ -46,9 +46,14 @@ class Refusal:
 
 
 def present(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs of this host, as indices in PCI order, that this process may use.
+    """The GPUs of this host that this process may use.
 
-    GRIDTF_LOCAL_GPUS (a comma-separated list) overrides what the NVIDIA driver says; CUDA_VISIBLE_DEVICES narrows it.
+    Args:
+        environ: The environment. GRIDTF_LOCAL_GPUS, a comma-separated list, replaces what the NVIDIA driver reports;
+            CUDA_VISIBLE_DEVICES restricts it.
+
+    Returns:
+        Indices in PCI order.
     """
     found = _of_host(environ)
     visible = environ.get(VISIBLE)
@@ -59,12 +64,12 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def known(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """All GPUs of this host, also those that are hidden from this process; nothing where nobody tells."""
+    """Indices of all GPUs of this host, also those hidden from this process; empty when they cannot be detected."""
     return tuple(_of_host(environ))
 
 
 def missing(named: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Those of these GPUs that this host does not have, as far as anybody tells: that is not so of MIG instances."""
+    """The named GPUs that this host does not have, as far as that is known: MIG instances always pass."""
     found = _of_host(environ)
     uuids = any(found.values())
     judged = (item for item in named if found and not item.startswith("MIG") and (uuids or not item.startswith("GPU")))
@@ -72,9 +77,15 @@ def missing(named: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]
 
 
 def declared(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """So many GPUs on a host where nobody tells how many there are, or those that CUDA_VISIBLE_DEVICES names there.
+    """GPUs on a host where none can be detected.
 
-    No others where somebody does: then they are hidden on purpose.
+    Args:
+        count: How many the user declared.
+        environ: The environment.
+
+    Returns:
+        Those in CUDA_VISIBLE_DEVICES, else the indices from 0 to count - 1. Empty where GPUs can be detected: missing
+        ones are hidden on purpose.
     """
     if "GRIDTF_LOCAL_GPUS" in environ or _from_driver():
         return ()
@@ -82,10 +93,15 @@ def declared(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that the scheduler gave this process. As CUDA reads them, -1 or NoDevFiles ends the list.
+    """The GPUs that the scheduler assigned to this process.
 
-    Slurm sets CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, or what a site has left of them (gres.conf(5), Flags), and
-    SLURM_STEP_GPUS, which counts as the node does, also where a job sees no device but its own.
+    Args:
+        environ: The environment. Slurm sets CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, as far as the site has not
+            turned them off (gres.conf(5), Flags), and SLURM_STEP_GPUS, which has the node's numbers also where a job
+            sees only its own devices.
+
+    Returns:
+        Indices or UUIDs. As in CUDA, -1 or NoDevFiles ends the list.
     """
     for name in (VISIBLE, _ROCR, _STEP):
         items = takewhile(
@@ -101,21 +117,28 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
-    """What shows a task its GPUs and no others. environ: what shows this process all of them; share: of granted()."""
+    """Variables that show a task its GPUs and no others.
+
+    Args:
+        environ: The environment, which shows this process all GPUs of the job.
+        share: The task's part of granted().
+    """
     others = [name for name in (_HIP, *_OTHERS) if name in environ]
     if not share:
         return dict.fromkeys((VISIBLE, _ROCR, _HIP, *others), "")
     grant = granted(environ)
-    shown = {VISIBLE: ",".join(share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order in which all of us count
+    shown = {VISIBLE: ",".join(share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order in which NVML and Slurm count
     for name in (_ROCR, *others):
         items = _listed(environ.get(name, ""))
         if items and len(items) == len(grant):
             shown[name] = ",".join(items[grant.index(gpu)] for gpu in share)
     if VISIBLE not in environ and _ROCR in shown:
-        # ROCm takes CUDA_VISIBLE_DEVICES for a second choice, among those that are left
+        # ROCm applies CUDA_VISIBLE_DEVICES to the devices that ROCR_VISIBLE_DEVICES leaves
         shown[VISIBLE] = ",".join(str(number) for number in range(len(share)))
     if _ROCR in shown and _HIP in environ:
-        shown[_HIP] = ",".join(str(number) for number in range(len(share)))  # it counts among those that are left
+        shown[_HIP] = ",".join(
+            str(number) for number in range(len(share))
+        )  # it counts the devices that ROCR_VISIBLE_DEVICES leaves
     return shown
 
 
@@ -124,20 +147,20 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _index(item: str, found: Mapping[str, str]) -> str | None:
-    """The index of a GPU that is called by its index, or by its UUID or the beginning of that. found: index -> UUID."""
+    """The index of a GPU from its index, its UUID or the beginning of that. found: index -> UUID."""
     if item in found:
         return item
     return next((index for index, uuid in found.items() if item.startswith("GPU-") and uuid.startswith(item)), None)
 
 
 def _of_host(environ: Mapping[str, str]) -> dict[str, str]:
-    """Index -> UUID of the GPUs of this host, as declared (without UUIDs), or as the driver says."""
+    """Index -> UUID of the GPUs of this host, as declared (without UUIDs) or as the driver reports."""
     declared = environ.get("GRIDTF_LOCAL_GPUS")
     return dict.fromkeys(_listed(declared), "") if declared is not None else _from_driver()
 
 
 def _from_driver() -> dict[str, str]:
-    """Index -> UUID, as the NVIDIA driver counts, without GPUs that it has lost; nothing where there is no driver."""
+    """Index -> UUID, as the NVIDIA driver reports, without GPUs it has lost; empty without a driver."""
     found: dict[str, str] = {}
     with _driver() as nvml:
         for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
@@ -147,7 +170,7 @@ def _from_driver() -> dict[str, str]:
 
 
 def idle_first(gpus: Sequence[str]) -> tuple[str, ...]:
-    """The same, but first those on which nobody computes, as far as the NVIDIA driver says: not all take locks."""
+    """Sort idle GPUs first, as far as the NVIDIA driver knows: not all programs take locks."""
     busy = set()
     with _driver() as nvml:
         for gpu in gpus if nvml else ():
@@ -159,8 +182,8 @@ def idle_first(gpus: Sequence[str]) -> tuple[str, ...]:
 
 @contextmanager
 def _driver() -> Iterator[Any]:
-    """pynvml, ready to be asked; None where there is no NVIDIA driver, or it is broken."""
-    if not Path("/dev/nvidiactl").exists():  # spares the import
+    """pynvml, initialized; None without a working NVIDIA driver."""
+    if not Path("/dev/nvidiactl").exists():  # saves the import
         yield None
         return
     import pynvml
@@ -209,13 +232,13 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Two that each get a half of the GPUs would both go without. Who lets nobody through for a second is passed by:
-    the locks of the GPUs themselves are what excludes others."""
+    """Let one process claim GPUs at a time: two that each got half of them would both fail. After a second go ahead all
+    the same: the locks of the GPUs themselves exclude other jobs."""
     from filelock import lock_descriptor
 
     try:
         turn = os.open(_TURN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:  # a host without it, where claims that meet may have to be made again
+    except OSError:  # a host without it: concurrent claims may fail
         yield
         return
     try:
