@@ -59,9 +59,9 @@ def test_processes_join_where_each_sees_its_own_devices_only(constrained_slurm: 
     assert [tasks[f"worker:{index}"].gpus for index in range(4)] == [("0",), ("0" if bound else "1",)] * 2
 
 
-@pytest.mark.parametrize("bed", ["slurm", "constrained_slurm"])
-def test_processes_that_would_share_a_gpu_are_told_so(bed: str, request: pytest.FixtureRequest) -> None:
-    folder = Folder(request.getfixturevalue(bed), "sharing")
+@pytest.mark.parametrize("bed", ["slurm", "constrained_slurm"], indirect=True)
+def test_processes_that_would_share_a_gpu_are_told_so(bed: Bed) -> None:
+    folder = Folder(bed, "sharing")
     (folder.path / "step.sh").write_text(JOIN)
     script = "srun bash step.sh || echo code=$?\n"
     job = folder.sbatch(script, "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=1").ended()
