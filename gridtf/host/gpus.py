@@ -133,12 +133,10 @@ def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
         if items and len(items) == len(grant):
             shown[name] = ",".join(items[grant.index(gpu)] for gpu in share)
     if VISIBLE not in environ and _ROCR in shown:
-        # ROCm applies CUDA_VISIBLE_DEVICES to the devices that ROCR_VISIBLE_DEVICES leaves
+        # ROCm applies it to the devices that ROCR_VISIBLE_DEVICES leaves, as the next one
         shown[VISIBLE] = ",".join(str(number) for number in range(len(share)))
     if _ROCR in shown and _HIP in environ:
-        shown[_HIP] = ",".join(
-            str(number) for number in range(len(share))
-        )  # it counts the devices that ROCR_VISIBLE_DEVICES leaves
+        shown[_HIP] = ",".join(str(number) for number in range(len(share)))
     return shown
 
 
