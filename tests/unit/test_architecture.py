@@ -230,7 +230,7 @@ def loaded(folder: Path, *arguments: str) -> set[str]:
     [
         (["--version"], SLOW | PARSER),
         (["--help"], SLOW | PARSER),
-        (["list"], SLOW | {"jinja2"}),
+        (["list"], SLOW | {"jinja2", "argparse", "subprocess", "typing", "dataclasses", "inspect"}),  # without jobs
         (["render", "--scheduler", "slurm", "--", "true"], SLOW),
         (["render", "--scheduler", "local", "--workers", "2", "--", "true"], SLOW),
     ],
