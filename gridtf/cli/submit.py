@@ -56,18 +56,18 @@ def run_submit(arguments: Namespace) -> int:
     from gridtf.cli import show
     from gridtf.login import submission
 
-    asked = configured(arguments)
-    job = submission.submit(asked.spec, asked.sources, asked.trusted)
+    given = configured(arguments)
+    job = submission.submit(given.spec, given.sources, given.trusted)
     for note in job.notes:
         output.tell(f"gridtf: {plain(note)}")
-    told = {"name": job.name, "job": job.id, "run directory": str(job.run_dir)}
-    words = "\n".join(f"{key:<15}{plain(value)}" for key, value in told.items())
+    rows = {"name": job.name, "job": job.id, "run directory": str(job.run_dir)}
+    text = "\n".join(f"{key:<15}{plain(value)}" for key, value in rows.items())
     if arguments.json and arguments.wait:
-        output.tell(words)
+        output.tell(text)
     elif arguments.json:
         output.insist(show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)}))
     else:
-        output.insist(words)
+        output.insist(text)
     if arguments.wait:
         from gridtf.cli import wait
 

@@ -59,15 +59,15 @@ def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
     from gridtf.cli import show
     from gridtf.schedulers.base import COMPLETED, ENDED
 
-    said, said_at, ended_at = "", 0.0, None
+    printed, printed_at, ended_at = "", 0.0, None
     for view in job.watch(timeout):
         line, now = show.progress(view), time.monotonic()
         ended_at = (ended_at or now) if view.state in ENDED else None
         if ended_at is not None and now - ended_at < _SETTLES:
             continue
-        if not view.finished and (line != said or now - said_at > _SILENCE):
+        if not view.finished and (line != printed or now - printed_at > _SILENCE):
             output.tell(f"{time.strftime('%H:%M:%S')}  {line}")
-            said, said_at = line, now
+            printed, printed_at = line, now
     if as_json:
         output.insist(show.as_json(view))
     elif view.finished:

@@ -83,7 +83,7 @@ def descendants(root: int) -> list[int]:
         if name.isdigit() and (fields := _stat(int(name))):
             children.setdefault(int(fields[1]), []).append(int(name))
             if fields[0] in "ZX":
-                zombies.add(int(name))  # its children may be listed all the same
+                zombies.add(int(name))  # its children may have been listed before it died
     found: list[int] = []
     queue = list(children.get(root, ()))
     while queue:

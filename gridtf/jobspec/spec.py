@@ -1,4 +1,4 @@
-"""What the user asked for: JobSpec and TaskSpec. Frozen, validated, no I/O, no clock, no environment."""
+"""A job as the user asks for it: JobSpec and TaskSpec. Frozen, validated; no I/O, clock or environment."""
 
 from __future__ import annotations
 

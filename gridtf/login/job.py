@@ -19,7 +19,7 @@ from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
 
 _LONGEST_REST = 2.0
-_LONGEST_SILENCE = 60.0  # seconds without a question to the scheduler while the launcher gives signs of life
+_LONGEST_SILENCE = 60.0  # seconds between two queries of the scheduler while the launcher's heartbeat is fresh
 _CANCEL_MARGIN = 15.0
 
 
@@ -210,7 +210,7 @@ class Job:
         except SchedulerError as error:
             raise SchedulerError(error.what, why=replaced.what, hint=error.hint) from None
         hint = "what became of it only the scheduler's own commands can say"
-        return ReplacedError(f"{name} was told to end job {job_id}", why=replaced.what, hint=hint)
+        return ReplacedError(f"{name} was asked to cancel job {job_id}", why=replaced.what, hint=hint)
 
     def _record(self) -> Record:
         submitted = read_submitted(self.run)

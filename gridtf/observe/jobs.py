@@ -65,8 +65,8 @@ def signs(run: RunDir) -> tuple[object, object]:
     of an earlier call. Asks no scheduler."""
     latest = run.latest()
     launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
-    told = (verdict(run), launcher.get("nonce"), launcher.get("phase"), launcher.get("detail"))
-    return told, launcher.get("beat")
+    news = (verdict(run), launcher.get("nonce"), launcher.get("phase"), launcher.get("detail"))
+    return news, launcher.get("beat")
 
 
 def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
@@ -79,19 +79,18 @@ def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable
     Returns:
         A function to call often; it asks the scheduler when there is a new verdict and shortly after, else rarely.
     """
-    seen: JobView | None = None
-    told: Path | None = None
-    asked, rest = 0.0, _ELSEWHERE
+    latest: JobView | None = None
+    known_verdict: Path | None = None
+    queried_at, pause = 0.0, _ELSEWHERE
 
     def ended() -> bool:
-        nonlocal seen, told, asked, rest
-        known = verdict(run)
-        if known != told:
-            told, rest = known, 0.0
-        if seen is None or clock() - asked >= rest:
-            seen, asked = view(run), clock()
-            rest = min(rest * 1.3 or SOON, poll_interval(seen))
-        return seen.finished
+        nonlocal latest, known_verdict, queried_at, pause
+        if (found := verdict(run)) != known_verdict:
+            known_verdict, pause = found, 0.0
+        if latest is None or clock() - queried_at >= pause:
+            latest, queried_at = view(run), clock()
+            pause = min(pause * 1.3 or SOON, poll_interval(latest))
+        return latest.finished
 
     return ended
 
@@ -115,7 +114,7 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
     queue, now = _ask("query", records.values()), time.time()
     for run, record in records.items():
         look(run, queue.get(_key(record)))
-    # of those that have left the queue without a verdict, a site with accounting still knows more
+    # accounting, where the site has it, knows jobs that have left the queue without a verdict
     lost = [run for run, record in records.items() if _lost(found[run], queue.get(_key(record)))]
     history = _ask("accounting", [records[run] for run in lost])
     for run in lost:
@@ -167,7 +166,7 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
     view = decide(run, records, queue, now)
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
-        if not tail:  # nobody is sent there
+        if not tail:  # an empty log explains nothing
             return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
         if view.state == FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
             view = replace(view, reason=why, unexplained=False)
@@ -199,8 +198,8 @@ def read_joined(run: RunDir) -> Record | None:
     """The scheduler and id of the job whose tasks called gridtf_join in the latest attempt; None without."""
     paths = [run.path / name / OPENED for name in listdir(run.path) if name.startswith(JOINED)]
     records = [read_record(path, recordtypes.Opened, listed=True) for path in paths]
-    told = [record for record in records if record and "job_id" in record]
-    return max(told, key=lambda record: int(record["attempt"]), default=None)
+    named = [record for record in records if record and "job_id" in record]
+    return max(named, key=lambda record: int(record["attempt"]), default=None)
 
 
 def read(run: RunDir, submitted: Record | None) -> Records:
@@ -223,23 +222,23 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     plan = read_private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
-    def told(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
+    def record(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
         return read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
 
     states = listdir(attempt.state)
-    launcher = told(attempt.launcher, recordtypes.Launcher, states)
+    launcher = record(attempt.launcher, recordtypes.Launcher, states)
     paths = (attempt.state / name for name in sorted(states) if name.startswith("@"))
-    hosts = (told(path, recordtypes.HostState, states) for path in paths)
+    hosts = (record(path, recordtypes.HostState, states) for path in paths)
     return replace(
         records,
         attempt=attempt.number,
         plan=plan,
         launcher=launcher,
-        hosts=tuple(record for record in hosts if record),
+        hosts=tuple(host for host in hosts if host),
         logs=frozenset(listdir(attempt.logs)),
-        stop=told(attempt.stop, recordtypes.Stop, listdir(attempt.path)),
-        # last: what it sums up has been read before
-        verdict=told(attempt.verdict, recordtypes.Verdict, listdir(attempt.path)),
+        stop=record(attempt.stop, recordtypes.Stop, listdir(attempt.path)),
+        # last: its summary then matches what was read before
+        verdict=record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path)),
     )
 
 
