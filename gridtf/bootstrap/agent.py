@@ -64,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     host, run, number, nonce, start_timeout, *keep = arguments
     processes.block_signals()
+    System().collect_garbage()
     processes.become_subreaper()
     agent = Agent(host, RunDir(run).attempt(int(number)), nonce, float(start_timeout), System())
     return agent.main([int(descriptor) for descriptor in keep])

@@ -7,7 +7,6 @@ every rank publishes its port and GPUs, rank 0 merges. A process that holds the 
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import re
 import secrets
@@ -76,7 +75,6 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """
     from gridtf.jobspec import config
 
-    gc.enable()  # gridtf-bootstrap.sh turns it off: modules load faster without
     if len(argv) < 2 or argv[0] != "--parent":
         raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
     die_with_parent(os.getppid(), signal.SIGTERM)  # no other process would read the contract
@@ -504,7 +502,9 @@ def fork_port_holder(
                     os.close(int(name))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # meant for the task; this process ends when the task has ended
-        report_task(plan, task, member, JoinedTask(parent), System())
+        system = System()
+        system.collect_garbage()
+        report_task(plan, task, member, JoinedTask(parent), system)
         os._exit(0)
     finally:
         os._exit(1)

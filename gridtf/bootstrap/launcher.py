@@ -6,7 +6,6 @@ What it needs only once the agents are on their way it imports then: starting th
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -64,7 +63,6 @@ def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, enviro
     Returns:
         The exit code of the job script.
     """
-    gc.enable()  # gridtf-bootstrap.sh turns it off: modules load faster without
     processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup, or in the background, means it
     processes.become_subreaper()
     return Launcher(run, spec, scheduler, job_id, System(environ)).launch()
@@ -157,6 +155,7 @@ class Launcher:
         self.hosts = HostMonitor(self.attempt, self.nonce, hosts, limit, agents, self._pause, self.system)
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, len(hosts), limit, self.system)
         self.plan = self._place(allocation)
+        self.system.collect_garbage()  # all modules are loaded, and an agent that was forked does so itself
         self.plan.write()
         make_folder(self.run.output)
         count = counted(len(hosts), "host")

@@ -8,7 +8,6 @@ script what slurmstepd or sge_shepherd does elsewhere.
 from __future__ import annotations
 
 import contextlib
-import gc
 import signal
 from collections.abc import Callable, Sequence
 
@@ -135,7 +134,6 @@ def supervise_agent(arguments: Sequence[str]) -> int:
     """
     from gridtf.bootstrap import agent
 
-    gc.enable()  # off until now: modules load faster without
     system = System()
     host = _resolve_host(arguments[0], system)
     processes.block_signals()
@@ -143,6 +141,7 @@ def supervise_agent(arguments: Sequence[str]) -> int:
     supervisor = AgentSupervisor(host, arguments[1:], system)
     processes.die_with_parent(supervisor.parent, signal.SIGTERM)  # nothing else tells that slurmstepd was killed
     handle = fork_agent(host, arguments[1:], agent.main)
+    system.collect_garbage()
     pipe = processes.signal_at_end_of(_STDIN)
     return supervisor.watch(handle, lambda: pipe and processes.at_end(_STDIN))
 

@@ -40,8 +40,14 @@ _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one i
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What all tasks agree on. text: the cluster as JSON; most tasks pass it on in TF_CONFIG and need not parse it.
-    outside: task type -> host:port in index order, of those that are not in it, such as the evaluator."""
+    """What all tasks agree on.
+
+    Attributes:
+        text: The cluster as JSON. It goes into TF_CONFIG as it is, so most agents need not parse it.
+        master_addr: MASTER_ADDR for all tasks.
+        master_port: MASTER_PORT for all tasks.
+        outside: Task type -> host:port in index order, of tasks that are not in the cluster, such as the evaluator.
+    """
 
     text: str
     master_addr: str
@@ -60,7 +66,7 @@ class Rendezvous:
 
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
-        """Task type -> host:port in index order; members only."""
+        """Task type -> host:port in index order, of the tasks in the cluster."""
         try:
             cluster = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -70,11 +76,11 @@ class Rendezvous:
         return {task_type: tuple(members) for task_type, members in cluster.items()}
 
     def config(self, task_type: str, index: int) -> str | None:
-        """TF_CONFIG of one task, as TensorFlow's documentation spells it; None when no environment could hold it.
+        """TF_CONFIG of one task; None when it is too long for an environment variable.
 
-        Who is outside finds its own type beside the members: TensorFlow looks a task up in the cluster that it is told.
+        A task outside the cluster finds its own type in it: TensorFlow looks a task up in the cluster of its TF_CONFIG.
         """
-        if len(self.text) > LONGEST_VARIABLE:  # nor need it be tried
+        if len(self.text) > LONGEST_VARIABLE:
             return None
         text = self.text
         if task_type in self.outside:
@@ -84,7 +90,18 @@ class Rendezvous:
 
 
 class Collector:
-    """Gathers the records of the expected hosts, each read once. kind: their type."""
+    """Gathers the records of the expected hosts, each read once.
+
+    Args:
+        attempt: The attempt.
+        nonce: Its nonce.
+        hosts: The names of the records.
+        kind: Their type, one of recordtypes.
+
+    Attributes:
+        records: Host -> its record.
+        missing: File name -> host, of those that have not come yet.
+    """
 
     def __init__(self, attempt: Attempt, nonce: str, hosts: Iterable[str], kind: Any = recordtypes.HostRecord) -> None:
         self._kind = kind
@@ -94,7 +111,7 @@ class Collector:
         self.missing = {attempt.host_record(host).name: host for host in hosts}
 
     def poll(self) -> bool:
-        """Read what has come; True when nobody is missing any more."""
+        """Read the records that have come. Returns whether none is missing any more."""
         for name in listdir(self._attempt.hosts):
             host = self.missing.get(name)
             if host is None:
@@ -107,7 +124,15 @@ class Collector:
 
 
 def merge(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Rendezvous:
-    """The rendezvous of these tasks from their hosts' records. Raises RendezvousError when a port is missing."""
+    """The rendezvous of these tasks.
+
+    Args:
+        tasks: All tasks of the job.
+        records: Host -> its record.
+
+    Raises:
+        RendezvousError: A port is missing.
+    """
     addressed = [(task, records[task.host]["address"], records[task.host]["ports"].get(task.name)) for task in tasks]
     leader = next((task for task in tasks if task.rank == 0), tasks[0])
     return _meeting(addressed, records[leader.host])
@@ -135,7 +160,18 @@ def host_port(address: str, port: int) -> str:
 
 
 def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, **more: object) -> None:
-    """Write the rendezvous file: one JSON object, the cluster in a line of its own. more: further entries."""
+    """Write the rendezvous file: one JSON object, with the cluster in a line of its own.
+
+    Args:
+        attempt: The attempt.
+        job_id: The job's id.
+        nonce: The attempt's nonce.
+        rendezvous: What to write.
+        more: Further entries.
+
+    Raises:
+        RunDirError: It cannot be written.
+    """
     head = {
         "job": job_id,
         "attempt": attempt.number,
@@ -149,7 +185,7 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
 
 
 def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
-    """The rendezvous of this attempt; None while it is not there. The cluster, which can be large, is not parsed."""
+    """The rendezvous of this attempt; None while there is none. The cluster, which can be large, is not parsed."""
     head, mark, rest = (read_text(attempt.rendezvous, own=True) or "").partition(_CLUSTER)
     if not mark or not rest.endswith("}\n"):
         return None
@@ -166,8 +202,19 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """hosts: name -> address that the other hosts reach it by. python: runs entry functions and served tasks.
-    cwd: the working folder of the tasks."""
+    """What the launcher decided and every agent reads.
+
+    Attributes:
+        attempt: The attempt.
+        nonce: Its nonce, which fences its records off from those of other attempts.
+        job_id: The job's id at its scheduler.
+        scheduler: The scheduler's name.
+        spec: What the user asked for.
+        hosts: Name of a host -> the address by which the other hosts reach it.
+        tasks: In rank order.
+        python: The interpreter of entry functions and served tasks.
+        cwd: The working folder of the tasks.
+    """
 
     attempt: Attempt
     nonce: str
@@ -196,6 +243,7 @@ class AttemptPlan:
         return sum(task.rank is not None for task in self.tasks)
 
     def write(self) -> None:
+        """Write plan.json. Raises RunDirError."""
         record: Record = {
             "format": FORMAT,
             "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.scheduler},
@@ -207,12 +255,25 @@ class AttemptPlan:
             "cwd": str(self.cwd),
             "spec": self.spec.to_dict(),
         }
-        # for its owner alone: the job's own variables are in it, and people keep keys in those
+        # readable by its owner alone: the job's variables are in it, and people keep keys in those
         write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None, mode=0o600)
 
 
 def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
-    """The plan of this attempt; None while a listing does not show it or what is there is another attempt's."""
+    """Read plan.json.
+
+    Args:
+        run: The run directory.
+        number: The number of the attempt.
+        nonce: Its nonce.
+
+    Returns:
+        None while a listing does not show the file, or it is another attempt's.
+
+    Raises:
+        RendezvousError: Another version of gridtf has written it.
+        RunDirError: It cannot be read, or is damaged.
+    """
     attempt = run.attempt(number)
     if not is_listed(attempt.plan, run.path):
         return None
@@ -239,9 +300,9 @@ def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
     )
 
 
-# --- ports that stay ours: bound, with SO_REUSEPORT and never listening, until and while TensorFlow serves on them.
-# TensorFlow binds with SO_REUSEPORT when TF_GRPC_REUSE_PORT=1, so it gets in beside the holder; everybody else is
-# refused. A holder that does not listen takes no connections.
+# --- reserved ports: bound, with SO_REUSEPORT and never listening, until and while TensorFlow serves on them.
+# TensorFlow binds with SO_REUSEPORT when TF_GRPC_REUSE_PORT=1, so it can bind beside the holder, while other programs
+# cannot. A holder that does not listen takes no connections.
 
 
 class PortHolder:
@@ -251,14 +312,14 @@ class PortHolder:
         self._held: dict[int, socket.socket] = {}
 
     def reserve(self) -> int:
-        """A port that nobody else can bind from now on, unless it is this user and asks for SO_REUSEPORT."""
+        """Reserve a port: from now on only this user can bind it, and only with SO_REUSEPORT. Raises GridtfError."""
         held = _bound()
         port = int(held.getsockname()[1])
         self._held[port] = held
         return port
 
     def release(self, port: int) -> None:
-        """Let one go: for programs that do not share ports (MASTER_PORT)."""
+        """Release a port, for a program that does not share ports (MASTER_PORT)."""
         held = self._held.pop(port, None)
         if held is not None:
             held.close()

@@ -1,4 +1,4 @@
-"""Whether an attempt goes on, how it ended and by whom, and the words for it."""
+"""Whether an attempt goes on, how it ended and why, and the messages about it."""
 
 from __future__ import annotations
 

@@ -84,6 +84,9 @@ class FakeSystem(System):
 
     # --- what the program under test does
 
+    def collect_garbage(self) -> None:
+        """The garbage collector is the test run's."""
+
     def monotonic(self) -> float:
         return self.clock
 
