@@ -26,8 +26,8 @@ from gridtf.text import some
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
-_KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's word
-# Seconds of silence after which tasks without a launcher count as gone; clocks of hosts are not that far apart.
+_KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's reason
+# Seconds without a heartbeat after which tasks without a launcher count as gone; clocks do not differ that much.
 _GIVEN_UP = 3600.0
 
 
@@ -239,7 +239,7 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
 
 
 def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStatus | None) -> _Standing:
-    """A job array as a whole; each element is a job of its own."""
+    """State of a job array; each element is a job of its own."""
     states = [str(verdict.get("state")) if verdict else None for verdict in elements.values()]
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -259,7 +259,7 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
 
 
 def _elements_that_failed(bad: Mapping[str, Record], lost: list[str], *, most: int = 3) -> list[str]:
-    """Which elements of an array, and why: the first ones in full. lost: those without a verdict."""
+    """The elements of an array that failed: the first ones with their reasons. lost: those without a verdict."""
     words = [f"element {name} {verdict.get('state')}: {verdict.get('reason')}" for name, verdict in bad.items()]
     if len(words) > most:
         words[most:] = [f"and so elements {some([*bad][most:])}"]
@@ -267,7 +267,7 @@ def _elements_that_failed(bad: Mapping[str, Record], lost: list[str], *, most: i
 
 
 def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:
-    """The job has ended, and its launcher has not said how."""
+    """State of a job that has ended without a verdict of its launcher."""
     launcher, cancelled = records.launcher, records.cancelled
     hint = f"see {run.log}" if records.has_log else ""
     killed = None
@@ -304,9 +304,14 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
 
 
 def why_set_up_failed(tail: Sequence[str]) -> str:
-    """The script's own word for the set-up line that has failed, and what was printed last before it; or nothing.
+    """Find the set-up line that failed.
 
-    Never that line's text, which may hold a password.
+    Args:
+        tail: The last lines of the job script's log.
+
+    Returns:
+        Its number, and what was printed last before it; empty when none failed. Never the text of that line, which may
+        contain a password.
     """
     for number, line in enumerate(tail):
         match = _SET_UP_FAILED.match(line)
@@ -317,7 +322,7 @@ def why_set_up_failed(tail: Sequence[str]) -> str:
 
 
 def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> _Standing:
-    """Nobody knows the queue's word: what the launcher wrote last has to do."""
+    """State from the launcher's heartbeat alone, when the scheduler does not say."""
     launcher = records.launcher
     unasked = (queue.reason if queue else "") or "its scheduler was not asked"
     if launcher is not None:
@@ -332,8 +337,8 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
 
 
 def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standing:
-    """Tasks that joined by themselves: their keepers tell that they live and, where the kernel lets them know it, how
-    they have ended; else what became of the job that they are a part of has to do, once it has ended."""
+    """State of tasks that called gridtf_join. Their port holder processes report that they run and, where the kernel
+    says so, how they ended; else the end of the job they belong to decides."""
     tasks = {name: task for record in records.hosts for name, task in record.get("tasks", {}).items()}
     last = max(records.hosts, key=lambda record: float(record.get("time") or 0.0), default={})
     at, age = float(last.get("time") or 0.0), _age(last, now)
@@ -364,7 +369,7 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
 
 
 def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
-    """What tasks that have all ended amount to: those that train have to end well. None where that is not known."""
+    """State of a job whose tasks have all ended: tasks that train decide. None when it is not known how they ended."""
     train = {name: task for name, task in tasks.items() if TASK_TYPES[name.partition(":")[0]].trains}
     failed = [(task.get("ended") or 0.0, name) for name, task in train.items() if task.get("state") == FAILED]
     if failed:
@@ -377,18 +382,18 @@ def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
 
 
 def _age(record: Record, now: float) -> float:
-    """Seconds since a last sign of life; two hosts' clocks are in it, so it may be off, or negative."""
+    """Seconds since a heartbeat. Clocks of two hosts are involved, so it may be wrong, or negative."""
     return now - float(record.get("time") or 0.0)
 
 
 def _patience(records: Records) -> float:
-    """Seconds after which silence means something: twice what the launcher itself allows its agents."""
+    """Seconds without a heartbeat after which the launcher counts as silent: twice the heartbeat_timeout of agents."""
     spec = (records.plan or records.job or {}).get("spec", {})
     return 2 * float(spec.get("heartbeat_timeout", JobSpec.heartbeat_timeout))
 
 
 def _last_sign(launcher: Record, now: float, *, one_clock: bool = False) -> str:
-    """one_clock: the launcher's host is this one."""
+    """one_clock: the launcher runs on this host."""
     minutes = int(_age(launcher, now) // 60)
     if minutes < 0:
         return f"the clock of {launcher.get('host')} is ahead of this host's: no telling how old its last word is"
