@@ -21,8 +21,8 @@ from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_reco
 # Read by gRPC, which TensorFlow talks with.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 # A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon. The
-# package itself is taken from where it is installed: in the run directory's place somebody may have put another. The
-# folder is for the processes that a task starts.
+# package itself is taken from where it is installed: its link in the run directory may have been replaced. The folder
+# with the link is for the processes that a task starts.
 _RUN_OURS = """\
 import importlib.util, runpy, sys
 home = sys.argv.pop(1)
@@ -43,22 +43,27 @@ def task_environment(
 ) -> dict[str, str]:
     """The environment of one task: base, then the job's variables, then the contract.
 
-    share: the task's GPUs among those that base shows.
+    Args:
+        base: The environment of the agent.
+        plan: The plan of the attempt.
+        task: The task.
+        rendezvous: What all tasks agree on.
+        share: The ids of the task's GPUs, among those that base shows.
     """
     env = dict(base)
-    env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # one from the submitting shell is not meant
+    env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # that of the submitting shell is another one
     own = {**plan.spec.env, **plan.spec.task(task.type).env}
     if any("{" in text for text in own.values()):
         values = placeholders(plan, task, rendezvous)
         own = {name: fill(text, values) for name, text in own.items()}
     env.update(own)
-    if task.cpus is not None:  # threads to match the task's CPUs, unless the user has said otherwise
+    if task.cpus is not None:  # threads to match the task's CPUs, unless the user sets them
         for name in _THREADS:
-            # With one inter-op thread a worker of ParameterServerStrategy waits for itself, for ever (TensorFlow 2.21).
+            # With one inter-op thread a worker of ParameterServerStrategy waits for itself forever (TensorFlow 2.21).
             least = 2 if name == "TF_NUM_INTEROP_THREADS" else 1
             env.setdefault(name, str(max(task.cpus, least)))
     if "worker" in plan.spec.serve:
-        # What ParameterServerStrategy's guide asks for: a lost worker is an error that the chief handles, and no end.
+        # As ParameterServerStrategy's guide requires: the chief handles the loss of a worker as an error.
         env.setdefault("GRPC_FAIL_FAST", "use_caller")
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is written in blocks of 8 KiB cannot be followed
     env.update(
@@ -93,7 +98,7 @@ def task_environment(
 
 
 def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:
-    """Where gRPC must not ask a proxy: it would hand it TensorFlow's own connections, even those within a host."""
+    """The hosts that gRPC must not reach through a proxy, which it would do even for connections within a host."""
     theirs = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
     everybody = [*rendezvous.cluster.values(), *rendezvous.outside.values()]
     ours = (member.rpartition(":")[0].strip("[]") for members in everybody for member in members)
@@ -109,8 +114,12 @@ def runs_gridtf(plan: AttemptPlan, task: PlacedTask) -> bool:
 def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: Path, package: Path) -> list[str]:
     """The task's command line, with the placeholders filled in.
 
-    For a task that gridtf itself runs: home: where the gridtf package lies. package: a folder that holds a link to it
-    and nothing else.
+    Args:
+        plan: The plan of the attempt.
+        task: The task.
+        rendezvous: What all tasks agree on.
+        home: The folder of the gridtf package, for a task that gridtf itself runs.
+        package: A folder that holds a link to it and nothing else.
     """
     ours = [plan.python, "-c", _RUN_OURS, str(home), str(package)]
     if task.served:
@@ -123,7 +132,7 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
 
 
 def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
-    """What ``{name}`` stands for in commands and variables, for each of placeholders.NAMES."""
+    """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES."""
     everybody = {**rendezvous.cluster, **rendezvous.outside}
     hosts = {f"{name}_hosts": ",".join(everybody.get(name, ())) for name in TASK_TYPES}
     ranked = task.rank is not None
@@ -157,7 +166,11 @@ _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 
 def write_environment(attempt: Attempt, nonce: str, environ: Mapping[str, str]) -> None:
-    """Write it where nobody else can read it: people keep passwords in their environment. Raises RunDirError."""
+    """Write an environment to the run directory, readable by its owner alone: people keep passwords in it.
+
+    Raises:
+        RunDirError: It cannot be written.
+    """
     text = json.dumps({"nonce": nonce, "environ": dict(environ)})
     write_text(attempt.environment, text, mode=0o600)
 
@@ -181,7 +194,7 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def package_folder(attempt: Attempt, host: str) -> Path:
-    """A folder that holds the gridtf package and nothing else: a task's Python need not be the one we run in."""
+    """Make a folder that holds a link to the gridtf package and nothing else, for the PYTHONPATH of another Python."""
     folder = attempt.path / "python" / host
     make_folder(folder, parents=True)
     need_ours(folder)

@@ -304,7 +304,13 @@ _STARTERS = (
 
 @dataclass(frozen=True)
 class Member:
-    """One process among those that join. step: the same in all of them, and in no others."""
+    """One process among those that join.
+
+    Attributes:
+        rank: Its number, from 0 on.
+        size: How many processes join.
+        step: A name that is the same in all of them, and in no others.
+    """
 
     rank: int
     size: int
@@ -356,9 +362,15 @@ def _step(names: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
-    """The tasks that this many processes are, in rank order; nobody knows their hosts yet.
+    """The tasks that the processes become, in rank order, without hosts.
 
-    Raises PlacementError when the counts do not fit, UsageError when gridtf is to serve some of the tasks.
+    Args:
+        spec: What the user asked for.
+        size: How many processes join.
+
+    Raises:
+        PlacementError: The counts do not fit.
+        UsageError: gridtf is to serve some of the tasks.
     """
     if spec.serve:
         raise UsageError(
@@ -382,7 +394,14 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
 
 
 def check_addresses(records: Sequence[Record]) -> None:
-    """Raises RendezvousError when two machines go by the same name, such as ``localhost``: each would reach itself."""
+    """Two machines must not have the same name, such as ``localhost``: each would reach itself.
+
+    Args:
+        records: As published, in rank order.
+
+    Raises:
+        RendezvousError: They have.
+    """
     boots: dict[str, str] = {}
     for rank, record in enumerate(records):
         boot = record.get("boot", "")
@@ -439,8 +458,14 @@ def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], spec: Job
 def place_ranks(
     tasks: Sequence[PlacedTask], records: Sequence[Record], shares: Mapping[str, Sequence[str]]
 ) -> tuple[PlacedTask, ...]:
-    """The tasks with the hosts, GPUs, CPUs and local ranks that they turned out to have."""
-    # processes that nobody has bound to cores of their own see the same ones, and share them
+    """The tasks with the hosts, GPUs, CPUs and local ranks that their processes turned out to have.
+
+    Args:
+        tasks: In rank order.
+        records: As published, in rank order.
+        shares: Task name -> GPU ids.
+    """
+    # processes that are not bound to cores of their own see the same cores, and share them
     sharing: dict[tuple[str, tuple[int, ...]], int] = {}
     for record in records:
         key = record["hostname"], tuple(record["cpus"])

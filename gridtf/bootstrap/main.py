@@ -36,7 +36,14 @@ SPEC = "GRIDTF_SPEC"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what argv[0] says; gives the exit code."""
+    """Run one of gridtf-bootstrap.sh's functions.
+
+    Args:
+        argv: ``run``, ``exec`` or ``join``, and its arguments.
+
+    Returns:
+        The exit code.
+    """
     verb, *rest = argv
     try:
         if verb == "join":
@@ -75,7 +82,18 @@ def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, 
 
 
 def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
-    """gridtf_run and `gridtf run`: one attempt of what was asked for. Raises UsageError for what cannot be."""
+    """gridtf_run and `gridtf run`: one attempt of a job that options describe.
+
+    Args:
+        configured: What the user asked for.
+        environ: The environment of this process.
+
+    Returns:
+        The exit code of the job script.
+
+    Raises:
+        GridtfError: The job cannot be run.
+    """
     from gridtf.jobspec import config, precheck
 
     spec = configured.spec
@@ -118,7 +136,7 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
 
 
 def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> bool:
-    """Whether a folder lies in a temporary one that was made for this job: ``/tmp/4711.1.all.q``. Pure."""
+    """Whether a folder lies in a TMPDIR that was made for this job, such as ``/tmp/4711.1.all.q``. Pure."""
     temporary = environ.get("TMPDIR", "")
     return job_id.partition(".")[0] in re.split(r"[^0-9]+", temporary) and folder.is_relative_to(temporary)
 
@@ -180,7 +198,7 @@ def _make(run: RunDir) -> None:
 def _describe(
     run: RunDir, spec: JobSpec, sources: Mapping[str, str], identity: Record, environ: Mapping[str, str]
 ) -> None:
-    """For a job that `gridtf submit` did not make: what submit would have written."""
+    """For a job that `gridtf submit` did not submit: write what it would have written."""
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
     from gridtf.run import registry

@@ -1,4 +1,4 @@
-"""Which task runs on which host, with which GPUs and CPUs. Pure: allocation and spec in, tasks out."""
+"""Which task runs on which host, with how many GPUs and CPUs. Pure: allocation and request in, tasks out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,19 @@ from gridtf.text import counted
 
 @dataclass(frozen=True)
 class PlacedTask:
-    """One task. gpus: how many. cpus: how many it should use; None where nobody says. local_rank, rank: among the tasks
-    that train on its host and in the job; None for the others. served: gridtf runs a plain TensorFlow server in it.
-    in_cluster: TensorFlow's cluster holds it."""
+    """One task and its place.
+
+    Attributes:
+        type: Its type, such as ``worker``.
+        index: Its index among the tasks of its type.
+        host: The host, as the allocation calls it.
+        gpus: How many GPUs it gets.
+        cpus: How many CPUs it should use; None where that is not known.
+        local_rank: Its number among the training tasks of its host; None for a task that does not train.
+        rank: Its number among the training tasks of the job; None for a task that does not train.
+        served: Whether gridtf runs a plain TensorFlow server in it.
+        in_cluster: Whether it is in TensorFlow's cluster.
+    """
 
     type: str
     index: int
@@ -38,7 +48,7 @@ class PlacedTask:
 
     @property
     def trains(self) -> bool:
-        """Whether the end of the training is a matter of this task."""
+        """Whether the end of the training depends on this task."""
         return TASK_TYPES[self.type].trains and not self.served
 
     def to_dict(self) -> dict[str, Any]:
@@ -199,7 +209,7 @@ def _room(host: Host, taken: int, places: int, gpus: int, spec: JobSpec) -> int:
 
 
 def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[int]:
-    """Fill the hosts level by level, as the room allows, the first hosts getting one more. load: who is there."""
+    """Fill the hosts level by level, as the room allows. load: how many tasks each host has already."""
     shares = [0] * len(room)
     level = 0
     free = [number for number, most in enumerate(room) if most]
@@ -244,7 +254,19 @@ def _too_few(
 
 
 def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Which of the granted GPUs each task gets: disjoint, in task order. Raises PlacementError for too few."""
+    """Share out the GPUs of a host among its tasks, in task order.
+
+    Args:
+        host: Its name, for messages.
+        tasks: Its tasks.
+        granted: The ids of the GPUs that the job has there.
+
+    Returns:
+        Task name -> GPU ids.
+
+    Raises:
+        PlacementError: There are too few.
+    """
     needed = sum(task.gpus for task in tasks)
     if needed > len(granted):
         raise PlacementError(

@@ -75,7 +75,7 @@ def test_notes_on_what_is_lost_or_left_unused(sge: Bed) -> None:
     job.ended()
     unused = re.findall(r"gridtf: host n2 has 2 GPUs, and no task gets one: .* `--gpus-per-node 2`", job.output)
     assert len(unused) == 1, job.output
-    (lost,) = re.findall(r"gridtf: the run directory (\S+) lies in TMPDIR, which is gone when the job", job.output)
+    (lost,) = re.findall(r"gridtf: the run directory (\S+) lies in TMPDIR, which is removed when the job", job.output)
     assert lost.endswith(f"/gridtf-runs/true-{job.id}")
     assert (folder.path / f"true-{job.id}").is_dir()
 
