@@ -124,8 +124,8 @@ def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, envi
     need_ours(run.path)
     if goes_with_the_job(run.path, identity["job_id"], environ):
         tell(
-            f"the run directory {run.path} lies in TMPDIR, which is gone when the job has ended, and with it logs, "
-            "verdict and output: --run-root names another folder, which has to be one that all hosts see"
+            f"the run directory {run.path} lies in TMPDIR, which is removed when the job ends, together with logs, "
+            "verdict and output: choose another folder with --run-root, which all hosts must see"
         )
     _describe(run, spec, sources, {"scheduler": name, **identity}, environ)
     if run_dir is None or sys.stderr.isatty():  # else it stands in the script
