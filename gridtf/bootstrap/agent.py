@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import sys
@@ -12,16 +13,18 @@ from pathlib import Path
 from gridtf import __version__, schedulers
 from gridtf.bootstrap import environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
-from gridtf.bootstrap.placement import PlacedTask, share_gpus
+from gridtf.bootstrap.placement import share_gpus
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.host import processes
+from gridtf.host.gpus import GpuGrant
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record, write_record
-from gridtf.schedulers.agents import SENT, TOLD
-from gridtf.schedulers.base import FAILED, Scheduler
+from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
+from gridtf.schedulers.api import Scheduler
+from gridtf.states import JobState
 
 # The agent supervisor sends it when the process that had started it is gone.
 ORPHANED = signal.SIGHUP
@@ -53,21 +56,23 @@ class NoLauncherError(RendezvousError):
     code = NO_LAUNCHER
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
     """Run the agent of this host in this process.
 
     Args:
-        arguments: ``HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT [LOCK_DESCRIPTORS]``.
+        arguments: ``HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT``.
+        gpus: What the launcher has claimed for this host; None: the scheduler is asked.
 
     Returns:
         0 or one of EXITS.
     """
-    host, run, number, nonce, start_timeout, *keep = arguments
+    host, run, number, nonce, start_timeout = arguments
     processes.block_signals()
-    System().collect_garbage()
     processes.become_subreaper()
-    agent = Agent(host, RunDir(run).attempt(int(number)), nonce, float(start_timeout), System())
-    return agent.main([int(descriptor) for descriptor in keep])
+    system = System()
+    system.collect_garbage()
+    agent = Agent(host, RunDir(run).attempt(int(number)), nonce, float(start_timeout), system)
+    return agent.main(gpus)
 
 
 class _Stopped(Exception):
@@ -115,10 +120,10 @@ class Agent:
         self._launcher: Record | None = None  # its last record
         self._listened = float("-inf")
 
-    def main(self, keep: Sequence[int]) -> int:
+    def main(self, gpus: GpuGrant | None = None) -> int:
         """As run, with errors written to the log and, where possible, to the record of this host."""
         try:
-            return self.run(keep)
+            return self.run(gpus)
         except GridtfError as error:
             self.system.log(f"agent on {self.host}: {error}")
             if isinstance(error, NoRunDirError | NoLauncherError):
@@ -130,11 +135,11 @@ class Agent:
                 write_record(self.attempt.host_state(self.host), self._record())
             return BROKEN
 
-    def run(self, keep: Sequence[int]) -> int:
+    def run(self, gpus: GpuGrant | None = None) -> int:
         """Run the tasks of this host to their end.
 
         Args:
-            keep: Descriptors that the tasks inherit.
+            gpus: The GPUs of this host; None: the scheduler is asked for them.
 
         Returns:
             0, or LEFTOVERS when some processes could not be ended.
@@ -144,13 +149,12 @@ class Agent:
         """
         try:
             plan = self._wait_for_plan()
-            if self.system.environ.pop(SENT, None):
-                self._read_environment()
+            if self.system.environ.pop(ENVIRONMENT_FILE, None):
+                self._read_environment(self._scheduler_of(plan.scheduler).host_variables)
         except _Stopped:  # before there was anything to do
             return 0
-        mine = plan.on(self.host)
         scheduler, limit = self._scheduler_of(plan.scheduler), plan.spec.heartbeat_timeout
-        self.supervisor = Supervisor([task.name for task in mine], self.system)
+        self.supervisor = Supervisor([task.name for task in plan.on(self.host)], self.system)
         state = self.attempt.host_state(self.host)
         self._heartbeat = Heartbeat(state, self._record, len(plan.hosts), limit, self.system)
         self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
@@ -158,7 +162,7 @@ class Agent:
         try:
             with PortHolder() as holder:
                 try:
-                    self._take_part(plan, mine, scheduler, holder, keep)
+                    self._take_part(plan, scheduler, holder, gpus)
                 except _Stopped as stopped:
                     self._report_signal(stopped.number)
                 except NoLauncherError:  # which may only have been stopped, and come back
@@ -177,19 +181,18 @@ class Agent:
             return LEFTOVERS
         return 0
 
-    def _take_part(
-        self, plan: AttemptPlan, mine: list[PlacedTask], scheduler: Scheduler, holder: PortHolder, keep: Sequence[int]
-    ) -> None:
+    def _take_part(self, plan: AttemptPlan, scheduler: Scheduler, holder: PortHolder, gpus: GpuGrant | None) -> None:
+        mine = plan.on(self.host)
         needed, owner = sum(task.gpus for task in mine), f"{plan.spec.title}, job {plan.job_id}"
-        claim = scheduler.grant(self.system.environ, plan.spec, needed, owner, self._wait_for_gpus)
+        environ, patience = self.system.environ, 0.8 * plan.spec.start_timeout
+        grant = gpus or scheduler.gpu_grant(environ, plan.request, needed, owner, self._wait_for_gpus, patience)
         self._waits, self._ignored = "", scheduler.warnings
-        keep = [*keep, *claim.descriptors]  # its tasks hold the locks on after an agent that is killed
         processes.need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
-        shares = share_gpus(self.host, mine, claim.gpus)
-        master_port = self._publish(plan, mine, holder, shares)
+        shares = share_gpus(self.host, mine, grant.gpus)
+        master_port = self._publish(plan, holder, shares)
         meeting = self._wait_for_rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
-        self._start(plan, mine, meeting, shares, keep)
+        self._start(plan, meeting, shares, grant)
         self._supervise()
 
     # --- before the start
@@ -204,10 +207,10 @@ class Agent:
                 break
         raise NoRunDirError(f"{self.attempt.plan} does not appear on host {self.system.host}")
 
-    def _read_environment(self) -> None:
+    def _read_environment(self, host_variables: re.Pattern[str] | None) -> None:
         """That of the job script, for an agent that has inherited none."""
         for _ in self._waiting(self.start_timeout):
-            if environment.read_environment(self.attempt, self.nonce, self.system.environ):
+            if environment.read_environment(self.attempt, self.nonce, self.system.environ, host_variables):
                 return
         raise NoRunDirError(f"{self.attempt.environment} does not appear on host {self.system.host}")
 
@@ -220,10 +223,9 @@ class Agent:
             self._heartbeat.beat()
             self._listen()
 
-    def _publish(
-        self, plan: AttemptPlan, mine: list[PlacedTask], holder: PortHolder, shares: dict[str, tuple[str, ...]]
-    ) -> int:
+    def _publish(self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]]) -> int:
         """Write the record of this host. Returns MASTER_PORT, 0 where another host has it."""
+        mine = plan.on(self.host)
         ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
         record = {
@@ -266,21 +268,23 @@ class Agent:
     def _start(
         self,
         plan: AttemptPlan,
-        mine: list[PlacedTask],
         meeting: rendezvous.Rendezvous,
         shares: dict[str, tuple[str, ...]],
-        keep: Sequence[int],
+        grant: GpuGrant,
     ) -> None:
+        mine = plan.on(self.host)
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         package = environment.package_folder(self.attempt, self.host) if runs_gridtf else Path()
-        base = schedulers.without_place(self.system.environ)
+        base = schedulers.without_place(grant.environment(self.system.environ), self._scheduler_of(plan.scheduler))
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, environment.HOME, package)
             log = self.attempt.task_log(task.type, task.index)
             # the port stays held, and the chief's ParameterServerStrategy goes on with the others until it is back
             restarts = _RESTARTS if task.served and task.type == "worker" else 0
-            self.supervisor.start(task.name, argv, env, plan.cwd, log, keep, self._ignored, restarts)
+            # the task holds the locks on its GPUs, also after an agent that is killed
+            kept = grant.descriptors
+            self.supervisor.start(task.name, argv, env, plan.cwd, log, kept, self._ignored, restarts)
         self._heartbeat.beat(now=True)
 
     def _supervise(self) -> None:
@@ -345,11 +349,11 @@ class Agent:
     def _report_signal(self, number: int | None) -> None:
         """A signal ends the agent. Usually the launcher has written why; else the whole job is to end, or this host's
         part of it."""
-        self._released = number in (None, TOLD)
-        if number is None or (number == TOLD and self._stop_is_written()):
+        self._released = number in (None, STOP_SIGNAL)
+        if number is None or (number == STOP_SIGNAL and self._stop_is_written()):
             self.supervisor.mark_stopped(self._reported)
             return
-        if number in (TOLD, ORPHANED) or self.system.parent() != self._parent:
+        if number in (STOP_SIGNAL, ORPHANED) or self.system.parent() != self._parent:
             what = f"the process that had started the agent on host {self.host} was killed"
             hint = "by hand, or by the kernel because memory ran out: see dmesg on that host"
             self._gone = {"what": what, "why": "", "hint": hint, "orphaned": True}
@@ -382,7 +386,7 @@ class Agent:
             if not woken and self._watch.lost() and scheduler.suspended(self.system.environ) is False:
                 woken, stopped = now, self.system.is_stopped(launcher["pid"])
                 self.system.signal([launcher["pid"]], signal.SIGCONT)  # nothing to one that was not stopped
-            self._released = self.system.wait(_LISTENING) == TOLD or self._released
+            self._released = self.system.wait(_LISTENING) == STOP_SIGNAL or self._released
 
     def _end_launcher(self, launcher: Record, silence: float, *, stopped: bool) -> None:
         """End it, and write the verdict in its place. silence: seconds. stopped: whether it was when it was woken."""
@@ -391,7 +395,7 @@ class Agent:
         self.system.signal([launcher["pid"]], signal.SIGKILL)
         how = "it was stopped by a signal" if stopped else "it hung, as in a file system that does not answer"
         what = f"the launcher on host {launcher['host']} stood still for {silence:.0f} s, and an agent has ended it"
-        verdict = Verdict(FAILED, what, why=how, hint="its hosts had ended their tasks before")
+        verdict = Verdict(JobState.FAILED, what, why=how, hint="its hosts had ended their tasks before")
         self.system.log(verdict.text())
         with contextlib.suppress(GridtfError):
             if self.attempt.verdict.name in listdir(self.attempt.path):  # that was its last act

@@ -3,6 +3,7 @@ the job's environment, where the scheduler takes none along, and the gridtf pack
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -23,7 +24,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 # A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon. The
 # package itself is taken from where it is installed: its link in the run directory may have been replaced. The folder
 # with the link is for the processes that a task starts.
-_RUN_OURS = """\
+_RUN_MODULE = """\
 import importlib.util, runpy, sys
 home = sys.argv.pop(1)
 sys.path.insert(1, sys.argv.pop(1))
@@ -90,8 +91,8 @@ def task_environment(
     for name in ranks:
         env.pop(name, None)
     if task.rank is not None:
-        beside = sum(other.rank is not None for other in plan.on(task.host))
-        env.update(zip(ranks, map(str, (task.rank, plan.world_size, task.local_rank, beside)), strict=True))
+        peers = sum(other.rank is not None for other in plan.on(task.host))
+        env.update(zip(ranks, map(str, (task.rank, plan.world_size, task.local_rank, peers)), strict=True))
     if any(env.get(name) for name in _PROXIES):
         env["no_grpc_proxy"] = _unproxied(env, rendezvous)
     return env
@@ -99,11 +100,11 @@ def task_environment(
 
 def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:
     """The hosts that gRPC must not reach through a proxy, which it would do even for connections within a host."""
-    theirs = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
-    everybody = [*rendezvous.cluster.values(), *rendezvous.outside.values()]
-    ours = (member.rpartition(":")[0].strip("[]") for members in everybody for member in members)
-    value = ",".join(dict.fromkeys([*filter(None, theirs.split(",")), *ours]))
-    return value if len(value) < LONGEST_VARIABLE // 2 else theirs
+    excluded = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""
+    tasks = itertools.chain(*rendezvous.cluster.values(), *rendezvous.outside.values())
+    hosts = (address.rpartition(":")[0].strip("[]") for address in tasks)
+    value = ",".join(dict.fromkeys([*filter(None, excluded.split(",")), *hosts]))
+    return value if len(value) < LONGEST_VARIABLE // 2 else excluded
 
 
 def runs_gridtf(plan: AttemptPlan, task: PlacedTask) -> bool:
@@ -121,20 +122,20 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
         home: The folder of the gridtf package, for a task that gridtf itself runs.
         package: A folder that holds a link to it and nothing else.
     """
-    ours = [plan.python, "-c", _RUN_OURS, str(home), str(package)]
+    python = [plan.python, "-c", _RUN_MODULE, str(home), str(package)]
     if task.served:
-        return [*ours, "gridtf.training.serve"]
+        return [*python, "gridtf.training.serve"]
     own = plan.spec.task(task.type).command
     if own is None and plan.spec.entry is not None:
-        return [*ours, "gridtf.training.run", plan.spec.entry]
+        return [*python, "gridtf.training.run", plan.spec.entry]
     values = placeholders(plan, task, rendezvous)
     return [fill(word, values) for word in own or plan.spec.command]
 
 
 def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
     """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES."""
-    everybody = {**rendezvous.cluster, **rendezvous.outside}
-    hosts = {f"{name}_hosts": ",".join(everybody.get(name, ())) for name in TASK_TYPES}
+    tasks = {**rendezvous.cluster, **rendezvous.outside}
+    hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in TASK_TYPES}
     ranked = task.rank is not None
     return {
         **hosts,
@@ -154,14 +155,12 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
 
 # --- what goes to the hosts through the run directory
 
-# What every host says for itself: its name, its temporary folder, the queue instance, the GPUs that it grants.
+# What every host sets for itself, whatever the scheduler: its name, its temporary folder, the GPUs that it grants.
 _OF_HOST = re.compile(
-    r"(HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_ARCH|SGE_BINARY_PATH|SGE_JOB_SPOOL_DIR|SGE_STD(IN|OUT|ERR)_PATH|PE_HOSTFILE|"
-    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|SGE_HGR_.*|SGE_GPU)"
+    r"HOSTNAME|TMPDIR|TMP|"
+    r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
 )
-# How qrsh has told its other half what to start: command lines, which may be long.
-_OF_START = re.compile(r"QRSH_")
-# What a host may say, or else the job.
+# What a host may set, or else the job.
 _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 
@@ -175,15 +174,27 @@ def write_environment(attempt: Attempt, nonce: str, environ: Mapping[str, str]) 
     write_text(attempt.environment, text, mode=0o600)
 
 
-def read_environment(attempt: Attempt, nonce: str, environ: MutableMapping[str, str]) -> bool:
-    """Make environ what the launcher of this attempt has left; False while a listing does not show that.
+def read_environment(
+    attempt: Attempt, nonce: str, environ: MutableMapping[str, str], host_variables: re.Pattern[str] | None = None
+) -> bool:
+    """Make environ what the launcher of this attempt has written.
 
-    Raises RunDirError.
+    Args:
+        attempt: The attempt.
+        nonce: That of the attempt.
+        environ: The environment of this process, which is changed.
+        host_variables: The scheduler's own variables that each host keeps; see Scheduler.
+
+    Returns:
+        False while a listing does not show the file.
+
+    Raises:
+        RunDirError: When the file cannot be read.
     """
     record = read_record(attempt.environment, recordtypes.Environment, nonce=nonce, own=True)
     if record is None:
         return False
-    merged = merge_environment(environ, record["environ"])
+    merged = merge_environment(environ, record["environ"], host_variables)
     environ.clear()
     environ.update(merged)
     return True
@@ -205,8 +216,20 @@ def package_folder(attempt: Attempt, host: str) -> Path:
     return folder
 
 
-def merge_environment(own: Mapping[str, str], sent: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the job on this host: what its script had, but for what is this host's own. Pure."""
-    job = {name: text for name, text in sent.items() if not _OF_HOST.fullmatch(name)}
-    first = {name: text for name, text in own.items() if _OF_HOST.fullmatch(name) or name in _OF_HOST_FIRST}
-    return {**{name: text for name, text in own.items() if not _OF_START.match(name)}, **job, **first}
+def merge_environment(
+    own: Mapping[str, str], sent: Mapping[str, str], host_variables: re.Pattern[str] | None = None
+) -> dict[str, str]:
+    """The environment of the job on this host: what its script had, but for what is this host's own. Pure.
+
+    Args:
+        own: What the agent was started with.
+        sent: What the job script had.
+        host_variables: The scheduler's own variables that each host keeps; see Scheduler.
+    """
+
+    def of_host(name: str) -> bool:
+        return bool(_OF_HOST.fullmatch(name) or (host_variables and host_variables.fullmatch(name)))
+
+    job = {name: text for name, text in sent.items() if not of_host(name)}
+    first = {name: text for name, text in own.items() if of_host(name) or name in _OF_HOST_FIRST}
+    return {**own, **job, **first}

@@ -28,14 +28,14 @@ from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, SchedulerError, UsageError
-from gridtf.host import gpus, procfs
+from gridtf.host import procfs
+from gridtf.host.gpus import GpuGrant
 from gridtf.host.processes import die_with_parent, signal_name
-from gridtf.jobspec import layout
+from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import MOST
 from gridtf.run import recordtypes
-from gridtf.run.recordtypes import COMPLETED, FAILED, RUNNING
 from gridtf.run.rundir import (
     JOINED,
     OPENED,
@@ -52,8 +52,9 @@ from gridtf.run.rundir import (
     read_record,
     write_record,
 )
-from gridtf.schedulers.base import Allocation, Host
-from gridtf.schedulers.common import whole
+from gridtf.schedulers.api import MPI_RANKS, Allocation, Host, JobIdentity, RankVariables, Scheduler
+from gridtf.schedulers.batch import whole
+from gridtf.states import TaskState
 from gridtf.text import some
 
 _LEADER = "rank-0"
@@ -81,36 +82,40 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parent = int(argv[1])
     # the "command" is the process that joins; a job needs one
     spec = config.from_arguments([*argv[2:], "--", "gridtf_join"], environ, Path.cwd()).spec
-    member = member_of(environ)
+    scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
+    member = member_of(environ, scheduler)
     tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
+    # how many hosts there are, and how many processes on each, only their starter knows
+    request = scheduler.resolve(replace(spec, nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
-    scheduler = spec.scheduler or schedulers.around_this_process(environ)
-    known = _identity(scheduler, environ)
-    job_id = environ.get("GRIDTF_JOB_ID") or known.get("job_id", member.step)
-    claim = _own_gpus(scheduler, spec, tasks[member.rank], job_id, system)
+    identity = _identity(scheduler, environ)
+    job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
+    grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, 0.8 * spec.start_timeout)
+    seen = grant.environment(environ)
     holder = PortHolder()
-    joining = Joining(run, spec, member, _own_record(member, claim, system.environ, holder), system)
+    joining = Joining(run, spec, request, member, _own_record(member, grant, seen, holder), system)
     if member.rank == 0:
-        plan, shares, meeting = joining.lead(tasks, {"scheduler": scheduler, **known}, job_id)
+        known = {"scheduler": scheduler.name, **(identity.to_record() if identity else {})}
+        plan, shares, meeting = joining.lead(tasks, known, job_id)
         holder.release(joining.own["master_port"])  # programs that are not TensorFlow do not share ports
     else:
         plan, shares, meeting = joining.follow()
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
-    fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, claim.descriptors)
-    env = environment.task_environment(system.environ, plan, task, meeting, shares[task.name])
+    fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, grant.descriptors)
+    env = environment.task_environment(seen, plan, task, meeting, shares[task.name])
     print(exports(environ, env))
     return 0
 
 
-def _identity(scheduler: str, environ: Mapping[str, str]) -> Record:
-    """The job that this start is a part of, as its scheduler knows it; empty where that is not known."""
-    if scheduler == "local":
-        return {}
+def _identity(scheduler: Scheduler, environ: Mapping[str, str]) -> JobIdentity | None:
+    """The job that this start is a part of, as its scheduler knows it; None where that is not known."""
+    if scheduler.name == "local":
+        return None
     try:
-        return schedulers.get(scheduler).identity(environ)
+        return scheduler.identity(environ)
     except SchedulerError:  # one that gridtf cannot talk to: what names the start will do
-        return {}
+        return None
 
 
 def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
@@ -120,10 +125,11 @@ def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _own_gpus(scheduler: str, spec: JobSpec, task: PlacedTask, job_id: str, system: System) -> gpus.Claim:
+def _own_gpus(
+    scheduler: Scheduler, request: Request, task: PlacedTask, job_id: str, system: System, patience: float
+) -> GpuGrant:
     """What this process has of its host's GPUs, alone or together with the others there."""
-    requested = layout.gpus_per_task(spec)  # 0 where the user has requested none
-    count = layout.gpus_of(task.type, spec, requested) if requested or spec.gpus_per_task == 0 else None
+    count = request.role(task.type).gpus
     logged = ""
 
     def wait(why: str, seconds: float) -> None:
@@ -133,10 +139,11 @@ def _own_gpus(scheduler: str, spec: JobSpec, task: PlacedTask, job_id: str, syst
         logged = why
         system.sleep(seconds)
 
-    return schedulers.get(scheduler).grant(system.environ, spec, count, f"{spec.title}, job {job_id}", wait)
+    owner = f"{request.name}, job {job_id}"
+    return scheduler.gpu_grant(system.environ, request, count, owner, wait, patience)
 
 
-def _own_record(member: Member, claim: gpus.Claim, environ: Mapping[str, str], holder: PortHolder) -> Record:
+def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], holder: PortHolder) -> Record:
     host = socket.gethostname()
     record: Record = {
         "host": host,
@@ -145,7 +152,7 @@ def _own_record(member: Member, claim: gpus.Claim, environ: Mapping[str, str], h
         "boot": procfs.boot_id(),
         "pid": os.getpid(),
         "port": holder.reserve(),
-        "granted": claim.gpus,
+        "granted": grant.gpus,
         "step_gpus": int(environ.get("SLURM_GPUS_ON_NODE") or 0),
         "cpus": sorted(os.sched_getaffinity(0)),
     }
@@ -164,14 +171,18 @@ class Joining:
     Args:
         run: The run directory.
         spec: What the user asked for.
+        request: What that comes to.
         member: Which process of the step this is.
         own: What it publishes.
         system: This host.
     """
 
-    def __init__(self, run: RunDir, spec: JobSpec, member: Member, own: Record, system: System) -> None:
+    def __init__(
+        self, run: RunDir, spec: JobSpec, request: Request, member: Member, own: Record, system: System
+    ) -> None:
         self.run = run
         self.spec = spec
+        self.request = request
         self.member = member
         self.own = own
         self.system = system
@@ -223,10 +234,11 @@ class Joining:
             )
         records = [collector.records[rank] for rank in ranks]
         check_addresses(records)
-        shares = split_gpus(tasks, records, self.spec)
+        shares = split_gpus(tasks, records, self.request)
         placed = place_ranks(tasks, records, shares)
         hosts = {task.host: task.host for task in placed}
-        plan = AttemptPlan(attempt, nonce, job_id, scheduler, self.spec, hosts, placed, sys.executable, Path.cwd())
+        python, cwd = sys.executable, Path.cwd()
+        plan = AttemptPlan(attempt, nonce, job_id, scheduler, self.spec, self.request, hosts, placed, python, cwd)
         plan.write()
         make_folder(attempt.run.output)
         meeting = rendezvous.merge_ranks(placed, records)
@@ -291,16 +303,6 @@ class Joining:
 
 # --- who is which task, and what of its host each one gets (pure)
 
-_RESTARTS = "SLURM_RESTART_COUNT"  # not set in a job that was never requeued
-# How starters of processes say rank and size, and what names the start; the innermost starter comes first. A batch
-# script has SLURM_PROCID too, but only a step has SLURM_STEP_NUM_TASKS.
-_STARTERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
-    ("PMI_RANK", "PMI_SIZE", ("PMI_JOBID", _RESTARTS)),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID", _RESTARTS)),
-    ("RANK", "WORLD_SIZE", ()),
-)
-
 
 @dataclass(frozen=True)
 class Member:
@@ -317,23 +319,22 @@ class Member:
     step: str
 
 
-def member_of(environ: Mapping[str, str]) -> Member:
-    """Rank, size and step of this process. Raises UsageError when nobody says them."""
-    for rank, size, step in _STARTERS:
-        if rank in environ and size in environ:
-            return Member(*_numbers(rank, size, environ), _step(step, environ))
+def member_of(environ: Mapping[str, str], scheduler: Scheduler) -> Member:
+    """Rank, size and step of this process, as the innermost of the programs that started it says.
+
+    Raises:
+        UsageError: When no variable tells them.
+    """
+    starters = (*MPI_RANKS, *filter(None, [scheduler.rank_variables]), RankVariables("RANK", "WORLD_SIZE"))
+    for starter in starters:
+        if starter.rank in environ and starter.size in environ:
+            return Member(*_numbers(starter.rank, starter.size, environ), _step(starter, environ, scheduler))
     raise UsageError(
         "gridtf_join does not know this process's rank",
-        why="none of " + ", ".join(rank for rank, _, _ in _STARTERS) + " is set",
+        why=f"none of {', '.join(starter.rank for starter in starters)} is set",
         hint="start it with srun or mpirun, or set RANK and WORLD_SIZE (qrsh -inherit -v RANK=0,WORLD_SIZE=8 …); "
         "to start the tasks too, call gridtf_run",
     )
-
-
-def started_with(environ: Mapping[str, str]) -> int:
-    """How many processes srun or mpirun has started together with this one, itself included."""
-    sizes = (environ.get(size, "") for rank, size, step in _STARTERS if step and rank in environ)
-    return max((number for size in sizes if (number := whole(size)) is not None), default=1)
 
 
 def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int]:
@@ -346,13 +347,16 @@ def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int
     return number, count
 
 
-def _step(names: Sequence[str], environ: Mapping[str, str]) -> str:
-    parts = [environ.get(name, "0" if name == _RESTARTS else "") for name in names]
+def _step(starter: RankVariables, environ: Mapping[str, str], scheduler: Scheduler) -> str:
+    """What names this start of the processes: their starter's variables, else GRIDTF_JOB_ID, else the scheduler's."""
+    parts = [environ.get(name, "") for name in starter.step]
+    if starter.reused and scheduler.restart_variable:
+        parts.append(environ.get(scheduler.restart_variable, "0"))
     if not parts or not all(parts):
         parts = [environ.get("GRIDTF_JOB_ID", "")]
-    if not all(parts) and "SGE_TASK_ID" in environ:  # qrsh -inherit tells the job, but neither rank nor size
-        told = (environ.get(name, "0") for name in ("JOB_ID", "SGE_TASK_ID", "RESTARTED"))
-        parts = [text for text in told if text != "undefined"]  # no element of an array
+    if not all(parts) and scheduler.start_variables and scheduler.is_current(environ):
+        start = (environ.get(name, "0") for name in scheduler.start_variables)
+        parts = [text for text in start if text != "undefined"]  # Grid Engine's word for no element of an array
     if not all(parts):
         raise UsageError(
             "gridtf_join does not know which processes belong together",
@@ -383,14 +387,14 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
         counts["worker"] = max(size - others, 0 if counts["chief"] or counts["master"] else 1)
     total = sum(count or 0 for count in counts.values())
     if total != size:
-        asked = " + ".join(f"{count} {name}" for name, count in counts.items() if count)
+        requested = " + ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise PlacementError(
-            f"the number of tasks asked for is {total} ({asked}), the number of processes that join is {size}",
+            f"the number of tasks asked for is {total} ({requested}), the number of processes that join is {size}",
             hint="start as many processes as there are tasks, or change the counts",
         )
     tables = {name: replace(spec.task(name), count=count, gpus=None) for name, count in counts.items() if count}
-    plain = replace(spec, tasks=tables, gpus_per_task=0, gpus_per_node=0)
-    return place(Allocation((Host("", size),)), plain)
+    plain = replace(spec, tasks=tables, gpus_per_task=0, gpus_per_node=0, nodes=None, tasks_per_node=None)
+    return place(Allocation((Host("", size),)), resolve(plain, "", memory=False))
 
 
 def check_addresses(records: Sequence[Record]) -> None:
@@ -413,21 +417,29 @@ def check_addresses(records: Sequence[Record]) -> None:
             )
 
 
-def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], spec: JobSpec) -> dict[str, tuple[str, ...]]:
-    """Each task's GPUs, from what each process sees. records: as published, in the order of the tasks.
+def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], request: Request) -> dict[str, tuple[str, ...]]:
+    """Each task's GPUs, from what each process sees.
 
-    Processes of one host that see the same several GPUs share them out; one that sees just its own keeps it.
-    Raises PlacementError when there are too few.
+    Processes of one host that see the same several GPUs share them out; one that sees only its own keeps them.
+
+    Args:
+        tasks: In rank order.
+        records: As published, in rank order.
+        request: What the job requests.
+
+    Returns:
+        Task name -> GPU ids.
+
+    Raises:
+        PlacementError: There are too few.
     """
-    told = layout.gpus_per_task(spec)  # 0 where the user has said nothing: then what is there is used
-    usual = layout.gpus_per_task(spec, default=1)
     shares: dict[str, tuple[str, ...]] = {}
     taken: dict[tuple[str, tuple[str, ...]], int] = {}
     crowds = Counter((record["hostname"], tuple(record["granted"])) for record in records)
     for task, record in zip(tasks, records, strict=True):
         seen, host = tuple(record["granted"]), record["hostname"]
-        needs = layout.gpus_of(task.type, spec, usual)
-        if len(seen) < layout.gpus_of(task.type, spec, told):
+        needs = request.gpus_of(task.type, 1)
+        if len(seen) < request.gpus_of(task.type, 0):  # 0 where the user has requested none: any number will do
             raise PlacementError(
                 f"{task.name} on {host} needs {needs} GPU{'' if needs == 1 else 's'}, but sees {len(seen)}",
                 why=f"CUDA_VISIBLE_DEVICES={','.join(seen)}",
@@ -580,7 +592,7 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
         system: This host.
     """
     state = dict.fromkeys(("ended", "exit", "signal"))
-    state = {"state": RUNNING, "pid": process.pid, "started": system.time(), **state}
+    state = {"state": TaskState.RUNNING, "pid": process.pid, "started": system.time(), **state}
 
     def record() -> Record:
         return {"nonce": plan.nonce, "host": task.host, "pid": system.pid, "tasks": {task.name: state}}
@@ -603,6 +615,6 @@ def _end(process: JoinedTask, system: System) -> Record:
         code = process.end()
         if code is not None:
             how = {"exit": code} if code >= 0 else {"signal": signal_name(-code)}
-            return {"state": COMPLETED if code == 0 else FAILED, **how}
+            return {"state": TaskState.COMPLETED if code == 0 else TaskState.FAILED, **how}
         system.sleep(0.02)
     return {"state": "ENDED"}

@@ -22,40 +22,47 @@ from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, read_record, write_record
 from gridtf.run.tail import last_lines
-from gridtf.schedulers import shared
-from gridtf.schedulers.base import (
-    CANCELLED,
-    ENDED,
-    FAILED,
+from gridtf.schedulers.api import (
     LOOPBACK,
-    NODE_FAIL,
-    TIMEOUT,
     AgentCall,
     AgentEnd,
     AgentHandle,
     Allocation,
+    JobIdentity,
+    Parent,
     Scheduler,
 )
+from gridtf.states import ENDED, JobState
 from gridtf.text import counted, some, were
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.rendezvous import AttemptPlan
+    from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds after which most hosts have come, and those that have not may have a reason
 _AGENT_MARGIN = 12.0  # seconds beside kill_grace for agents that tear their tasks down
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 
 
-def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, environ: MutableMapping[str, str]) -> int:
+def launch(
+    run: RunDir,
+    spec: JobSpec,
+    request: Request,
+    scheduler: Scheduler,
+    job_id: str,
+    environ: MutableMapping[str, str],
+) -> int:
     """Run one attempt of a job in this process.
 
     Args:
         run: The run directory.
         spec: What the user asked for.
+        request: What that comes to.
         scheduler: The scheduler whose job this process is part of.
         job_id: The job's id there.
         environ: The environment of this process, which the agents inherit.
@@ -65,7 +72,7 @@ def launch(run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, enviro
     """
     processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup, or in the background, means it
     processes.become_subreaper()
-    return Launcher(run, spec, scheduler, job_id, System(environ)).launch()
+    return Launcher(run, spec, request, scheduler, job_id, System(environ)).launch()
 
 
 class _Terminated(Exception):
@@ -81,14 +88,24 @@ class Launcher:
     Args:
         run: The run directory.
         spec: What the user asked for.
+        request: What that comes to.
         scheduler: The scheduler whose job this is.
         job_id: The job's id there.
         system: This host; the agents inherit its environ.
     """
 
-    def __init__(self, run: RunDir, spec: JobSpec, scheduler: Scheduler, job_id: str, system: System) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        spec: JobSpec,
+        request: Request,
+        scheduler: Scheduler,
+        job_id: str,
+        system: System,
+    ) -> None:
         self.run = run
         self.spec = spec
+        self.request = request
         self.job_id = job_id
         self.scheduler = scheduler
         self.system = system
@@ -100,6 +117,7 @@ class Launcher:
         self._gathered = False  # every host has come
         self._phase, self._detail = "allocating", "learning the allocation"
         self._identity = system.identity()
+        self._parent = Parent(system.parent(), system.name(system.parent()))
         self._last_pause = system.monotonic()
         self._longest_stall = 0.0  # seconds that this process has not run for
         self._heartbeat = Heartbeat(self.attempt.launcher, self._record, 1, spec.heartbeat_timeout, system)
@@ -121,10 +139,10 @@ class Launcher:
             import traceback
 
             self.system.log(traceback.format_exc())
-            end = Verdict(FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
+            end = Verdict(JobState.FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
         end = self._tear_down(end)
-        if deserted := self.scheduler.deserted():
-            freed = f"{deserted}, so gridtf cancels the job, which would hold its hosts"
+        if lost := self._parent_lost():
+            freed = f"{lost}, so gridtf cancels the job, which would hold its hosts"
             end = replace(end, why="; ".join(filter(None, (end.why, freed))))
         self.system.log(end.text())
         try:
@@ -134,19 +152,25 @@ class Launcher:
             return end.exit_code or 1
         with contextlib.suppress(GridtfError):
             self._report("ended", end.reason)
-        if deserted:
+        if lost:
             self._cancel()
         return end.exit_code
 
     # --- the way to the end
 
+    def _parent_lost(self) -> str:
+        """In words, when the process that would tell the scheduler of the end of this job is gone."""
+        return "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
+
     def _run(self) -> Verdict:
+        from gridtf.schedulers.batch import SHARED_HINT, not_shared
+
         processes.need_open_files(0)
         self._heartbeat.beat(now=True)
-        allocation = self.scheduler.allocation(self.system.environ, self.spec, self._wait_for_allocation)
+        allocation = self.scheduler.allocation(self.system.environ, self.request, self._wait_for_allocation)
         others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
-        if others and (why := shared.unseen(self.run.path)):
-            raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=shared.HINT)
+        if others and (why := not_shared(self.run.path)):
+            raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
         processes.need_open_files(2 * len(allocation.hosts))  # a process and a pipe, or srun's connection, each
         call = agent_call(self.attempt, self.nonce, self.spec.start_timeout)
         agents = self.scheduler.start_agents(allocation, call, self.system.environ)
@@ -176,8 +200,9 @@ class Launcher:
             job_id=self.job_id,
             scheduler=self.scheduler.name,
             spec=spec,
+            request=self.request,
             hosts={host.name: host.address or host.name for host in allocation.hosts},
-            tasks=place(allocation, spec),
+            tasks=place(allocation, self.request),
             python=spec.python or ("python" if spec.setup else sys.executable),
             cwd=Path.cwd(),
         )
@@ -232,7 +257,7 @@ class Launcher:
             hosts.read()
             now = verdict.decide(plan.tasks, hosts.tasks, policy)
             if now.cause is not None:
-                return Verdict(FAILED, "")  # which task and why is decided once all states are final
+                return Verdict(JobState.FAILED, "")  # which task and why is decided once all states are final
             if now.leader and leaders.over():
                 policy = "chief"  # from now on its success is the job's
                 continue
@@ -289,7 +314,7 @@ class Launcher:
         left = Supervisor([], self.system).tear_down(grace, self._beat_if_possible)
         if left:
             self.system.log(f"processes that KILL did not end: {left}")
-        if self.plan is None or self.hosts is None or end.state != FAILED:
+        if self.plan is None or self.hosts is None or end.state != JobState.FAILED:
             return end
         with contextlib.suppress(GridtfError):  # what was read before has to do
             self.hosts.read()
@@ -302,7 +327,7 @@ class Launcher:
     def _cancel(self) -> None:
         """Cancel this very job at its scheduler."""
         try:
-            self.scheduler.cancel({"job_id": self.job_id})
+            self.scheduler.cancel(JobIdentity(self.job_id))
         except GridtfError as error:
             self.system.log(str(error))
 
@@ -330,40 +355,40 @@ class Launcher:
             return self._of_signal(terminated.number)
         except GridtfError as error:
             return self._of_error(error)
-        return Verdict(FAILED, "tasks were told to end, and no agent has reported why")
+        return Verdict(JobState.FAILED, "tasks were told to end, and no agent has reported why")
 
     def _of_signal(self, number: int) -> Verdict:
         cancelled = None
         with contextlib.suppress(GridtfError):
             cancelled = read_record(self.run.cancelled, recordtypes.Cancelled, own=True)
         if cancelled:
-            return Verdict(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+            return Verdict(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:
             return self._of_timeout("the walltime is over")
         received = f"the launcher received {signal_name(number)}"
-        return self._of_scheduler() or Verdict(CANCELLED, received)
+        return self._of_scheduler() or Verdict(JobState.CANCELLED, received)
 
     def _of_scheduler(self) -> Verdict | None:
         """How the scheduler says that this job ends; None where it says nothing, or does not answer."""
-        status = self.scheduler.ending(self.system.environ)
+        status = self.scheduler.termination_reason(self.system.environ, self._parent)
         if status is None or status.state not in ENDED:
             return None
         reason = status.reason or f"the scheduler says {status.state}"
-        end = self._of_timeout(reason) if status.state == TIMEOUT else Verdict(status.state, reason)
-        return replace(end, again=status.again)
+        end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Verdict(status.state, reason)
+        return replace(end, again=status.requeued)
 
     def _of_error(self, error: GridtfError) -> Verdict:
         if isinstance(error, ToldToEndError):
             # the scheduler has decided something that only it knows, such as to start the job once more
             why = error.why or "the scheduler does not say why"
-            return self._of_scheduler() or Verdict(FAILED, error.what, why=why, hint=error.hint, again=None)
+            return self._of_scheduler() or Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
         if isinstance(error, LauncherSilentError) and self._longest_stall > self.spec.heartbeat_timeout / 2:
             what = f"the launcher on host {self.system.host} stood still for {self._longest_stall:.0f} s"
             hint = "was it stopped by a signal, or did a file system hang? its hosts ended their tasks meanwhile"
-            return Verdict(FAILED, what, why=error.what, hint=hint)
+            return Verdict(JobState.FAILED, what, why=error.what, hint=hint)
         if isinstance(error, LauncherSilentError | HostLostError) and self._heartbeat.trouble is not None:
             error = self._heartbeat.trouble  # a launcher that cannot write is silent; nor may the hosts be able to
-        state = NODE_FAIL if isinstance(error, HostLostError) else FAILED
+        state = JobState.NODE_FAIL if isinstance(error, HostLostError) else JobState.FAILED
         cause = error.cause if isinstance(error, AgentEndedError) else None
         return Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
 
@@ -612,7 +637,7 @@ class HostMonitor:
         attempt = self._attempt
         log = attempt.agents_log if attempt.agents_log.name in listdir(attempt.path) else attempt.run.log
         lines = [] if killed else verdict.relevant(last_lines(log), end.host)
-        why = "; ".join(end.words) or verdict.agent_cause(lines)
+        why = "; ".join(end.messages) or verdict.agent_cause(lines)
         hint = verdict.agent_hint(why) or f"see {log}"
         if end.code == NO_LAUNCHER:
             return LauncherSilentError(f"{who} {how}", why=why, hint=hint)
@@ -654,21 +679,21 @@ def agent_call(attempt: Attempt, nonce: str, start_timeout: float) -> AgentCall:
         start_timeout: Seconds that agents may wait for the plan.
     """
 
-    def leave(environ: Mapping[str, str]) -> None:
-        from gridtf.bootstrap.environment import write_environment
+    def write_environment(environ: Mapping[str, str]) -> None:
+        from gridtf.bootstrap import environment
 
-        write_environment(attempt, nonce, environ)
+        environment.write_environment(attempt, nonce, environ)
 
     return AgentCall(
         arguments=(str(attempt.run.path), str(attempt.number), nonce, str(start_timeout)),
         main=_agent,
         command=(sys.executable, "-S", "-c", _AGENT_SUPERVISOR.format(path=sys.path)),
         log=attempt.agents_log,
-        leave=leave,
+        write_environment=write_environment,
     )
 
 
-def _agent(arguments: Sequence[str]) -> int:
+def _agent(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
     from gridtf.bootstrap import agent
 
-    return agent.main(arguments)
+    return agent.main(arguments, gpus)

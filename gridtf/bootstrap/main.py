@@ -10,17 +10,17 @@ import re
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gridtf import contract, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec, need_program
 from gridtf.run import recordtypes
 from gridtf.run.rundir import (
     BY_HAND,
     RUN_ROOT,
-    Record,
     RunDir,
     make_folder,
     need_ours,
@@ -28,11 +28,13 @@ from gridtf.run.rundir import (
     read_record,
     write_record,
 )
+from gridtf.schedulers.api import MPI_RANKS, JobIdentity, Scheduler
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
 
 SPEC = "GRIDTF_SPEC"
+REQUEST = "GRIDTF_REQUEST"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -51,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
 
             return join.main(rest, os.environ)
         if verb == "exec":
-            return launch(*_rendered(os.environ), os.environ)
+            spec, sources, run_dir, request = _rendered(os.environ)
+            return launch(spec, sources, run_dir, os.environ, request)
         if verb == "run":
             from gridtf.jobspec import config
 
@@ -67,18 +70,29 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, str], Path | None]:
-    """Spec, sources and run directory of a rendered script. Taken out of the environment: tasks have no use for it."""
-    text = environ.pop(SPEC, None)
+def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, str], Path | None, Request | None]:
+    """Specification, sources, run directory and request of a rendered script, taken out of the environment: tasks have
+    no use for it. A template of the user's own may leave the request out."""
+    text, resolved = environ.pop(SPEC, None), environ.pop(REQUEST, None)
     if text is None:
         raise UsageError(f"{SPEC} is not set", hint="gridtf_exec is for rendered scripts; call gridtf_run instead")
     run_dir = environ.get(contract.RUN_DIR)
     try:
         spec = JobSpec.from_dict(json.loads(text))
         need_program(spec)
-        return spec, {}, Path(run_dir) if run_dir else None
     except (ValueError, TypeError, AttributeError, UsageError) as error:
         raise UsageError(f"{SPEC} cannot be read: {error}", hint="render the script again") from None
+    try:
+        request = Request.from_dict(_need_request(json.loads(resolved))) if resolved else None
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        raise UsageError(f"{REQUEST} cannot be read: {error}", hint="render the script again") from None
+    return spec, {}, Path(run_dir) if run_dir else None, request
+
+
+def _need_request(value: Any) -> dict[str, Any]:
+    if wrong := recordtypes.check(recordtypes.Request)(value):
+        raise ValueError(wrong)
+    return dict(value)
 
 
 def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
@@ -103,7 +117,7 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
         need_program(spec)
         precheck.check(spec)
         if spec.setup:
-            hint = "run them before, in the shell or the script"
+            hint = "run them first, in the shell or the script"
             raise SpecError("setup", "set-up lines are for jobs that gridtf submits", hint=hint)
     except SpecError as error:
         raise config.located(error, configured.sources) from None
@@ -112,27 +126,55 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
     return launch(spec, configured.sources, run_dir, environ)
 
 
-def launch(spec: JobSpec, sources: Mapping[str, str], run_dir: Path | None, environ: MutableMapping[str, str]) -> int:
-    """Make sure of the run directory, then run one attempt; gives the exit code of the job script."""
-    _refuse_copies(environ)
+def launch(
+    spec: JobSpec,
+    sources: Mapping[str, str],
+    run_dir: Path | None,
+    environ: MutableMapping[str, str],
+    request: Request | None = None,
+) -> int:
+    """Prepare the run directory, then run one attempt.
+
+    Args:
+        spec: What the user asked for.
+        sources: Where its values came from, for messages.
+        run_dir: The run directory; None: a new one below run_root.
+        environ: The environment of this process.
+        request: What the submission has made of the specification; None: in a script written by hand, it is made here.
+
+    Returns:
+        The exit code of the job script.
+    """
     name = spec.scheduler or schedulers.around_this_process(environ)
-    if not spec.scheduler and (note := schedulers.untold(environ)):
+    if not spec.scheduler and (note := schedulers.unannounced(environ)):
         tell(note)
     scheduler = schedulers.get(name)
+    _refuse_copies(environ, scheduler)
+    if request is None or request.scheduler != name:
+        request = _resolve(scheduler, spec, sources)
     identity = scheduler.identity(environ)
     run = _run_of(identity, spec, run_dir)
     need_ours(run.path)
-    if goes_with_the_job(run.path, identity["job_id"], environ):
+    if goes_with_the_job(run.path, identity.job_id, environ):
         tell(
             f"the run directory {run.path} lies in TMPDIR, which is removed when the job ends, together with logs, "
             "verdict and output: choose another folder with --run-root, which all hosts must see"
         )
-    _describe(run, spec, sources, {"scheduler": name, **identity}, environ)
-    if run_dir is None or sys.stderr.isatty():  # else it stands in the script
-        tell(f"job {identity['job_id']}; to see what its tasks print: gridtf logs -f {run.path}")
+    _describe(run, spec, sources, name, identity, environ)
+    if run_dir is None or sys.stderr.isatty():  # otherwise the script names it
+        tell(f"job {identity.job_id}; to see what its tasks print: gridtf logs -f {run.path}")
     from gridtf.bootstrap import launcher
 
-    return launcher.launch(run, spec, scheduler, identity["job_id"], environ)
+    return launcher.launch(run, spec, request, scheduler, identity.job_id, environ)
+
+
+def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str]) -> Request:
+    try:
+        return scheduler.resolve(spec, in_job=True)
+    except SpecError as error:
+        from gridtf.jobspec import config
+
+        raise config.located(error, sources) from None
 
 
 def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> bool:
@@ -141,13 +183,11 @@ def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> 
     return job_id.partition(".")[0] in re.split(r"[^0-9]+", temporary) and folder.is_relative_to(temporary)
 
 
-def _refuse_copies(environ: Mapping[str, str]) -> None:
-    """A launcher is one process, not one a task of srun's or mpirun's."""
-    if "SLURM_STEP_NUM_TASKS" not in environ and "PMI_SIZE" not in environ and "OMPI_COMM_WORLD_SIZE" not in environ:
-        return
-    from gridtf.bootstrap.join import started_with
-
-    copies = started_with(environ)
+def _refuse_copies(environ: Mapping[str, str], scheduler: Scheduler) -> None:
+    """A job has one launcher, not one in each task of srun or mpirun."""
+    starters = (*MPI_RANKS, *filter(None, [scheduler.rank_variables]))
+    sizes = (environ.get(names.size, "") for names in starters if names.rank in environ)
+    copies = max((int(size) for size in sizes if re.fullmatch("[0-9]{1,18}", size)), default=1)
     if copies > 1:
         raise UsageError(
             f"a job's launcher was started {copies} times, by srun or mpirun",
@@ -155,30 +195,30 @@ def _refuse_copies(environ: Mapping[str, str]) -> None:
         )
 
 
-def _run_of(identity: Record, spec: JobSpec, run_dir: Path | None) -> RunDir:
+def _run_of(identity: JobIdentity, spec: JobSpec, run_dir: Path | None) -> RunDir:
     """The run directory of this start; a requeued job goes on in the one it had."""
-    job_id = identity["job_id"]
+    job_id = identity.job_id
     if run_dir is None:
         return _next_run(Path(spec.run_root or RUN_ROOT).absolute() / f"{spec.title}-{job_id}", identity)
-    run, element = RunDir(run_dir), identity.get("element")
+    run, element = RunDir(run_dir), identity.element
     if element and run.elements.is_dir():
         return RunDir(run.elements / element)
     _make(run)
     if run.claim(job_id):
         return run
     # another job's: a rendered script can be submitted twice
-    beside = RunDir(run.path.with_name(f"{run.path.name}.{job_id}"))
-    make_folder(beside.path)
-    beside.claim(job_id)
-    return beside
+    other = RunDir(run.path.with_name(f"{run.path.name}.{job_id}"))
+    make_folder(other.path)
+    other.claim(job_id)
+    return other
 
 
-def _next_run(path: Path, identity: Record) -> RunDir:
+def _next_run(path: Path, identity: JobIdentity) -> RunDir:
     """The next run directory of a script that may call gridtf_run several times, and each once more when requeued."""
     for number in itertools.count(1):
         run = RunDir(path if number == 1 else path.with_name(f"{path.name}-{number}"))
         _make(run)
-        if run.claim(identity["job_id"]) and run.mark_started(str(identity.get("restarts", 0))):
+        if run.claim(identity.job_id) and run.mark_started(identity.restarts):
             return run
     raise AssertionError("numbers do not end")
 
@@ -196,17 +236,22 @@ def _make(run: RunDir) -> None:
 
 
 def _describe(
-    run: RunDir, spec: JobSpec, sources: Mapping[str, str], identity: Record, environ: Mapping[str, str]
+    run: RunDir,
+    spec: JobSpec,
+    sources: Mapping[str, str],
+    scheduler: str,
+    identity: JobIdentity,
+    environ: Mapping[str, str],
 ) -> None:
     """For a job that `gridtf submit` did not submit: write what it would have written."""
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
     from gridtf.run import registry
 
-    # not its words, which job.json has as well: others may read this, and people give passwords with --env
-    record = registry.submitted(spec, identity["scheduler"], [BY_HAND], identity)
-    if identity.get("element"):  # the array as a whole has the name
-        record["name"] += f"_{identity['element']}"
+    # not the command line, which job.json has as well: others may read this, and people pass passwords with --env
+    record = registry.submitted(spec, scheduler, [BY_HAND], identity.to_record())
+    if identity.element:  # the array as a whole has the name
+        record["name"] += f"_{identity.element}"
     registry.write_job(run, spec, sources)
     write_record(run.submitted, record)
     try:

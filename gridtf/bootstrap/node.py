@@ -18,7 +18,7 @@ from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
-from gridtf.schedulers.agents import MINDER, ForkedAgent, fork_agent
+from gridtf.schedulers.agents import RUNNER_PID, ForkedAgent, fork_agent
 
 _LOOK = 5.0  # seconds between two looks at a child whose end no signal has told
 
@@ -67,7 +67,7 @@ class JobRunner:
             walltime: Seconds after which it is to end; 0: never.
         """
         end: Record = {"exit": None, "signal": None, "told": None, "error": None}
-        env = {**self.system.environ, MINDER: str(self.system.pid)}
+        env = {**self.system.environ, RUNNER_PID: str(self.system.pid)}
         try:
             # The alarm outlives exec: it ends set-up lines that hang, and reaches the launcher after them.
             script = self.system.start(command, env, death=signal.SIGTERM, alarm=walltime)

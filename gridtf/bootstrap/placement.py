@@ -8,11 +8,10 @@ from itertools import cycle
 from typing import Any
 
 from gridtf.errors import PlacementError
-from gridtf.jobspec import layout
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST
-from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.api import Allocation, Host
 from gridtf.text import counted
 
 
@@ -59,26 +58,32 @@ class PlacedTask:
         return cls(**data)
 
 
-def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
-    """All tasks of the job, in rank order. Raises PlacementError, with the numbers, when they do not fit.
+def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
+    """Place all tasks of the job.
 
     Training tasks are spread as evenly as the hosts' room allows and numbered host by host. A ps or an evaluator takes
-    no GPU: these are dealt out in turn, beginning with the hosts that have the fewest tasks; those with a partition of
-    their own on its hosts, others on those of the training tasks.
+    no GPU: these are dealt out in turn, beginning with the hosts that have the fewest tasks. Those with a partition of
+    their own go to its hosts, others to those of the training tasks.
+
+    Returns:
+        The tasks, in rank order.
+
+    Raises:
+        PlacementError: They do not fit; the message has the numbers.
     """
     everywhere = sorted(allocation.hosts, key=lambda host: host.component)
     hosts = [host for host in everywhere if not host.component]
-    gpus = layout.gpus_per_task(spec, default=1 if any(host.gpus for host in hosts) else 0)
-    leader = next((name for name in LEADERS if spec.count(name)), None)
-    start, room = _seats(hosts, leader, gpus, spec)
-    workers = spec.count("worker")
+    gpus = int(any(host.gpus for host in hosts))  # of a task, where the user does not choose
+    leader = next((name for name in LEADERS if request.role(name).count), None)
+    start, room = _seats(hosts, leader, gpus, request)
+    workers = request.role("worker").count
     if workers is None:
         workers = sum(room) or (0 if leader else 1)  # no room at all: the error that follows names what is wanted
     if leader is not None and start is None:
-        raise _too_few(hosts, leader, workers, 0, gpus, spec)
+        raise _too_few(hosts, leader, workers, 0, gpus, request)
     if workers > sum(room):
-        raise _too_few(hosts, leader, workers, sum(room) + (leader is not None), gpus, spec)
-    _refuse_many(workers, spec)
+        raise _too_few(hosts, leader, workers, sum(room) + (leader is not None), gpus, request)
+    _refuse_many(workers, request)
     load = [int(number == start) for number in range(len(everywhere))]
     members = [] if leader is None else [(leader, 0)]
     homes = [] if start is None else [start]
@@ -86,27 +91,27 @@ def place(allocation: Allocation, spec: JobSpec) -> tuple[PlacedTask, ...]:
         load[number] += share
         homes += [number] * share
     members += [("worker", index) for index in range(workers)]
-    riders = [
+    others = [
         (row.name, index)
         for row in TASK_TYPES.values()
         if not row.takes_gpu
-        for index in range(spec.count(row.name) or 0)
+        for index in range(request.role(row.name).count or 0)
     ]
     turn = sorted(range(len(hosts)), key=lambda number: load[number])
-    places: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in riders), cycle(turn))
+    places: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in others), cycle(turn))
     # this machine, or an allocation made by hand, has no partitions to choose from
     if len(hosts) < len(everywhere):
-        places.update(_own_places(everywhere, spec))
-    for name, _ in riders:
+        places.update(_own_places(everywhere, request))
+    for name, _ in others:
         home = next(places[name])
         load[home] += 1
         homes.append(home)
-    return tuple(_placed([*members, *riders], homes, everywhere, gpus, spec))
+    return tuple(_placed([*members, *others], homes, everywhere, gpus, request))
 
 
-def _refuse_many(workers: int, spec: JobSpec) -> None:
-    """A slip, or an environment that says what cannot be, such as 10^8 tasks a host, must not take hours."""
-    total = workers + sum(spec.count(name) or 0 for name in TASK_TYPES if name != "worker")
+def _refuse_many(workers: int, request: Request) -> None:
+    """A typing error, or an absurd variable such as 10^8 tasks a host, must not take hours."""
+    total = workers + sum(request.role(name).count or 0 for name in TASK_TYPES if name != "worker")
     if total > MOST:
         raise PlacementError(
             f"{counted(total, 'task')} are more than {MOST}, the most that there can be",
@@ -114,13 +119,13 @@ def _refuse_many(workers: int, spec: JobSpec) -> None:
         )
 
 
-def _own_places(hosts: Sequence[Host], spec: JobSpec) -> dict[str, Iterator[int]]:
-    """Task type -> the places, as numbers of hosts, for the types that have a partition of their own; types with the
-    same one share them. Raises PlacementError, with the numbers, when there are too few."""
+def _own_places(hosts: Sequence[Host], request: Request) -> dict[str, Iterator[int]]:
+    """Task type -> its places, as indices of hosts, for the types that have a partition of their own; types with the
+    same partition share them. Raises PlacementError, with the numbers, when there are too few."""
     found: dict[str, Iterator[int]] = {}
-    for component, part in enumerate(layout.components(spec)[1:], 1):
+    for component, part in enumerate(request.components[1:], 1):
         slots = {number: host.slots for number, host in enumerate(hosts) if host.component == component}
-        wanted = {name: spec.count(name) or 0 for name in part.types}
+        wanted = {name: request.role(name).count or 0 for name in part.types}
         total, room = sum(wanted.values()), sum(slots.values())
         if total > room:
             there = sorted(set(slots.values()) or {0})
@@ -147,19 +152,19 @@ def _placed(
     homes: Sequence[int],
     hosts: Sequence[Host],
     gpus: int,
-    spec: JobSpec,
+    request: Request,
 ) -> list[PlacedTask]:
-    # A host's CPUs: some tasks are given so many, the others share what is left.
-    told = [spec.task(task_type).cpus or spec.cpus_per_task for task_type, _ in members]
+    # Some tasks have a fixed number of CPUs, the others share what is left of their host's.
+    fixed = [request.role(task_type).cpus for task_type, _ in members]
     given, sharers = [0] * len(hosts), [0] * len(hosts)
-    for asked, home in zip(told, homes, strict=True):
-        given[home] += asked or 0
-        sharers[home] += asked is None
+    for count, home in zip(fixed, homes, strict=True):
+        given[home] += count or 0
+        sharers[home] += count is None
     placed = []
     rank = 0
     local = [0] * len(hosts)
-    for (task_type, index), home, cpus in zip(members, homes, told, strict=True):
-        served = spec.serves(task_type)
+    for (task_type, index), home, cpus in zip(members, homes, fixed, strict=True):
+        served = request.role(task_type).served
         ranked = TASK_TYPES[task_type].trains and not served
         present = hosts[home].cpus
         if cpus is None and present is not None:
@@ -169,12 +174,12 @@ def _placed(
                 type=task_type,
                 index=index,
                 host=hosts[home].name,
-                gpus=layout.gpus_of(task_type, spec, gpus),
+                gpus=request.gpus_of(task_type, gpus),
                 cpus=cpus,
                 local_rank=local[home] if ranked else None,
                 rank=rank if ranked else None,
                 served=served,
-                in_cluster=spec.in_cluster(task_type),
+                in_cluster=request.role(task_type).in_cluster,
             )
         )
         if ranked:
@@ -183,29 +188,29 @@ def _placed(
     return placed
 
 
-def _seats(hosts: Sequence[Host], leader: str | None, gpus: int, spec: JobSpec) -> tuple[int | None, list[int]]:
+def _seats(hosts: Sequence[Host], leader: str | None, gpus: int, request: Request) -> tuple[int | None, list[int]]:
     """The leader's host, None where it fits on none; and how many workers fit on each host beside it."""
-    room = [_room(host, 0, 0, gpus, spec) for host in hosts]
+    room = [_room(host, 0, 0, gpus, request) for host in hosts]
     if leader is None:
         return None, room
-    needs = layout.gpus_of(leader, spec, gpus)
-    # without a GPU of its own, beside workers that take GPUs, it takes nobody's place
-    place = int(bool(needs) or not layout.gpus_of("worker", spec, gpus))
+    needs = request.gpus_of(leader, gpus)
+    # without a GPU of its own, beside workers that take GPUs, it takes no worker's place
+    place = int(bool(needs) or not request.gpus_of("worker", gpus))
     fits = [number for number, host in enumerate(hosts) if needs <= (host.gpus or 0) and (needs or host.slots >= place)]
     if not fits:
         return None, room
-    beside = {number: _room(hosts[number], needs, place, gpus, spec) for number in fits}
+    beside = {number: _room(hosts[number], needs, place, gpus, request) for number in fits}
     home = min(fits, key=lambda number: room[number] - beside[number])
     return home, [beside[home] if number == home else free for number, free in enumerate(room)]
 
 
-def _room(host: Host, taken: int, places: int, gpus: int, spec: JobSpec) -> int:
-    """How many workers fit on this host when so many of its GPUs and places are taken."""
-    needs = layout.gpus_of("worker", spec, gpus)
+def _room(host: Host, taken: int, places: int, gpus: int, request: Request) -> int:
+    """How many workers fit on this host beside `taken` GPUs and `places` places that are in use."""
+    needs = request.gpus_of("worker", gpus)
     if not needs:
         return max(0, host.slots - places)
     room = ((host.gpus or 0) - taken) // needs
-    return max(0, min(room, host.slots - places) if spec.tasks_per_node else room)
+    return max(0, min(room, host.slots - places) if request.chosen("tasks_per_node") else room)
 
 
 def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[int]:
@@ -224,25 +229,26 @@ def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[
 
 
 def _too_few(
-    hosts: Sequence[Host], leader: str | None, workers: int, room: int, gpus: int, spec: JobSpec
+    hosts: Sequence[Host], leader: str | None, workers: int, room: int, gpus: int, request: Request
 ) -> PlacementError:
     """The error, with all the numbers that a user needs to see why."""
-    asked = {**({leader: 1} if leader else {}), **({"worker": workers} if workers else {})}
-    total = sum(asked.values())
-    needs = {name: layout.gpus_of(name, spec, gpus) for name in asked}
+    wanted = {**({leader: 1} if leader else {}), **({"worker": workers} if workers else {})}
+    total = sum(wanted.values())
+    needs = {name: request.gpus_of(name, gpus) for name in wanted}
     some_gpus = any(needs.values())
     there = sorted({(host.gpus or 0) if some_gpus else host.slots for host in hosts} or {0})
     count = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
     each = " each" if len(hosts) > 1 else ""
     unit = ("GPU" if some_gpus else "CPU slot") + ("" if count == "1" else "s")
-    most = f", at most {counted(spec.tasks_per_node, 'task')} a host" if some_gpus and spec.tasks_per_node else ""
+    limit = request.chosen("tasks_per_node")
+    most = f", at most {counted(limit, 'task')} a host" if some_gpus and limit else ""
     if not some_gpus:
-        words = [counted(number, name) for name, number in asked.items()]
+        words = [counted(number, name) for name, number in wanted.items()]
         hint = "ask for more hosts or fewer workers, or let tasks share cores with --tasks-per-node"
     else:
         words = [
             f"{counted(number, name)} with {counted(needs[name], 'GPU')}{' each' if number > 1 else ''}"
-            for name, number in asked.items()
+            for name, number in wanted.items()
         ]
         hint = "ask for more hosts, more GPUs or fewer workers"
     return PlacementError(

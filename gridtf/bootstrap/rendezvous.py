@@ -18,6 +18,7 @@ from typing import Any
 
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import GridtfError, RendezvousError
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
@@ -197,7 +198,7 @@ def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
 
 # --- the plan of an attempt: what the launcher decided and every agent reads
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,7 @@ class AttemptPlan:
     job_id: str
     scheduler: str
     spec: JobSpec
+    request: Request
     hosts: dict[str, str]
     tasks: tuple[PlacedTask, ...]
     python: str
@@ -254,6 +256,7 @@ class AttemptPlan:
             "python": self.python,
             "cwd": str(self.cwd),
             "spec": self.spec.to_dict(),
+            "request": self.request.to_dict(in_job=True),
         }
         # readable by its owner alone: the job's variables are in it, and people keep keys in those
         write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None, mode=0o600)
@@ -287,12 +290,17 @@ def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
             hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
         )
     need_kind(record, recordtypes.Plan, attempt.plan)
+    try:
+        request = Request.from_dict(record["request"])
+    except (ValueError, TypeError, LookupError) as error:
+        raise RendezvousError(f"{attempt.plan} holds a request that cannot be read: {error}") from None
     return AttemptPlan(
         attempt=attempt,
         nonce=nonce,
         job_id=record["job"]["id"],
         scheduler=record["job"]["scheduler"],
         spec=JobSpec.from_dict(record["spec"]),
+        request=request,
         hosts=record["hosts"],
         tasks=tuple(PlacedTask.from_dict(task) for task in record["tasks"]),
         python=record["python"],

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
-from gridtf.run.recordtypes import COMPLETED, FAILED, PENDING, RUNNING, STOPPED
 from gridtf.run.rundir import Record, cannot, open_log
+from gridtf.states import TaskState
 
 _TOGETHER = 1.0  # seconds within which a signal to all processes of a job has reached them
 _KILL_LIMIT = 10.0  # seconds after which processes that KILL does not end are left
@@ -37,7 +37,7 @@ class TaskProcess:
     """
 
     name: str
-    state: str = PENDING
+    state: str = TaskState.PENDING
     pid: int | None = None
     started: float | None = None
     ended: float | None = None
@@ -52,7 +52,7 @@ class TaskProcess:
     @property
     def due(self) -> bool:
         """Whether it was killed and is to be started again."""
-        return self.state == PENDING and self.ended is not None
+        return self.state == TaskState.PENDING and self.ended is not None
 
     def record(self) -> Record:
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts")
@@ -103,40 +103,32 @@ class Supervisor:
         """
         task = self.tasks[name]
         task.max_restarts = restarts
-        task.start = lambda: self._run(task, argv, env, cwd, log, keep, ignored)
-        task.start()
 
-    def _run(
-        self,
-        task: TaskProcess,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        cwd: Path,
-        log: Path,
-        keep: Sequence[int],
-        ignored: Iterable[int],
-    ) -> None:
-        task.started = self._system.time()
-        with _opened(log) as output:
-            if task.restarts:
-                note = f"gridtf: killed, and started again: {task.restarts} of at most {task.max_restarts} times\n"
-                output.write(note.encode())
-                output.flush()
-            try:
-                task.pid = self._system.start(argv, env, cwd=cwd, output=output, keep=keep, ignored=ignored)
-                task.state = RUNNING
-            except OSError as error:
-                task.error = _explain(error, argv[0], cwd, env)
-                task.exit = 127 if isinstance(error, FileNotFoundError) else 126
-                task.state, task.ended = FAILED, self._system.time()
-                output.write(f"gridtf: {task.error}\n".encode())
+        def run() -> None:
+            task.started = self._system.time()
+            with _opened(log) as output:
+                if task.restarts:
+                    note = f"gridtf: killed, and started again: {task.restarts} of at most {restarts} times\n"
+                    output.write(note.encode())
+                    output.flush()
+                try:
+                    task.pid = self._system.start(argv, env, cwd=cwd, output=output, keep=keep, ignored=ignored)
+                    task.state = TaskState.RUNNING
+                except OSError as error:
+                    task.error = _explain(error, argv[0], cwd, env)
+                    task.exit = 127 if isinstance(error, FileNotFoundError) else 126
+                    task.state, task.ended = TaskState.FAILED, self._system.time()
+                    output.write(f"gridtf: {task.error}\n".encode())
+
+        task.start = run
+        run()
 
     def collect(self) -> bool:
         """Note which tasks have ended, and reap orphans. Returns whether a task's state has changed."""
         ended, now = self._system.reap(), self._system.time()
         changed = False
         for task in self.tasks.values():
-            if task.state != RUNNING or task.pid not in ended:
+            if task.state != TaskState.RUNNING or task.pid not in ended:
                 continue
             code = ended[task.pid]
             task.ended, changed = now, True  # one time for all of them: which was first is not known
@@ -146,9 +138,9 @@ class Supervisor:
                 task.exit = code
             # a shell above the program exits with 137 for it
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
-            task.state = STOPPED if self._stopping else COMPLETED if code == 0 else FAILED
-            if task.state == FAILED and code < 0 and task.restarts < task.max_restarts:
-                task.state = PENDING
+            task.state = TaskState.STOPPED if self._stopping else TaskState.COMPLETED if code == 0 else TaskState.FAILED
+            if task.state == TaskState.FAILED and code < 0 and task.restarts < task.max_restarts:
+                task.state = TaskState.PENDING
         return changed
 
     def restart(self) -> bool:
@@ -181,7 +173,7 @@ class Supervisor:
     def possibly_terminated(self) -> list[TaskProcess]:
         """Tasks that have failed just now, and maybe because a TERM was sent to all processes of the job."""
         since = self._system.time() - _TOGETHER
-        failed = [task for task in self.tasks.values() if task.due or task.state == FAILED]
+        failed = [task for task in self.tasks.values() if task.due or task.state == TaskState.FAILED]
         failed = [task for task in failed if (task.ended or 0.0) > since]
         return [task for task in failed if task.error is None and task.signal in (None, "SIGTERM")]
 
@@ -194,10 +186,10 @@ class Supervisor:
         self._stop_restarting()
         for task in self.possibly_terminated():
             if (task.ended or 0.0) > since:
-                task.state = STOPPED
+                task.state = TaskState.STOPPED
 
     def running(self) -> list[TaskProcess]:
-        return [task for task in self.tasks.values() if task.state == RUNNING]
+        return [task for task in self.tasks.values() if task.state == TaskState.RUNNING]
 
     def forward(self, number: signal.Signals) -> None:
         """Send a signal to every task that runs: to the program itself, as srun does, not to what it has started."""
@@ -231,7 +223,7 @@ class Supervisor:
         self._stopping = True
         for task in self.tasks.values():
             if task.due:
-                task.state = STOPPED
+                task.state = TaskState.STOPPED
 
     def _signal_everything(self, number: signal.Signals) -> None:
         # Descendants and not only groups: a grandchild that called setsid has left its group, but not the tree.

@@ -60,6 +60,10 @@ class System:
         """The id of the parent, which is another one when the first has died."""
         return os.getppid()
 
+    def name(self, pid: int) -> str:
+        """The command name of a process of this host, such as ``slurmstepd``; empty for one that is not there."""
+        return procfs.name(pid)
+
     def identity(self) -> Record:
         """What names this process for good."""
         return procfs.identity(self.pid)

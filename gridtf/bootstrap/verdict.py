@@ -12,7 +12,7 @@ from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
-from gridtf.schedulers.base import COMPLETED, FAILED, OUT_OF_MEMORY, RUNNING, TIMEOUT
+from gridtf.states import JobState, TaskState
 from gridtf.text import some, were
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Verdict:
     """How an attempt ended.
 
     Attributes:
-        state: A final job state of schedulers.base.
+        state: A final job state.
         reason: One line.
         why: One more line, or empty.
         hint: What to do about it, or empty.
@@ -77,7 +77,7 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         """The exit code of the job script."""
-        return 0 if self.state == COMPLETED else 1
+        return 0 if self.state == JobState.COMPLETED else 1
 
     def record(self, nonce: str, started: float, ended: float) -> Record:
         """The record for verdict.json; times in seconds since the epoch."""
@@ -129,7 +129,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     output = str(error) if error else "\n".join(tail)
     hint = next((advice for piece, advice in _HINTS if piece in output), hint)
     cause = {"task": task.name, "host": task.host, "exit": code, "signal": number, "log": str(log), "tail": tail}
-    state = OUT_OF_MEMORY if record.get("oom") else FAILED
+    state = JobState.OUT_OF_MEMORY if record.get("oom") else JobState.FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
 
 
@@ -154,10 +154,10 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         reason = f"{awaited(tasks, policy)[0].name} has exited with 0"
     else:
         reason = "all training tasks have exited with 0"
-    running = [task for task in tasks if records.get(task.name, {}).get("state") == RUNNING]
+    running = [task for task in tasks if records.get(task.name, {}).get("state") == TaskState.RUNNING]
     late = [task.name for task in running if task.trains and policy != spec.success_policy]
     cut_off = [task.name for task in running if TASK_TYPES[task.type].lingers]
-    failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == FAILED]
+    failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == TaskState.FAILED]
     parts = [reason]
     hints = []
     for task in tasks:
@@ -172,7 +172,7 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         after = f"{spec.evaluator_wait:g} s after the training"
         parts.append(f"{some(cut_off)} {were(cut_off)} still running {after} and {were(cut_off)} stopped")
         hints.append("--evaluator-wait gives an evaluator more time")
-    return Verdict(COMPLETED, "; ".join(parts), hint="; ".join(hints))
+    return Verdict(JobState.COMPLETED, "; ".join(parts), hint="; ".join(hints))
 
 
 def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
@@ -184,16 +184,16 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
         records: Task name -> what its host reported.
     """
     states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
-    done = [name for name, state in states.items() if state == COMPLETED]
+    done = [name for name, state in states.items() if state == JobState.COMPLETED]
     left = [name for name in states if name not in done]
     hint = "ask for more with --time"
     if not done:
-        return Verdict(TIMEOUT, reason, hint=hint)
+        return Verdict(JobState.TIMEOUT, reason, hint=hint)
     why = f"{some(done)} had exited with 0, {some(left)} had not"
     first = next(iter(states))
     if first in done:
         hint += f"; if the job is done when {first} is: --success-policy chief"
-    return Verdict(TIMEOUT, reason, why, hint)
+    return Verdict(JobState.TIMEOUT, reason, why, hint)
 
 
 def _times(number: int) -> str:
@@ -234,10 +234,12 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
         records: Task name -> what its host reported.
         policy: As JobSpec.success_policy.
     """
-    completed = {task.name for task in tasks if _state(records, task) == COMPLETED}
+    completed = {task.name for task in tasks if _state(records, task) == TaskState.COMPLETED}
     waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
     if not waited:
-        lingering = (task.name for task in tasks if TASK_TYPES[task.type].lingers and _state(records, task) == RUNNING)
+        lingering = (
+            task.name for task in tasks if TASK_TYPES[task.type].lingers and _state(records, task) == TaskState.RUNNING
+        )
         return Outcome(True, lingering=tuple(lingering))
     cause = first_failure(tasks, records)
     if cause:
@@ -261,7 +263,7 @@ def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
 def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
     """The critical task that failed first. Of two at the same moment the one that a signal killed: the other one's
     exit is more likely a consequence."""
-    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _state(records, task) == FAILED]
+    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _state(records, task) == TaskState.FAILED]
     if not failed:
         return None
     return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))
@@ -269,7 +271,7 @@ def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTa
 
 def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:
     """After the tear-down: the hosts whose records still show a running task, because they have stopped writing."""
-    return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == RUNNING))
+    return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == TaskState.RUNNING))
 
 
 def awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:

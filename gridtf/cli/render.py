@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from gridtf.jobspec.options import Parser, add_job_options
 from gridtf.text import plain
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
-    from gridtf.schedulers.base import Plan
+    from gridtf.schedulers.api import Plan
 
 
 def parser(**more: Any) -> Parser:
@@ -27,6 +28,7 @@ def parser(**more: Any) -> Parser:
         "gridtf.toml | sbatch",
     )
     made = new_parser("render", "[JOBFILE] [options] -- command …", examples, **more)
+    made.add_argument("--json", action="store_true", help="print JSON: the request, the script, where values come from")
     add_job_options(made)
     return made
 
@@ -34,10 +36,14 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     from gridtf.login import submission
 
-    asked = configured(arguments)
-    plan = submission.prepare(asked.spec, asked.sources, asked.trusted)
+    given = configured(arguments)
+    plan = submission.prepare(given.spec, given.sources, given.trusted)
     script = submission.script(plan)
-    output.tell(_about(plan, submission.command(plan)))
+    command = submission.command(plan)
+    if getattr(arguments, "json", False):
+        output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
+        return 0
+    output.tell(_about(plan, command))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
@@ -45,15 +51,30 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _about(plan: Plan, command: tuple[str, ...]) -> str:
+def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:
+    """All that is known before the submission, as plain values."""
+    return {
+        "name": plan.spec.title,
+        "scheduler": plan.scheduler,
+        "run_dir": str(plan.run_dir),
+        "command": list(command),
+        "request": plan.request.to_dict(),
+        "spec": plan.spec.to_dict(),
+        "sources": dict(plan.sources),
+        "script": script,
+    }
+
+
+def _about(plan: Plan, command: Sequence[str]) -> str:
     taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
+    request = plan.request
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler}",
         f"run directory  {plan.run_dir}{' (is there already: submit would refuse it)' if taken else ''}",
         f"submit with    {shlex.join(command)}",
-        f"resources      {'; '.join([_resources(plan.spec), *_components(plan)])}",
-        f"tasks          {', '.join(_tasks(plan.spec))}",
+        f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task), *_components(request)])}",
+        f"tasks          {', '.join(_tasks(request))}",
         "values",
     ]
     rows = list(_values(plan))
@@ -62,52 +83,44 @@ def _about(plan: Plan, command: tuple[str, ...]) -> str:
     return "\n".join(map(plain, lines))
 
 
-def _resources(spec: JobSpec) -> str:
-    from gridtf.jobspec import layout
-
-    asked = layout.request(spec)
-    low, high = asked.nodes
+def _resources(request: Request, cpus_per_task: int | None) -> str:
+    low, high = request.nodes
     words = [
         f"{low if low == high else f'{low}-{high}'} host{'' if high == 1 else 's'}",
-        f"{asked.tasks_per_node} training task{'' if asked.tasks_per_node == 1 else 's'} each",
-        f"{asked.gpus_per_node} GPUs each" if asked.gpus_per_node else "no GPUs",
+        f"{request.tasks_per_node} training task{'' if request.tasks_per_node == 1 else 's'} each",
+        f"{request.gpus_per_node} GPUs each" if request.gpus_per_node else "no GPUs",
     ]
-    if asked.gpus_per_node:
-        words.append(f"{asked.gpus_per_task} a task")
-    if asked.cpus_per_task:
-        words.append(f"{asked.cpus_per_task} CPUs a task")
+    if request.gpus_per_node:
+        words.append(f"{request.gpus_per_task} a task")
+    if cpus_per_task:
+        words.append(f"{cpus_per_task} CPUs a task")
     return ", ".join(words)
 
 
-def _components(plan: Plan) -> Iterator[str]:
-    """What is asked for elsewhere than on the job's own partition; the local scheduler has no partitions."""
-    from gridtf.jobspec import layout
-    from gridtf.schedulers.common import rider_needs
-
-    for part in layout.components(plan.spec)[1:] if plan.scheduler != "local" else ():
-        needed = rider_needs(plan.spec, part)
+def _components(request: Request) -> Iterator[str]:
+    """What is requested elsewhere than on the job's own partition."""
+    for part in request.components[1:]:
         words = [
-            f"up to {needed.count} hosts" if needed.count > 1 else "1 host",
-            " and ".join(f"{plan.spec.count(name)} {name}" for name in part.types),
+            f"up to {part.count} hosts" if part.count > 1 else "1 host",
+            " and ".join(f"{request.role(name).count} {name}" for name in part.types),
         ]
-        if needed.cpus is not None:
-            words.append(f"{needed.cpus} CPUs a task")
+        if part.cpus is not None:
+            words.append(f"{part.cpus} CPUs a task")
         yield f"partition {part.partition}: {', '.join(words)}"
 
 
-def _tasks(spec: JobSpec) -> Iterator[str]:
+def _tasks(request: Request) -> Iterator[str]:
     """The tasks as far as they are known before the hosts are."""
     from gridtf.jobspec.tasktypes import TASK_TYPES
 
-    for name, row in TASK_TYPES.items():
-        count = spec.count(name)
-        by_us = " (served by gridtf)" if spec.serves(name) else ""
-        if spec.in_cluster(name) != row.in_cluster:
-            by_us += " (not in the cluster)"
-        if count is None:
-            yield f"{name}:0 and as many more as there is room for{by_us}"
-        elif count:
-            yield f"{name}:0{f' to {name}:{count - 1}' if count > 1 else ''}{by_us}"
+    for role in request.roles:
+        more = " (served by gridtf)" if role.served else ""
+        if role.in_cluster != TASK_TYPES[role.type].in_cluster:
+            more += " (not in the cluster)"
+        if role.count is None:
+            yield f"{role.type}:0 and as many more as there is room for{more}"
+        else:
+            yield f"{role.type}:0{f' to {role.type}:{role.count - 1}' if role.count > 1 else ''}{more}"
 
 
 def _values(plan: Plan) -> Iterator[tuple[str, str]]:

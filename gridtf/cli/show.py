@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridtf.schedulers.base import COMPLETED, ENDED, PENDING
+from gridtf.states import ENDED, JobState
 from gridtf.text import plain
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
         started = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.started)) if view.started else "-"
         count = str(len(view.tasks) or "-")
         rows.append((view.name, view.job_id, view.scheduler, view.state, count, started, str(view.run_dir)))
-    failed = [f"{view.job_id}: {view.reason}" for view in views if why and view.state in ENDED - {COMPLETED}]
+    failed = [f"{view.job_id}: {view.reason}" for view in views if why and view.state in ENDED - {JobState.COMPLETED}]
     return "\n".join([table(rows), *([""] if failed else []), *failed])
 
 
@@ -82,7 +82,7 @@ def progress(view: JobView) -> str:
     if view.state in ENDED:
         return f"attempt {view.attempt} ended {view.state}; {_STILL_THERE}"
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
-    counted = counts and view.state != PENDING  # those of an earlier attempt have ended
+    counted = counts and view.state != JobState.PENDING  # those of an earlier attempt have ended
     words = [view.state.lower(), view.reason, f"tasks: {counts}" if counted else ""]
     return "; ".join(word for word in words if word)
 

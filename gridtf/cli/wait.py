@@ -57,7 +57,7 @@ def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> 
 
 def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
     from gridtf.cli import show
-    from gridtf.schedulers.base import COMPLETED, ENDED
+    from gridtf.states import ENDED, JobState
 
     printed, printed_at, ended_at = "", 0.0, None
     for view in job.watch(timeout):
@@ -76,7 +76,7 @@ def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
         output.tell(f"gridtf: job {plain(job.id)} has not ended after {timeout:g} s")
     if not view.finished:
         return STILL_RUNNING
-    return 0 if view.state == COMPLETED else view.exit_code or 1
+    return 0 if view.state == JobState.COMPLETED else view.exit_code or 1
 
 
 def _seconds(text: str) -> float:

@@ -30,11 +30,24 @@ _TRIES = 50
 
 
 @dataclass(frozen=True)
-class Claim:
-    """GPUs that are ours while any process holds the descriptors."""
+class GpuGrant:
+    """GPUs that the processes of a job may use on this host.
+
+    Attributes:
+        gpus: What CUDA calls them here: indices or UUIDs.
+        descriptors: Of the locks on them; other jobs stay away while any process holds them open.
+        variables: The variables that show them; None: as the environment of this process has them.
+    """
 
     gpus: tuple[str, ...]
-    descriptors: tuple[int, ...]
+    descriptors: tuple[int, ...] = ()
+    variables: Mapping[str, str] | None = None
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """This environment, with the variables that show these GPUs and no others."""
+        if self.variables is None:
+            return dict(environ)
+        return {**{name: text for name, text in environ.items() if name not in SHOWING}, **self.variables}
 
 
 @dataclass(frozen=True)
@@ -200,7 +213,7 @@ def _driver() -> Iterator[Any]:
             pynvml.nvmlShutdown()
 
 
-def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[str, str]) -> Claim | Refusal:
+def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[str, str]) -> GpuGrant | Refusal:
     """Claim that many of the candidates, or none of them. owner: one line that tells others who has them.
 
     GRIDTF_LOCKS, where it is set, is how the names of the locks begin: jobs with another one see nothing of these.
@@ -225,7 +238,8 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
         if len(taken) < count:
             return Refusal(len(taken), tuple(holders))
         ours.pop_all()
-        return Claim(tuple(taken), tuple(descriptor for held in taken.values() for descriptor in held))
+        descriptors = tuple(descriptor for held in taken.values() for descriptor in held)
+        return GpuGrant(tuple(taken), descriptors, {VISIBLE: ",".join(taken)})
 
 
 @contextmanager

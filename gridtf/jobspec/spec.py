@@ -279,7 +279,6 @@ def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> 
             )
 
 
-SCHEDULERS = ("local", "slurm", "sge")
 SUCCESS_POLICIES = ("all", "chief")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -385,7 +384,18 @@ def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], obje
 
 
 def _check_words(spec: JobSpec) -> None:
-    for key in ("partition", "account", "pe", "gpu_resource", "python", "chdir", "template", "run_dir", "run_root"):
+    for key in (
+        "scheduler",
+        "partition",
+        "account",
+        "pe",
+        "gpu_resource",
+        "python",
+        "chdir",
+        "template",
+        "run_dir",
+        "run_root",
+    ):
         _text(key, getattr(spec, key))
     if spec.name is not None and not (isinstance(spec.name, str) and _NAME.fullmatch(spec.name)):
         raise SpecError(
@@ -400,7 +410,7 @@ def _check_words(spec: JobSpec) -> None:
 
 
 def _check_choices(spec: JobSpec) -> None:
-    for key, choices in (("scheduler", SCHEDULERS), ("success_policy", SUCCESS_POLICIES)):
+    for key, choices in (("success_policy", SUCCESS_POLICIES),):
         value = getattr(spec, key)
         if value is not None and value not in choices:
             hint = nearest(str(value), list(choices)) or f"choose from {', '.join(choices)}"

@@ -17,6 +17,7 @@ from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
+from gridtf.schedulers.api import JobIdentity
 
 _LONGEST_REST = 2.0
 _LONGEST_SILENCE = 60.0  # seconds between two queries of the scheduler while the launcher's heartbeat is fresh
@@ -165,7 +166,7 @@ class Job:
             if not view.finished and not self._named:
                 write_record(self.run.cancelled, {**registry.who(), "time": time.time()})
         try:
-            schedulers.get(submitted["scheduler"]).cancel(submitted)
+            schedulers.get(submitted["scheduler"]).cancel(JobIdentity.from_record(submitted))
         except BaseException:
             if not self._named:
                 self.run.cancelled.unlink(missing_ok=True)  # it was not cancelled
@@ -173,7 +174,7 @@ class Job:
         view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=0.5)
         if view.finished:
             return view
-        schedulers.get(submitted["scheduler"]).cancel(submitted, force=True)
+        schedulers.get(submitted["scheduler"]).cancel(JobIdentity.from_record(submitted), force=True)
         return self.wait(_CANCEL_MARGIN, poll=0.5)
 
     def logs(self, task: str | None = None, tail: int | None = None) -> str:
@@ -206,7 +207,7 @@ class Job:
         assert self.run.mine is not None
         name, job_id = self.run.mine
         try:
-            schedulers.get(name).cancel({"scheduler": name, "job_id": job_id})
+            schedulers.get(name).cancel(JobIdentity(job_id))
         except SchedulerError as error:
             raise SchedulerError(error.what, why=replaced.what, hint=error.hint) from None
         hint = "what became of it only the scheduler's own commands can say"
@@ -243,7 +244,7 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
     one."""
     if not re.fullmatch(r"\d[\w.]*", job, re.ASCII):
         raise error
-    name = schedulers.on_this_machine(os.environ)
+    name = schedulers.available_here(os.environ)
     places: Sequence[Path] = ()
     with contextlib.suppress(SchedulerError):
         places = schedulers.get(name).run_dirs(job)

@@ -19,9 +19,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 import gridtf
 from gridtf import files, resources, schedulers
 from gridtf.errors import GridtfError, NotFoundError, SpecError, nearest
-from gridtf.jobspec.spec import SCHEDULERS
 from gridtf.jobspec.units import LONGEST_VARIABLE
-from gridtf.schedulers.base import Plan
+from gridtf.schedulers.api import Plan
+
+_COMMON = "job.sh.j2"
+_OF_BUILT_IN = frozenset(f"{name}.sh.j2" for name in schedulers.BUILT_IN)
 
 # What the job itself never looks at: it is spent once the script is rendered and handed over.
 LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account"})
@@ -47,7 +49,8 @@ def script(plan: Plan) -> str:
             raise SpecError(f"env.{name}", f"bash itself sets {name}", hint="choose another name")
     values = _values(plan)
     _refuse_long(values["job"])
-    loader = _Loader(Path(plan.spec.template).absolute() if plan.spec.template else None, plan.trusted)
+    own = Path(plan.spec.template).absolute() if plan.spec.template else None
+    loader = _Loader(own, plan.trusted, schedulers.get(plan.scheduler).template)
     environment = ImmutableSandboxedEnvironment(  # who looks at somebody else's template does not run it
         loader=loader,
         undefined=jinja2.StrictUndefined,
@@ -73,14 +76,15 @@ def script(plan: Plan) -> str:
 def _values(plan: Plan) -> dict[str, Any]:
     """The names a template can use, as docs/templates.md lists them: plain values, for a Path would be a way out of the
     sandbox to the file system."""
-    spec = plan.spec
+    spec, scheduler = plan.spec, schedulers.get(plan.scheduler)
     job = replace(spec, scheduler=plan.scheduler).to_dict()
     return {
         "version": gridtf.__version__,
         "scheduler": plan.scheduler,
-        "template": spec.template or f"{plan.scheduler}.sh.j2",
+        "template": spec.template or (scheduler.template.name if scheduler.template else _COMMON),
         "name": spec.title,
-        "directives": schedulers.get(plan.scheduler).directives(plan),
+        "directive_prefix": scheduler.directive_prefix,
+        "directives": scheduler.directives(plan),
         "chdir": spec.chdir,
         "setup": spec.setup,
         "setup_from": plan.sources.get("setup", ""),
@@ -90,6 +94,7 @@ def _values(plan: Plan) -> dict[str, Any]:
         "bootstrap": str(plan.bootstrap),
         "spec": spec,
         "job": {key: value for key, value in job.items() if key not in LOGIN_SIDE},
+        "request": plan.request.to_dict(in_job=True),
     }
 
 
@@ -129,6 +134,15 @@ def quote_json(value: object) -> str:
     return shlex.quote(_json(value))
 
 
+def quote_rows(value: object) -> str:
+    """A table as JSON with one entry a line, as one shell word."""
+    rows = (value if isinstance(value, dict) else {}).items()
+    lines = (f"  {json.dumps(key)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in rows)
+    return shlex.quote(
+        "{\n" + ",\n".join("".join(_printable(char, _json_escape) for char in line) for line in lines) + "\n}"
+    )
+
+
 def directive(value: object) -> str:
     """value as it stands, on a line that a scheduler reads and no shell: refused unless it is one printable line."""
     text = str(value)
@@ -145,6 +159,7 @@ def comment(value: object) -> str:
 FILTERS: dict[str, Callable[[object], str]] = {
     "quote": quote,
     "quote_json": quote_json,
+    "quote_rows": quote_rows,
     "directive": directive,
     "comment": comment,
 }
@@ -173,19 +188,20 @@ def _json_escape(char: str) -> str:
 class _Loader(jinja2.BaseLoader):
     """The shipped templates by their names, then the files beside the user's own template, which goes by its path.
 
-    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped slurm.sh.j2. trusted: as Plan's.
+    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped one. A scheduler without a template
+    of its own has job.sh.j2, which its name stands for as well. trusted: see Plan. plugin: the scheduler's template.
     """
 
-    def __init__(self, own: Path | None, trusted: frozenset[int] | None) -> None:
+    def __init__(self, own: Path | None, trusted: frozenset[int] | None, plugin: Path | None) -> None:
         self.own = own
-        self._shipped = resources.templates()
+        self._shipped = [resources.templates(), *([plugin.parent] if plugin else [])]
         self._trusted = trusted
-        self.folders = [self._shipped] + ([own.parent] if own else [])
+        self.folders = self._shipped + ([own.parent] if own else [])
 
     def get_source(self, environment: jinja2.Environment, template: str) -> tuple[str, str, Callable[[], bool]]:
         hint = "if you trust it, name it with --template, or have its owner's job file name it"
         for path in self._candidates(template):
-            trusted = None if path.is_relative_to(self._shipped) else self._trusted
+            trusted = None if path.parent in self._shipped else self._trusted
             try:
                 data, _ = files.read(path, f"the template {path}", trusted=trusted, hint=hint)
                 return data.decode("utf-8-sig"), str(path), lambda: True
@@ -201,6 +217,8 @@ class _Loader(jinja2.BaseLoader):
     def _candidates(self, template: str) -> list[Path]:
         if self.own and template == str(self.own):
             return [self.own]
+        if template in _OF_BUILT_IN:
+            template = _COMMON
         parts = split_template_path(template)  # none of them leads out of the folder
         return [folder.joinpath(*parts) for folder in self.folders]
 
@@ -212,7 +230,7 @@ class _Loader(jinja2.BaseLoader):
 def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler: str) -> None:
     """What Jinja2 would let pass without a word: a block that no extended template has, which is dropped, and another
     scheduler's template, whose directives this one does not read."""
-    others = {f"{name}.sh.j2" for name in SCHEDULERS} - {f"{scheduler}.sh.j2"}
+    others = _OF_BUILT_IN - {f"{scheduler}.sh.j2"}
     chain: list[tuple[str, nodes.Template]] = []
     name = str(loader.own)
     while True:
@@ -240,7 +258,7 @@ def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler
 
 
 def _shipped() -> str:
-    return ", ".join(sorted(path.name for path in resources.templates().glob("*.sh.j2")))
+    return ", ".join(sorted([_COMMON, *_OF_BUILT_IN]))
 
 
 def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -> GridtfError:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridtf import resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
-from gridtf.jobspec import config, layout, precheck
+from gridtf.jobspec import config, precheck
 from gridtf.jobspec.spec import JobSpec, need_program
 from gridtf.login.job import Job
 from gridtf.run import registry
@@ -28,7 +28,7 @@ from gridtf.run.rundir import (
     write_record,
     write_text,
 )
-from gridtf.schedulers.base import Plan
+from gridtf.schedulers.api import JobIdentity, Plan
 
 
 def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Job:
@@ -60,10 +60,10 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     Relative paths are meant from the present folder, the run directory's default from the job's working folder.
     """
     sources = dict(sources or {})
-    scheduler = spec.scheduler
-    if scheduler is None:
-        scheduler = schedulers.on_this_machine(os.environ)
-        sources["scheduler"] = "none other is here" if scheduler == "local" else "found on this machine"
+    name = spec.scheduler
+    if name is None:
+        name = schedulers.available_here(os.environ)
+        sources["scheduler"] = "default: no other scheduler found" if name == "local" else "found on this machine"
     cwd = here()
     if spec.chdir is None:
         sources["chdir"] = "the present folder"
@@ -74,7 +74,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     )
     with _located(sources):
         need_program(spec)
-        layout.request(spec)
+        request = schedulers.get(name).resolve(spec)
         precheck.check(spec)
     if spec.run_dir:
         run_dir = cwd / spec.run_dir
@@ -83,7 +83,8 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         run_dir = root / f"{spec.title}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Plan(
         spec=spec,
-        scheduler=scheduler,
+        request=request,
+        scheduler=name,
         run_dir=run_dir,
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),
@@ -146,8 +147,8 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
     registry.write_job(run, plan.spec, plan.sources)
     write_text(run.script, text, mode=0o700)  # like job.json, it may hold a password of env's
     with _located(plan.sources):
-        notes = tuple(scheduler.check(plan))
-        elements = list(scheduler.elements(plan.spec))
+        notes = (*schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
+    elements = plan.request.elements
     for element in elements:
         make_folder(run.elements / element, parents=True)
     make_folder(run.output)
@@ -155,15 +156,14 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
         taken = scheduler.submit(plan)
     except KeyboardInterrupt:
         raise _interrupted(plan) from None
-    identity = {**taken, **({"elements": elements} if elements else {})}
-    notes += tuple(identity.pop("notes", ()))
+    identity = {**taken.job.to_record(), **({"elements": list(elements)} if elements else {})}
     record = registry.submitted(plan.spec, plan.scheduler, command, identity)
     try:
         write_record(run.submitted, record)
     except BaseException:
-        scheduler.cancel(record)
+        scheduler.cancel(JobIdentity.from_record(record))
         raise
-    return record, notes
+    return record, (*notes, *taken.notes)
 
 
 def _interrupted(plan: Plan) -> MaybeSubmittedError:

@@ -14,7 +14,8 @@ from gridtf.observe.state import JobView, Records, decide, why_set_up_failed
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
-from gridtf.schedulers.base import ENDED, FAILED, UNKNOWN, JobStatus
+from gridtf.schedulers.api import JobIdentity, JobStatus
+from gridtf.states import ENDED, JobState
 
 Key = tuple[str, str]  # scheduler, job id
 _HERE, _ELSEWHERE = 2.0, 10.0
@@ -26,7 +27,7 @@ def views(runs: Sequence[RunDir]) -> list[JobView]:
 
     def unreadable(run: RunDir, error: RunDirError) -> JobView:
         nothing = decide(run, Records(), None, time.time())
-        return replace(nothing, state=UNKNOWN, reason=error.what, hint=error.hint)
+        return replace(nothing, state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
     return _look(runs, unreadable)
 
@@ -111,12 +112,12 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
         except RunDirError as error:
             found[run] = unreadable(run, error)
 
-    queue, now = _ask("query", records.values()), time.time()
+    queue, now = _ask(records.values()), time.time()
     for run, record in records.items():
         look(run, queue.get(_key(record)))
     # accounting, where the site has it, knows jobs that have left the queue without a verdict
     lost = [run for run, record in records.items() if _lost(found[run], queue.get(_key(record)))]
-    history = _ask("accounting", [records[run] for run in lost])
+    history = _ask([records[run] for run in lost], history=True)
     for run in lost:
         if status := history.get(_key(records[run])):
             look(run, status)
@@ -127,15 +128,16 @@ def _lost(seen: JobView, queue: JobStatus | None) -> bool:
     """Whether the job has left the queue, and its run directory does not say how it ended."""
     if seen.state in ENDED:
         return seen.ended is None
-    return queue is not None and queue.gone  # its tasks joined by themselves
+    return queue is not None and queue.purged  # its tasks joined by themselves
 
 
 def _key(record: Record | None) -> Key | None:
     return (record["scheduler"], record["job_id"]) if record else None
 
 
-def _ask(what: str, submitted: Iterable[Record | None]) -> Mapping[Key | None, JobStatus]:
-    """What the schedulers say; one that does not answer is no error: the files say most. what: query or accounting."""
+def _ask(submitted: Iterable[Record | None], *, history: bool = False) -> Mapping[Key | None, JobStatus]:
+    """What the schedulers say of these jobs, from their queues or (history) their accounting. A scheduler that does not
+    answer is no error: the files say most."""
     by_scheduler: dict[str, list[Record]] = {}
     for record in submitted:
         if record is not None:
@@ -143,9 +145,11 @@ def _ask(what: str, submitted: Iterable[Record | None]) -> Mapping[Key | None, J
     found: dict[Key | None, JobStatus] = {}
     for name, records in by_scheduler.items():
         try:
-            answers = getattr(schedulers.get(name), what)(records)
+            scheduler = schedulers.get(name)
+            ask = scheduler.accounting if history else scheduler.query
+            answers = ask([JobIdentity.from_record(record) for record in records])
         except GridtfError as error:
-            answers = {record["job_id"]: JobStatus(UNKNOWN, error.what) for record in records}
+            answers = {record["job_id"]: JobStatus(JobState.UNKNOWN, error.what) for record in records}
         found.update({(name, job_id): status for job_id, status in answers.items()})
     return found
 
@@ -168,7 +172,7 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         tail = last_lines(run.log)
         if not tail:  # an empty log explains nothing
             return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
-        if view.state == FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
+        if view.state == JobState.FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
             view = replace(view, reason=why, unexplained=False)
         host = (records.launcher or {}).get("host")
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}

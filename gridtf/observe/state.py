@@ -10,18 +10,9 @@ from typing import Any
 
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
-from gridtf.run.recordtypes import STOPPED
 from gridtf.run.rundir import BY_HAND, Record, RunDir
-from gridtf.schedulers.base import (
-    CANCELLED,
-    COMPLETED,
-    ENDED,
-    FAILED,
-    PENDING,
-    RUNNING,
-    UNKNOWN,
-    JobStatus,
-)
+from gridtf.schedulers.api import JobStatus
+from gridtf.states import ENDED, JobState, TaskState
 from gridtf.text import some
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
@@ -143,7 +134,7 @@ class JobView:
         A job that failed has not ended while its scheduler still has it: the scheduler may start it again, whatever the
         verdict says, which is written by a host that may not reach the scheduler.
         """
-        if self.state != COMPLETED and self.in_queue:
+        if self.state != JobState.COMPLETED and self.in_queue:
             return False
         return self.state in ENDED or self.ended is not None
 
@@ -173,7 +164,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
     standing = _standing(run, records, queue, now)
     over = standing.state in ENDED
     # what waits to be started again has no task that runs
-    tasks = _tasks(run, records, over or standing.ended is not None or standing.state == PENDING)
+    tasks = _tasks(run, records, over or standing.ended is not None or standing.state == JobState.PENDING)
     starts = [task.started for task in tasks if task.started is not None]
     return JobView(
         name=str(submitted.get("name") or planned.get("name") or run.path.name),
@@ -186,9 +177,9 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         output_dir=run.output,
         attempt=records.attempt,
         phase=str((records.launcher or {}).get("phase", "")),
-        started=None if standing.state == PENDING else verdict.get("started", min(starts, default=None)),
+        started=None if standing.state == JobState.PENDING else verdict.get("started", min(starts, default=None)),
         ended=verdict.get("ended", standing.ended) if over else standing.ended,
-        exit_code=verdict.get("exit_code", int(standing.state != COMPLETED)) if over else None,
+        exit_code=verdict.get("exit_code", int(standing.state != JobState.COMPLETED)) if over else None,
         tasks=tasks,
         cause=verdict.get("cause") if over else None,
         in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
@@ -203,7 +194,7 @@ def own_script(submitted: Record) -> bool:
 
 def _has(queue: JobStatus) -> bool:
     """Whether the scheduler still has the job."""
-    return not queue.gone and queue.state in (PENDING, RUNNING)
+    return not queue.purged and queue.state in (JobState.PENDING, JobState.RUNNING)
 
 
 def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> _Standing:
@@ -211,24 +202,26 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     if records.elements:
         return _of_array(run, records.elements, queue)
     if verdict is not None:
-        if queue is not None and (queue.state == PENDING or (verdict.get("again") and queue.state == RUNNING)):
+        if queue is not None and (
+            queue.state == JobState.PENDING or (verdict.get("again") and queue.state == JobState.RUNNING)
+        ):
             again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
-            return _Standing(PENDING, "; ".join(part for part in (again, queue.reason) if part))
+            return _Standing(JobState.PENDING, "; ".join(part for part in (again, queue.reason) if part))
         unsure = "again" in verdict and verdict["again"] is None  # hosts were told to end, and nobody could say why
-        if unsure and queue is not None and queue.state in ENDED - {COMPLETED, FAILED}:
+        if unsure and queue is not None and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}:
             reason = f"{verdict.get('reason')}; the scheduler says {queue.state}"
             reason += f", {queue.reason}" if queue.reason else ""
             return _Standing(queue.state, reason)
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
     if records.joined:
         return _of_joined(records, queue, now)
-    if queue is None or (queue.state == UNKNOWN and not queue.gone):
+    if queue is None or (queue.state == JobState.UNKNOWN and not queue.purged):
         return _by_signs_of_life(records, queue, now)
-    if queue.gone or queue.state in ENDED:
+    if queue.purged or queue.state in ENDED:
         return _without_verdict(run, records, queue, now)
-    if queue.state == PENDING or records.launcher is None:
+    if queue.state == JobState.PENDING or records.launcher is None:
         return _Standing(
-            queue.state, queue.reason or ("the job script is setting up" if queue.state == RUNNING else "")
+            queue.state, queue.reason or ("the job script is setting up" if queue.state == JobState.RUNNING else "")
         )
     if abs(_age(records.launcher, now)) > _patience(records):
         one_clock = (records.submitted or {}).get("scheduler") == "local"  # which tells only of its own host's jobs
@@ -243,17 +236,21 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
     states = [str(verdict.get("state")) if verdict else None for verdict in elements.values()]
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
     told = ", ".join(f"{count} {state}" for state, count in counts.items())
-    bad = {name: verdict for name, verdict in elements.items() if verdict and verdict.get("state") != COMPLETED}
+    bad = {
+        name: verdict for name, verdict in elements.items() if verdict and verdict.get("state") != JobState.COMPLETED
+    }
     lost = [name for name, verdict in elements.items() if not verdict] if queue and not _has(queue) else []
     reason = "; ".join([f"array of {len(elements)}: {told}", *_elements_that_failed(bad, lost)])
     hint = f"one element: gridtf status {run.elements / next(iter([*bad, *lost, *elements]))}"
     if None not in states:
-        others = [state for state in states if state and state != COMPLETED]
-        return _Standing(others[0] if others else COMPLETED, reason, hint)
-    if queue is None or (queue.state == UNKNOWN and not queue.gone):
-        return _Standing(UNKNOWN, f"{reason}; {(queue.reason if queue else '') or 'its scheduler was not asked'}", hint)
-    if queue.gone or queue.state in ENDED:
-        state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
+        others = [state for state in states if state and state != JobState.COMPLETED]
+        return _Standing(others[0] if others else JobState.COMPLETED, reason, hint)
+    if queue is None or (queue.state == JobState.UNKNOWN and not queue.purged):
+        return _Standing(
+            JobState.UNKNOWN, f"{reason}; {(queue.reason if queue else '') or 'its scheduler was not asked'}", hint
+        )
+    if queue.purged or queue.state in ENDED:
+        state = queue.state if queue.state in ENDED - {JobState.COMPLETED} else JobState.FAILED
         return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
     return _Standing(queue.state, "; ".join(part for part in (queue.reason, reason) if part), hint)
 
@@ -273,18 +270,23 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     killed = None
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # it writes that after the verdict, which this host's file system just does not show yet
-        return _Standing(RUNNING, "has ended; this host does not see the verdict yet")
+        return _Standing(JobState.RUNNING, "has ended; this host does not see the verdict yet")
     if cancelled:
-        return _Standing(CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
+        return _Standing(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
     stop = records.stop or {}
     # who ends a job by KILL may begin with other hosts: what the launcher makes of that is not why the job ended
-    known = stop.get("state") != FAILED or queue.state not in ENDED
-    if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {COMPLETED}:
+    known = stop.get("state") != JobState.FAILED or queue.state not in ENDED
+    if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {JobState.COMPLETED}:
         reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
         return _Standing(str(stop["state"]), reason, hint)
-    if queue.state == CANCELLED and not launcher and not records.has_log:
-        return _Standing(CANCELLED, ", ".join(filter(None, ("cancelled before it began", queue.reason))))
-    if not launcher and records.has_log and queue.state in ENDED - {COMPLETED, FAILED} and queue.reason:
+    if queue.state == JobState.CANCELLED and not launcher and not records.has_log:
+        return _Standing(JobState.CANCELLED, ", ".join(filter(None, ("cancelled before it began", queue.reason))))
+    if (
+        not launcher
+        and records.has_log
+        and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}
+        and queue.reason
+    ):
         said = f"{queue.state} {queue.reason}" if queue.reason.startswith("by ") else queue.reason
         return _Standing(queue.state, f"{said} during the set-up", hint)
     if launcher:
@@ -299,7 +301,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     reason = f"ended without a verdict: {what}"
     if queue.state in ENDED and not killed:
         reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
-    state = queue.state if queue.state in ENDED - {COMPLETED} else FAILED
+    state = queue.state if queue.state in ENDED - {JobState.COMPLETED} else JobState.FAILED
     return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
 
 
@@ -327,13 +329,13 @@ def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> 
     unasked = (queue.reason if queue else "") or "its scheduler was not asked"
     if launcher is not None:
         if abs(_age(launcher, now)) <= _patience(records):
-            return _Standing(RUNNING, str(launcher.get("detail", "")))
-        return _Standing(UNKNOWN, f"{_last_sign(launcher, now)}; {unasked}")
+            return _Standing(JobState.RUNNING, str(launcher.get("detail", "")))
+        return _Standing(JobState.UNKNOWN, f"{_last_sign(launcher, now)}; {unasked}")
     if records.attempt is not None or records.has_log:
-        return _Standing(UNKNOWN, f"the job script has begun, its launcher has not been seen; {unasked}")
+        return _Standing(JobState.UNKNOWN, f"the job script has begun, its launcher has not been seen; {unasked}")
     if records.submitted is None:
-        return _Standing(UNKNOWN, "no sign that it was ever submitted")
-    return _Standing(PENDING, f"nothing of it has begun; {unasked}")
+        return _Standing(JobState.UNKNOWN, "no sign that it was ever submitted")
+    return _Standing(JobState.PENDING, f"nothing of it has begun; {unasked}")
 
 
 def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standing:
@@ -342,7 +344,7 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     tasks = {name: task for record in records.hosts for name, task in record.get("tasks", {}).items()}
     last = max(records.hosts, key=lambda record: float(record.get("time") or 0.0), default={})
     at, age = float(last.get("time") or 0.0), _age(last, now)
-    running = any(task.get("state") == RUNNING for task in tasks.values())
+    running = any(task.get("state") == JobState.RUNNING for task in tasks.values())
     all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
     if last and all_joined and not running and (known := _by_their_ends(tasks)):
         return replace(known, ended=at)
@@ -351,33 +353,33 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
         why = f", {queue.reason}" if queue.reason else ""
         return _Standing(queue.state, f"its tasks joined by themselves; the job they were a part of has ended{why}")
     silent = abs(age) > _patience(records)  # which another host's clock can make believe
-    forgotten = silent and queue is not None and queue.gone
+    forgotten = silent and queue is not None and queue.purged
     over = bool(last) and (age > _GIVEN_UP or forgotten or (all_joined and not running))
-    if over and queue is not None and not queue.gone:
+    if over and queue is not None and not queue.purged:
         if not _has(queue):
-            return _Standing(UNKNOWN, f"none of its tasks is alive any more; {queue.reason}")
+            return _Standing(JobState.UNKNOWN, f"none of its tasks is alive any more; {queue.reason}")
         return _Standing(
-            RUNNING, "none of its tasks is alive any more; how they ended is known when their job has ended"
+            JobState.RUNNING, "none of its tasks is alive any more; how they ended is known when their job has ended"
         )
     if over:
-        return _Standing(UNKNOWN, f"none of its tasks is alive any more; {how}", ended=at)
+        return _Standing(JobState.UNKNOWN, f"none of its tasks is alive any more; {how}", ended=at)
     if running and silent:
-        return _Standing(UNKNOWN, f"{_last_sign(last, now)}; {how}")
+        return _Standing(JobState.UNKNOWN, f"{_last_sign(last, now)}; {how}")
     if running:
-        return _Standing(RUNNING, "its tasks joined by themselves")
-    return _Standing(UNKNOWN, f"its tasks are joining; {how}")
+        return _Standing(JobState.RUNNING, "its tasks joined by themselves")
+    return _Standing(JobState.UNKNOWN, f"its tasks are joining; {how}")
 
 
 def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
     """State of a job whose tasks have all ended: tasks that train decide. None when it is not known how they ended."""
     train = {name: task for name, task in tasks.items() if TASK_TYPES[name.partition(":")[0]].trains}
-    failed = [(task.get("ended") or 0.0, name) for name, task in train.items() if task.get("state") == FAILED]
+    failed = [(task.get("ended") or 0.0, name) for name, task in train.items() if task.get("state") == JobState.FAILED]
     if failed:
         name = min(failed)[1]
         signal, code = train[name].get("signal"), train[name].get("exit")
-        return _Standing(FAILED, f"{name}: " + (f"killed by {signal}" if signal else f"exit code {code}"))
-    if all(task.get("state") == COMPLETED for task in train.values()):
-        return _Standing(COMPLETED, "all training tasks have exited with 0")
+        return _Standing(JobState.FAILED, f"{name}: " + (f"killed by {signal}" if signal else f"exit code {code}"))
+    if all(task.get("state") == JobState.COMPLETED for task in train.values()):
+        return _Standing(JobState.COMPLETED, "all training tasks have exited with 0")
     return None
 
 
@@ -414,12 +416,12 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
         name = f"{planned['type']}:{planned['index']}"
         known = states.get(name, {})
         log = attempt.task_log(planned["type"], planned["index"])
-        state = str(known.get("state", PENDING))
-        if over and state == RUNNING:  # its agent did not live to write the end of it
-            state = STOPPED if records.verdict else UNKNOWN
+        state = str(known.get("state", TaskState.PENDING))
+        if over and state == TaskState.RUNNING:  # its agent did not live to write the end of it
+            state = TaskState.STOPPED if records.verdict else TaskState.UNKNOWN
         end = known
-        if over and name == cause.get("task") and state == STOPPED:
-            state, end = FAILED, cause
+        if over and name == cause.get("task") and state == TaskState.STOPPED:
+            state, end = TaskState.FAILED, cause
         views.append(
             TaskView(
                 name=name,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Kind = object
 
 # Not an option, a pattern or a path: safe as an argument of scancel or qdel. All job ids are such words.
-Word = re.compile(r"[A-Za-z0-9][\w.+-]*", re.ASCII)
+Word = re.compile(r"[A-Za-z0-9][\w.+\[\]-]*", re.ASCII)
 TaskType = frozenset(TASK_TYPES)
 Pid = range(1, (1 << 22) + 1)
 Port = range(1 << 16)
@@ -32,9 +32,6 @@ Texts = {str: [str]}
 Cluster = Texts
 
 _FAR = 1e11  # seconds since the epoch, or of a duration: calendars do not go much further
-
-# A task's states. A job has more of them (gridtf.schedulers), but not STOPPED: ended by gridtf.
-PENDING, RUNNING, COMPLETED, FAILED, STOPPED = "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED"
 
 # --- of a job -----------------------------------------------------------------------------------------------------
 
@@ -78,6 +75,39 @@ _PlannedTask = {
     "served": bool,
     "in_cluster": bool,
 }
+_Role = {
+    "type": TaskType,
+    "count": (Count, None),
+    "gpus": (Count, None),
+    "cpus": (Count, None),
+    "mem": (Count, None),
+    "component": Count,
+    "served": bool,
+    "in_cluster": bool,
+}
+_Component = {
+    "partition": (str, None),
+    "types": [TaskType],
+    "count": Count,
+    "cpus": (Count, None),
+    "mem": (Count, None),
+}
+# the part of a request that is used inside a job
+Request = {
+    "scheduler": str,
+    "name": str,
+    "nodes": [Count],
+    "tasks_per_node": Count,
+    "gpus_per_node": Count,
+    "gpus_per_task": Count,
+    "training": (Count, None),
+    "roles": [_Role],
+    "components": [_Component],
+    "task_cpus": (Count, None),
+    "walltime": (Count, None),
+    "options": {str: object},
+    "open": [str],
+}
 Plan = {
     "nonce": str,
     "job": {"id": str, "name": str, "scheduler": str},
@@ -86,6 +116,7 @@ Plan = {
     "python": str,
     "cwd": str,
     "spec": _Spec,
+    "request": Request,
 }
 # the part of a plan that is shown
 Outline = {

@@ -1,28 +1,62 @@
-"""Schedulers by name; each is imported when it is asked for."""
+"""Schedulers by name: those of gridtf itself, and plugins. Each is imported when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING
 
-from gridtf.errors import UsageError, nearest
-from gridtf.schedulers.base import Scheduler
+from gridtf.errors import SpecError, nearest
 
-_HOME = {"slurm": "gridtf.schedulers.slurm", "sge": "gridtf.schedulers.sge", "local": "gridtf.schedulers.local"}
+if TYPE_CHECKING:
+    from gridtf.jobspec.spec import JobSpec
+    from gridtf.schedulers.api import Scheduler
+
+# In the order in which they are looked for on a login node; local, which is always there, comes last.
+BUILT_IN = ("slurm", "sge", "local")
+GROUP = "gridtf.schedulers"  # of the entry points of plugins
 
 
 def get(name: str) -> Scheduler:
-    """The scheduler of this name. Raises UsageError."""
-    if name not in _HOME:
-        hint = nearest(name, list(_HOME)) or f"known: {', '.join(_HOME)}"
-        raise UsageError(f"no scheduler is called {name!r}", hint=hint)
-    return cast(Scheduler, import_module(_HOME[name]).scheduler)
+    """The scheduler of this name.
+
+    Raises:
+        SpecError: For a name that no scheduler has, or a plugin that cannot be used.
+    """
+    if name in BUILT_IN:
+        found: Scheduler = import_module(f"gridtf.schedulers.{name}").scheduler
+        return found
+    from gridtf.schedulers import plugins
+
+    if (plugin := plugins.load(name)) is not None:
+        return plugin
+    known = names()
+    hint = nearest(name, known) or f"choose from {', '.join(known)}"
+    raise SpecError("scheduler", f"{name!r} is not one of {', '.join(known)}", hint=hint)
 
 
-def on_this_machine(environ: Mapping[str, str]) -> str:
-    """The name of the scheduler to submit to from here: the first that is found, else local."""
-    return next(name for name in _HOME if get(name).here(environ))
+def names() -> list[str]:
+    """The names of all schedulers: those of gridtf itself, then plugins."""
+    from gridtf.schedulers import plugins
+
+    return [*BUILT_IN, *plugins.names()]
+
+
+def _each() -> Iterator[Scheduler]:
+    """All schedulers in the order in which they are looked for: plugins are loaded only where no other is found, and a
+    broken one is told of and left out."""
+    for name in BUILT_IN[:-1]:
+        yield get(name)
+    from gridtf.schedulers import plugins
+
+    yield from plugins.usable(lambda problem: print(f"gridtf: {problem}", file=sys.stderr))
+    yield get(BUILT_IN[-1])
+
+
+def available_here(environ: Mapping[str, str]) -> str:
+    """The name of the scheduler to submit to from this machine: the first that is found, else local."""
+    return next(scheduler.name for scheduler in _each() if scheduler.is_available(environ))
 
 
 def around_this_process(environ: Mapping[str, str]) -> str:
@@ -30,17 +64,39 @@ def around_this_process(environ: Mapping[str, str]) -> str:
 
     Grid Engine knows its own jobs for certain, so it comes first: ``qsub -V`` carries the variables of others along.
     """
-    return next(name for name in ("sge", "slurm", "local") if get(name).inside(environ))
+    if get("sge").is_current(environ):
+        return "sge"
+    return next(scheduler.name for scheduler in _each() if scheduler.is_current(environ))
 
 
-def untold(environ: Mapping[str, str]) -> str:
+def unannounced(environ: Mapping[str, str]) -> str:
     """A note for a process that is part of a job without having been told so; mostly empty."""
     if around_this_process(environ) != "local":
         return ""
-    return next(filter(None, (get(name).untold() for name in _HOME)), "")
+    return next(filter(None, (scheduler.unannounced() for scheduler in _each())), "")
 
 
-def without_place(environ: Mapping[str, str]) -> dict[str, str]:
-    """This environment without what tells its process its place among others: tasks have places of their own."""
-    theirs = get(around_this_process(environ)).place_variables
-    return {name: text for name, text in environ.items() if not theirs.match(name)}
+def without_place(environ: Mapping[str, str], scheduler: Scheduler | None = None) -> dict[str, str]:
+    """This environment without what tells its process its place among others: tasks have places of their own.
+
+    Args:
+        environ: The environment of an agent.
+        scheduler: The scheduler whose job it is. A local job may run within one of Slurm or Grid Engine, but no plugin
+            is looked for: that would take an agent longer than all else that it does before its tasks start.
+    """
+    around = next((get(name) for name in ("sge", "slurm") if get(name).is_current(environ)), scheduler or get("local"))
+    return {name: text for name, text in environ.items() if not around.place_variables.match(name)}
+
+
+def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
+    """A note on keys that the user has set and that only other schedulers know; mostly empty."""
+    others = dict.fromkeys(key for name in BUILT_IN for key in get(name).options)
+    keys = [key for key in others if key not in scheduler.options]
+    keys += [] if scheduler.takes_native else ["native"]
+    keys += [] if scheduler.requests_memory else ["mem", "mem_per_task"]
+    chosen = [key for key in keys if getattr(spec, key) not in (None, ()) and not _is_default(spec, key)]
+    return (f"{scheduler.title} has no use for {', '.join(chosen)}",) if chosen else ()
+
+
+def _is_default(spec: JobSpec, key: str) -> bool:
+    return bool(getattr(spec, key) == getattr(type(spec), key, None))

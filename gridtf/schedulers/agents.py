@@ -9,32 +9,43 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.errors import RunDirError, SchedulerError
 from gridtf.host.processes import die_with_parent, ignore_signals, tell, unblock_signals
 from gridtf.run.rundir import open_log, open_plain
-from gridtf.schedulers.base import AgentEnd, AgentMain
+from gridtf.schedulers.api import AgentEnd, AgentMain
 
-# Our own word to an agent. A TERM may be anybody's, and then its tasks have got one, too.
-TOLD = signal.SIGINT
+if TYPE_CHECKING:
+    from gridtf.host.gpus import GpuGrant
 
-# A variable that says to an agent: the environment of the job waits for you in the run directory.
-SENT = "GRIDTF_ENVIRONMENT"
+# The launcher's own signal to an agent. A TERM may come from elsewhere, and then tasks have received it, too.
+STOP_SIGNAL = signal.SIGINT
 
-# A variable of a local job's script, and of the launcher that it becomes: the pid of the job runner that started it.
-MINDER = "GRIDTF_LOCAL_JOB"
+# The variable that tells an agent to read the environment of the job from the run directory.
+ENVIRONMENT_FILE = "GRIDTF_ENVIRONMENT"
+
+# The variable that tells a local job's script, and the launcher that it becomes, the pid of its job runner.
+RUNNER_PID = "GRIDTF_LOCAL_JOB"
 
 
-def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain) -> ForkedAgent:
-    """Fork an agent: it starts in no time, inherits what is open, and is told to end when this process dies."""
+def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain, gpus: GpuGrant | None = None) -> ForkedAgent:
+    """Fork an agent: it starts at once, inherits what is open, and is told to end when this process dies.
+
+    Args:
+        host: The name of this host in the allocation.
+        arguments: What follows the host in the agent's arguments.
+        agent: The agent's main function.
+        gpus: The GPUs that this process has claimed for the agent; None: the agent asks for its own.
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            os.setsid()  # what is sent to the parent's group is not for us
+            os.setsid()  # a signal to the parent's process group does not reach the agent
             die_with_parent(parent, signal.SIGTERM)
-            code = agent([host, *arguments])
+            code = agent([host, *arguments], gpus)
         except BaseException:
             import traceback
 
@@ -64,7 +75,7 @@ class ForkedAgent:
         return self.end
 
     def terminate(self) -> None:
-        self.send(TOLD)
+        self.send(STOP_SIGNAL)
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
@@ -79,11 +90,15 @@ Blame = Callable[[int, Sequence[str]], AgentEnd]
 
 
 class StartedAgents:
-    """An AgentHandle for the program that starts agents elsewhere and stays until they have ended.
+    """An AgentHandle for a program that starts agents on other hosts and stays until they have ended.
 
-    argv: its command; it must pass its standard input on: the end of that tells the agents to stop, whether we close
-    it or die. No signal could do that: srun passes signals on to the tasks as well. log: where it and the agents print.
-    blame: who ended and how, from its exit code and the lines it has printed. ignored: signals that must not end it.
+    Args:
+        argv: Its command. It must pass its standard input on: the end of that tells the agents to stop, whether the
+            launcher closes it or dies. No signal could do that: srun passes signals on to the tasks as well.
+        environ: Its environment.
+        log: The file that it and the agents print to.
+        blame: Makes an AgentEnd of its exit code and the lines that it has printed.
+        ignored: Signals that must not end it.
     """
 
     def __init__(

@@ -49,16 +49,18 @@ def once(folder: Path, size: int, cores: int) -> tuple[float, float, float]:
     """Seconds until the launcher has all records, until all hosts know, and for one host to read the plan."""
     from gridtf.bootstrap import placement
     from gridtf.bootstrap.rendezvous import AttemptPlan, read_plan
+    from gridtf.jobspec.request import resolve
     from gridtf.jobspec.spec import JobSpec
     from gridtf.run.rundir import RunDir
-    from gridtf.schedulers.base import Allocation, Host
+    from gridtf.schedulers.api import Allocation, Host
 
     folder.mkdir()
     attempt = RunDir(folder).new_attempt()
     spec = JobSpec(command=("true",), tasks_per_node=TASKS)
     hosts = {f"n{number:04}": f"10.{number // 256}.{number % 256}.1" for number in range(size)}
-    tasks = placement.place(Allocation(tuple(Host(name, TASKS) for name in hosts)), spec)
-    AttemptPlan(attempt, NONCE, "1", "local", spec, hosts, tasks, "python", folder).write()
+    request = resolve(spec, "local", memory=False)
+    tasks = placement.place(Allocation(tuple(Host(name, TASKS) for name in hosts)), request)
+    AttemptPlan(attempt, NONCE, "1", "local", spec, request, hosts, tasks, "python", folder).write()
 
     begin = time.monotonic()
     assert read_plan(attempt.run, attempt.number, NONCE) is not None

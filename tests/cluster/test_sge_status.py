@@ -18,9 +18,10 @@ pytestmark = pytest.mark.timeout(120)
 _ASK = """
 import dataclasses, json, sys
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.sge import query
+from gridtf.schedulers.api import JobIdentity
+from gridtf.schedulers.sge import scheduler
 try:
-    found = query.{function}([{{"job_id": job_id, "user": "alice"}} for job_id in sys.argv[1:]])
+    found = scheduler.{function}([JobIdentity(job_id, user="alice") for job_id in sys.argv[1:]])
     print(json.dumps({{job_id: dataclasses.asdict(status) for job_id, status in found.items()}}))
 except SchedulerError as error:
     print(json.dumps({{"error": error.what}}))
@@ -64,7 +65,7 @@ def until_state(bed: Bed, job_id: str, state: str, reason: str = "") -> dict[str
 
 def until_ended(bed: Bed, job_id: str) -> dict[str, Any]:
     """What the accounting says, once the queue has forgotten the job."""
-    until(lambda: ask(bed, job_id)[job_id]["gone"], f"{job_id} to be gone")
+    until(lambda: ask(bed, job_id)[job_id]["purged"], f"{job_id} to be gone")
     return dict(until(lambda: accounting(bed, job_id).get(job_id), f"the accounting of {job_id}"))
 
 
@@ -80,12 +81,12 @@ def test_jobs_that_run_and_jobs_that_wait(sge: Bed) -> None:
     found = ask(sge, runs, waits, held, after, later, "9999999")
     assert found[held]["reason"] == f"held: qrls {held} releases it"
     assert found[after]["reason"] == f"it waits for job {held}"
-    assert [job_id for job_id, status in found.items() if status["gone"]] == ["9999999"]
+    assert [job_id for job_id, status in found.items() if status["purged"]] == ["9999999"]
 
 
 def test_an_array(sge: Bed) -> None:
     array = qsub(sge, "[ $SGE_TASK_ID = 3 ] || sleep 60", "-t", "3-9:2", "-tc", "2")
-    until(lambda: ask(sge, f"{array}.3")[f"{array}.3"]["gone"], "the first element to end")
+    until(lambda: ask(sge, f"{array}.3")[f"{array}.3"]["purged"], "the first element to end")
     until_state(sge, f"{array}.7", "RUNNING")
     found = ask(sge, array, *(f"{array}.{element}" for element in (3, 5, 9)))
     assert found[array]["state"] == "RUNNING"
@@ -118,7 +119,7 @@ def test_jobs_that_are_hidden_are_not_gone(sge: Bed) -> None:
         status = ask(sge, job)[job]
     finally:
         file.unlink()
-    assert (status["state"], status["gone"]) == ("UNKNOWN", False)
+    assert (status["state"], status["purged"]) == ("UNKNOWN", False)
     assert ".sge_qstat" in status["reason"]
 
 
@@ -168,7 +169,7 @@ def test_deleted_jobs_are_not_called_completed(sge: Bed) -> None:
     status = until_ended(sge, runs)
     assert status["state"] == "FAILED"
     assert "killed by SIGKILL: by qdel" in status["reason"]
-    until(lambda: ask(sge, held)[held]["gone"], "the other to be gone")
+    until(lambda: ask(sge, held)[held]["purged"], "the other to be gone")
     assert accounting(sge, held) == {}
 
 

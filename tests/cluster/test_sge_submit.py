@@ -32,7 +32,7 @@ SUBMIT = """
 import json, os, sys
 from gridtf.login import submission
 from gridtf.errors import GridtfError
-from gridtf.schedulers.sge import directives, submit
+from gridtf.schedulers.sge import scheduler, submit
 from gridtf.jobspec.spec import JobSpec
 ways, spec, blocked = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 sys.modules.update(dict.fromkeys(blocked))
@@ -42,16 +42,18 @@ plan.run_dir.mkdir(parents=True)
 for way in ways.split():
     os.environ[submit.WAY] = way
     try:
-        print(json.dumps(submit.submit(plan, directives.submit_command(plan))))
+        result = scheduler.submit(plan)
+        print(json.dumps({**result.job.to_record(), "notes": result.notes}))
     except GridtfError as error:
         print(json.dumps({"error": str(error)}))
 """
 CANCEL = """
 import sys
 from gridtf.errors import GridtfError
-from gridtf.schedulers.sge import submit
+from gridtf.schedulers.api import JobIdentity
+from gridtf.schedulers.sge import scheduler
 try:
-    submit.cancel({"job_id": sys.argv[1]}, force=sys.argv[2:] == ["force"])
+    scheduler.cancel(JobIdentity(sys.argv[1]), force=sys.argv[2:] == ["force"])
 except GridtfError as error:
     print(error)
 """

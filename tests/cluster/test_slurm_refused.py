@@ -43,9 +43,9 @@ def own_folder(bed: Bed, host: str) -> Iterator[None]:
             ["partition 'gpus' is not there", "gpu (default), cpu"],
         ),
         (["--nodes", "1", "--native=--gres=fpga:1"], ["nvalid generic resource", "gres"]),
-        (["--nodes", "1", "--gpus-per-node", "5"], ["5 GPUs a node asked for", "have 4"]),
+        (["--nodes", "1", "--gpus-per-node", "5"], ["5 GPUs a node requested", "have 4"]),
         (["--nodes", "1", "--gpus-per-node", "1", "--partition", "cpu"], ["cpu has GPUs", "gpu (4 each)"]),
-        (["--nodes", "9"], ["9 nodes asked for, partition gpu has 4"]),
+        (["--nodes", "9"], ["9 nodes requested, partition gpu has 4"]),
         (["--nodes", "1", "--partition", "short", "--time", "1:00:00"], ["partition short allows", "gpu"]),
         (["--nodes", "1", "--native=--bogus"], ["bogus"]),
     ],
@@ -156,7 +156,7 @@ def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
     again = gridtf(slurm, "cancel", "cancel-1")
     assert "has already ended" in again.stderr
     job = started(slurm, "--native=--output=/tmp/own.log", nodes=1, name="by-root")
-    assert f"--output=/tmp/own.log has no effect: what the script prints is in {job.seen_as}/job.log" in (
+    assert f"--output=/tmp/own.log has no effect: the output of the script goes to {job.seen_as}/job.log" in (
         job.submitted.stderr
     )
     assert f"by-root ({job.id}): CANCELLED" in gridtf(slurm, "cancel", job.id, user="root", cwd="/").stdout

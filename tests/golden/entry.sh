@@ -5,7 +5,7 @@
 #SBATCH --cpus-per-task=2
 #SBATCH --open-mode=append
 #
-# Job train, rendered by gridtf 1.2.3 for slurm from slurm.sh.j2
+# Job train, rendered by gridtf 1.2.3 for slurm from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016  # values are meant as they stand
@@ -30,6 +30,25 @@ export GRIDTF_SPEC='{
       "count": 8
     }
   }
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "slurm",
+  "name": "train",
+  "nodes": [1, 1],
+  "tasks_per_node": 8,
+  "gpus_per_node": 0,
+  "gpus_per_task": 0,
+  "training": 8,
+  "roles": [{"type": "worker", "count": 8, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 4, "mem": null, "component": 0, "served": true, "in_cluster": true}],
+  "components": [{"partition": null, "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": 1,
+  "rider_cpus": 8,
+  "host_rider_cpus": 8,
+  "host_mem": null,
+  "walltime": null,
+  "options": {},
+  "native": {},
+  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

@@ -1,6 +1,6 @@
 #!/bin/bash
 #
-# Job digits, rendered by gridtf 1.2.3 for local from local.sh.j2
+# Job digits, rendered by gridtf 1.2.3 for local from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016,SC1090,SC1091  # values are meant as they stand; what set-up lines source is not here
@@ -71,6 +71,25 @@ export GRIDTF_SPEC='{
     "source ~/venv/bin/activate"
   ],
   "chdir": "/home/me/digits"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "local",
+  "name": "digits",
+  "nodes": [1, 1],
+  "tasks_per_node": 3,
+  "gpus_per_node": 0,
+  "gpus_per_task": 0,
+  "training": 3,
+  "roles": [{"type": "chief", "count": 1, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "worker", "count": 2, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 1, "gpus": 0, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "components": [{"partition": null, "types": ["chief", "worker", "ps"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": 2,
+  "rider_cpus": 2,
+  "host_rider_cpus": 2,
+  "host_mem": null,
+  "walltime": 5400,
+  "options": {},
+  "native": {},
+  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

@@ -1,6 +1,6 @@
 #!/bin/bash
 #
-# Job train, rendered by gridtf 1.2.3 for local from local.sh.j2
+# Job train, rendered by gridtf 1.2.3 for local from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016  # values are meant as they stand
@@ -19,6 +19,25 @@ export GRIDTF_SPEC='{
     "train.py"
   ],
   "scheduler": "local"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "local",
+  "name": "train",
+  "nodes": [1, 1],
+  "tasks_per_node": 1,
+  "gpus_per_node": 0,
+  "gpus_per_task": 0,
+  "training": null,
+  "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": null,
+  "rider_cpus": 0,
+  "host_rider_cpus": 0,
+  "host_mem": null,
+  "walltime": null,
+  "options": {},
+  "native": {},
+  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

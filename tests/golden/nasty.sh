@@ -5,7 +5,7 @@
 #$ -r y
 #$ -notify
 #
-# Job train, rendered by gridtf 1.2.3 for sge from sge.sh.j2
+# Job train, rendered by gridtf 1.2.3 for sge from job.sh.j2
 # Run directory: x\n#$ -l evil=1\n#SBATCH --nodes=99\n
 
 # shellcheck disable=SC1003,SC2016  # values are meant as they stand
@@ -69,6 +69,25 @@ export GRIDTF_SPEC='{
     "TEMPLATE": "{{ name }} {% raw %} {# x #}"
   },
   "chdir": "a; touch pwned & b | c > d < e # f"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "sge",
+  "name": "train",
+  "nodes": [1, 1],
+  "tasks_per_node": 1,
+  "gpus_per_node": 0,
+  "gpus_per_task": 0,
+  "training": null,
+  "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": null,
+  "rider_cpus": 0,
+  "host_rider_cpus": 0,
+  "host_mem": null,
+  "walltime": null,
+  "options": {"gpu_resource": "gpu"},
+  "native": {},
+  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

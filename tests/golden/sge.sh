@@ -12,7 +12,7 @@
 #$ -P ml
 #$ -l arch=lx-amd64
 #
-# Job digits, rendered by gridtf 1.2.3 for sge from sge.sh.j2
+# Job digits, rendered by gridtf 1.2.3 for sge from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016  # values are meant as they stand
@@ -48,6 +48,25 @@ export GRIDTF_SPEC='{
   "time": "26:30:00",
   "pe": "mpi",
   "chdir": "/home/me/digits"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "sge",
+  "name": "digits",
+  "nodes": [4, 4],
+  "tasks_per_node": 2,
+  "gpus_per_node": 2,
+  "gpus_per_task": 1,
+  "training": 8,
+  "roles": [{"type": "worker", "count": 8, "gpus": 1, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "components": [{"partition": "gpu.q", "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": null,
+  "rider_cpus": 0,
+  "host_rider_cpus": 0,
+  "host_mem": 32768,
+  "walltime": 95400,
+  "options": {"partition": "gpu.q", "account": "ml", "pe": "mpi", "gpu_resource": "gpu"},
+  "native": {"l arch": "lx-amd64"},
+  "open": ["gpus_per_node", "nodes"]
 }'
 
 # shellcheck source=/dev/null

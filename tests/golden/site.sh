@@ -59,6 +59,25 @@ export GRIDTF_SPEC='{
   ],
   "chdir": "/home/me/digits"
 }'
+export GRIDTF_REQUEST='{
+  "scheduler": "slurm",
+  "name": "train",
+  "nodes": [2, 2],
+  "tasks_per_node": 1,
+  "gpus_per_node": 0,
+  "gpus_per_task": 0,
+  "training": null,
+  "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": null,
+  "rider_cpus": 0,
+  "host_rider_cpus": 0,
+  "host_mem": null,
+  "walltime": null,
+  "options": {},
+  "native": {},
+  "open": ["gpus_per_node", "gpus_per_task", "tasks_per_node"]
+}'
 
 # shellcheck source=/dev/null
 source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'

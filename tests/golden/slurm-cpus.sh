@@ -5,7 +5,7 @@
 #SBATCH --cpus-per-task=4
 #SBATCH --open-mode=append
 #
-# Job train, rendered by gridtf 1.2.3 for slurm from slurm.sh.j2
+# Job train, rendered by gridtf 1.2.3 for slurm from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016  # values are meant as they stand
@@ -43,6 +43,25 @@ export GRIDTF_SPEC='{
   "tasks_per_node": 4,
   "cpus_per_task": 2,
   "chdir": "/home/me/digits"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "slurm",
+  "name": "train",
+  "nodes": [2, 4],
+  "tasks_per_node": 4,
+  "gpus_per_node": 0,
+  "gpus_per_task": 0,
+  "training": 8,
+  "roles": [{"type": "worker", "count": 8, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 4, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "evaluator", "count": 1, "gpus": 0, "cpus": 1, "mem": null, "component": 0, "served": false, "in_cluster": false}],
+  "components": [{"partition": null, "types": ["worker", "ps", "evaluator"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": 2,
+  "rider_cpus": 9,
+  "host_rider_cpus": 8,
+  "host_mem": null,
+  "walltime": null,
+  "options": {},
+  "native": {},
+  "open": ["gpus_per_node", "gpus_per_task"]
 }'
 
 # shellcheck source=/dev/null

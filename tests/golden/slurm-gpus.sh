@@ -12,7 +12,7 @@
 #SBATCH --qos=high
 #SBATCH --comment="two words"
 #
-# Job digits, rendered by gridtf 1.2.3 for slurm from slurm.sh.j2
+# Job digits, rendered by gridtf 1.2.3 for slurm from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016,SC1090,SC1091  # values are meant as they stand; what set-up lines source is not here
@@ -62,6 +62,25 @@ export GRIDTF_SPEC='{
     "module load cuda/12.4"
   ],
   "chdir": "/home/me/digits"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "slurm",
+  "name": "digits",
+  "nodes": [2, 2],
+  "tasks_per_node": 4,
+  "gpus_per_node": 4,
+  "gpus_per_task": 1,
+  "training": null,
+  "roles": [{"type": "worker", "count": null, "gpus": 1, "cpus": 6, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "components": [{"partition": "gpu,long", "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
+  "task_cpus": 6,
+  "rider_cpus": 0,
+  "host_rider_cpus": 0,
+  "host_mem": 65536,
+  "walltime": 93600,
+  "options": {"partition": "gpu,long", "account": "ml"},
+  "native": {"qos": "high", "comment": "two words"},
+  "open": ["gpus_per_task", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

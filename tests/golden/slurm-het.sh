@@ -15,7 +15,7 @@
 #SBATCH --cpus-per-task=3
 #SBATCH --mem-per-cpu=683M
 #
-# Job digits, rendered by gridtf 1.2.3 for slurm from slurm.sh.j2
+# Job digits, rendered by gridtf 1.2.3 for slurm from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
 # shellcheck disable=SC1003,SC2016  # values are meant as they stand
@@ -60,6 +60,25 @@ export GRIDTF_SPEC='{
   "mem_per_task": "1G",
   "time": "30m",
   "chdir": "/home/me/digits"
+}'
+export GRIDTF_REQUEST='{
+  "scheduler": "slurm",
+  "name": "digits",
+  "nodes": [2, 2],
+  "tasks_per_node": 2,
+  "gpus_per_node": 2,
+  "gpus_per_task": 1,
+  "training": 4,
+  "roles": [{"type": "chief", "count": 1, "gpus": 1, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": true}, {"type": "worker", "count": 3, "gpus": 1, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 3, "mem": 2048, "component": 1, "served": false, "in_cluster": true}, {"type": "evaluator", "count": 1, "gpus": 0, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": false}],
+  "components": [{"partition": "gpu", "types": ["chief", "worker", "evaluator"], "count": 0, "cpus": null, "mem": null}, {"partition": "cpu", "types": ["ps"], "count": 2, "cpus": 3, "mem": 2048}],
+  "task_cpus": 2,
+  "rider_cpus": 2,
+  "host_rider_cpus": 2,
+  "host_mem": 3072,
+  "walltime": 1800,
+  "options": {"partition": "gpu"},
+  "native": {},
+  "open": ["gpus_per_task", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

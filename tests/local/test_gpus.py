@@ -65,7 +65,7 @@ def _launcher(job: LaunchedJob) -> dict[str, Any]:
 
 
 def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_path: Path) -> None:
-    from gridtf.host.gpus import Claim, Refusal, claim
+    from gridtf.host.gpus import GpuGrant, Refusal, claim
 
     environ = {"GRIDTF_LOCKS": str(tmp_path)}
     job = on_gpus("holds", *HOLD, gpus="0")
@@ -75,7 +75,7 @@ def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_pat
     assert any(str(descriptor.readlink()).startswith("socket:") for descriptor in descriptors.iterdir())
     job.process.kill()
     gone(pid)
-    mine = until(lambda: isinstance(got := claim(1, ["0"], "test", environ), Claim) and got, "the GPU to be free")
+    mine = until(lambda: isinstance(got := claim(1, ["0"], "test", environ), GpuGrant) and got, "the GPU to be free")
     for descriptor in mine.descriptors:
         os.close(descriptor)
 

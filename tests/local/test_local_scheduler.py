@@ -110,18 +110,18 @@ def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
     assert gone(launcher)
 
 
-def test_the_minder_is_killed(here: Path) -> None:
+def test_the_job_runner_is_killed(here: Path) -> None:
     job = submit(*TWO, *SLEEPS)["job_id"]
     running(job)
     runner = int(job.partition(".")[0])
     os.kill(runner, signal.SIGKILL)
     assert call("wait", job, code=1).stdout.startswith("python")
     view = status(job)
-    assert (view["state"], view["reason"]) == ("FAILED", f"the process that minds the job, {runner}, was killed")
+    assert (view["state"], view["reason"]) == ("FAILED", f"the job runner, process {runner}, was killed")
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
 
 
-def test_the_minder_is_killed_during_the_set_up(here: Path) -> None:
+def test_the_job_runner_is_killed_during_the_set_up(here: Path) -> None:
     """What a set-up line runs just then ends as well."""
     line = "bash -c 'echo $$ >line.pid; sleep 600; true'"
     job = submit("--setup", line, *TWO, *PRINTS)["job_id"]

@@ -51,7 +51,7 @@ from pathlib import Path
 from gridtf.bootstrap import placement, rendezvous
 from gridtf.bootstrap.rendezvous import AttemptPlan
 from gridtf.run.rundir import RunDir, write_record
-from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.api import Allocation, Host
 from gridtf.jobspec.spec import JobSpec
 
 def forge(path, ran, nonce):

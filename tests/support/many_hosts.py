@@ -12,14 +12,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap import launcher
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.base import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
+from gridtf.schedulers.api import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
 
 
@@ -45,8 +46,7 @@ class ManyHosts(LocalScheduler):
         super().__init__()
         self.hosts = hosts
 
-    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
-        environ["CUDA_VISIBLE_DEVICES"] = ""
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         return Allocation(
             tuple(
                 Host(str(host["name"]), int(str(host.get("slots", 1))), cpus=1, address=LOOPBACK) for host in self.hosts
@@ -60,7 +60,8 @@ class ManyHosts(LocalScheduler):
         for host in self.hosts:
             name = str(host["name"])
             command = [*map(str, host.get("prefix", ())), *call.command, name, *call.arguments]
-            process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
+            env = {**environ, "CUDA_VISIBLE_DEVICES": ""}
+            process = subprocess.Popen(command, env=env, start_new_session=True, stdin=subprocess.DEVNULL)
             agents.append(ProcessAgent(name, process))
         return agents
 
@@ -69,7 +70,9 @@ def main() -> int:
     spec = JobSpec.from_dict(json.loads(os.environ.pop("GRIDTF_SPEC")))
     run = RunDir(Path(os.environ["GRIDTF_RUN_DIR"]))
     run.path.mkdir(exist_ok=True)
-    return launcher.launch(run, spec, ManyHosts(json.loads(sys.argv[1])), "4711", os.environ)
+    scheduler = ManyHosts(json.loads(sys.argv[1]))
+    request = scheduler.resolve(spec, in_job=True)
+    return launcher.launch(run, spec, request, scheduler, "4711", os.environ)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from typing import Any
 
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.bootstrap.rendezvous import AttemptPlan
+from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.api import Allocation, Host
 
 NONCE = "0123456789abcdef"
 
@@ -19,6 +20,11 @@ def job(**values: Any) -> JobSpec:
     """A specification; the command and the rest as in a job file."""
     program = {} if "entry" in values else {"command": ["train"]}
     return JobSpec.from_dict({**program, **values})
+
+
+def resolved(spec: JobSpec) -> Request:
+    """What a specification comes to inside a job."""
+    return resolve(spec, "local", memory=False)
 
 
 def hosts(*gpus: int | None, slots: int = 8, cpus: int | None = None) -> Allocation:
@@ -49,9 +55,19 @@ def task_plan(run: Path, allocation: Allocation, **values: Any) -> AttemptPlan:
     directory.path.mkdir(exist_ok=True)
     attempt = directory.new_attempt()
     spec = job(**values)
+    request = resolved(spec)
     names = {host.name: host.address or host.name for host in allocation.hosts}
     return AttemptPlan(
-        attempt, NONCE, "4711", "local", spec, names, place(allocation, spec), "/usr/bin/python3", Path("/home/user")
+        attempt,
+        NONCE,
+        "4711",
+        "local",
+        spec,
+        request,
+        names,
+        place(allocation, request),
+        "/usr/bin/python3",
+        Path("/home/user"),
     )
 
 

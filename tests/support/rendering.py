@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gridtf import schedulers
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.base import Plan
+from gridtf.schedulers.api import Plan
 
 # What a shell, sbatch or qsub would stumble over when it is not quoted.
 NASTY = {
@@ -28,8 +29,10 @@ NASTY = {
 
 def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits-1", **values: Any) -> Plan:
     """A plan whose specification is given as in a job file."""
+    spec = JobSpec.from_dict({"command": ["python", "train.py"], **values})
     return Plan(
-        spec=JobSpec.from_dict({"command": ["python", "train.py"], **values}),
+        spec=spec,
+        request=schedulers.get(scheduler).resolve(spec),
         scheduler=scheduler,
         run_dir=Path(run_dir),
         python="/opt/gridtf/bin/python",

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gridtf.errors import SchedulerError
-from gridtf.run.rundir import Record, RunDir
-from gridtf.schedulers.base import CANCELLED, RUNNING, JobStatus, Plan
+from gridtf.jobspec.request import Request
+from gridtf.run.rundir import RunDir
+from gridtf.schedulers.api import (
+    AgentCall,
+    AgentHandle,
+    Allocation,
+    JobIdentity,
+    JobStatus,
+    Plan,
+    Scheduler,
+    SubmitResult,
+    Wait,
+)
+from gridtf.states import JobState
 
 
-class FakeScheduler:
+class FakeScheduler(Scheduler):
     """Takes every job and says of it what the test wants. Goes by the name of slurm."""
 
     name = "slurm"
-    accounting_delay = 0.0
+    title = "Slurm"
+    directive_prefix = "#SBATCH"
 
     def __init__(self) -> None:
         self.refuses = ""
-        self.states: list[JobStatus] = [JobStatus(RUNNING)]
+        self.states: list[JobStatus] = [JobStatus(JobState.RUNNING)]
         self.notes: list[str] = []
         self.history: dict[str, JobStatus] = {}
         self.asked: list[list[str]] = []
@@ -26,8 +39,11 @@ class FakeScheduler:
         self.count = 0
         self.lock = threading.Lock()
 
-    def here(self, environ: object) -> bool:
+    def is_available(self, environ: object) -> bool:
         return True
+
+    def is_current(self, environ: object) -> bool:
+        return False
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         return (f"--job-name={plan.spec.title}",)
@@ -38,29 +54,37 @@ class FakeScheduler:
     def check(self, plan: Plan) -> Sequence[str]:
         return self.notes
 
-    def elements(self, spec: object) -> Sequence[str]:
-        return ()
-
-    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    def accounting(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         return self.history
 
-    def submit(self, plan: Plan) -> Record:
+    def submit(self, plan: Plan) -> SubmitResult:
         if self.refuses:
             raise SchedulerError(self.refuses)
         assert RunDir(plan.run_dir).script.exists()
         with self.lock:
             self.count += 1
-            return {"job_id": str(100 + self.count), "cluster": "c1"}
+            return SubmitResult(JobIdentity(str(100 + self.count), {"cluster": "c1"}))
 
-    def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
-        self.asked.append([record["job_id"] for record in submitted])
+    def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        self.asked.append([job.job_id for job in jobs])
         if self.refuses:
             raise SchedulerError(self.refuses)
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        return {record["job_id"]: state for record in submitted}
+        return {job.job_id: state for job in jobs}
 
-    def cancel(self, submitted: Record, *, force: bool = False) -> None:
+    def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
         if self.refuses:
             raise SchedulerError(self.refuses)
-        self.cancelled.append(submitted["job_id"])
-        self.states = [JobStatus(CANCELLED, gone=True)]
+        self.cancelled.append(job.job_id)
+        self.states = [JobStatus(JobState.CANCELLED, purged=True)]
+
+    def identity(self, environ: Mapping[str, str]) -> JobIdentity:
+        return JobIdentity("101")
+
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
+        return Allocation(())
+
+    def start_agents(
+        self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
+    ) -> Sequence[AgentHandle]:
+        return []

@@ -26,7 +26,7 @@ def topics_of(item: pytest.Item) -> set[str]:
 def topics(path: PurePath, beds: list[str], *, tensorflow: bool = False) -> set[str]:
     folder = path.parts[1]  # tests/FOLDER/…
     found = set(re.findall("[a-z]+", " ".join([*path.parts[1:], *beds]))) & {"local", "slurm", "sge"}
-    if folder == "unit":
+    if folder == "unit" or path.parts[0] == "examples":
         found.add("local" if tensorflow else "fast")
     elif folder == "faults":
         found.add("local")

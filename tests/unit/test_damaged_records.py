@@ -36,7 +36,8 @@ from gridtf.run import registry
 from gridtf.run.recordtypes import RankRecord
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import local
-from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.api import Allocation, Host
+from tests.support.plans import resolved
 from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
@@ -69,9 +70,12 @@ def test_a_run_of_the_first_version_is_shown(run: RunDir, capsys: Captured) -> N
 def plan_anew(run: RunDir) -> None:
     """Plan and rendezvous as this version writes them: agents read no others."""
     spec = JobSpec.from_dict(json.loads(run.job.read_text())["spec"])
-    tasks = place(Allocation((Host("n1", 3, cpus=3),)), spec)
+    request = resolved(spec)
+    tasks = place(Allocation((Host("n1", 3, cpus=3),)), request)
     hosts = {"n1": "127.0.0.1"}
-    AttemptPlan(run.attempt(1), NONCE, "7.n1", "local", spec, hosts, tasks, "/usr/bin/python3", Path("/")).write()
+    AttemptPlan(
+        run.attempt(1), NONCE, "7.n1", "local", spec, request, hosts, tasks, "/usr/bin/python3", Path("/")
+    ).write()
     meeting = rendezvous.merge(tasks, {"n1": json.loads(run.attempt(1).host_record("n1").read_text())})
     rendezvous.publish(run.attempt(1), "7.n1", NONCE, meeting)
 
@@ -251,16 +255,16 @@ def rank_0_gathers(run: RunDir) -> None:
     if collector.poll():
         tasks, records = plan_of(run).tasks[:1], [collector.records["rank-0"]]
         check_addresses(records)
-        place_ranks(tasks, records, split_gpus(tasks, records, SPEC))
+        place_ranks(tasks, records, split_gpus(tasks, records, resolved(SPEC)))
         rendezvous.merge_ranks(tasks, records)
 
 
 def rank_1_finds(run: RunDir) -> None:
-    Joining(run, SPEC, STEP, {}, FakeSystem())._find()
+    Joining(run, SPEC, resolved(SPEC), STEP, {}, FakeSystem())._find()
 
 
 def launcher_is_told_to_end(run: RunDir) -> None:
-    Launcher(run, SPEC, local.scheduler, "7", FakeSystem())._of_signal(15)
+    Launcher(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem())._of_signal(15)
 
 
 def cancel_reads(run: RunDir) -> None:

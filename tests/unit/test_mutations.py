@@ -21,7 +21,7 @@ from gridtf.errors import GridtfError
 from gridtf.host import gpus
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.base import AgentCall
+from gridtf.schedulers.api import AgentCall
 from gridtf.schedulers.slurm import hostlist, injob, scheduler
 from tests.support import mutations
 
@@ -131,13 +131,13 @@ def _slurm(chosen: Chosen, folder: Path) -> None:
     spec = chosen.choice(SPECS)
     if "SLURM_JOB_ID" in environ:  # without one this is no job of Slurm's
         scheduler.identity(environ)
-    for look in (join.started_with, join.member_of):
-        with contextlib.suppress(GridtfError):
-            look(environ)
-    found = injob.allocation(environ, spec, lambda job: {"n001": 2})
-    call = AgentCall((), lambda words: 0, ("python",), folder / "log", lambda environ: None)
+    with contextlib.suppress(GridtfError):
+        join.member_of(environ, scheduler)
+    request = scheduler.resolve(spec, in_job=True)
+    found = injob.allocation(environ, request, lambda job: {"n001": 2})
+    call = AgentCall((), lambda arguments, gpus=None: 0, ("python",), folder / "log", lambda environ: None)
     injob.srun_command(found.hosts, call, environ)
-    place(found, spec)
+    place(found, request)
 
 
 def _hostlist(chosen: Chosen, _: Path) -> None:

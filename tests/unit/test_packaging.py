@@ -68,7 +68,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
     code = {str(path.relative_to(ROOT)) for path in (ROOT / "gridtf").rglob("*.py")}
     templates = {f"gridtf/templates/{path.name}" for path in (ROOT / "templates").glob("*.j2")}
-    assert {"gridtf/templates/job.sh.j2", "gridtf/templates/local.sh.j2"} < templates
+    assert templates == {"gridtf/templates/job.sh.j2"}
     version = metadata(wheel)["Version"]
     about = {f"gridtf-{version}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     licence = f"gridtf-{version}.dist-info/licenses/LICENSE"

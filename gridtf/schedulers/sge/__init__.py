@@ -5,34 +5,67 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf.errors import SpecError
-from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import Record
-from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
+from gridtf.errors import SchedulerError, SpecError
+from gridtf.schedulers import batch
+from gridtf.schedulers.api import (
+    MPI_PLACE,
+    AgentCall,
+    AgentEnd,
+    AgentHandle,
+    Allocation,
+    JobIdentity,
+    JobStatus,
+    Parent,
+    Plan,
+    SubmitResult,
+    Wait,
+)
+from gridtf.schedulers.sge import client
 
 if TYPE_CHECKING:
-    from gridtf.host.gpus import Claim
+    from gridtf.host.gpus import GpuGrant
+    from gridtf.jobspec.request import Request
 
 
-class GridEngine:
+class GridEngine(batch.BatchScheduler):
     """Jobs of a Grid Engine cell. A job's id is Grid Engine's own, ``4711`` or, in an array, ``4711.3``."""
 
     name = "sge"
-    warnings: frozenset[int] = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
-    last_warnings: frozenset[int] = frozenset({signal.SIGUSR2})
-    place_variables = re.compile(MPI_PLACE)
+    title = "Grid Engine"
+    directive_prefix = "#$"
+    options = ("partition", "account", "pe", "slots", "gpu_resource")
+    warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
+    last_warnings = frozenset({signal.SIGUSR2})
+    # QRSH_: how qrsh has told its other half what to start
+    place_variables = re.compile(rf"QRSH_|{MPI_PLACE}")
+    # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
+    host_variables = re.compile(
+        r"HOSTNAME|TMPDIR|TMP|QUEUE|ARC|SGE_(ARCH|BINARY_PATH|JOB_SPOOL_DIR|STD(IN|OUT|ERR)_PATH|HGR_.*|GPU)|"
+        r"PE_HOSTFILE"
+    )
+    start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
+    list_command = "qstat -u $USER"
+    query_patience = 10.0  # what runs goes on without it, and its run directory says most
 
     # --- on the login node
 
-    def here(self, environ: Mapping[str, str]) -> bool:
-        from gridtf.schedulers.common import on_path
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        return "SGE_ROOT" in environ and batch.on_path("qsub", environ)  # other schedulers have a qsub, too
 
-        return "SGE_ROOT" in environ and on_path("qsub", environ)  # other schedulers have a qsub, too
+    def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
+        from gridtf.schedulers.sge import directives
+
+        return directives.parse_native(native)
+
+    def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
+        from gridtf.schedulers.sge import directives
+
+        return directives.array_elements(native)
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives
@@ -40,7 +73,7 @@ class GridEngine:
         try:
             return directives.directives(plan)
         except SpecError as error:
-            if error.key != "pe" or plan.spec.pe is not None or not self.here(os.environ):
+            if error.key != "pe" or plan.spec.pe is not None or not self.is_available(os.environ):
                 raise
             from gridtf.schedulers.sge import advice
 
@@ -51,52 +84,95 @@ class GridEngine:
 
         return directives.submit_command(plan)
 
-    def elements(self, spec: JobSpec) -> Sequence[str]:
-        from gridtf.schedulers.sge import directives
-
-        return directives.array_elements(spec.native)
-
     def check(self, plan: Plan) -> Sequence[str]:
-        from gridtf.schedulers import shared
         from gridtf.schedulers.sge import advice
 
-        shared.check(plan)
+        batch.check_shared(plan)
         return advice.check(plan)
 
-    def submit(self, plan: Plan) -> Record:
+    def submit(self, plan: Plan) -> SubmitResult:
         from gridtf.schedulers.sge import submit
 
-        return submit.submit(plan, self.submit_command(plan))
+        return submit.submit(plan, super().submit)
 
-    def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    def parse_job_id(self, output: str) -> str:
+        from gridtf.schedulers.sge import submit
+
+        return submit.parse_job_id(output)
+
+    def find_submitted(self, plan: Plan) -> JobIdentity | None:
         from gridtf.schedulers.sge import query
 
-        return query.query(submitted)
+        return query.running_script(plan)
 
-    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    def outcome_unknown(self, answer: batch.Answer) -> bool:
+        # failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
+        text = f"{answer.err}\n{answer.out}"
+        return re.search(r"(fail|error)\w* receiving|receive timeout", text, re.IGNORECASE) is not None
+
+    def query_command(self, jobs: Sequence[JobIdentity]) -> Sequence[str]:
         from gridtf.schedulers.sge import query
 
-        return query.accounting(submitted)
+        return query.command(jobs)
+
+    def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.sge import query
+
+        return query.statuses(output, jobs)
+
+    def accounting(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.sge import query
+
+        return query.accounting(jobs)
 
     def run_dirs(self, job_id: str) -> Sequence[Path]:
         from gridtf.schedulers.sge import query
 
-        return query.run_dirs(job_id, limit=20.0)
+        return query.run_dirs(job_id)
 
-    def cancel(self, submitted: Record, *, force: bool = False) -> None:
+    def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
+        """qdel, which needs nothing of the submitter's. force: for a job on hosts that do not answer, which only some
+        users may remove."""
+        if not force:
+            super().cancel(job)
+            return
         from gridtf.schedulers.sge import submit
 
-        submit.cancel(submitted, force=force)
+        submit.cancel_by_force(job, self.cancel_command(job, force))
+
+    def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
+        number, _, element = job.job_id.partition(".")
+        if not number.isdecimal():  # qdel takes names and patterns, and has no -- before them
+            raise SchedulerError(f"{job.job_id} is not a job id of Grid Engine's")
+        return ["qdel", *(["-f"] if force else []), number, *(["-t", element] if element else [])]
+
+    # --- its commands
+
+    def locate(self, command: str) -> str:
+        return client.locate(command, os.environ)
+
+    def unreachable(self, answer: batch.Answer) -> bool:
+        return client.unreachable(answer)
+
+    def unknown_job(self, answer: batch.Answer) -> bool:
+        # denied: job "4711" does not exist · job "4711" task "7" does not exist · Following jobs do not exist:
+        return re.search(r"\bjobs?\b.* do(es)? not exist", f"{answer.err}\n{answer.out}", re.IGNORECASE) is not None
+
+    def message(self, answer: batch.Answer) -> str:
+        return client.message(answer)
+
+    def no_answer(self, message: str) -> SchedulerError:
+        return client.no_answer(message, os.environ, super().no_answer(message).hint)
 
     # --- inside a job
 
-    def inside(self, environ: Mapping[str, str]) -> bool:
+    def is_current(self, environ: Mapping[str, str]) -> bool:
         if "SGE_TASK_ID" not in environ or "JOB_ID" not in environ:
             return False
         # a job of another scheduler that was submitted from one of these has its variables as well, but not its folder
         return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
 
-    def untold(self) -> str:
+    def unannounced(self) -> str:
         from gridtf.schedulers.sge import injob
 
         if injob.shepherd_pid() is None:
@@ -106,48 +182,69 @@ class GridEngine:
             "alone; `qrsh -pe PE SLOTS bash` gives a shell that knows the job's hosts"
         )
 
-    def identity(self, environ: Mapping[str, str]) -> Record:
+    def identity(self, environ: Mapping[str, str]) -> JobIdentity:
         from gridtf.schedulers.sge import injob
 
         return injob.identity(environ)
 
-    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         from gridtf.host import gpus
         from gridtf.host.processes import tell
         from gridtf.schedulers.sge import injob, query
 
-        found = injob.allocated_hosts(environ, injob.this_host(environ))
-        given = injob.allocation(found, spec, lambda: query.job_requests(environ["JOB_ID"], limit=10))
-        if note := injob.unused_gpus(given, spec, lambda: gpus.present(environ)):
+        found = injob.allocated_hosts(environ, self.this_host(environ))
+        given = injob.allocation(found, request, lambda: query.job_requests(environ["JOB_ID"]))
+        if note := injob.unused_gpus(given, request, lambda: gpus.present(environ)):
             tell(note)
         return given
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
+        """The agent of this host is forked: qrsh takes a second, and may not be allowed here (job_is_first_task)."""
         from gridtf.schedulers.sge import injob
 
-        return injob.start_agents(allocation, call, environ, self.warnings)
+        watch = injob.ShepherdWatch(self.this_host(environ))
+        return [*super().start_agents(allocation, call, environ), watch]
 
-    def grant(
-        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
-    ) -> Claim:
+    def this_host(self, environ: Mapping[str, str]) -> str:
+        """What Grid Engine calls this host. HOSTNAME may come from elsewhere, as with qsub -V."""
+        name = os.uname().nodename
+        set_here = environ.get("HOSTNAME", name)
+        return set_here if batch.same_host(set_here, name) else name
+
+    def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
+        from gridtf.schedulers.sge import injob
+
+        return injob.qrsh_command(client.locate("qrsh", environ), host, call)
+
+    def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
+        from gridtf.schedulers.sge import injob
+
+        return injob.agent_end(host, os.environ.get("PE", ""), code, printed)
+
+    def gpu_grant(
+        self,
+        environ: Mapping[str, str],
+        request: Request,
+        count: int | None,
+        owner: str,
+        wait: Wait,
+        patience: float = 480.0,
+    ) -> GpuGrant:
         from gridtf.schedulers.sge import gpu_grant
 
-        return gpu_grant.grant(environ, spec, count, owner, wait)
+        return gpu_grant.gpu_grant(environ, request.options["gpu_resource"], count, owner, wait, patience)
 
-    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.sge import injob
 
-        return injob.termination_reason(str(self.identity(environ)["job_id"]), environ.get("QUEUE", ""))
-
-    def deserted(self) -> str:
-        return ""  # such a job ends at once, see injob.ShepherdWatch
+        return injob.termination_reason(self.identity(environ).job_id, environ.get("QUEUE", ""))
 
     def suspended(self, environ: Mapping[str, str]) -> bool | None:
         from gridtf.schedulers.sge import injob
 
-        return injob.suspended(str(self.identity(environ)["job_id"]))
+        return injob.suspended(self.identity(environ).job_id)
 
 
 scheduler = GridEngine()

@@ -1,28 +1,26 @@
 """What Grid Engine would refuse, or leave waiting for ever, told before submission, with what the cell offers.
 
-qsub -w v knows most of it. It does not know that gridtf starts tasks on all hosts of a job, nor who counts GPUs how.
+qsub -w v knows most of it. It does not know that gridtf starts tasks on all hosts of a job, nor how sites count GPUs.
 Where qconf is not permitted (many cells let only administrative hosts ask) nothing is known, and that is no error.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 from gridtf.errors import SchedulerError, SpecError, nearest
-from gridtf.jobspec.layout import request
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.base import Plan
-from gridtf.schedulers.client import Answer
-from gridtf.schedulers.common import whole
-from gridtf.schedulers.sge import client
-from gridtf.schedulers.sge.directives import MEMORY, directives, in_job
+from gridtf.schedulers.api import Plan
+from gridtf.schedulers.batch import Answer, whole
+from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.sge.directives import MEMORY, Slots, resources, slots
 from gridtf.schedulers.sge.query import seconds
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
@@ -31,12 +29,16 @@ _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
 
 
 def check(plan: Plan) -> tuple[str, ...]:
-    """Ask Grid Engine about a job without submitting it. Gives notes: what will make it wait, or is doubtful.
+    """Ask Grid Engine about a job without submitting it; its script is where the plan says.
 
-    Its script is where the plan says. Raises SpecError, with the key to blame, for what the cell does not have,
-    SchedulerError when the qmaster does not answer or refuses for another reason.
+    Returns:
+        Notes: what will make the job wait, or is doubtful.
+
+    Raises:
+        SpecError: For what the cell does not have, with the key to blame.
+        SchedulerError: When the qmaster does not answer, or refuses for another reason.
     """
-    asked = asked_for(directives(plan), plan.spec)
+    requested = Requested.of(plan.request, plan.spec)
     script = str(RunDir(plan.run_dir).script)
     notes: list[str] = []
     answer = _verify("v", script)
@@ -47,34 +49,34 @@ def check(plan: Plan) -> tuple[str, ...]:
             answer = Answer(0, "", "")
     # what the cell offers is asked only when it is to be told
     try:
-        if asked.pe:
-            notes += check_pes(_matching(asked.pe), asked, plan.spec)
-        if asked.key(plan.spec.gpu_resource) != "native" and plan.spec.gpu_resource in asked.resources:
-            notes += check_counting(known_resources(), asked, plan.spec)
+        if requested.pe:
+            notes += check_pes(_matching(requested.pe), requested)
+        if requested.gpu in requested.resources and requested.key(requested.gpu) != "native":
+            notes += check_counting(known_resources(), requested)
     except SpecError as error:
-        raise _with_alternatives(error, asked, plan.spec, script) from None
+        raise _with_alternatives(error, requested, script) from None
     if answer.code:
-        refuse(_without_verdict(answer), asked, plan.spec.gpu_resource, _cell(asked, plan.spec, script))
+        refuse(_without_verdict(answer), requested, _cell(requested, script))
     return tuple(notes)
 
 
 def _verify(how: str, script: str, *options: str) -> Answer:
     """options: instead of those in the script's head."""
-    return client.query(["qsub", "-w", how, *options, script], limit=_PATIENCE)
+    return scheduler.run(["qsub", "-w", how, *options, script], limit=_PATIENCE)
 
 
 def _of_load(answer: Answer) -> str:
     """The reason that has to do with load: ``… because it offers only hl:mem_free=22.594G``."""
     reasons = _without_verdict(answer)
-    line = next((line for line in reasons.err.splitlines() if " hl:" in line), client.complaint(reasons))
+    line = next((line for line in reasons.err.splitlines() if " hl:" in line), scheduler.message(reasons))
     return re.sub(r"^(Unable to run job: )?Job \d+ ", "", line)
 
 
 def _without_verdict(answer: Answer) -> Answer:
-    """Its last word is then a reason."""
-    said = answer.err or answer.out
-    lines = [line for line in said.splitlines() if not line.startswith(("verification:", "Exiting."))]
-    return Answer(answer.code, "", "\n".join(lines))
+    """Its last line is then a reason."""
+    lines = (answer.err or answer.out).splitlines()
+    kept = [line for line in lines if not line.startswith(("verification:", "Exiting."))]
+    return Answer(answer.code, "", "\n".join(kept))
 
 
 def _matching(pattern: str) -> list[PE]:
@@ -84,11 +86,11 @@ def _matching(pattern: str) -> list[PE]:
     return [one for one in known_pes() if fnmatch.fnmatchcase(one.name, pattern)]
 
 
-def _cell(asked: Asked, spec: JobSpec, script: str) -> Cell:
+def _cell(requested: Requested, script: str) -> Cell:
     pes = known_pes()
     return Cell(
         pes=pes,
-        suitable=_suitable(pes, asked, spec, script) if asked.pe else (),
+        suitable=_suitable(pes, requested, script) if requested.pe else (),
         queues=known_queues(),
         resources=known_resources(),
         projects=known_names("-sprjl"),
@@ -96,95 +98,91 @@ def _cell(asked: Asked, spec: JobSpec, script: str) -> Cell:
     )
 
 
-def _suitable(pes: Sequence[PE], asked: Asked, spec: JobSpec, script: str) -> list[str]:
+def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]:
     """Those that the same job could run in, as far as they and qsub say."""
-    slots = f"{asked.low}" if asked.low == asked.high else f"{asked.low}-{asked.high}"
     found = []
     for one in pes:
-        if pe_problem(one, asked, spec) is None and one.name != asked.pe:
-            answer = _verify("v", script, "-pe", one.name, slots)
+        if pe_problem(one, requested) is None and one.name != requested.pe:
+            answer = _verify("v", script, "-pe", one.name, str(requested.slots))
             if not answer.code or _LOAD.search(answer.err + answer.out):
                 found.append(one.name)
     return found
 
 
-def _with_alternatives(error: SpecError, asked: Asked, spec: JobSpec, script: str) -> SpecError:
+def _with_alternatives(error: SpecError, requested: Requested, script: str) -> SpecError:
     """The same error, with the parallel environments that would do."""
-    if error.key != asked.key("pe"):
+    if error.key != requested.key("pe"):
         return error
     pes = known_pes()
-    hint = these("do", _suitable(pes, asked, spec, script), [one.name for one in pes])
+    hint = these("do", _suitable(pes, requested, script), [one.name for one in pes])
     return SpecError(error.key, error.problem, why=error.why, hint=hint or error.hint)
 
 
 def naming_pes(error: SpecError, plan: Plan) -> SpecError:
     """The same error, that several slots need a parallel environment, with those that would do as far as they say."""
-    spec = dataclasses.replace(plan.spec, pe="any")
-    asked = asked_for(directives(dataclasses.replace(plan, spec=spec)), spec)
+    requested = Requested.of(plan.request, plan.spec)
     try:
         pes = known_pes()
     except SchedulerError:
         return error
-    hint = these("may do", [one.name for one in pes if pe_problem(one, asked, spec) is None], [one.name for one in pes])
+    hint = these("may do", [one.name for one in pes if pe_problem(one, requested) is None], [one.name for one in pes])
     return SpecError(error.key, error.problem, why=error.why, hint=f"name one with --pe; {hint}") if hint else error
 
 
 # --- what qsub does not know -----------------------------------------------------------------------------------
 
 
-def check_pes(matching: Sequence[PE], asked: Asked, spec: JobSpec) -> list[str]:
-    """Notes. Raises SpecError when no parallel environment that the job may get can ever do. Pure."""
-    problems = {one.name: error for one in matching if (error := pe_problem(one, asked, spec)) is not None}
+def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
+    """Notes on the parallel environments that the job may get. Pure.
+
+    Raises:
+        SpecError: When none of them can ever do.
+    """
+    problems = [error for one in matching if (error := pe_problem(one, requested)) is not None]
     if problems and len(problems) == len(matching):
-        raise next(iter(problems.values()))
-    if problems:
-        return [
-            f"Grid Engine may choose a parallel environment that will not do: {next(iter(problems.values())).problem}"
-        ]
-    return []
+        raise problems[0]
+    return [f"Grid Engine may choose a parallel environment that will not do: {one.problem}" for one in problems[:1]]
 
 
-def pe_problem(one: PE, asked: Asked, spec: JobSpec) -> SpecError | None:
+def pe_problem(one: PE, requested: Requested) -> SpecError | None:
     """Why a parallel environment can never give what the job asks for: sge_pe(5). Pure."""
-    key = asked.key("pe")
-    if asked.low > one.slots:
-        return SpecError(key, f"PE `{one.name}` has {one.slots} slots in all, {asked.low} are asked for")
-    if not one.control_slaves and one.hosts(asked.high) > 1:
-        return SpecError(key, f"PE `{one.name}` does not let gridtf start tasks on other hosts (control_slaves FALSE)")
-    low, high = spec.node_range or (1, one.hosts(asked.high))
+    request, wanted = requested.request, requested.slots
+
+    def problem(what: str) -> SpecError:
+        return SpecError(requested.key("pe"), f"PE `{one.name}` {what}")
+
+    if wanted.low > one.slots:
+        return problem(f"has {one.slots} slots in all, {wanted.low} are asked for")
+    if not one.control_slaves and one.hosts(wanted.high) > 1:
+        return problem("does not let gridtf start tasks on other hosts (control_slaves FALSE)")
+    low, high = request.chosen("nodes") or (1, one.hosts(wanted.high))
     if one.rule == "$pe_slots" and low > 1:
-        return SpecError(
-            key, f"PE `{one.name}` gives a job slots of one host only (allocation_rule $pe_slots), not of {low}"
-        )
+        return problem(f"gives a job slots of one host only (allocation_rule $pe_slots), not of {low}")
     if one.fixed is None:
         return None
-    counts = range(-(-asked.low // one.fixed), asked.high // one.fixed + 1)  # hosts
+    counts = range(-(-wanted.low // one.fixed), wanted.high // one.fixed + 1)  # hosts
     if not counts:
-        slots = f"{asked.low}" if asked.low == asked.high else f"{asked.low}-{asked.high}"
-        return SpecError(
-            key, f"PE `{one.name}` gives {one.fixed} slots on every host (allocation_rule): {slots} is no multiple"
-        )
+        return problem(f"gives {one.fixed} slots on every host (allocation_rule): {wanted} is no multiple")
     if counts[0] > high or counts[-1] < low:
-        return SpecError(
-            key,
-            f"PE `{one.name}` gives {one.fixed} slots a host: {asked.low} slots are {counts[0]} hosts, not {low}",
-        )
-    need = request(spec).tasks_per_node * in_job(spec).per_task
-    if spec.tasks_per_node is not None and need > one.fixed:
-        return SpecError(
-            key,
-            f"PE `{one.name}` gives {one.fixed} slots on every host, {spec.tasks_per_node} tasks a host need {need}",
-        )
+        return problem(f"gives {one.fixed} slots a host: {wanted.low} slots are {counts[0]} hosts, not {low}")
+    tasks = request.chosen("tasks_per_node") or 0
+    need = tasks * wanted.per_task
+    if need > one.fixed:
+        return problem(f"gives {one.fixed} slots on every host, {tasks} tasks a host need {need}")
     return None
 
 
-def check_counting(known: Sequence[Resource], asked: Asked, spec: JobSpec) -> list[str]:
-    """Notes on the resource that stands for GPUs. Raises SpecError when it does not count as gridtf asks. Pure."""
-    name = spec.gpu_resource
+def check_counting(known: Sequence[Resource], requested: Requested) -> list[str]:
+    """Notes on the resource that stands for GPUs. Pure.
+
+    Raises:
+        SpecError: When it does not count as gridtf asks.
+    """
+    name = requested.gpu
     found = next((one for one in known if name in (one.name, one.shortcut)), None)
     if found is None:
         return []
-    if found.consumable in ("JOB", "HOST") and asked.high > 1:
+    if found.consumable in ("JOB", "HOST") and requested.slots.high > 1:
         whom = "every host of a job" if found.consumable == "HOST" else "a job as a whole"
         raise SpecError(
             "gpu_resource",
@@ -198,79 +196,86 @@ def check_counting(known: Sequence[Resource], asked: Asked, spec: JobSpec) -> li
     return []
 
 
-# --- what a script asks of Grid Engine, read back from its head --------------------------------------------------
+# --- what the job requests, the user's raw options included ------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Asked:
-    """pe: its name, or a pattern such as ``mpi*``; empty without one. low, high: slots. resources: hard requests,
-    name -> amount as it is written. queues: patterns; empty: any. keys: option, or name of a resource -> the key of
-    the specification to blame."""
+class Requested:
+    """What a job requests in all: its request, and the user's raw options above that.
 
-    pe: str = ""
-    low: int = 1
-    high: int = 1
-    resources: Mapping[str, str] = field(default_factory=dict)
-    queues: tuple[str, ...] = ()
-    keys: Mapping[str, str] = field(default_factory=dict)
+    Attributes:
+        request: The request.
+        pe: The parallel environment, or a pattern such as ``mpi*``; empty without one.
+        slots: The slots.
+        resources: Hard resources, name -> amount as qsub takes it.
+        queues: Patterns of queues; empty: any.
+        keys: Option of qsub, or name of a resource -> the key of the specification to blame.
+    """
+
+    request: Request
+    pe: str
+    slots: Slots
+    resources: Mapping[str, str]
+    queues: tuple[str, ...]
+    keys: Mapping[str, str]
+
+    @property
+    def gpu(self) -> str:
+        """The resource that stands for GPUs."""
+        return str(self.request.options["gpu_resource"])
 
     def key(self, option: str) -> str:
         """The key to blame for this option of qsub, or this resource."""
         return self.keys.get(option, "native")
 
-
-def asked_for(lines: Iterable[str], spec: JobSpec) -> Asked:
-    """lines: the options in the script's head. Of an option given twice qsub takes the last, of ``-l`` all."""
-    gpus = next((key for key in ("gpus_per_task", "gpus_per_node") if getattr(spec, key) is not None), "tasks")
-    counts = ("slots", "nodes", "tasks_per_node")
-    keys = {
-        "pe": "pe",
-        "slots": next((key for key in counts if getattr(spec, key) is not None), "tasks"),
-        "q": "partition",
-        "P": "account",
-        "h_rt": "time",
-        MEMORY: "mem" if spec.mem is not None else "mem_per_task",
-        spec.gpu_resource: gpus,
-    }
-    options, resources = _options(lines)
-    own, own_resources = _options(spec.native)
-    keys.update(dict.fromkeys([*own, *own_resources, *(["slots"] if "pe" in own else [])], "native"))
-    pe, _, slots = options.get("pe", "").partition(" ")
-    low, _, high = slots.partition("-")
-    return Asked(
-        pe=pe,
-        low=_number(low, 1),
-        high=_number(high, 9_999_999 if slots.endswith("-") else _number(low, 1)),
-        resources=resources,
-        queues=tuple(name for name in options.get("q", "").split(",") if name),
-        keys=keys,
-    )
+    @classmethod
+    def of(cls, request: Request, spec: JobSpec) -> Requested:
+        """From a request, and the specification that it was made of."""
+        native, wanted = request.native, slots(request)
+        own = {name.removeprefix("l "): amount for name, amount in native.items() if name.startswith("l ")}
+        pe = str(request.options.get("pe") or "")
+        if "pe" in native:
+            pe, _, count = native["pe"].partition(" ")
+            wanted = _native_slots(count, wanted.per_task)
+        queues = native.get("q", request.options.get("partition") or "")
+        blamed = {**_keys(spec), **dict.fromkeys([*native, *own, *(["slots"] if "pe" in native else [])], "native")}
+        return cls(
+            request=request,
+            pe=pe,
+            slots=wanted,
+            resources={**resources(request, wanted), **own},
+            queues=tuple(name for name in queues.split(",") if name),
+            keys=blamed,
+        )
 
 
-def _options(lines: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(option -> value, hard resource -> amount). ``-pe`` has two words; ``-soft`` holds until ``-hard``."""
-    options: dict[str, str] = {}
-    resources: dict[str, str] = {}
-    soft = False
-    words = iter([word for line in lines for word in line.split()])
-    for word in words:
-        name = word.removeprefix("-")
-        if name in ("hard", "soft"):
-            soft = name == "soft"
-        elif name == "pe" and word != name:
-            options["pe"] = f"{next(words, '')} {next(words, '')}".strip()
-        elif name == "l" and word != name:
-            pairs = (part.partition("=") for part in next(words, "").split(","))
-            if not soft:
-                resources.update({resource: amount or "1" for resource, _, amount in pairs if resource})
-        elif name in ("q", "P") and word != name and not soft:
-            options[name] = next(words, "")
-    return options, resources
+def _native_slots(text: str, per_task: int) -> Slots:
+    """``8``, ``4-8``, ``4-``"""
+    first, dash, last = text.partition("-")
+    low = _number(first, 1)
+    return Slots(low, _number(last, 9_999_999 if dash and not last else low), per_task)
 
 
 def _number(text: str, otherwise: int) -> int:
     number = whole(text)
     return otherwise if number is None else number
+
+
+def _keys(spec: JobSpec) -> dict[str, str]:
+    """The key to blame for each option that gridtf itself gives qsub."""
+
+    def first(*names: str) -> str:
+        return next((name for name in names if getattr(spec, name) is not None), "tasks")
+
+    return {
+        "pe": "pe",
+        "slots": first("slots", "nodes", "tasks_per_node"),
+        "q": "partition",
+        "P": "account",
+        "h_rt": "time",
+        MEMORY: "mem" if spec.mem is not None else "mem_per_task",
+        spec.gpu_resource: first("gpus_per_task", "gpus_per_node"),
+    }
 
 
 # --- what the cell offers, from qconf ----------------------------------------------------------------------------
@@ -350,7 +355,7 @@ def known_names(option: str) -> list[str]:
 
 
 def _qconf(*arguments: str) -> str:
-    answer = client.query(["qconf", *arguments], limit=_PATIENCE)
+    answer = scheduler.run(["qconf", *arguments], limit=_PATIENCE)
     return "" if answer.code else answer.out
 
 
@@ -424,7 +429,7 @@ def these(what: str, fitting: Iterable[str], known: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """What there is; all empty where qconf may not be asked. suitable: the other parallel environments that
+    """What there is; all empty where qconf may not be requested. suitable: the other parallel environments that
     would do. hosts: those that jobs may be submitted from."""
 
     pes: Sequence[PE] = ()
@@ -439,15 +444,12 @@ class Cell:
         return [queue for queue in self.queues if any(fnmatch.fnmatchcase(name, pe) for name in queue.pes)]
 
 
-def refuse(answer: Answer, asked: Asked, gpus: str, known: Cell) -> NoReturn:
-    """Raise the SpecError, or the SchedulerError, that follows from what qsub has answered.
-
-    gpus: the resource that stands for GPUs.
-    """
-    said, last = answer.err or answer.out, client.complaint(answer)
-    _refuse_names(said, asked, gpus, known)
-    _refuse_queues(asked, known)
-    _refuse_amounts(said, asked, gpus, known)
+def refuse(answer: Answer, requested: Requested, known: Cell) -> NoReturn:
+    """Raise the SpecError, or the SchedulerError, that follows from what qsub has answered. Pure."""
+    said, last = answer.err or answer.out, scheduler.message(answer)
+    _refuse_names(said, requested, known)
+    _refuse_queues(requested, known)
+    _refuse_amounts(said, requested, known)
     if "invalid option argument" in said or "is an invalid task id" in said or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
     if re.search(r"is (not a|no) submit host", said):
@@ -458,7 +460,7 @@ def refuse(answer: Answer, asked: Asked, gpus: str, known: Cell) -> NoReturn:
     raise SchedulerError(f"Grid Engine would refuse this job: {last}")
 
 
-def _refuse_names(said: str, asked: Asked, gpus: str, known: Cell) -> None:
+def _refuse_names(said: str, requested: Requested, known: Cell) -> None:
     """What is not there at all."""
     names: tuple[tuple[str, str, str, list[str]], ...] = (
         ("parallel environment", "pe", "PE", [one.name for one in known.pes]),
@@ -469,7 +471,7 @@ def _refuse_names(said: str, asked: Asked, gpus: str, known: Cell) -> None:
         if match:
             hint = these("do", known.suitable, ()) if option == "pe" else ""
             raise SpecError(
-                asked.key(option),
+                requested.key(option),
                 f"{short} `{match[1]}` is not there",
                 why=nearest(match[1], there),
                 hint=hint or these("are", there, ()) or f"ask the administrators which {short}s there are",
@@ -478,7 +480,7 @@ def _refuse_names(said: str, asked: Asked, gpus: str, known: Cell) -> None:
     if queue:
         there = [one.name for one in known.queues]
         raise SpecError(
-            asked.key("q"),
+            requested.key("q"),
             f"queue `{queue[1]}` is not there",
             why=nearest(queue[1], there),
             hint=f"these are: {', '.join(there)}" if there else "qstat -g c lists them",
@@ -488,36 +490,36 @@ def _refuse_names(said: str, asked: Asked, gpus: str, known: Cell) -> None:
         name = resource[1]
         there = [one.name for one in known.resources]
         like = [one.name for one in known.resources if re.search("gpu|cuda|nvidia", one.name, re.IGNORECASE)]
-        is_gpu = name == gpus and asked.key(name) != "native"
+        is_gpu = name == requested.gpu and requested.key(name) != "native"
         hint = f"name it with --gpu-resource; these may be it: {', '.join(like)}" if like else ""
         raise SpecError(
-            "gpu_resource" if is_gpu else asked.key(name),
+            "gpu_resource" if is_gpu else requested.key(name),
             f"the cell has no resource `{name}`",
             why="" if is_gpu else nearest(name, there),
             hint=(hint or "qhost -F lists what hosts have; name yours with --gpu-resource") if is_gpu else "",
         )
 
 
-def _refuse_queues(asked: Asked, known: Cell) -> None:
+def _refuse_queues(requested: Requested, known: Cell) -> None:
     """Queues that do not carry the parallel environment, or end jobs too soon."""
-    chosen = [queue for queue in known.queues if _chosen(queue, asked)]
-    carrying = known.carrying(asked.pe) if asked.pe else list(known.queues)
+    chosen = [queue for queue in known.queues if _chosen(queue, requested)]
+    carrying = known.carrying(requested.pe) if requested.pe else list(known.queues)
     there = [queue for queue in chosen if queue in carrying]
-    if asked.pe and chosen and not there:
-        named = ", ".join(asked.queues) or "any"
-        what = f"no queue carries PE `{asked.pe}`"
+    if requested.pe and chosen and not there:
+        named = ", ".join(requested.queues) or "any"
+        what = f"no queue carries PE `{requested.pe}`"
         if carrying:
-            what = f"queue {named} does not carry PE `{asked.pe}`"
+            what = f"queue {named} does not carry PE `{requested.pe}`"
         where = [f"queue {queue.name} carries it" for queue in carrying]
         hint = "; ".join([*([these("do", known.suitable, ())] if known.suitable else []), *where])
-        raise SpecError(asked.key("pe"), what, hint=hint)
-    wanted = seconds(asked.resources.get("h_rt", ""))
+        raise SpecError(requested.key("pe"), what, hint=hint)
+    wanted = seconds(requested.resources.get("h_rt", ""))
     limits = [queue.limit for queue in there if queue.limit is not None]
     if wanted is not None and there and len(limits) == len(there) and wanted > max(limits):
         longest = max(there, key=lambda queue: queue.limit or 0)
         longer = [queue for queue in carrying if queue.limit is None or queue.limit >= wanted]
         raise SpecError(
-            asked.key("h_rt"),
+            requested.key("h_rt"),
             f"{format_walltime(wanted)} is more than queue {longest.name} allows ({walltime(longest)})",
             hint=these(
                 "allow it", (f"{one.name} ({walltime(one)})" for one in longer), [one.name for one in known.queues]
@@ -525,37 +527,39 @@ def _refuse_queues(asked: Asked, known: Cell) -> None:
         )
 
 
-def _refuse_amounts(said: str, asked: Asked, gpus: str, known: Cell) -> None:
+def _refuse_amounts(said: str, requested: Requested, known: Cell) -> None:
     """More than any host, or all together, have."""
     # cannot run at host "n4" because it offers only hc:gpu=2.000000
     offers: dict[str, float] = {}
     for name, amount in re.findall(r"offers only [a-z]{2}:([\w.]+)=(\d+(?:\.\d+)?)", said):
         offers[name] = max(offers.get(name, 0.0), float(amount))
     for name, most in offers.items():
-        if name in asked.resources:
-            noun = "GPUs" if name == gpus else f"of resource {name}"
-            each = " a slot" if asked.pe else ""
+        if name in requested.resources:
+            noun = "GPUs" if name == requested.gpu else f"of resource {name}"
+            each = " a slot" if requested.pe else ""
             raise SpecError(
-                asked.key(name),
-                f"{asked.resources[name]} {noun}{each} asked for, no host has more than {most:g}",
-                hint="" if name == gpus else f"qhost -F {name} shows what each has",
+                requested.key(name),
+                f"{requested.resources[name]} {noun}{each} asked for, no host has more than {most:g}",
+                hint="" if name == requested.gpu else f"qhost -F {name} shows what each has",
             )
     slots = re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', said)
     if slots:
         pe = next((one for one in known.pes if one.name == slots[1]), None)
         if pe is not None and pe.users:
-            raise SpecError(asked.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
-        with_gpus = f" with {asked.resources[gpus]} GPUs each" if gpus in asked.resources else ""
+            raise SpecError(requested.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
+        with_gpus = (
+            f" with {requested.resources[requested.gpu]} GPUs each" if requested.gpu in requested.resources else ""
+        )
         one_host = ", and all on one host" if pe is not None and pe.rule == "$pe_slots" else ""
         has = f"offers {slots[2]}" if slots[2].strip("0") else "never offers so many"
         raise SpecError(
-            asked.key("slots"),
-            f"{asked.low} slots{with_gpus}{one_host} asked for, PE `{slots[1]}` {has}",
+            requested.key("slots"),
+            f"{requested.slots.low} slots{with_gpus}{one_host} asked for, PE `{slots[1]}` {has}",
             hint=these("do", known.suitable, ()) or "qstat -g c shows the slots of each queue",
         )
 
 
-def _chosen(queue: Queue, asked: Asked) -> bool:
+def _chosen(queue: Queue, requested: Requested) -> bool:
     """Whether the job may run in a queue; ``all.q@n1`` and ``all.q@@gpu`` name some of its hosts."""
-    patterns = [name.partition("@")[0] or "*" for name in asked.queues]
+    patterns = [name.partition("@")[0] or "*" for name in requested.queues]
     return not patterns or any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)

@@ -1,20 +1,69 @@
-"""What a job requests of Grid Engine: slots, qsub's options, array elements: qsub(1), complex(5), sge_pe(5). Pure."""
+"""What a job requests of Grid Engine: slots, resources, qsub's options, array elements: qsub(1), complex(5), sge_pe(5).
+Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.layout import Request, components, request
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.base import Plan
-from gridtf.schedulers.common import Needs, indices, native, needs, word
+from gridtf.schedulers import batch
+from gridtf.schedulers.api import Plan
+from gridtf.schedulers.batch import word
 
 MEMORY = "mem_free"
+
+
+# --- the user's raw options --------------------------------------------------------------------------------------
+
+
+def parse_native(native: Sequence[str]) -> dict[str, str]:
+    """The user's raw options by name: ``{"pe": "mpi 8", "q": "a.q,b.q", "t": "1-7:2", "notify": ""}``.
+
+    Of an option that is given several times the last one counts, as for qsub. Resources are different, since qsub adds
+    them up: ``-l gpu=1,arch=lx-amd64`` becomes ``{"l gpu": "1", "l arch": "lx-amd64"}``, and ``-l gpu`` means an amount
+    of 1. Resources and queues behind ``-soft``, until ``-hard``, have the names ``soft l gpu`` and ``soft q``.
+    """
+    found: dict[str, str] = {}
+    name = prefix = ""
+    for item in " ".join(native).split():
+        if item in ("-hard", "-soft"):
+            name, prefix = "", "soft " if item == "-soft" else ""
+        elif re.match("-[A-Za-z]", item):
+            name = prefix + item[1:] if item in ("-l", "-q") else item[1:]
+            if item != "-l":
+                found[name] = ""
+        elif name == f"{prefix}l":
+            pairs = (part.partition("=") for part in item.split(","))
+            found.update({f"{name} {resource}": amount or "1" for resource, _, amount in pairs if resource})
+        elif name:
+            found[name] = f"{found[name]} {item}".strip()
+    return found
+
+
+def array_elements(native: Mapping[str, str]) -> tuple[str, ...]:
+    """``-t 1-7:2`` -> 1 3 5 7; empty without such an option.
+
+    Raises:
+        SpecError: For what is no range of tasks.
+    """
+    text = native.get("t")
+    if not text:
+        return ()
+
+    def complaint(part: str) -> SpecError:
+        what = f"'-t {text}': {part!r} is no range of tasks of an array"
+        return SpecError("native", what, hint="such as -t 1-16, from 1 on")
+
+    return batch.array_elements(text, complaint, least=1)
+
+
+def native_has(request: Request, resource: str) -> bool:
+    """Whether the user's raw options ask for this resource already."""
+    return f"l {resource}" in request.native or f"soft l {resource}" in request.native
 
 
 # --- slots -------------------------------------------------------------------------------------------------------
@@ -22,93 +71,129 @@ MEMORY = "mem_free"
 
 @dataclass(frozen=True)
 class Slots:
-    """(fewest, most) slots of the job, how many of them a training task has, and all tasks that ride along."""
+    """The slots of a job, written as qsub takes them: ``8`` or ``4-8``.
+
+    Attributes:
+        low: The fewest that it can do with.
+        high: The most that it has use for.
+        per_task: How many of them a training task has.
+        riders: How many of them are there for tasks that ride along.
+    """
 
     low: int
     high: int
-    per_task: int
+    per_task: int = 1
     riders: int = 0
 
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
 
-def slots(spec: JobSpec, asked: Request, needed: Needs) -> Slots:
-    """Without GPUs a slot is a CPU; with GPUs it is a task, because GPUs count by slot. Raises SpecError."""
-    fewest = asked.training or asked.nodes[0] * asked.tasks_per_node
-    most = asked.training or asked.nodes[1] * asked.tasks_per_node
-    if spec.slots is not None:
-        low, _, high = str(spec.slots).partition("-")
-        per_task = int(low) // asked.training if asked.training else 1
-        found = Slots(int(low), int(high or low), max(1, per_task))
-        _check_slots(found, asked)
-        return found
-    if asked.gpus_per_task and not asks_itself(spec, spec.gpu_resource):
-        if (needed.task_cpus or 1) > 1 or needed.rider_cpus:
+
+def slots(request: Request) -> Slots:
+    """The slots to ask for. Without GPUs a slot is a CPU; with GPUs it is a task, because GPUs count by slot.
+
+    Raises:
+        SpecError: For counts that do not fit, and for CPUs beside GPUs.
+    """
+    if (chosen := request.options.get("slots")) is not None:
+        return _chosen_slots(str(chosen), request.training)
+    fewest = request.training or request.nodes[0] * request.tasks_per_node
+    most = request.training or request.nodes[1] * request.tasks_per_node
+    cpus = request.task_cpus or 1
+    if request.gpus_per_task and not native_has(request, gpu := request.options["gpu_resource"]):
+        if cpus > 1 or request.rider_cpus:
             raise SpecError(
                 "cpus_per_task",
                 "Grid Engine counts GPUs by slot: with GPUs a slot is a task, and CPUs cannot be asked for",
-                hint=f"leave out CPUs, give slots, or ask for GPUs yourself: native = ['-l {spec.gpu_resource}=1']",
+                hint=f"leave out CPUs, give slots, or ask for GPUs yourself: native = ['-l {gpu}=1']",
             )
-        return Slots(fewest, most, 1)
-    cpus = needed.task_cpus or 1
-    return Slots(fewest * cpus + needed.rider_cpus, most * cpus + needed.rider_cpus, cpus, needed.rider_cpus)
+        return Slots(fewest, most)
+    riders = request.rider_cpus
+    return Slots(fewest * cpus + riders, most * cpus + riders, cpus, riders)
 
 
-def in_job(spec: JobSpec) -> Slots:
+def slots_in_job(request: Request) -> Slots:
     """The same for a job that is there. Where it was not gridtf that asked for it, low and high are not the job's."""
-    asked = request(spec)
     try:
-        return slots(spec, asked, needs(spec, asked))
+        return slots(request)
     except SpecError:  # it could not have been asked for so, but it was not gridtf that asked
-        return Slots(1, 1, spec.cpus_per_task or 1)
+        return Slots(1, 1, request.task_cpus or 1)
 
 
-def asks_itself(spec: JobSpec, resource: str) -> bool:
-    """Whether the user's own options ask for this resource already."""
-    return any(re.search(rf"[\s,]{re.escape(resource)}=", option) for option in spec.native)
-
-
-def _check_slots(found: Slots, asked: Request) -> None:
-    if found.low > found.high:
-        raise SpecError("slots", f"{found.low}-{found.high} is an empty range", hint="write the smaller number first")
-    if asked.training and found.low < asked.training:
-        raise SpecError("slots", f"{found.low} slots for {asked.training} training tasks", hint="a task needs a slot")
+def _chosen_slots(text: str, training: int | None) -> Slots:
+    first, _, last = text.partition("-")
+    low, high = int(first), int(last or first)
+    if low > high:
+        raise SpecError("slots", f"{low}-{high} is an empty range", hint="write the smaller number first")
+    if training and low < training:
+        raise SpecError("slots", f"{low} slots for {training} training tasks", hint="a task needs a slot")
+    return Slots(low, high, low // training if training else 1)
 
 
 # --- options of qsub ---------------------------------------------------------------------------------------------
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
-    """Options of qsub. Raises SpecError for what Grid Engine cannot be asked for.
+    """Options of qsub.
 
     Left out on purpose: -V, which carries the whole environment of the submitting shell into the job; -cwd and
     -wd, because the script itself goes to its folder and says so when it is not there.
+
+    Raises:
+        SpecError: For what Grid Engine cannot be asked for.
     """
-    spec, asked = plan.spec, request(plan.spec)
-    _refuse_partitions(spec)
-    needed = needs(spec, asked)
-    found = slots(spec, asked, needed)
-    _need_pe(spec, found)
-    lines = [f"-N {_job_name(spec)}", "-S /bin/bash", "-j y"]
+    request = plan.request
+    _refuse_partitions(request)
+    wanted = slots(request)
+    pe, queue, account = request.options.get("pe"), request.options.get("partition"), request.options.get("account")
+    if wanted.high > 1 and pe is None:
+        raise SpecError(
+            "pe",
+            f"{wanted.high} slots need a parallel environment",
+            hint="name one with --pe; `qconf -spl` lists them",
+        )
+    lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y"]
     lines.append("-r y")  # run again when Grid Engine loses it, as Slurm does by default
     lines.append("-notify")  # USR2 some time before KILL: time to end in good order
-    if spec.pe is not None:
-        count = str(found.low) if found.low == found.high else f"{found.low}-{found.high}"
-        lines.append(f"-pe {word('pe', spec.pe)} {count}")
-    if asked.gpus_per_task and not asks_itself(spec, spec.gpu_resource):
-        lines.append(f"-l {_resource_name(spec)}={_gpus_per_slot(asked.gpus_per_task, found)}")
-    if needed.host_mem is not None and not asks_itself(spec, MEMORY):
-        lines.append(f"-l {MEMORY}={-(-needed.host_mem // (asked.tasks_per_node * found.per_task))}M")
-    if spec.walltime is not None:
-        hours, rest = divmod(spec.walltime, 3600)
-        lines.append(f"-l h_rt={hours}:{rest // 60:02}:{rest % 60:02}")
-    if spec.partition is not None:
-        lines.append(f"-q {word('partition', spec.partition)}")
-    if spec.account is not None:
-        lines.append(f"-P {word('account', spec.account)}")
-    return (*lines, *native(spec))
+    lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
+    lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted).items()]
+    lines += [f"-q {word('partition', queue)}"] if queue is not None else []
+    lines += [f"-P {word('account', account)}"] if account is not None else []
+    return (*lines, *batch.native(plan.spec))
+
+
+def resources(request: Request, wanted: Slots) -> dict[str, str]:
+    """The hard resources to ask for, beside those in the user's raw options: name -> amount, of consumables for a slot.
+
+    Raises:
+        SpecError: For a resource that cannot be one, and for GPUs that slots do not divide.
+    """
+    found = {}
+    gpu = request.options["gpu_resource"]
+    if request.gpus_per_task and not native_has(request, gpu):
+        if not re.fullmatch(r"[A-Za-z_][\w.]*", gpu):
+            raise SpecError("gpu_resource", f"{gpu!r} is not the name of a resource", hint="see `qconf -sc`")
+        if request.gpus_per_task % wanted.per_task:
+            raise SpecError(
+                "slots",
+                f"{request.gpus_per_task} GPUs a task over {wanted.per_task} slots a task is not a whole number a slot",
+                hint="ask for as many slots as tasks, or ask for GPUs with native, in your site's way",
+            )
+        found[gpu] = str(request.gpus_per_task // wanted.per_task)
+    if request.host_mem is not None and not native_has(request, MEMORY):
+        found[MEMORY] = f"{-(-request.host_mem // (request.tasks_per_node * wanted.per_task))}M"
+    if request.walltime is not None:
+        hours, rest = divmod(request.walltime, 3600)
+        found["h_rt"] = f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return found
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:
-    """qsub with what needs the run directory to exist. Raises SpecError for a path that qsub would misread."""
+    """qsub with what needs the run directory to exist.
+
+    Raises:
+        SpecError: For a path that qsub would misread.
+    """
     run = RunDir(plan.run_dir)
     if re.search(r"[,:$]", str(run.path)) or not str(run.path).isprintable():
         raise SpecError(
@@ -117,12 +202,12 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
             why="in its -o a comma or a colon separates hosts and paths, and $ begins a variable",
             hint="choose another place with --run-dir or --run-root",
         )
-    log = run.elements / "$TASK_ID" / run.log.name if array_elements(plan.spec.native) else run.log
+    log = run.elements / "$TASK_ID" / run.log.name if plan.request.elements else run.log
     return "qsub", "-terse", "-o", str(log), str(run.script)
 
 
-def _refuse_partitions(spec: JobSpec) -> None:
-    others = components(spec)[1:]
+def _refuse_partitions(request: Request) -> None:
+    others = request.components[1:]
     if others:
         raise SpecError(
             f"tasks.{others[0].types[0]}.partition",
@@ -132,55 +217,11 @@ def _refuse_partitions(spec: JobSpec) -> None:
         )
 
 
-def _need_pe(spec: JobSpec, found: Slots) -> None:
-    if found.high > 1 and spec.pe is None:
-        raise SpecError(
-            "pe",
-            f"{found.high} slots need a parallel environment",
-            hint="name one with --pe; `qconf -spl` lists them",
-        )
-
-
-def _gpus_per_slot(gpus_per_task: int, found: Slots) -> int:
-    if gpus_per_task % found.per_task:
-        raise SpecError(
-            "slots",
-            f"{gpus_per_task} GPUs a task over {found.per_task} slots a task is not a whole number a slot",
-            hint="ask for as many slots as tasks, or ask for GPUs with native, in your site's way",
-        )
-    return gpus_per_task // found.per_task
-
-
-def _job_name(spec: JobSpec) -> str:
-    if spec.title[0].isdigit():
+def _job_name(request: Request) -> str:
+    if request.name[0].isdigit():
         raise SpecError(
             "name",
-            f"{spec.title!r} begins with a digit, which Grid Engine does not take",
+            f"{request.name!r} begins with a digit, which Grid Engine does not take",
             hint="choose another with --name",
         )
-    return word("name", spec.title)
-
-
-def _resource_name(spec: JobSpec) -> str:
-    if not re.fullmatch(r"[A-Za-z_][\w.]*", spec.gpu_resource):
-        raise SpecError("gpu_resource", f"{spec.gpu_resource!r} is not the name of a resource", hint="see `qconf -sc`")
-    return spec.gpu_resource
-
-
-def array_elements(native: Sequence[str]) -> tuple[str, ...]:
-    """``-t 1-7:2`` -> 1 3 5 7; none without such an option. Raises SpecError."""
-    text = ""
-    for option in native:
-        words = option.split()
-        text = next((after for word, after in pairwise(words) if word == "-t"), text)
-    if not text:
-        return ()
-    numbers: set[int] = set()
-    for part in text.split(","):
-        some = indices(part)
-        if some is None or some.start == 0:
-            raise SpecError(
-                "native", f"'-t {text}': {part!r} is no range of tasks of an array", hint="such as -t 1-16, from 1 on"
-            )
-        numbers.update(some)
-    return tuple(str(number) for number in sorted(numbers))
+    return word("name", request.name)

@@ -9,61 +9,73 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 from gridtf.errors import PlacementError, SchedulerError
 from gridtf.host import gpus
-from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.base import Wait
+from gridtf.host.gpus import GpuGrant
+from gridtf.schedulers.api import Wait
+from gridtf.schedulers.sge import query
 from gridtf.text import counted
 
 SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 
 
-def grant(environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait) -> gpus.Claim:
-    """As Scheduler.grant. A site grants by resource maps, a prolog or a starter_method; else we claim, and those that
-    have not asked Grid Engine for GPUs get none."""
+def gpu_grant(
+    environ: Mapping[str, str], resource: str, count: int | None, owner: str, wait: Wait, patience: float
+) -> GpuGrant:
+    """As Scheduler.gpu_grant. A site grants by resource maps, a prolog or a starter_method; where it does not, GPUs are
+    claimed, and a job that has not asked Grid Engine for GPUs gets none.
+
+    Args:
+        environ: The environment of this process.
+        resource: What the site calls its GPUs.
+        count: GPUs that are needed; None: as many as a slot has asked for.
+        owner: One line that tells others who has them.
+        wait: Called again and again while they are waited for.
+        patience: Seconds that they may be waited for.
+    """
     if count == 0:
-        return gpus.Claim((), ())
-    own = (f"SGE_HGR_{spec.gpu_resource}", SGE_GPU)
-    carried = _take_out_carried(environ, (*gpus.SHOWING, *own))
-    if gpus.VISIBLE in environ:
-        environ[gpus.VISIBLE] = ",".join(_words(environ[gpus.VISIBLE]))  # with blanks in it CUDA would read one name
-    elif mapped := resource_map(environ, spec.gpu_resource) or _words(environ.get(SGE_GPU, "")):
-        environ[gpus.VISIBLE] = ",".join(mapped)
-    given = gpus.granted(environ)
-    if given:
-        _need_there(given, environ)
-        # A lock beside the site's word keeps those away who have to claim, such as this host's part of another job
-        # whose prolog ran elsewhere; one that is held already does not weaken the site's word.
-        locked = gpus.claim(len(given), gpus.present(environ) or given, owner, environ)
-        return gpus.Claim(given, locked.descriptors if isinstance(locked, gpus.Claim) else ())
-    if count is None:
-        count = _asked_for_a_slot(environ, spec.gpu_resource)
-    if not count:
-        return gpus.Claim((), ())
-    claim = _claim(environ, count, owner, 0.8 * spec.start_timeout, wait, carried)
-    environ[gpus.VISIBLE] = ",".join(claim.gpus)
-    return claim
+        return GpuGrant(())
+    site = dict(environ)
+    names = (f"SGE_HGR_{resource}", SGE_GPU)
+    carried = _take_out_carried(site, (*gpus.SHOWING, *names))
+    if gpus.VISIBLE in site:
+        site[gpus.VISIBLE] = ",".join(_words(site[gpus.VISIBLE]))  # with blanks in it CUDA would read one name
+    elif mapped := resource_map(site, resource) or _words(site.get(SGE_GPU, "")):
+        site[gpus.VISIBLE] = ",".join(mapped)
+    granted = gpus.granted(site)
+    descriptors: tuple[int, ...] = ()
+    if granted:
+        _need_there(granted, site)
+        # A lock beside the site's grant keeps jobs away that have to claim, such as this host's part of another job
+        # whose prolog ran elsewhere; the grant holds even if a lock is taken.
+        locked = gpus.claim(len(granted), gpus.present(site) or granted, owner, site)
+        descriptors = locked.descriptors if isinstance(locked, GpuGrant) else ()
+    elif needed := _requested_for_a_slot(site, resource) if count is None else count:
+        first = tuple(dict.fromkeys(gpu for text in carried.values() for gpu in _words(text)))
+        claimed = _claim(site, needed, owner, patience, wait, first)
+        granted, descriptors = claimed.gpus, claimed.descriptors
+        site[gpus.VISIBLE] = ",".join(granted)
+    shown = {name: site[name] for name in gpus.SHOWING if name in site}
+    corrected = {name: ",".join(granted) for name in names if name in carried}
+    return GpuGrant(granted, descriptors, {**shown, **corrected})
 
 
-def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -> tuple[str, ...]:
-    """Take out of environ what it has of these variables from the submitting shell (``-V``), where it meant that
-    shell's host; gives the GPUs that they named.
+def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Take out of environ, and return, what it has of these variables from the submitting shell (``-V``), where they
+    meant that shell's host.
 
-    A site's own grant may happen to be the same, so these are the first to claim. Where nobody tells what the job was
-    submitted with, all that is set counts as the site's.
+    A site's own grant may happen to be the same, so the GPUs that they name are the first to claim. Where it is not
+    known what the job was submitted with, all that is set counts as the site's.
     """
     if not any(name in environ for name in names):
-        return ()
-    from gridtf.schedulers.sge import query
-
+        return {}
     try:
-        sent = query.submitted_variables(environ["JOB_ID"], limit=10)
+        sent = query.submitted_variables(environ["JOB_ID"])
     except SchedulerError:
-        return ()
-    carried = {name: environ.pop(name) for name in names if name in environ and environ[name] == sent.get(name)}
-    return tuple(dict.fromkeys(gpu for text in carried.values() for gpu in _words(text)))
+        return {}
+    return {name: environ.pop(name) for name in names if name in environ and environ[name] == sent.get(name)}
 
 
 def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raises PlacementError for GPUs that are granted, and not on this host."""
+    """Raise PlacementError for GPUs that are granted, and not on this host."""
     missing = gpus.missing(given, environ)
     if missing:
         name = next((name for name in gpus.SHOWING if environ.get(name)), gpus.VISIBLE)
@@ -74,11 +86,9 @@ def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
         )
 
 
-def _asked_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
-    from gridtf.schedulers.sge import query
-
-    asked = query.job_requests(environ["JOB_ID"], limit=10).get(resource)
-    return int(asked.amount) if asked is not None and asked.per == query.PER_SLOT else 0
+def _requested_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
+    requested = query.job_requests(environ["JOB_ID"]).get(resource)
+    return int(requested.amount) if requested is not None and requested.per == query.PER_SLOT else 0
 
 
 def resource_map(environ: Mapping[str, str], resource: str) -> tuple[str, ...]:
@@ -103,9 +113,9 @@ def _device(word: str) -> str:
 
 
 def _claim(
-    environ: Mapping[str, str], count: int, owner: str, limit: float, wait: Wait, first: Sequence[str]
-) -> gpus.Claim:
-    """Claim GPUs, these first, waiting for those of a job that is about to be gone. limit: seconds."""
+    environ: Mapping[str, str], count: int, owner: str, patience: float, wait: Wait, first: Sequence[str]
+) -> GpuGrant:
+    """Claim GPUs, these first, waiting for those of a job that is about to be gone. patience: seconds."""
     import random
 
     host = os.uname().nodename
@@ -117,10 +127,10 @@ def _claim(
             why=f"CUDA_VISIBLE_DEVICES={shown} is set there" if shown is not None else "",
             hint="where no NVIDIA driver tells, GRIDTF_LOCAL_GPUS=0,1 in a starter_method does; see docs/sge.md",
         )
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + patience
     while True:
         claim = gpus.claim(count, gpus.idle_first(present), owner, environ)
-        if isinstance(claim, gpus.Claim):
+        if isinstance(claim, GpuGrant):
             return claim
         why = f"waiting for {counted(count, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
         if time.monotonic() > deadline:

@@ -6,37 +6,36 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
 from gridtf.host.processes import signal_name
-from gridtf.jobspec import layout
-from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import Record
-from gridtf.schedulers.agents import SENT, StartedAgents, fork_agent
-from gridtf.schedulers.base import CANCELLED, TIMEOUT, AgentCall, AgentEnd, AgentHandle, Allocation, Host, JobStatus
-from gridtf.schedulers.common import whole
-from gridtf.schedulers.sge import client, query
-from gridtf.schedulers.sge.directives import in_job
+from gridtf.jobspec.request import Request
+from gridtf.schedulers.agents import ENVIRONMENT_FILE
+from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus
+from gridtf.schedulers.batch import same_host, short_name, whole
+from gridtf.schedulers.sge import query
+from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
+from gridtf.states import JobState
 
 # --- which job this is -------------------------------------------------------------------------------------------
 
 
-def identity(environ: Mapping[str, str]) -> Record:
-    """job_id, Grid Engine's name for it, and what names this start: RESTARTED is 1 from the second one on, so the spool
-    folder helps."""
+def identity(environ: Mapping[str, str]) -> JobIdentity:
+    """The job that this process runs in, with Grid Engine's name for it. RESTARTED is 1 from the second start on, so
+    the spool folder helps to tell the starts apart."""
     element = environ.get("SGE_TASK_ID", "undefined")
-    name = {"job_name": environ["JOB_NAME"]} if "JOB_NAME" in environ else {}
-    restarts = f"{environ.get('RESTARTED', '0')}-{_began(environ)}"
-    found: Record = {"job_id": environ["JOB_ID"], "restarts": restarts, **name}
-    if whole(element):
-        found |= {"job_id": f"{environ['JOB_ID']}.{element}", "element": element}
-    return found
+    element = element if whole(element) else ""
+    return JobIdentity(
+        job_id=".".join(filter(None, (environ["JOB_ID"], element))),
+        details={"job_name": environ["JOB_NAME"]} if "JOB_NAME" in environ else {},
+        element=element,
+        restarts=f"{environ.get('RESTARTED', '0')}-{_began(environ)}",
+    )
 
 
 def _began(environ: Mapping[str, str]) -> int:
@@ -46,13 +45,6 @@ def _began(environ: Mapping[str, str]) -> int:
         return Path(folder, "config").stat().st_mtime_ns if folder else 0
     except OSError:
         return 0
-
-
-def this_host(environ: Mapping[str, str]) -> str:
-    """What Grid Engine calls this host. HOSTNAME may come from elsewhere, as with qsub -V."""
-    name = os.uname().nodename
-    told = environ.get("HOSTNAME", name)
-    return told if same_host(told, name) else name
 
 
 # --- its hosts: $PE_HOSTFILE, sge_pe(5) --------------------------------------------------------------------------
@@ -69,17 +61,6 @@ class HostLine:
     name: str
     slots: int
     cores: int | None = None
-
-
-def short_name(name: str) -> str:
-    """The first part of a host's name, as Grid Engine compares names when it ignores domains."""
-    return name.split(".", 1)[0].lower()
-
-
-def same_host(one: str, other: str) -> bool:
-    """Whether two names mean one host: they are alike, or one of them is the other without its domain."""
-    one, other = one.lower(), other.lower()
-    return one == other or (("." in one) != ("." in other) and short_name(one) == short_name(other))
 
 
 def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]:
@@ -148,37 +129,42 @@ def _without_hostfile(environ: Mapping[str, str], here: str) -> HostLine:
     return HostLine(here, whole(environ.get("NSLOTS", "1")) or 1)
 
 
-def allocation(found: Sequence[HostLine], spec: JobSpec, ask: AskRequests) -> Allocation:
-    """What the hosts of a job have room for. found: as from lines.
+def allocation(found: Sequence[HostLine], request: Request, ask: AskRequests) -> Allocation:
+    """What the hosts of a job have room for.
 
-    ask: what the job has asked Grid Engine for. Raises SchedulerError.
+    Args:
+        found: The hosts, the one that this process runs on first.
+        request: What the job requests, as far as gridtf knows.
+        ask: Returns what the job has requested of Grid Engine.
     """
-    shape = in_job(spec)
-    gpus = _gpus(found, spec, shape.per_task, ask)
+    shape = slots_in_job(request)
+    gpus = _gpus(found, request, shape.per_task, ask)
     counts = _without_riders([line.slots for line in found], 0 if any(gpus) else shape.riders)
     hosts = [
         Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own, shape.per_task), address=line.name)
         for line, count, own in zip(found, counts, gpus, strict=True)
         if line.slots  # a host may be there for the job script alone
     ]
-    if spec.tasks_per_node and not shape.low <= sum(line.slots for line in found) <= shape.high:
+    most = request.chosen("tasks_per_node")
+    if most and not shape.low <= sum(line.slots for line in found) <= shape.high:
         # A script of the user's own has asked for something else. What gridtf asks for is so many slots in all, and
         # only the parallel environment knows over how many hosts: better fewer hosts than fewer tasks.
-        hosts = [replace(host, slots=min(host.slots, spec.tasks_per_node)) for host in hosts]
+        hosts = [replace(host, slots=min(host.slots, most)) for host in hosts]
     return Allocation(tuple(hosts))
 
 
-def unused_gpus(given: Allocation, spec: JobSpec, present: Callable[[], Sequence[str]]) -> str:
+def unused_gpus(given: Allocation, request: Request, present: Callable[[], Sequence[str]]) -> str:
     """A note where the first host has GPUs, and neither the job nor its script has said a word about them; else empty.
 
     present: the GPUs of this host.
     """
-    silent = layout.gpus_per_task(spec, default=-1) == -1 and not any(host.gpus for host in given.hosts)
+    silent = any(role.gpus is None for role in request.roles) and not any(host.gpus for host in given.hosts)
     if not silent or not (there := present()):
         return ""
+    gpu = request.options["gpu_resource"]
     return (
         f"host {given.hosts[0].name} has {len(there)} GPUs, and no task gets one: the job has asked Grid Engine for no "
-        f"{spec.gpu_resource}; `--gpus-per-node {len(there)}`, or --gpu-resource with your site's name for them, does"
+        f"{gpu}; `--gpus-per-node {len(there)}`, or --gpu-resource with your site's name for them, does"
     )
 
 
@@ -197,21 +183,21 @@ def _without_riders(counts: list[int], riders: int) -> list[int]:
     return counts
 
 
-def _gpus(found: Sequence[HostLine], spec: JobSpec, per_task: int, ask: AskRequests) -> list[int]:
+def _gpus(found: Sequence[HostLine], request: Request, per_task: int, ask: AskRequests) -> list[int]:
     """GPUs on each host: as asked of Grid Engine, or else as gridtf was told."""
     try:
-        asked = ask().get(spec.gpu_resource)
+        requested = ask().get(request.options["gpu_resource"])
     except SchedulerError:  # qmaster is down; the job goes on without it
-        asked = None
-    if asked is not None and asked.per == PER_SLOT:
-        return [int(asked.amount * line.slots) for line in found]
-    if asked is not None and asked.per == PER_HOST:
-        return [int(asked.amount) for _ in found]
-    if asked is not None and asked.per == PER_JOB:
-        return [int(asked.amount) if number == 0 else 0 for number, _ in enumerate(found)]
-    if spec.gpus_per_node is not None:
-        return [spec.gpus_per_node for _ in found]
-    return [line.slots // per_task * layout.gpus_per_task(spec) for line in found]
+        requested = None
+    if requested is not None and requested.per == PER_SLOT:
+        return [int(requested.amount * line.slots) for line in found]
+    if requested is not None and requested.per == PER_HOST:
+        return [int(requested.amount) for _ in found]
+    if requested is not None and requested.per == PER_JOB:
+        return [int(requested.amount) if number == 0 else 0 for number, _ in enumerate(found)]
+    if (per_node := request.chosen("gpus_per_node")) is not None:
+        return [per_node for _ in found]
+    return [line.slots // per_task * request.gpus_per_task for line in found]
 
 
 # --- agents, on other hosts by qrsh -inherit: qrsh(1), sge_pe(5) -------------------------------------------------
@@ -227,29 +213,6 @@ _NO_EXECD = re.compile(r"got send error|unable to contact|connection refused", r
 _NO_NAME = re.compile(r"can't resolve", re.IGNORECASE)
 
 
-def start_agents(
-    allocation: Allocation, call: AgentCall, environ: Mapping[str, str], warnings: Iterable[int]
-) -> Sequence[AgentHandle]:
-    """All at once: qrsh takes a second. On this host it may not be allowed at all (job_is_first_task): fork there.
-
-    warnings: signals that come to all processes of the job, qrsh included.
-    """
-    here = this_host(environ)
-    others = [one.name for one in allocation.hosts if not same_host(one.name, here)]
-    if others:
-        call.leave(environ)
-    qrsh, pe = client.program("qrsh", environ), environ.get("PE", "")
-    # forked first, so that it does not hold on to the pipes whose end tells the others to stop
-    handles: list[AgentHandle] = [
-        fork_agent(one.name, call.arguments, call.main) for one in allocation.hosts if same_host(one.name, here)
-    ]
-    handles += [
-        StartedAgents(qrsh_command(qrsh, name, call), environ, call.log, partial(agent_end, name, pe), warnings)
-        for name in others
-    ]
-    return [*handles, ShepherdWatch(here)]
-
-
 def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
     """qrsh for the agent of one host. qrsh: where it lies.
 
@@ -257,7 +220,7 @@ def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
     commas for separators.
     """
     words = [*_OUTER, *call.command, host, *call.arguments]
-    return [qrsh, "-inherit", "-noshell", "-v", f"{SENT}=1", host, *words]
+    return [qrsh, "-inherit", "-noshell", "-v", f"{ENVIRONMENT_FILE}=1", host, *words]
 
 
 def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd:
@@ -352,7 +315,7 @@ def termination_reason(job_id: str, queue: str) -> JobStatus | None:
         # all of them: a job that is ended as soon as it has begun may still be on its way to its host (``dt``)
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
         deleted = reason_in_queue(row, (), queue)
-        if row is None or (deleted is not None and deleted.state == CANCELLED):
+        if row is None or (deleted is not None and deleted.state == JobState.CANCELLED):
             return deleted
         return reason_in_queue(
             row, [name for name in query.job_requests(job_id, limit=_QSTAT_LIMIT) if name in _LIMITS], queue
@@ -370,9 +333,9 @@ def reason_in_queue(row: Row | None, limits: Sequence[str], queue: str) -> JobSt
     if row is None:
         return None
     if "d" in row.state:
-        return JobStatus(CANCELLED, "deleted with qdel")
+        return JobStatus(JobState.CANCELLED, "deleted with qdel")
     over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
-    return JobStatus(TIMEOUT, over)
+    return JobStatus(JobState.TIMEOUT, over)
 
 
 def suspended(job_id: str) -> bool | None:

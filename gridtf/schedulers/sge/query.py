@@ -6,31 +6,18 @@ import math
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
 from gridtf.errors import SchedulerError
-from gridtf.run.rundir import RUN_ROOT, Record
-from gridtf.schedulers.base import (
-    CANCELLED,
-    COMPLETED,
-    FAILED,
-    NODE_FAIL,
-    OUT_OF_MEMORY,
-    PENDING,
-    RUNNING,
-    TIMEOUT,
-    UNKNOWN,
-    JobStatus,
-)
-from gridtf.schedulers.client import Answer
-from gridtf.schedulers.common import indices, whole
-from gridtf.schedulers.sge import client
+from gridtf.run.rundir import RUN_ROOT, RunDir
+from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
+from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
+from gridtf.schedulers.sge import scheduler
+from gridtf.states import JobState
 
-_QSTAT_LIMIT = 10.0  # seconds; what runs goes on without it, and its run directory says most
 _MOST_WAITING = 50  # the reasons of more jobs than that are not asked for
 _MOST_RECENT = 1000  # of our jobs are asked for their script
 _LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
@@ -61,35 +48,35 @@ class Detail:
     waits: tuple[str, ...] = ()
 
 
-def query(submitted: Sequence[Record]) -> dict[str, JobStatus]:
-    """How these jobs stand, by job id, from one qstat, and a second for what that does not say.
+def command(jobs: Sequence[JobIdentity]) -> list[str]:
+    """The qstat that lists all jobs of the users of these: there may be many thousands of others."""
+    users = sorted({job.user or "*" for job in jobs})
+    plain = all(re.fullmatch(r"[\w.-]+", user) for user in users)
+    return ["qstat", "-xml", "-u", ",".join(users) if plain else "*", "-s", "a"]
 
-    That is why a job waits or is in error, and whether one that is not listed is gone: options in the files of users
-    and sites, sge_qstat(5), hide jobs. Raises SchedulerError when the qmaster does not answer.
+
+def statuses(output: str, jobs: Iterable[JobIdentity]) -> dict[str, JobStatus]:
+    """How jobs stand, by job id, from what qstat has printed, and from a second qstat for what that does not say: why a
+    job waits or is in error, and whether one that is not listed is purged. Options in the files of users and sites,
+    sge_qstat(5), hide jobs.
+
+    Raises:
+        SchedulerError: When the qmaster does not answer.
     """
-    if not submitted:
-        return {}
-    found = by_number(rows(_qstat("-u", _users(submitted), "-s", "a").out))
-    ids = dict.fromkeys(record["job_id"] for record in submitted)
-    plain = {job_id: status(job_id, found, {}, 0.0) for job_id in ids}
-    unclear = [job_id for job_id, one in plain.items() if one.gone or _in_error(job_id, found)]
-    waiting = [job_id for job_id, one in plain.items() if one.state == PENDING and job_id not in unclear]
+    found = by_number(rows(output))
+    plain = {job.job_id: status(job.job_id, found, {}, 0.0) for job in jobs}
+    unclear = [job_id for job_id, one in plain.items() if one.purged or _in_error(job_id, found)]
+    waiting = [job_id for job_id, one in plain.items() if one.state == JobState.PENDING and job_id not in unclear]
     known = _details([*unclear, *(waiting if len(waiting) <= _MOST_WAITING else [])])
     now = time.time()
-    return {job_id: status(job_id, found, known, now) for job_id in ids}
+    return {job_id: status(job_id, found, known, now) for job_id in plain}
 
 
 def _qstat(*arguments: str) -> Answer:
-    answer = client.query(["qstat", "-xml", *arguments], limit=_QSTAT_LIMIT)
-    if answer.code and "do not exist" not in answer.err:
-        raise SchedulerError(f"qstat has failed: {client.complaint(answer)}")
+    answer = scheduler.run(["qstat", "-xml", *arguments], limit=scheduler.query_patience)
+    if answer.code and not scheduler.unknown_job(answer):
+        raise SchedulerError(f"qstat has failed: {scheduler.message(answer)}")
     return answer
-
-
-def _users(submitted: Iterable[Record]) -> str:
-    """Whose jobs to ask for: there may be many thousands of others."""
-    users = sorted({str(record.get("user", "*")) for record in submitted})
-    return ",".join(users) if all(re.fullmatch(r"[\w.-]+", user) for user in users) else "*"
 
 
 def _details(ids: Sequence[str]) -> dict[str, Detail]:
@@ -106,7 +93,7 @@ def _details(ids: Sequence[str]) -> dict[str, Detail]:
 def own_row(job_id: str, which: str, *, limit: float) -> Row | None:
     """What qstat shows of the job that we are in; None when it does not show it among these. which: as in its ``-s``.
     limit: seconds. Raises SchedulerError."""
-    answer = client.query(["qstat", "-xml", "-u", "*", "-s", which], limit=limit)
+    answer = scheduler.run(["qstat", "-xml", "-u", "*", "-s", which], limit=limit)
     return row_of(rows(answer.out), job_id)
 
 
@@ -116,14 +103,16 @@ def row_of(found: Iterable[Row], job_id: str) -> Row | None:
     return next((row for row in found if row.number == number and row.tasks == element), None)
 
 
-def running_script(script: str) -> str:
-    """The number of the job of ours, the latest one, that has this script, whatever its state; empty without one.
+def running_script(plan: Plan) -> JobIdentity | None:
+    """The latest of our jobs that runs this plan's script, whatever its state.
 
-    script: its path as it was handed over. Raises SchedulerError when the qmaster does not answer.
+    Raises:
+        SchedulerError: When the qmaster does not answer.
     """
     ids = sorted({number for row in rows(_qstat("-s", "a").out) if (number := whole(row.number))})
     answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
-    return max(scripts(answer.out).get(script, []), key=int, default="") if answer.code == 0 else ""
+    found = scripts(answer.out).get(str(RunDir(plan.run_dir).script)) if answer.code == 0 else None
+    return JobIdentity(max(found, key=int)) if found else None
 
 
 # --- what qstat prints -----------------------------------------------------------------------------------------
@@ -208,8 +197,10 @@ def status(job_id: str, found: Mapping[str, Sequence[Row]], known: Mapping[str, 
     own = [row for row in found.get(number, ()) if not element or not row.tasks or _holds(row.tasks, int(element))]
     if not own:
         if number in known and number not in found:
-            return JobStatus(UNKNOWN, "qstat does not show it, but knows it: do options in ~/.sge_qstat hide it?")
-        return JobStatus(UNKNOWN, "Grid Engine no longer knows it", gone=True)
+            return JobStatus(
+                JobState.UNKNOWN, "qstat does not show it, but knows it: do options in ~/.sge_qstat hide it?"
+            )
+        return JobStatus(JobState.UNKNOWN, "Grid Engine no longer knows it", purged=True)
     detail = known.get(number, Detail())
     if len(own) == 1 and (element or not own[0].tasks):
         return _of_row(own[0], detail, element or "1", now)
@@ -223,7 +214,7 @@ def _of_row(row: Row, detail: Detail, element: str, now: float) -> JobStatus:
     if "E" in row.state and "d" not in row.state:
         why = detail.errors.get(element) or next(iter(detail.errors.values()), "")
         return JobStatus(state, f"in error ({row.state}): {why or 'see qstat -j'}; qmod -cj {row.number} clears it")
-    if state == PENDING and words in ("", "held"):
+    if state == JobState.PENDING and words in ("", "held"):
         words = why_pending(row, detail, now)
     return JobStatus(state, words)
 
@@ -251,18 +242,12 @@ def _telling(message: str) -> int:
 
 
 def _of_array(own: Sequence[Row], detail: Detail, now: float) -> JobStatus:
-    """Running if one runs, else waiting; those that have ended are not listed any more."""
-    counts: Counter[str] = Counter()
-    reasons: dict[str, str] = {}
-    for row in own:
-        one = _of_row(row, detail, "", now)
-        counts[one.state] += _count(row.tasks)
-        if one.reason and (one.state not in reasons or "E" in row.state):
-            reasons[one.state] = one.reason
-    in_order = [state for state in (RUNNING, PENDING, UNKNOWN) if counts[state]]
-    words = ", ".join(f"{counts[state]} {state}" for state in in_order)
-    why = reasons.get(PENDING) or reasons.get(in_order[0], "")
-    return JobStatus(in_order[0], f"elements of the array that have not ended: {words}" + (f" ({why})" if why else ""))
+    in_error_first = sorted(own, key=lambda row: "E" not in row.state)
+    found = [(_of_row(row, detail, "", now), _count(row.tasks)) for row in in_error_first]
+    in_order = (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+    why = next((one.reason for state in in_order for one, _ in found if one.state == state and one.reason), "")
+    parts = [(JobStatus(one.state, why), count) for one, count in found]
+    return array_status(parts, "that have not ended", always=True)
 
 
 def _in_error(job_id: str, found: Mapping[str, Sequence[Row]]) -> bool:
@@ -299,25 +284,25 @@ _DECIMAL = r"[0-9]{1,18}(?:\.[0-9]+)?"
 _SIZES = {"": 1.0, "k": 1e3, "K": 1024.0, "m": 1e6, "M": 1024.0**2, "g": 1e9, "G": 1024.0**3, "T": 1024.0**4}
 
 
-def our_state(state: str) -> tuple[str, str]:
+def our_state(state: str) -> tuple[JobState, str]:
     """Grid Engine's state, such as ``Eqw``, as (our state, in words what it means where that says too little).
 
     A letter that is not in the manual page makes it UNKNOWN, named in the words.
     """
     letters = set(state)
     if not letters or letters - _KNOWN:
-        return UNKNOWN, f"Grid Engine says {state or 'nothing'}"
+        return JobState.UNKNOWN, f"Grid Engine says {state or 'nothing'}"
     waits = bool(letters & {"q", "w"})
     if "d" in letters:
-        return PENDING if waits else RUNNING, "it is being deleted"
+        return JobState.PENDING if waits else JobState.RUNNING, "it is being deleted"
     if "E" in letters:
-        return PENDING, "in error"
+        return JobState.PENDING, "in error"
     if waits:
-        return PENDING, "held" if "h" in letters else ""
+        return JobState.PENDING, "held" if "h" in letters else ""
     for letter, words in SUSPENDED.items():
         if letter in letters:
-            return RUNNING, words
-    return RUNNING, ""
+            return JobState.RUNNING, words
+    return JobState.RUNNING, ""
 
 
 def seconds(text: str) -> int | None:
@@ -338,22 +323,26 @@ def ended(said: Mapping[str, str]) -> JobStatus | None:
     if failed in _RESCHEDULED:
         return None
     if (by := said.get("deleted_by", "NONE")) not in ("", "NONE"):  # Univa's and Altair's
-        return JobStatus(CANCELLED, f"by {by}")
+        return JobStatus(JobState.CANCELLED, f"by {by}")
     over = _over_a_limit(said, certain=failed == _LIMITED)
     if over is not None and failed in (_LIMITED, _KILLED, _AFTER_JOB):
         return over
     if failed in _LOST:
-        return JobStatus(NODE_FAIL, f"its host {said.get('hostname', '')} has failed, or has forgotten it ({words})")
+        return JobStatus(
+            JobState.NODE_FAIL, f"its host {said.get('hostname', '')} has failed, or has forgotten it ({words})"
+        )
     if failed in (_KILLED, _AFTER_JOB) and code == 128 + signal.SIGUSR2:
         # -notify's warning before KILL, which the script did not live through: of limits the record would say 37
-        return JobStatus(CANCELLED, "deleted with qdel")
+        return JobStatus(JobState.CANCELLED, "deleted with qdel")
     if failed in (_KILLED, _AFTER_JOB):
-        return JobStatus(FAILED, _killed(code))
+        return JobStatus(JobState.FAILED, _killed(code))
     if failed and failed != _EXIT_100:
-        return JobStatus(FAILED, f"Grid Engine could not run it on {said.get('hostname', '')}: {words} ({failed})")
+        return JobStatus(
+            JobState.FAILED, f"Grid Engine could not run it on {said.get('hostname', '')}: {words} ({failed})"
+        )
     if code:
-        return JobStatus(FAILED, f"its script ended with exit code {code}")
-    return JobStatus(COMPLETED)
+        return JobStatus(JobState.FAILED, f"its script ended with exit code {code}")
+    return JobStatus(JobState.COMPLETED)
 
 
 def _code(text: str) -> int:
@@ -380,17 +369,19 @@ def _over_a_limit(said: Mapping[str, str], *, certain: bool) -> JobStatus | None
     for name in ("h_rt", "s_rt"):
         allowed = seconds(asked.get(name, ""))
         if allowed is not None and lasted >= allowed:
-            return JobStatus(TIMEOUT, f"the walltime is over ({name}={asked[name]})")
+            return JobStatus(JobState.TIMEOUT, f"the walltime is over ({name}={asked[name]})")
     took = _size(said.get("maxvmem", ""))
     for name in _ASKED_MEMORY:
         most = _size(asked.get(name, ""))
         if most and took >= most * (_number(said.get("slots", "")) or 1):
-            return JobStatus(OUT_OF_MEMORY, f"it took more memory than it had asked for ({name}={asked[name]})")
+            return JobStatus(
+                JobState.OUT_OF_MEMORY, f"it took more memory than it had asked for ({name}={asked[name]})"
+            )
     if not certain:
         return None
     if any(name in asked for name in _ASKED_MEMORY) and not any(name in asked for name in _ASKED_TIME):
-        return JobStatus(OUT_OF_MEMORY, "it took more memory than it may")
-    return JobStatus(TIMEOUT, "the walltime, or the CPU time, of the job or of its queue is over")
+        return JobStatus(JobState.OUT_OF_MEMORY, "it took more memory than it may")
+    return JobStatus(JobState.TIMEOUT, "the walltime, or the CPU time, of the job or of its queue is over")
 
 
 def _number(text: str) -> float | None:
@@ -429,29 +420,27 @@ def xml_tree(text: str, command: str) -> ElementTree.Element:
 # --- how jobs have ended that the queue no longer knows: qacct(1), accounting(5) ---------------------------------
 
 _QACCT_LIMIT = 5.0  # seconds, for all of them: it reads the whole file each time, and the run directory has said most
-# The worst of several elements is what became of an array.
-_WORST_FIRST = (NODE_FAIL, OUT_OF_MEMORY, FAILED, TIMEOUT, CANCELLED, COMPLETED)
 
 
-def accounting(submitted: Sequence[Record]) -> dict[str, JobStatus]:
+def accounting(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
     """How these jobs have ended, by job id; nothing of those that it does not have, or may not be asked about."""
     found: dict[str, JobStatus] = {}
     until = time.monotonic() + _QACCT_LIMIT
-    for record in submitted:
+    for job in jobs:
         left = until - time.monotonic()
         if left <= 0:
             break
-        number, _, element = record["job_id"].partition(".")
+        number, _, element = job.job_id.partition(".")
         which = ["-j", number, *(["-t", element] if element else [])]
         try:
-            answer = client.query(["qacct", "-m", *which], limit=left)  # -m: without records of tasks on other hosts
+            answer = scheduler.run(["qacct", "-m", *which], limit=left)  # -m: without records of tasks on other hosts
             if answer.code and "not found" not in answer.err:  # older ones have no -m
-                answer = client.query(["qacct", *which], limit=max(0.1, until - time.monotonic()))
+                answer = scheduler.run(["qacct", *which], limit=max(0.1, until - time.monotonic()))
         except SchedulerError:
             break
-        status = accounted_status(blocks(answer.out), record) if answer.code == 0 else None
+        status = accounted_status(blocks(answer.out), job) if answer.code == 0 else None
         if status is not None:
-            found[record["job_id"]] = status
+            found[job.job_id] = status
     return found
 
 
@@ -470,27 +459,27 @@ def blocks(text: str) -> list[dict[str, str]]:
     return [block for block in found if "jobnumber" in block]
 
 
-def accounted_status(records: Sequence[Mapping[str, str]], submitted: Record) -> JobStatus | None:
+def accounted_status(records: Sequence[Mapping[str, str]], job: JobIdentity) -> JobStatus | None:
     """How a job, an element of an array or an array has ended; None where these records do not say it.
 
-    Numbers of jobs are given out again, so a record of somebody else or of another name is of another job. The last
+    Numbers of jobs are given out again, so a record of another user or of another name is of another job. The last
     record of a job counts, since one that was started anew has several. In a parallel job others may be of its tasks,
     and nothing tells them apart where there is no ``pe_taskid``: then all have to say the same.
     """
-    number, _, element = submitted["job_id"].partition(".")
+    number, _, element = job.job_id.partition(".")
+    name = job.details.get("job_name") or job.details.get("name")  # a script by hand has a name of its own
     last: dict[str, list[Mapping[str, str]]] = {}
     for record in records:
         same = record["jobnumber"] == number and record.get("pe_taskid", "NONE") in ("", "NONE")
-        name = submitted.get("job_name") or submitted.get("name")  # a script by hand has a name of its own
         named = name in (None, record.get("jobname"))
-        owned = record.get("owner") == submitted.get("user", record.get("owner"))
+        owned = job.user in ("", record.get("owner"))
         if same and named and owned and element in ("", record.get("taskid")):
             last.setdefault(record.get("taskid", ""), []).append(record)
     ends = [_end(some) for some in last.values()]
     known = [end for end in ends if end is not None]
     if len(known) < len(ends) or not known:
         return None
-    return min(known, key=lambda end: _WORST_FIRST.index(end.state))
+    return min(known, key=lambda end: WORST_FIRST.index(end.state))
 
 
 def _end(records: Sequence[Mapping[str, str]]) -> JobStatus | None:
@@ -516,26 +505,26 @@ class ResourceRequest:
     per: str
 
 
-def job_requests(job_id: str, *, limit: float) -> Mapping[str, ResourceRequest]:
+def job_requests(job_id: str, *, limit: float = 10.0) -> Mapping[str, ResourceRequest]:
     """The hard requests of a job by the resource's name. limit: seconds. Raises SchedulerError."""
     return parse_requests(_qstat_of_job(job_id, limit))
 
 
-def submitted_variables(job_id: str, *, limit: float) -> Mapping[str, str]:
+def submitted_variables(job_id: str, *, limit: float = 10.0) -> Mapping[str, str]:
     """The variables that a job was submitted with (``-v``, ``-V``). limit: seconds. Raises SchedulerError."""
     return parse_variables(_qstat_of_job(job_id, limit))
 
 
 def _qstat_of_job(job_id: str, limit: float) -> str:
-    answer = client.query(["qstat", "-xml", "-j", job_id.partition(".")[0]], limit=limit)
+    answer = scheduler.run(["qstat", "-xml", "-j", job_id.partition(".")[0]], limit=limit)
     if answer.code:
-        raise SchedulerError(f"qstat -j {job_id} has failed: {client.complaint(answer)}")
+        raise SchedulerError(f"qstat -j {job_id} has failed: {scheduler.message(answer)}")
     return answer.out
 
 
-def run_dirs(job_id: str, *, limit: float) -> list[Path]:
+def run_dirs(job_id: str) -> list[Path]:
     """As places, of the job that qstat shows. Raises SchedulerError when the qmaster does not answer."""
-    answer = client.query(["qstat", "-j", job_id.partition(".")[0]], limit=limit)
+    answer = scheduler.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
     return [] if answer.code else places(answer.out, job_id)
 
 

@@ -7,31 +7,28 @@ state Eqw: one that cannot be started has ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
 import re
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gridtf.errors import SchedulerError, UsageError
 from gridtf.host import processes
-from gridtf.run.rundir import Record, RunDir
-from gridtf.schedulers.base import Plan
-from gridtf.schedulers.client import NoAnswerError, ask
-from gridtf.schedulers.common import looked_for, whole
-from gridtf.schedulers.sge import client
-from gridtf.schedulers.sge.directives import array_elements
+from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
+from gridtf.schedulers.batch import Answer, NoAnswerError, run_command, whole
+from gridtf.schedulers.sge import scheduler
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (what is meant when it is not set), drmaa, qsub
 
-_PATIENCE = 60.0  # for a qmaster that is busy; qsub itself gives up after 20 s when there is none
-_LOADING = 20  # libdrmaa, from a file server that is slow
+_LOADING = 20  # seconds: libdrmaa, from a file server that is slow
 _FORCE = 90.0  # qdel -f tries it without force first, for 60 s
 _DEBIAN = "/usr/lib/gridengine-drmaa/lib"
 _LIBRARIES = ("libdrmaa.so.1.0", "libdrmaa.so.1", "libdrmaa.so")
@@ -42,10 +39,6 @@ _TUNABLE, _BYTES = "glibc.rtld.optional_static_tls", 2048
 _TERSE = re.compile(r"^\s*(\d{1,18})(?:\.[\d:-]+)?\s*$", re.MULTILINE | re.ASCII)
 # Your job 4711 ("name") has been submitted · Your job-array 4711.1-10:1 ("name") has been submitted: without -terse
 _PLAIN = re.compile(r"Your job(?:-array)? (\d{1,18})\b.* has been submitted", re.ASCII)
-# failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
-_ANSWER_LOST = re.compile(r"(fail|error)\w* receiving|receive timeout", re.IGNORECASE)
-# denied: job "4711" does not exist · job "4711" task "7" does not exist
-_GONE = re.compile(r"does not exist", re.IGNORECASE)
 _MAY_FORCE = re.compile(r"\bENABLE_FORCED_QDEL(_IF_UNKNOWN)?\b(?!=(0|false))", re.IGNORECASE)
 
 
@@ -72,10 +65,12 @@ class SessionRequest:
     environ: Mapping[str, str | None]
 
 
-def submit(plan: Plan, command: Sequence[str]) -> Record:
-    """Hand plan.run_dir/job.sh over; gives ``job_id``, ``by``, and ``notes`` for the submitter.
+def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
+    """Hand plan.run_dir/job.sh over; the job's details say how (``by``).
 
-    command: qsub's. Raises SchedulerError, and MaybeSubmittedError when nobody knows whether there is a job now.
+    Raises:
+        SchedulerError: When Grid Engine refuses, or does not answer.
+        MaybeSubmittedError: When it is not known whether there is a job now.
     """
     way = os.environ.get(WAY) or "auto"
     if way not in ("auto", "drmaa", "qsub"):
@@ -83,7 +78,7 @@ def submit(plan: Plan, command: Sequence[str]) -> Record:
     notes: tuple[str, ...] = ()
     if way != "qsub":
         try:
-            return {"job_id": _by_drmaa(plan, command), "by": "drmaa"}
+            return _marked(_by_drmaa(plan), "drmaa")
         except _NoDrmaaError as error:
             if way == "drmaa":
                 raise SchedulerError(
@@ -92,68 +87,30 @@ def submit(plan: Plan, command: Sequence[str]) -> Record:
                 ) from None
             if isinstance(error, _HangsError) or os.environ.get("DRMAA_LIBRARY_PATH"):
                 notes = (f"handed over by qsub, because DRMAA cannot be used: {error}",)
-    return {"job_id": _by_qsub(plan, command), "by": "qsub", "notes": notes}
+    return _marked(by_qsub(plan), "qsub", notes)
 
 
-# --- by qsub -----------------------------------------------------------------------------------------------------
+def _marked(result: SubmitResult, way: str, notes: tuple[str, ...] = ()) -> SubmitResult:
+    return SubmitResult(replace(result.job, details={**result.job.details, "by": way}), notes)
 
 
-def _by_qsub(plan: Plan, command: Sequence[str]) -> str:
-    name, *arguments = command
-    try:
-        # its own environment: with -V it is the job's
-        answer = ask([client.program(name, os.environ), *arguments], limit=_PATIENCE, environ=os.environ)
-    except NoAnswerError:
-        return _looked_for(plan, f"qsub has not answered within {_PATIENCE:g} s")
-    number = printed(answer.out)
-    if answer.code == 0:
-        return number or _looked_for(plan, f"qsub ended with 0 and printed no job id, but: {answer.last_word}")
-    if number:  # as with -sync y, which ends as the job does
-        return _looked_for(plan, client.complaint(answer))
-    return _refused(plan, f"{answer.err}\n{answer.out}", client.complaint(answer))
-
-
-def printed(out: str) -> str:
+def parse_job_id(output: str) -> str:
     """The number of the job that qsub has printed; empty without one."""
-    found = _TERSE.findall(out) or _PLAIN.findall(out)
+    found = _TERSE.findall(output) or _PLAIN.findall(output)
     return str(found[-1]) if found else ""
-
-
-def _refused(plan: Plan, text: str, words: str) -> str:
-    """The job of a submission that seems to have failed, if there is one all the same; else raises SchedulerError.
-
-    text: all that was said; words: what to show of it.
-    """
-    if _ANSWER_LOST.search(text):
-        return _looked_for(plan, words)
-    client.problem(text, os.environ)
-    raise SchedulerError(f"Grid Engine has refused the job: {words}")
-
-
-def _looked_for(plan: Plan, words: str) -> str:
-    """The job of ours that runs this script. Raises MaybeSubmittedError when it is not in the queue."""
-    script = str(RunDir(plan.run_dir).script)
-
-    def look() -> Record | None:
-        from gridtf.schedulers.sge import query
-
-        number = query.running_script(script)
-        return {"job_id": number} if number else None
-
-    return str(looked_for(plan, "Grid Engine", words, "qstat -u $USER", look)["job_id"])
 
 
 # --- by DRMAA ----------------------------------------------------------------------------------------------------
 
 
-def _by_drmaa(plan: Plan, command: Sequence[str]) -> str:
+def _by_drmaa(plan: Plan) -> SubmitResult:
     if find_spec("drmaa") is None:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install 'gridtf[drmaa]')")
-    environ = session_environment(os.environ)
+    command, patience = scheduler.submit_command(plan), scheduler.submit_patience
     request = SessionRequest(
         script=command[-1],
         native=native_specification(command),
-        tasks=task_range(array_elements(plan.spec.native)),
+        tasks=task_range(plan.request.elements),
         libraries=tuple(libraries(os.environ)),
         loading=_LOADING,
         path=tuple(sys.path),
@@ -161,35 +118,32 @@ def _by_drmaa(plan: Plan, command: Sequence[str]) -> str:
     )
     session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(vars(request))]
     try:
-        answer = ask(session, limit=_PATIENCE, environ={**os.environ, **environ})
+        answer = run_command(session, limit=patience, environ={**os.environ, **session_environment(os.environ)})
     except NoAnswerError as error:
-        if "submitting" in told(error.out):
-            return _looked_for(plan, f"DRMAA has not answered within {_PATIENCE:g} s")
-        raise client.silent(f"DRMAA has waited for {_PATIENCE:g} s", os.environ) from None
-    heard = told(answer.out)
-    if "job_id" in heard:  # whatever happened to the session after that
-        return str(heard["job_id"])
-    if answer.code == -signal.SIGALRM and "loaded" not in heard:
+        if "submitting" in messages(error.out):
+            return scheduler.look_for(plan, f"DRMAA has not answered within {patience:g} s")
+        raise scheduler.no_answer(f"DRMAA has waited for {patience:g} s") from None
+    found = messages(answer.out)
+    if "job_id" in found:  # whatever happened to the session after that
+        return SubmitResult(JobIdentity(str(found["job_id"])))
+    if answer.code == -signal.SIGALRM and "loaded" not in found:
         raise _HangsError(f"libdrmaa has not been loaded within {_LOADING} s; {WAY}=qsub spares the wait")
-    if "unloadable" in heard:
-        raise _NoDrmaaError(heard["unloadable"])
-    if "failed" in heard:
-        words = " ".join(str(heard["failed"]).split())
-        return _refused(plan, words, words)
-    if "submitting" in heard:
-        return _looked_for(plan, f"DRMAA's session has {_ended(answer.code)}")
-    raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_word}")
+    if "unloadable" in found:
+        raise _NoDrmaaError(found["unloadable"])
+    if "failed" in found:
+        return scheduler.not_submitted(plan, Answer(1, "", " ".join(str(found["failed"]).split())))
+    if "submitting" in found:
+        return scheduler.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
+    raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_line}")
 
 
-def told(out: str) -> dict[str, Any]:
-    """What a session has said so far; a line that it could not finish is left out."""
-    heard: dict[str, Any] = {}
+def messages(out: str) -> dict[str, Any]:
+    """What a session has printed so far, in one; a line that it could not finish is left out."""
+    found: dict[str, Any] = {}
     for line in out.splitlines():
-        try:
-            heard.update(json.loads(line))
-        except ValueError:
-            continue
-    return heard
+        with contextlib.suppress(ValueError):
+            found.update(json.loads(line))
+    return found
 
 
 def _ended(code: int) -> str:
@@ -261,45 +215,34 @@ def session_environment(environ: Mapping[str, str]) -> dict[str, str]:
 # --- cancelling --------------------------------------------------------------------------------------------------
 
 
-def cancel(submitted: Record, *, force: bool = False) -> None:
-    """qdel, which needs nothing of the submitter's; a job that has ended is no error.
+def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
+    """Remove a job whose hosts do not answer, which only some users may do. command: qdel's.
 
-    force: for a job on hosts that do not answer, which only some users may remove. Raises SchedulerError.
+    Raises:
+        SchedulerError: When this user may not, or the qmaster does not answer.
     """
-    job_id = str(submitted["job_id"])
-    number, _, element = job_id.partition(".")
-    if not number.isdecimal():  # qdel takes names and patterns, and has no -- before them
-        raise SchedulerError(f"{job_id} is not a job id of Grid Engine's")
-    which = [number, *(["-t", element] if element else [])]
-    if force and not may_force():
-        raise _stays(job_id)
-    answer = client.query(["qdel", *(["-f"] if force else []), *which], limit=_FORCE if force else _PATIENCE)
-    if answer.code and not _GONE.search(f"{answer.err}{answer.out}"):
-        raise (
-            _stays(job_id)
-            if force
-            else SchedulerError(f"Grid Engine does not cancel job {job_id}: {client.complaint(answer)}")
-        )
-
-
-def _stays(job_id: str) -> SchedulerError:
-    return SchedulerError(
-        f"job {job_id} is marked as deleted, but its hosts do not say that it has ended",
+    if may_force():
+        answer = scheduler.run(command, limit=_FORCE)
+        if not answer.code or scheduler.unknown_job(answer):
+            return
+    raise SchedulerError(
+        f"job {job.job_id} is marked as deleted, but its hosts do not say that it has ended",
         why="to remove it by force takes a manager of Grid Engine, or ENABLE_FORCED_QDEL in its qmaster_params",
-        hint=f"it goes when its hosts are back; an administrator removes it at once with `qdel -f {job_id}`",
+        hint=f"it goes when its hosts are back; an administrator removes it at once with `qdel -f {job.job_id}`",
     )
 
 
 def may_force() -> bool:
-    """Whether this user may remove a job by force. qdel -f itself says nothing, and takes a minute for that.
+    """Whether this user may remove a job by force. qdel -f itself does not say so, and takes a minute for that.
 
-    Where nobody knows, as on a host that may not ask, it has to be tried.
+    Where that is not known, as on a host that may not ask, it has to be tried.
     """
-    answer = client.query(["qconf", "-sconf"], limit=_PATIENCE)
+    answer = scheduler.run(["qconf", "-sconf"], limit=scheduler.submit_patience)
     if answer.code or _MAY_FORCE.search(answer.out):
         return True
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return True
-    return any(user in client.query(["qconf", option], limit=_PATIENCE).out.split() for option in ("-sm", "-so"))
+    lists = (scheduler.run(["qconf", option], limit=scheduler.submit_patience) for option in ("-sm", "-so"))
+    return any(user in one.out.split() for one in lists)

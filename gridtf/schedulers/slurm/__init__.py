@@ -1,171 +1,248 @@
-"""Slurm: the seam to it. What a command does not need is not imported: rendering asks no controller."""
+"""Slurm. What a command does not need is not imported, and rendering runs no command."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
-from gridtf.host import procfs
-from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import Record
-from gridtf.schedulers.base import MPI_PLACE, AgentCall, AgentHandle, Allocation, JobStatus, Plan, Wait
-
-if TYPE_CHECKING:
-    from gridtf.host.gpus import Claim
+from gridtf.jobspec.request import Request
+from gridtf.run.rundir import RunDir
+from gridtf.schedulers import batch
+from gridtf.schedulers.api import (
+    MPI_PLACE,
+    AgentCall,
+    AgentHandle,
+    Allocation,
+    JobIdentity,
+    JobStatus,
+    Parent,
+    Plan,
+    RankVariables,
+    Wait,
+)
+from gridtf.schedulers.slurm import submit
 
 _STEPD = "slurmstepd"
-_PATIENCE = 60.0  # for a controller that is busy; sbatch itself gives up sooner when there is none
+# What the commands read from the environment: SQUEUE_USERS=bob, handy in a shell, would hide the jobs of other users,
+# and a job that is hidden looks like one that is purged.
+_FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")
+
+# Patterns are not compiled until a command has failed: rendering has no use for them.
+# slurm_load_jobs error: Unable to contact slurm controller (connect failure)
+_UNREACHABLE = (
+    r"(?i)unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
+    r"connection (refused|timed out)|no route to host|standby mode|transport endpoint|"
+    r"batch job submission failed: i/o error"
+)
+# sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
+_ANSWER_LOST = r"(?i)socket timed out|zero bytes were transmitted"
+_COMPLAINT = r"(?m)^\w+:? (?:error|fatal): (.*\S)"
+# Slurmctld(primary) at ctl1 is DOWN        (scontrol(1), ping)
+_PING = r"Slurmctld\(\S+\) at (\S+) is (?:UP|DOWN)"
 
 
-class Slurm:
+class Slurm(batch.BatchScheduler):
     """Jobs of a Slurm cluster. A job's id is Slurm's own, ``4711`` or, in an array, ``4711_3``."""
 
     name = "slurm"
-    warnings: frozenset[int] = frozenset()
-    last_warnings: frozenset[int] = frozenset()
-    accounting_delay = 0.0  # its controller itself remembers a job for MinJobAge
+    title = "Slurm"
+    directive_prefix = "#SBATCH"
+    list_command = "squeue --me"
     # srun(1), OUTPUT ENVIRONMENT VARIABLES: of the task that an agent is, and of how the tasks of its step are laid out
     place_variables = re.compile(
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
         rf"CPUS_PER_TASK\w*|CPU_BIND\w*|DISTRIBUTION)$|{MPI_PLACE}"
     )
+    # A batch script has SLURM_PROCID, too, but only a step has SLURM_STEP_NUM_TASKS.
+    rank_variables = RankVariables(
+        "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID"), reused=True
+    )
+    restart_variable = "SLURM_RESTART_COUNT"
 
-    def __init__(self) -> None:
-        self._stepd: int | None = None  # inside a job: the pid of what has started us, where it is Slurm's own
+    # --- its commands
+
+    def command_environment(self) -> dict[str, str]:
+        environ = super().command_environment()
+        return {name: text for name, text in environ.items() if not name.startswith(_FILTERS)}
+
+    def message(self, answer: batch.Answer) -> str:
+        # without the command's name before it; a site may print lines of its own beside it
+        complaints = re.findall(_COMPLAINT, answer.err)
+        return str(complaints[-1]) if complaints else answer.last_line
+
+    def unreachable(self, answer: batch.Answer) -> bool:
+        return re.search(_UNREACHABLE, answer.err) is not None
+
+    def unknown_job(self, answer: batch.Answer) -> bool:
+        return "Invalid job id" in answer.err
+
+    def outcome_unknown(self, answer: batch.Answer) -> bool:
+        return re.search(_ANSWER_LOST, answer.err) is not None
+
+    def no_answer(self, message: str) -> SchedulerError:
+        try:
+            ping = batch.run_command(["scontrol", "ping"], limit=5.0).out  # whatever its exit code
+        except SchedulerError:
+            ping = ""
+        hosts = " and ".join(re.findall(_PING, ping))
+        where = f" on {hosts}" if hosts else ""
+        return SchedulerError(f"Slurm's controller{where} does not answer: {message}", hint=batch.TRY_LATER)
+
+    def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
+        """Run a command whose output is useful but not necessary.
+
+        Args:
+            argv: The command.
+            limit: Seconds that it may take.
+
+        Returns:
+            Its standard output; None when it fails.
+        """
+        try:
+            answer = batch.run_command(argv, limit=limit, environ=self.command_environment())
+        except SchedulerError:
+            return None
+        return None if answer.code else answer.out
 
     # --- on the login node
 
-    def here(self, environ: Mapping[str, str]) -> bool:
-        from gridtf.schedulers.common import on_path
-
-        if not on_path("sbatch", environ):
+    def is_available(self, environ: Mapping[str, str]) -> bool:
+        if not batch.on_path("sbatch", environ):
             return False
         if "SLURM_CONF" in environ or Path("/etc/slurm/slurm.conf").exists():
             return True
-        from gridtf.schedulers.client import ask
+        # Installed, but without a configuration of its own: sbatch knows whether the network has one.
+        return self.try_run(["sbatch", "--version"], limit=5.0) is not None
 
-        # Installed, but without a configuration of its own: sbatch knows whether the network gives it one.
-        try:
-            return ask(["sbatch", "--version"], limit=5.0).code == 0
-        except SchedulerError:
-            return False
+    def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
+        return submit.parse_native(native)
+
+    def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
+        def complaint(part: str) -> SpecError:
+            what = f"--array={native['array']}: {part!r} is no array index"
+            return SpecError("native", what, hint="such as --array=0-15%4")
+
+        if "array" not in native:
+            return ()
+        return batch.array_elements(native["array"].partition("%")[0], complaint)  # %4: so many at a time
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
-        from gridtf.schedulers.slurm import submit
-
         return submit.directives(plan)
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        from gridtf.schedulers.slurm import submit
-
         return submit.submit_command(plan)
 
-    def elements(self, spec: JobSpec) -> Sequence[str]:
-        from gridtf.schedulers.slurm import submit
-
-        return submit.elements(spec.native)
-
     def check(self, plan: Plan) -> Sequence[str]:
-        from gridtf.schedulers import shared
-        from gridtf.schedulers.common import unused
-        from gridtf.schedulers.slurm import advice, client, submit
+        from gridtf.schedulers.slurm import advice
 
         try:
-            shared.check(plan)
+            batch.check_shared(plan)
         except SpecError:
             this = ["scontrol", "show", "node", os.uname().nodename]
-            if client.run(this, limit=_PATIENCE).code != 0:  # else a cluster of one machine
+            if self.run(this, limit=self.submit_patience).code != 0:  # else a cluster of one machine
                 raise
-        notes = (*unused(plan.spec, ("pe", "slots"), "Slurm"), *submit.overridden(plan))
-        return (*notes, *advice.check(plan))
+        output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
+        note = f"native --output={output} has no effect: the output of the script goes to {log}"
+        return (*([] if output is None else [note]), *advice.check(self, plan))
 
-    def submit(self, plan: Plan) -> Record:
-        from gridtf.schedulers.slurm import submit
+    def parse_job_id(self, output: str) -> str:
+        return submit.parse_submitted(output)[0]
 
-        return submit.submit(plan, self.submit_command(plan))
+    def parse_job_details(self, output: str) -> Mapping[str, str]:
+        cluster = submit.parse_submitted(output)[1]  # in a federation
+        return {"cluster": cluster} if cluster else {}
 
-    def query(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    def find_submitted(self, plan: Plan) -> JobIdentity | None:
+        options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}", "--format=%F|%o")
+        answer = self.run(["squeue", *options], limit=self.query_patience)
+        return submit.parse_scripts(answer.out, RunDir(plan.run_dir).script)
+
+    def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         from gridtf.schedulers.slurm import query
 
-        return query.query(submitted)
+        found: dict[str, JobStatus] = {}
+        for some in query.by_cluster(jobs):  # one squeue for each cluster
+            found.update(super().query(some))
+        return found
 
-    def accounting(self, submitted: Sequence[Record]) -> dict[str, JobStatus]:
+    def query_command(self, jobs: Sequence[JobIdentity]) -> Sequence[str]:
         from gridtf.schedulers.slurm import query
 
-        return query.accounting(submitted)
+        return query.query_command(jobs)
+
+    def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.slurm import query
+
+        rows = query.add_exit_codes(self, query.parse_squeue(output), jobs[0])
+        return query.statuses([job.job_id for job in jobs], rows)
+
+    def accounting(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        from gridtf.schedulers.slurm import query
+
+        return query.accounting(self, jobs)
 
     def run_dirs(self, job_id: str) -> Sequence[Path]:
         from gridtf.schedulers.slurm import query
 
-        return query.run_dirs(job_id)
+        answer = self.run(["scontrol", "-o", "show", "job", job_id], limit=self.query_patience)
+        return [] if answer.code else query.parse_run_dirs(answer.out, job_id)
 
-    def cancel(self, submitted: Record, *, force: bool = False) -> None:
-        from gridtf.schedulers.slurm import submit
+    def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
+        from gridtf.schedulers.slurm import query
 
-        submit.cancel(submitted, force=force)
+        kill = ["--signal=KILL", "--full"] if force else []  # --full: to the batch script as well
+        return ["scancel", *query.cluster_option(job), *kill, "--", job.job_id]
 
     # --- inside a job
 
-    def inside(self, environ: Mapping[str, str]) -> bool:
+    def is_current(self, environ: Mapping[str, str]) -> bool:
         return "SLURM_JOB_ID" in environ
 
-    def untold(self) -> str:
-        return ""
-
-    def identity(self, environ: Mapping[str, str]) -> Record:
-        parent = os.getppid()
-        self._stepd = parent if procfs.name(parent) == _STEPD else None
+    def identity(self, environ: Mapping[str, str]) -> JobIdentity:
         restarts = environ.get("SLURM_RESTART_COUNT", "0")  # not set in a job that was never requeued
         array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
         if array and element:
-            return {"job_id": f"{array}_{element}", "element": element, "restarts": restarts}
-        return {"job_id": environ["SLURM_JOB_ID"], "restarts": restarts}
+            return JobIdentity(f"{array}_{element}", element=element, restarts=restarts)
+        return JobIdentity(environ["SLURM_JOB_ID"], restarts=restarts)
 
-    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         from gridtf.schedulers.slurm import injob
 
-        def gpus_of_nodes(job_id: str) -> Mapping[str, int]:
-            from gridtf.schedulers.slurm import query
+        return injob.allocation(environ, request, self._gpus_of_nodes)
 
-            return query.gpus_of_nodes(job_id)
+    def _gpus_of_nodes(self, job_id: str) -> Mapping[str, int]:
+        """GPUs of a job by node, 0 included. Raises SchedulerError when the controller does not say."""
+        from gridtf.schedulers.slurm import query
 
-        return injob.allocation(environ, spec, gpus_of_nodes)
+        answer = self.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=self.query_patience)
+        if answer.code:
+            raise SchedulerError(f"scontrol does not show job {job_id}: {self.message(answer)}")
+        return query.parse_node_gpus(answer.out, job_id)
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
+        """All agents are started by one srun."""
         from gridtf.schedulers.agents import StartedAgents
-        from gridtf.schedulers.common import whole
         from gridtf.schedulers.slurm import injob
 
         argv = injob.srun_command(allocation.hosts, call, environ)
-        blame = partial(injob.parse_failure, restarts=whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
+        blame = partial(injob.parse_failure, restarts=batch.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         return [StartedAgents(argv, injob.srun_environment(environ), call.log, blame)]
 
-    def grant(
-        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
-    ) -> Claim:
-        from gridtf.host import gpus
-
-        return gpus.Claim(gpus.granted(environ), ())
-
-    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.slurm import query
 
-        return query.termination_reason(environ["SLURM_JOB_ID"], environ)
+        return query.termination_reason(self, environ)
 
-    def deserted(self) -> str:
-        if self._stepd in (None, os.getppid()):
+    def parent_lost(self, parent: Parent) -> str:
+        if parent.name != _STEPD:
             return ""
         return f"{_STEPD}, which had started the job script on {os.uname().nodename}, was killed"
-
-    def suspended(self, environ: Mapping[str, str]) -> bool:
-        return False  # it stops the job on all hosts at once
 
 
 scheduler = Slurm()

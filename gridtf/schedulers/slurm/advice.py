@@ -1,4 +1,4 @@
-"""What Slurm would refuse, or leave waiting for ever, told before submission with what the site offers instead."""
+"""What Slurm would refuse or never start, reported before submission with what the site offers instead."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
-from gridtf.jobspec.layout import components
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
 from gridtf.run.rundir import RunDir
-from gridtf.schedulers.base import Plan
-from gridtf.schedulers.slurm import client
-from gridtf.schedulers.slurm.submit import directives
+from gridtf.schedulers.api import Plan
+from gridtf.schedulers.batch import whole
+from gridtf.schedulers.slurm.submit import cpus_per_task
+
+if TYPE_CHECKING:
+    from gridtf.schedulers.slurm import Slurm
 
 # --- what the site offers: sinfo(1) ------------------------------------------------------------------------------
 
-_PATIENCE = 20.0  # seconds
 # sinfo(1), --format. --exact: nodes are put together only when they are alike.
 _SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
@@ -29,8 +31,16 @@ _GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes that are alike. names: a hostlist. state: sinfo's, such as ``idle`` or ``down*``. mem: MiB.
-    gres: how many by (name, type), such as ("gpu", "a100"); the type may be empty."""
+    """Nodes that are alike.
+
+    Attributes:
+        names: A hostlist.
+        count: How many they are.
+        state: That of sinfo, such as ``idle`` or ``down*``.
+        cpus: CPUs of each.
+        mem: Memory of each in MiB.
+        gres: Number by (name, type), such as ("gpu", "a100"); the type may be empty.
+    """
 
     names: str
     count: int
@@ -51,7 +61,16 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Partition:
-    """limit: seconds, most_nodes: a job; None: without end. up: ``up``, ``down``, ``drain`` or ``inact``."""
+    """A partition of the site.
+
+    Attributes:
+        name: Its name.
+        default: Whether jobs that name none run there.
+        up: ``up``, ``down``, ``drain`` or ``inact``.
+        limit: The longest walltime in seconds; None: no limit.
+        most_nodes: The most nodes of one job; None: no limit.
+        nodes: Its nodes, those that are alike together.
+    """
 
     name: str
     default: bool
@@ -66,7 +85,7 @@ class Partition:
         return sum(some.count for some in self.nodes)
 
     def fitting(self, fits: Callable[[Nodes], bool]) -> int:
-        """How many of its nodes, whatever their state, are such ones."""
+        """How many of its nodes, whatever their state, fit."""
         return sum(some.count for some in self.nodes if fits(some))
 
     def most(self, of: Callable[[Nodes], int]) -> int:
@@ -74,11 +93,11 @@ class Partition:
         return max((of(some) for some in self.nodes), default=0)
 
 
-def query_partitions() -> list[Partition]:
+def query_partitions(slurm: Slurm) -> list[Partition]:
     """The partitions of this site. Raises SchedulerError when the controller does not answer."""
-    answer = client.run(_SINFO, limit=_PATIENCE)
+    answer = slurm.run(_SINFO, limit=slurm.query_patience)
     if answer.code:
-        raise SchedulerError(f"sinfo has failed: {client.message(answer)}")
+        raise SchedulerError(f"sinfo has failed: {slurm.message(answer)}")
     return parse_partitions(answer.out)
 
 
@@ -97,7 +116,7 @@ def parse_partitions(text: str) -> list[Partition]:
             name=name.removesuffix("*"),
             default=name.endswith("*"),
             up=some[0][1],
-            limit=_limit(some[0][2]),
+            limit=_seconds(some[0][2]),
             most_nodes=_number(some[0][3].rpartition("-")[2]),
             nodes=tuple(
                 Nodes(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gres(gres))
@@ -107,13 +126,6 @@ def parse_partitions(text: str) -> list[Partition]:
         )
         for name, some in rows.items()
     ]
-
-
-def _limit(text: str) -> int | None:
-    try:
-        return parse_walltime(text)
-    except ValueError:  # infinite, n/a
-        return None
 
 
 def _number(text: str) -> int | None:
@@ -170,9 +182,8 @@ def unusable_nodes(chosen: Sequence[Partition]) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-# --- what a script requests, read back from its head; pure -------------------------------------------------------
+# --- what the job requests; pure ---------------------------------------------------------------------------------
 
-_SHORT = {"p": "partition", "t": "time", "N": "nodes", "A": "account", "q": "qos", "c": "cpus-per-task", "n": "ntasks"}
 # sbatch(1), INPUT ENVIRONMENT VARIABLES: they win over the lines of a script.
 _VARIABLES = {
     "SBATCH_PARTITION": "partition",
@@ -180,87 +191,103 @@ _VARIABLES = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_QOS": "qos",
 }
-_LONG = re.compile(r"--([a-z][a-z-]*)(?:=(.*))?")
+# Options that sbatch hands on from the first component of a heterogeneous job to the others.
+_HANDED_ON = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
 _GPU_OPTION = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([^:,]+):)?(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ComponentRequest:
-    """What one component asks for: nodes (the fewest), and of each node gpus, cpus and mem (MiB).
+    """What one component requests.
 
-    partitions: empty for the default one. time: seconds. kind: the GPUs' type, mostly empty. keys: option -> the key of
-    the specification, or the variable, that it comes from. options: which there are.
+    Attributes:
+        partitions: Any of these; empty for the default one.
+        nodes: The fewest.
+        gpus: GPUs of a node.
+        gpu_type: Their type; mostly empty.
+        cpus: CPUs of a node.
+        mem: Memory of a node in MiB.
+        time: Seconds; None where that is not known.
+        keys: Option of sbatch -> the key of the job file, or the variable, that it comes from.
     """
 
     partitions: tuple[str, ...]
     nodes: int
     gpus: int
-    kind: str
+    gpu_type: str
     cpus: int
     mem: int
     time: int | None
     keys: Mapping[str, str]
-    options: frozenset[str] = frozenset()
 
     def key(self, option: str) -> str:
         """The key to blame for this option of sbatch."""
         return self.keys.get(option, option.replace("-", "_"))
 
 
-def parse_requests(
-    lines: Sequence[str], spec: JobSpec, types: Sequence[str], environ: Mapping[str, str]
-) -> tuple[ComponentRequest, ...]:
-    """What each component asks for.
+def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[ComponentRequest, ...]:
+    """What each component requests: the plan's request, but where raw options or sbatch's variables say otherwise.
 
-    lines: the options in the script's head, ``hetjob`` between components. types: of each component after the first, a
-    task type that lives there. environ: sbatch's.
+    Args:
+        plan: The submission.
+        environ: The environment of sbatch.
     """
-    parts: list[list[str]] = [[]]
-    for line in lines:
-        if line == "hetjob":
-            parts.append([])
-        else:
-            parts[-1].append(line)
-    variables = {option: (name, environ[name]) for name, option in _VARIABLES.items() if environ.get(name)}
-    found = []
-    first: dict[str, str] = {}
-    for number, part in enumerate(parts):
-        options = _options(part)
-        for handed_on in ("time", "account", "qos", "mem"):
-            if number and handed_on in first:
-                options.setdefault(handed_on, first[handed_on])
-        options.update({option: text for option, (_, text) in variables.items()})
-        first = first or options
-        keys = _first_keys(spec) if number == 0 else _rider_keys(types[number - 1], spec)
-        if number == 0:
-            keys.update(dict.fromkeys(_options(spec.native), "native"))
-        keys.update({option: name for option, (name, _) in variables.items()})
-        found.append(_asked(options, keys))
+    request = plan.request
+    variables = {option: name for name, option in _VARIABLES.items() if environ.get(name)}
+    options = {**request.native, **{option: environ[name] for option, name in variables.items()}}
+    keys = {**dict.fromkeys(request.native, "native"), **variables}
+    found = [_first(plan, options, keys)]
+    for component in request.components[1:]:
+        own = {option: value for option, value in options.items() if option in (*_HANDED_ON, *variables)}
+        found.append(
+            ComponentRequest(
+                partitions=_partitions(own, component.partition),
+                nodes=1,
+                gpus=0,
+                gpu_type="",
+                cpus=component.cpus or 1,
+                mem=max(component.mem or 0, _mib(own.get("mem"))),
+                time=_seconds(own["time"]) if "time" in own else request.walltime,
+                keys={**_component_keys(component.types[0], plan.spec), **{option: keys[option] for option in own}},
+            )
+        )
     return tuple(found)
 
 
-def _options(lines: Iterable[str]) -> dict[str, str]:
-    """Option -> value; of one given twice, the last. sbatch takes ``--x=1``, ``--x 1``, ``-x 1`` and ``-x1``."""
-    found: dict[str, str] = {}
-    waiting = ""
-    for word in (word for line in lines for word in line.split()):
-        match = _LONG.fullmatch(word)
-        if match:
-            found[match[1]] = match[2] or ""
-            waiting = "" if match[2] is not None else match[1]
-        elif re.match(r"-[A-Za-z]", word):
-            name = _SHORT.get(word[1], word[1])
-            found[name] = word[2:].removeprefix("=")
-            waiting = "" if word[2:] else name
-        elif waiting:
-            found[waiting] = word
-            waiting = ""
-    return found
+def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:
+    request = plan.request
+    gpu_type, gpus, gpu_option = _gpus(options, request.gpus_per_node)
+    tasks = whole(options.get("ntasks-per-node", "")) or request.tasks_per_node
+    task_cpus = whole(options.get("cpus-per-task", "")) or cpus_per_task(request) or 1
+    mem = _mib(options["mem"]) if "mem" in options else request.host_mem or 0
+    per_gpu, per_cpu = _mib(options.get("mem-per-gpu")), _mib(options.get("mem-per-cpu"))
+    keys = {**_job_keys(plan.spec), **keys}
+    return ComponentRequest(
+        partitions=_partitions(options, request.components[0].partition),
+        nodes=_nodes(options["nodes"]) if "nodes" in options else request.nodes[0],
+        gpus=gpus,
+        gpu_type=gpu_type,
+        cpus=tasks * task_cpus,
+        mem=max(mem, gpus * per_gpu, tasks * task_cpus * per_cpu),
+        time=_seconds(options["time"]) if "time" in options else request.walltime,
+        keys={**keys, "gpus": keys.get(gpu_option, gpu_option)},
+    )
 
 
-def _first_keys(spec: JobSpec) -> dict[str, str]:
-    """Which key has led to each option."""
+def _gpus(options: Mapping[str, str], requested: int) -> tuple[str, int, str]:
+    """(type, GPUs a node, the option that says so). requested: by the plan's request."""
+    if "gpus-per-node" not in options and requested:
+        return "", requested, "gpus-per-node"
+    for option in ("gpus-per-node", "gres"):
+        match = _GPU_OPTION.fullmatch(options.get(option, ""))
+        if match and (option != "gres" or "gpu" in match[0]):
+            return match[1] or "", int(match[2]), option
+    return "", 0, "gpus-per-node"
+
+
+def _job_keys(spec: JobSpec) -> dict[str, str]:
+    """Option of sbatch -> the key that has led to it, for the job's own partition."""
     gpus = next((key for key in ("gpus_per_node", "gpus_per_task") if getattr(spec, key) is not None), "tasks")
     return {
         "nodes": "nodes" if spec.nodes is not None else "tasks",
@@ -270,7 +297,7 @@ def _first_keys(spec: JobSpec) -> dict[str, str]:
     }
 
 
-def _rider_keys(task_type: str, spec: JobSpec) -> dict[str, str]:
+def _component_keys(task_type: str, spec: JobSpec) -> dict[str, str]:
     table = spec.task(task_type)
     return {
         "partition": f"tasks.{task_type}.partition",
@@ -280,34 +307,11 @@ def _rider_keys(task_type: str, spec: JobSpec) -> dict[str, str]:
     }
 
 
-def _asked(options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:
-    kind, gpus, option = "", 0, "gpus-per-node"
-    for name in ("gres", "gpus-per-node"):
-        match = _GPU_OPTION.fullmatch(options.get(name, ""))
-        if match and (name != "gres" or "gpu" in options[name]):
-            kind, gpus, option = match[1] or "", int(match[2]), name
-    cpus = (_whole(options.get("ntasks-per-node")) or 1) * (_whole(options.get("cpus-per-task")) or 1)
-    mem = max(
-        _mib(options.get("mem")), gpus * _mib(options.get("mem-per-gpu")), cpus * _mib(options.get("mem-per-cpu"))
-    )
-    return ComponentRequest(
-        partitions=tuple(name for name in options.get("partition", "").split(",") if name),
-        nodes=_nodes(options.get("nodes", "")),
-        gpus=gpus,
-        kind=kind,
-        cpus=cpus,
-        mem=mem,
-        time=_seconds(options.get("time", "")),
-        keys={**keys, "gpus": keys.get(option, option.replace("-", "_"))},
-        options=frozenset(options),
-    )
+def _partitions(options: Mapping[str, str], requested: str | None) -> tuple[str, ...]:
+    return tuple(name for name in options.get("partition", requested or "").split(",") if name)
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
-
-
-# What stands in native and is none of these is sbatch's to judge.
+# A raw option that is none of these is sbatch's to judge.
 
 
 def _mib(text: str | None) -> int:
@@ -327,13 +331,13 @@ def _nodes(text: str) -> int:
 def _seconds(text: str) -> int | None:
     try:
         return parse_walltime(text)
-    except ValueError:  # UNLIMITED
+    except ValueError:  # UNLIMITED; of sinfo also infinite, n/a
         return None
 
 
 # --- the two compared, and what sbatch --test-only answers -------------------------------------------------------
 
-# What sbatch says, and whose fault it is. Words differ between versions: key phrases.
+# What sbatch prints, by key phrases, since messages differ between versions.
 _BAD_PARTITION = re.compile(r"invalid partition specified: (\S+)|invalid partition name", re.IGNORECASE)
 _CLOSED = re.compile(r"partition not available|partition.* (inactive|drain)", re.IGNORECASE)
 _NOT_PERMITTED = re.compile(r"(group|account|qos) not permitted to use this partition", re.IGNORECASE)
@@ -357,131 +361,140 @@ _OTHERS = (
 )
 
 
-def check(plan: Plan) -> tuple[str, ...]:
-    """Ask Slurm about a job without submitting it. Gives notes: what will make it wait, but is a matter of the moment.
+def check(slurm: Slurm, plan: Plan) -> tuple[str, ...]:
+    """Ask Slurm about a job without submitting it.
 
-    Its script is where the plan says. Raises SpecError, with the key to blame, for what the site does not have,
-    SchedulerError when Slurm does not answer or refuses for another reason.
+    Args:
+        slurm: The scheduler.
+        plan: The submission; its script is in the run directory.
+
+    Returns:
+        Notes: what will make the job wait, but may pass.
+
+    Raises:
+        SpecError: With the key to blame, for what the site does not have.
+        SchedulerError: When Slurm does not answer, or refuses the job for another reason.
     """
-    answer = client.run(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=_PATIENCE)
-    types = [part.types[0] for part in components(plan.spec)[1:]]
-    asked = parse_requests(directives(plan), plan.spec, types, os.environ)
+    answer = slurm.run(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=slurm.query_patience)
+    requests = component_requests(plan, os.environ)
     # it says nothing of a walltime that a partition never allows, unless the site has EnforcePartLimits
-    if answer.code == 0 and all(one.time is None for one in asked):
+    if answer.code == 0 and all(request.time is None for request in requests):
         return ()
     try:
-        partitions = query_partitions()
+        partitions = query_partitions(slurm)
     except SchedulerError:
         if answer.code:
             raise
         return ()
-    said = answer.err or answer.out
+    output = answer.err or answer.out
     return judge(
-        asked,
+        requests,
         answer.code,
-        said,
+        output,
         partitions,
-        yours=_yours(said) if answer.code else "",
+        yours=_yours(slurm, output) if answer.code else "",
         reserved=bool(os.environ.get("SBATCH_RESERVATION")),
     )
 
 
 def judge(
-    asked: Sequence[ComponentRequest],
+    requests: Sequence[ComponentRequest],
     code: int,
-    said: str,
+    output: str,
     partitions: Sequence[Partition],
     *,
     yours: str = "",
     reserved: bool = False,
 ) -> tuple[str, ...]:
-    """Notes, or the refusal. Pure.
+    """What sbatch's answer means for the user. Pure.
 
-    code, said: what sbatch --test-only has answered. partitions: what the site has. yours: which accounts the user has.
-    reserved: whether the environment names a reservation.
+    Args:
+        requests: What each component requests.
+        code: Exit code of sbatch --test-only.
+        output: What it has printed.
+        partitions: What the site has.
+        yours: Which accounts or QOS the user has; mostly empty.
+        reserved: Whether the environment names a reservation.
+
+    Returns:
+        Notes.
+
+    Raises:
+        SpecError: With the key to blame, for what the site does not have.
+        SchedulerError: For a refusal for another reason.
     """
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("Try ")]
+    lines = [line for line in output.splitlines() if line.strip() and not line.startswith("Try ")]
     # a site may print lines of its own; sbatch does not mark all of its own ones
-    words = [_plain(line) for line in lines if _MARKED.match(line)] or [_plain(line) for line in lines]
-    slurm = "; ".join(dict.fromkeys(words)) or f"exit code {code}"
-    shape = _SHAPE.search(said) is not None
-    for one in asked:
-        _refuse(one, partitions, [_too_long, *([_too_large, _too_much] if code and shape else [])])
+    complaints = [_plain(line) for line in lines if _MARKED.match(line)] or [_plain(line) for line in lines]
+    message = "; ".join(dict.fromkeys(complaints)) or f"exit code {code}"
+    shape = _SHAPE.search(output) is not None
+    for request in requests:
+        _refuse(request, partitions, [_too_long, *([_too_large, _too_much] if code and shape else [])])
     if code == 0:
-        return tuple(note for one in asked if (note := _closed_now(_chosen(one, partitions))))
-    for one in asked:
-        _refuse_partition(one, said, slurm, partitions)
+        return tuple(note for request in requests if (note := _closed_now(_chosen(request, partitions))))
+    for request in requests:
+        _refuse_partition(request, output, message, partitions)
     if shape:
-        chosen = [partition for one in asked for partition in _chosen(one, partitions)]
+        chosen = [partition for request in requests for partition in _chosen(request, partitions)]
         waiting = unusable_nodes(chosen)
         if waiting:
             return (f"the job waits until nodes are back that cannot be used now: {waiting}",)
-    if _NOT_YET.search(said) and (reserved or any("reservation" in one.options for one in asked)):
+    if _NOT_YET.search(output) and (reserved or any("reservation" in request.keys for request in requests)):
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
-        if phrase.search(said):
+        if phrase.search(output):
             key = option if option in ("account", "native") else "native"
-            raise SpecError(asked[0].key(option) if option in asked[0].options else key, slurm, hint=yours or hint)
+            raise SpecError(requests[0].keys.get(option, key), message, hint=yours or hint)
     offers = "; ".join(_offer(partition) for partition in partitions)
-    raise SchedulerError(f"Slurm would refuse this job: {slurm}", hint=f"the site has {offers}" if offers else "")
+    raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {offers}" if offers else "")
 
 
-def _yours(said: str) -> str:
-    """Which accounts or QOS the user has, where that is the question; empty where Slurm does not say."""
-    asked = re.search(r"invalid (account|qos)", said, re.IGNORECASE)
-    if asked is None:
+def _yours(slurm: Slurm, output: str) -> str:
+    """Which accounts or QOS the user has, where sbatch refuses one; empty where Slurm does not say."""
+    invalid = re.search(r"invalid (account|qos)", output, re.IGNORECASE)
+    if invalid is None:
         return ""
-    what = asked[1].lower()
-    argv = [
-        "sacctmgr",
-        "--noheader",
-        "--parsable2",
-        "show",
-        "associations",
-        f"user={user_name(os.getuid())}",
-        f"format={what}",
-    ]
-    try:
-        answer = client.run(argv, limit=5, blame=False)
-    except SchedulerError:
-        return ""
-    words = (line.split() for line in answer.out.splitlines())  # a site may print lines of its own, with blanks
+    options = ("--noheader", "--parsable2", "show", "associations", f"user={user_name(os.getuid())}")
+    printed = slurm.try_run(["sacctmgr", *options, f"format={invalid[1].lower()}"], limit=5.0) or ""
+    words = (line.split() for line in printed.splitlines())  # a site may print lines of its own, with blanks
     names = sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
-    return f"yours are: {', '.join(names)}" if names and not answer.code else ""
+    return f"yours are: {', '.join(names)}" if names else ""
 
 
 def _plain(line: str) -> str:
     return re.sub(r"^(sbatch: )?((error|fatal|allocation failure): )?", "", line.strip())
 
 
-def _chosen(asked: ComponentRequest, partitions: Sequence[Partition]) -> list[Partition]:
+def _chosen(request: ComponentRequest, partitions: Sequence[Partition]) -> list[Partition]:
     """The partitions that a component may run in."""
-    return [one for one in partitions if one.name in asked.partitions or (not asked.partitions and one.default)]
+    return [one for one in partitions if one.name in request.partitions or (not request.partitions and one.default)]
 
 
-def _refuse_partition(asked: ComponentRequest, said: str, slurm: str, partitions: Sequence[Partition]) -> None:
-    key = asked.key("partition")
-    named = ",".join(asked.partitions)
+def _refuse_partition(request: ComponentRequest, output: str, message: str, partitions: Sequence[Partition]) -> None:
+    key = request.key("partition")
+    named = ",".join(request.partitions)
     names = [partition.name for partition in partitions]
-    unknown = [name for name in asked.partitions if name not in names]
-    others = [partition for partition in partitions if partition.name not in asked.partitions]
-    if unknown and _BAD_PARTITION.search(said):
+    unknown = [name for name in request.partitions if name not in names]
+    others = [partition for partition in partitions if partition.name not in request.partitions]
+    if unknown and _BAD_PARTITION.search(output):
         raise SpecError(
             key,
             f"partition {unknown[0]!r} is not there",
             why=nearest(unknown[0], names),
             hint=f"these are: {list_partitions(partitions)}",
         )
-    closed = [one for one in _chosen(asked, partitions) if one.up not in ("up", "down")]
-    if closed and _CLOSED.search(said):
+    closed = [one for one in _chosen(request, partitions) if one.up not in ("up", "down")]
+    if closed and _CLOSED.search(output):
         open_ones = list_partitions(one for one in others if one.up == "up")
         raise SpecError(
             key, f"partition {closed[0].name} takes no jobs now ({closed[0].up})", hint=f"these do: {open_ones}"
         )
-    barred = _NOT_PERMITTED.search(said)
+    barred = _NOT_PERMITTED.search(output)
     if barred:
-        key = {"account": asked.key("account"), "qos": asked.key("qos")}.get(barred[1].lower(), key)
-        raise SpecError(key, slurm, why=f"partition {named or 'by default'}", hint=f"others: {list_partitions(others)}")
+        key = {"account": request.key("account"), "qos": request.key("qos")}.get(barred[1].lower(), key)
+        raise SpecError(
+            key, message, why=f"partition {named or 'by default'}", hint=f"others: {list_partitions(others)}"
+        )
 
 
 def _closed_now(chosen: Sequence[Partition]) -> str:
@@ -493,62 +506,66 @@ def _closed_now(chosen: Sequence[Partition]) -> str:
 Judge = Callable[[ComponentRequest, Partition, Sequence[Partition]], SpecError | None]
 
 
-def _refuse(asked: ComponentRequest, partitions: Sequence[Partition], judges: Sequence[Judge]) -> None:
+def _refuse(request: ComponentRequest, partitions: Sequence[Partition], judges: Sequence[Judge]) -> None:
     """Raise SpecError when no partition that the component may run in can ever give what it asks for."""
-    chosen = _chosen(asked, partitions)
-    if not chosen or len(chosen) < len(asked.partitions):
+    chosen = _chosen(request, partitions)
+    if not chosen or len(chosen) < len(request.partitions):
         return
-    problems = [next(filter(None, (one(asked, partition, partitions) for one in judges)), None) for partition in chosen]
+    problems = [
+        next(filter(None, (one(request, partition, partitions) for one in judges)), None) for partition in chosen
+    ]
     # any of several partitions will do
     if problems[0] is not None and all(problems):
         raise problems[0]
 
 
-def _too_long(asked: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
-    if asked.time is None or partition.limit is None or asked.time <= partition.limit or "qos" in asked.options:
+def _too_long(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
+    if request.time is None or partition.limit is None or request.time <= partition.limit or "qos" in request.keys:
         return None  # a QOS may allow more than its partition
-    longer = [one for one in partitions if one.limit is None or one.limit >= asked.time]
+    longer = [one for one in partitions if one.limit is None or one.limit >= request.time]
     return SpecError(
-        asked.key("time"),
-        f"{format_walltime(asked.time)} is more than partition {partition.name} allows ({show_walltime(partition)})",
+        request.key("time"),
+        f"{format_walltime(request.time)} is more than partition {partition.name} allows ({show_walltime(partition)})",
         why="where a QOS allows more, name it, such as --native=--qos=long",
         hint=_these("allow it", longer, partitions, show_walltime),
     )
 
 
-def _too_large(asked: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
+def _too_large(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
     name, most = partition.name, partition.most_nodes
-    if asked.nodes > partition.size:
-        larger = [one for one in partitions if asked.nodes <= one.size]
+    if request.nodes > partition.size:
+        larger = [one for one in partitions if request.nodes <= one.size]
         return SpecError(
-            asked.key("nodes"),
-            f"{asked.nodes} nodes asked for, partition {name} has {partition.size}",
+            request.key("nodes"),
+            f"{request.nodes} nodes requested, partition {name} has {partition.size}",
             hint=_these("have enough", larger, partitions, lambda one: str(one.size)),
         )
-    if most is not None and asked.nodes > most:
-        freer = [one for one in partitions if one.size >= asked.nodes and (one.most_nodes or one.size) >= asked.nodes]
+    if most is not None and request.nodes > most:
+        freer = [
+            one for one in partitions if one.size >= request.nodes and (one.most_nodes or one.size) >= request.nodes
+        ]
         return SpecError(
-            asked.key("nodes"),
-            f"{asked.nodes} nodes asked for, partition {name} gives a job {most} at the most",
+            request.key("nodes"),
+            f"{request.nodes} nodes requested, partition {name} allows a job {most} at most",
             hint=_these("allow it", freer, partitions, lambda one: str(one.most_nodes or one.size)),
         )
     return None
 
 
-def _too_much(asked: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
+def _too_much(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
     """More of a node than any has."""
-    name, kind = partition.name, f"{asked.kind} " if asked.kind else ""
+    name, kind = partition.name, f"{request.gpu_type} " if request.gpu_type else ""
 
     def gpus(nodes: Nodes) -> int:
-        return nodes.gpus(asked.kind)
+        return nodes.gpus(request.gpu_type)
 
     def fits(nodes: Nodes) -> bool:
-        return gpus(nodes) >= asked.gpus and nodes.cpus >= asked.cpus and nodes.mem >= asked.mem
+        return gpus(nodes) >= request.gpus and nodes.cpus >= request.cpus and nodes.mem >= request.mem
 
     kinds: tuple[tuple[str, int, Callable[[Nodes], int], str], ...] = (
-        ("gpus", asked.gpus, gpus, f"{kind}GPUs"),
-        ("cpus-per-task", asked.cpus, lambda nodes: nodes.cpus, "CPUs"),
-        ("mem", asked.mem, lambda nodes: nodes.mem, "MiB of memory"),
+        ("gpus", request.gpus, gpus, f"{kind}GPUs"),
+        ("cpus-per-task", request.cpus, lambda nodes: nodes.cpus, "CPUs"),
+        ("mem", request.mem, lambda nodes: nodes.mem, "MiB of memory"),
     )
     for option, wanted, of, noun in kinds:
         most = partition.most(of)
@@ -557,17 +574,17 @@ def _too_much(asked: ComponentRequest, partition: Partition, partitions: Sequenc
         better = [one for one in partitions if one.most(of) >= (wanted if option != "gpus" or most else 1)]
         unit = " MiB" if option == "mem" else ""
         have = show_gpus if option == "gpus" else (lambda one, of=of, unit=unit: f"{one.most(of)}{unit}")
-        what = f"{wanted} {noun} a node asked for, those of partition {name} have {most}"
+        what = f"{wanted} {noun} a node requested, those of partition {name} have {most}"
         if not most and option == "gpus":
             what = f"no node of partition {name} has {noun}"
-        return SpecError(asked.key(option), what, hint=_these("have", better, partitions, have))
+        return SpecError(request.key(option), what, hint=_these("have", better, partitions, have))
     number = partition.fitting(fits)
-    if number < asked.nodes:
+    if number < request.nodes:
         has = ", ".join(f"{wanted} {noun}" for _, wanted, _, noun in kinds if wanted)
-        what = f"{asked.nodes} nodes with {has} asked for, partition {name} has {number} such"
-        enough = [one for one in partitions if one.fitting(fits) >= asked.nodes]
+        what = f"{request.nodes} nodes with {has} requested, partition {name} has {number} such"
+        enough = [one for one in partitions if one.fitting(fits) >= request.nodes]
         hint = _these("have enough", enough, partitions, lambda one: str(one.fitting(fits)))
-        return SpecError(asked.key("nodes"), what, hint=hint)
+        return SpecError(request.key("nodes"), what, hint=hint)
     return None
 
 

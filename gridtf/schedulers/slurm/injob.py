@@ -8,110 +8,128 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gridtf.errors import GridtfError, PlacementError, SchedulerError, ToldToEndError
 from gridtf.host.processes import signal_name
-from gridtf.jobspec import layout
-from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.base import AgentCall, AgentEnd, Allocation, Host
-from gridtf.schedulers.common import whole
+from gridtf.jobspec.request import Request
+from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host
+from gridtf.schedulers.batch import whole
 from gridtf.schedulers.slurm.hostlist import counts, expand
 from gridtf.text import counted, some
 
 # --- the allocation: sbatch(1), OUTPUT ENVIRONMENT VARIABLES -----------------------------------------------------
 
-AskGpus = Callable[[str], Mapping[str, int]]
+GpusOfNodes = Callable[[str], Mapping[str, int]]
 
 
-def allocation(environ: Mapping[str, str], spec: JobSpec, ask_gpus: AskGpus) -> Allocation:
+def allocation(environ: Mapping[str, str], request: Request, gpus_of_nodes: GpusOfNodes) -> Allocation:
     """The hosts of this job, those of the components of a heterogeneous job one after the other.
 
-    ask_gpus: job id -> GPUs by node, as the controller knows them; asked only where the environment does not say it.
-    Raises PlacementError when the job is not what the specification asks for, SchedulerError for what cannot be read.
+    Args:
+        environ: The job's environment.
+        request: What the job requests.
+        gpus_of_nodes: Job id -> GPUs by node, as the controller knows them; called only where the environment does not
+            say it.
+
+    Raises:
+        PlacementError: When the job is not what the request asks for.
+        SchedulerError: For what cannot be read.
     """
-    wanted = len(layout.components(spec))
-    there = _components(environ)
-    if wanted > there:
+    wanted, found = len(request.components), _components(environ)
+    if wanted > found:
         raise PlacementError(
-            f"tasks with partitions of their own make {wanted} components of a heterogeneous job, this job has {there}",
+            f"tasks with partitions of their own make {wanted} components of a heterogeneous job, this job has {found}",
             hint="leave partition out of the [tasks.…] tables, or let gridtf submit the job",
         )
-    hosts: list[Host] = []
-    for component in range(wanted):
-        suffix = f"_HET_GROUP_{component}" if there > 1 else ""
-        hosts += _hosts(environ, suffix, component, spec, ask_gpus)  # components share no nodes
+    suffixes = [f"_HET_GROUP_{number}" if found > 1 else "" for number in range(wanted)]
+    hosts = _training_hosts(environ, suffixes[0], request, gpus_of_nodes)
+    for number, suffix in enumerate(suffixes[1:], 1):  # components share no nodes
+        # the tasks there take no GPUs
+        hosts += _hosts(environ, suffix, _names(environ, suffix), {}, component=number)
     return Allocation(tuple(hosts))
 
 
 def _components(environ: Mapping[str, str]) -> int:
-    said = environ.get("SLURM_HET_SIZE") or "1"
-    found = whole(said)
+    text = environ.get("SLURM_HET_SIZE") or "1"
+    found = whole(text)
     if found is None:
-        raise SchedulerError(f"SLURM_HET_SIZE={said!r} is not a number", hint="Slurm sets it: leave it alone")
+        raise SchedulerError(f"SLURM_HET_SIZE={text!r} is not a number", hint="Slurm sets it: leave it alone")
     return found
 
 
-def _hosts(environ: Mapping[str, str], suffix: str, component: int, spec: JobSpec, ask_gpus: AskGpus) -> list[Host]:
-    def said(name: str) -> str:
-        return environ.get(name + suffix) or ""
-
-    names = expand(said("SLURM_JOB_NODELIST") or said("SLURM_NODELIST"))
+def _names(environ: Mapping[str, str], suffix: str) -> list[str]:
+    names = expand(environ.get(f"SLURM_JOB_NODELIST{suffix}") or environ.get(f"SLURM_NODELIST{suffix}") or "")
     if not names:
         raise SchedulerError(
             f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
             hint="is this inside a job script, or an salloc?",
         )
-    fewest = spec.node_range[0] if spec.node_range and not component else 1
+    return names
+
+
+def _training_hosts(
+    environ: Mapping[str, str], suffix: str, request: Request, gpus_of_nodes: GpusOfNodes
+) -> list[Host]:
+    """The hosts of the first component, which has all training tasks."""
+    names = _names(environ, suffix)
+    fewest = (request.chosen("nodes") or (1, 1))[0]
     if fewest > len(names):
         raise PlacementError(
-            f"{counted(fewest, 'node')} are asked for, this job has {len(names)}: {some(names)}",
+            f"{counted(fewest, 'node')} are requested, but this job has {len(names)}: {some(names)}",
             hint="leave --nodes out, or ask sbatch or salloc for as many",
         )
-    gpus = {} if component else _gpus(environ, suffix, names, ask_gpus)  # elsewhere are those that take none
-    short = [name for name in names if gpus.get(name, 0) < (spec.gpus_per_node or 0)]
-    if short and not component:
+    gpus = _gpus(environ, suffix, names, gpus_of_nodes)
+    least = min(names, key=lambda name: gpus.get(name, 0))
+    wanted = request.chosen("gpus_per_node") or 0
+    short = [name for name in names if gpus.get(name, 0) < wanted]
+    if short:
         raise PlacementError(
-            f"{spec.gpus_per_node} GPUs a node are asked for, this job has {gpus.get(short[0], 0)} on {short[0]}",
+            f"{wanted} GPUs a node are requested, but this job has {gpus.get(short[0], 0)} on {short[0]}",
             hint="leave --gpus-per-node out, or ask sbatch for as many",
         )
-    own = spec.tasks_per_node if component == 0 else None
-    per_task = layout.gpus_per_task(spec, default=1 if any(gpus.values()) else 0)
-    narrow = min(names, key=lambda name: gpus.get(name, 0))
-    if own and own * per_task > gpus.get(narrow, 0):  # as layout.request has it before a submission
+    tasks = request.chosen("tasks_per_node")
+    per_task = request.most_gpus(1 if any(gpus.values()) else 0)
+    if tasks and tasks * per_task > gpus.get(least, 0):  # as request.resolve has it before a submission
         raise PlacementError(
-            f"tasks_per_node: {own} tasks x {per_task} GPUs need more than this job has on {narrow}, "
-            f"{gpus.get(narrow, 0)}",
+            f"tasks_per_node: {tasks} tasks x {per_task} GPUs need more than this job has on {least}, "
+            f"{gpus.get(least, 0)}",
             hint="leave --tasks-per-node out, or ask for tasks without GPUs: --gpus-per-task 0",
         )
-    cpus = _of_each(said("SLURM_JOB_CPUS_PER_NODE"), names)
-    tasks = _of_each(said("SLURM_TASKS_PER_NODE"), names)
+    return _hosts(environ, suffix, names, gpus, slots=tasks)
+
+
+def _hosts(
+    environ: Mapping[str, str],
+    suffix: str,
+    names: list[str],
+    gpus: Mapping[str, int],
+    *,
+    slots: int | None = None,
+    component: int = 0,
+) -> list[Host]:
+    """slots: of each host; None: as many as Slurm would start tasks there."""
+    cpus = _of_each(environ.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}"), names)
+    tasks = _of_each(environ.get(f"SLURM_TASKS_PER_NODE{suffix}"), names)
     return [
-        Host(
-            name,
-            slots=own or tasks[number] or 1,
-            gpus=gpus.get(name, 0),
-            cpus=cpus[number],
-            address=name,
-            component=component,
-        )
-        for number, name in enumerate(names)
+        Host(name, slots or there or 1, gpus.get(name, 0), number, name, component)
+        for name, there, number in zip(names, tasks, cpus, strict=True)
     ]
 
 
-def _of_each(text: str, names: list[str]) -> list[int | None]:
+def _of_each(text: str | None, names: list[str]) -> list[int | None]:
     values: list[int | None] = [*counts(text)] if text else []
     return values if len(values) == len(names) else [None] * len(names)
 
 
-def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], ask_gpus: AskGpus) -> Mapping[str, int]:
+def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], gpus_of_nodes: GpusOfNodes) -> Mapping[str, int]:
     """GPUs by host. What a host really grants its agent reads there; a host that grants fewer ends the attempt."""
-    told = environ.get(f"SLURM_GPUS_PER_NODE{suffix}")
-    if told is not None:
-        return dict.fromkeys(names, _sum(told))
+    per_node = environ.get(f"SLURM_GPUS_PER_NODE{suffix}")
+    if per_node is not None:
+        return dict.fromkeys(names, _sum(per_node))
     # --gpus, --gpus-per-task and --gres may give each host another number, which only the controller knows
-    on_host = "SLURMD_NODENAME" in environ  # else an salloc's shell elsewhere, which is told less
+    on_host = "SLURMD_NODENAME" in environ  # else an salloc's shell elsewhere, which has fewer variables
     if on_host and not any(re.match(r"SLURM_(JOB_|STEP_)?(GPUS|GRES)", name) for name in environ):
         return {}
     job = environ.get(f"SLURM_JOB_ID{suffix}") or environ.get("SLURM_JOB_ID", "")
     try:
-        return ask_gpus(job)
+        return gpus_of_nodes(job)
     except SchedulerError:  # no scontrol in a container, or a controller that does not answer
         here = whole(environ.get("SLURM_GPUS_ON_NODE", ""))
         return {} if here is None else dict.fromkeys(names, here)
@@ -140,7 +158,7 @@ _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 # srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error
 _NOT_LAUNCHED = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.+)")
-# Before any task has ended: somebody else has ended the step. Slurm's daemons say of both when, and may say why:
+# Before any task has ended: the step was ended from outside. Slurm's daemons say of both when, and may say why:
 # slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-21T23:35:24 DUE TO NODE FAILURE, SEE … ***
 _ABORTED = "srun: Job step aborted"
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON \S+ CANCELLED AT \S+(?: DUE TO ([^,*]+))?")
@@ -182,13 +200,13 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
         "--kill-on-bad-exit=1",  # an agent that fails ends the step: the other agents get TERM, and tear down
         "--cpu-bind=none",  # an agent is not one task but all of its host's
         "--mpi=none",  # agents speak no MPI: a site's default may start PMIx servers
-        "--input=all",  # its end is our word to the agents
+        "--input=all",  # the end of the input tells the agents to stop
     ]
     cpus = {host.cpus for host in hosts}
     if len(cpus) == 1 and None not in cpus:
         # else it is left out, and the step has all CPUs on every node, however many that are
         words.append(f"--cpus-per-task={cpus.pop()}")
-    # not asked for, a step of an --exclusive job gets no GPUs
+    # without this, a step of an --exclusive job gets no GPUs
     gpus = {host.gpus or 0 for host in hosts}
     if len(gpus) > 1:
         words.append(f"--gpus={sum(host.gpus or 0 for host in hosts)}")
@@ -202,8 +220,13 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
 
 
 def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> AgentEnd:
-    """Which agent ended first, and how: srun says it of every task, in the order in which it hears of them. Or what
-    became of srun or of its step, when none did. restarts: how often the job had been started before."""
+    """Which agent ended first, and how; or what became of srun or of its step, when no agent had ended.
+
+    Args:
+        code: Exit code of srun, or minus the signal that ended it.
+        printed: Its lines, one for every agent, in the order in which it hears of their ends.
+        restarts: How often the job had been started before.
+    """
     if code < 0:
         killed = f"srun, which had started the agents, was killed by {signal_name(-code)}"
         return AgentEnd(code, None, (), GridtfError(killed, hint="by hand, or by the kernel because memory ran out?"))
@@ -228,8 +251,8 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
 
 
 def _cancelled(printed: Sequence[str]) -> ToldToEndError:
-    said = next((match for line in printed if (match := _CANCELLED.search(line))), None)
-    what = f"the step of the agents{f', {said[1]},' if said else ''} was cancelled"
-    if said and said[2]:
-        return ToldToEndError(what, why=f"Slurm says: due to {said[2].strip().lower()}")
+    cancelled = next((match for line in printed if (match := _CANCELLED.search(line))), None)
+    what = f"the step of the agents{f', {cancelled[1]},' if cancelled else ''} was cancelled"
+    if cancelled and cancelled[2]:
+        return ToldToEndError(what, why=f"Slurm says: due to {cancelled[2].strip().lower()}")
     return ToldToEndError(what, hint="by scancel of the step, or by Slurm, which does so when it ends a job")

@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import NSIG
+from typing import TYPE_CHECKING
 
-from gridtf.errors import SchedulerError
 from gridtf.files import user_name
 from gridtf.host.processes import killed_by
-from gridtf.run.rundir import RUN_ROOT, Record
-from gridtf.schedulers.base import (
-    CANCELLED,
-    COMPLETED,
-    ENDED,
-    FAILED,
-    NODE_FAIL,
-    OUT_OF_MEMORY,
-    PENDING,
-    PREEMPTED,
-    RUNNING,
-    TIMEOUT,
-    UNKNOWN,
-    JobStatus,
-)
-from gridtf.schedulers.common import whole
-from gridtf.schedulers.slurm import client
+from gridtf.run.rundir import RUN_ROOT
+from gridtf.schedulers.api import JobIdentity, JobStatus
+from gridtf.schedulers.batch import array_status, whole
 from gridtf.schedulers.slurm.hostlist import expand
+from gridtf.states import JobState
 
-_PATIENCE = 20.0  # seconds; squeue itself gives up after 14 when the controller's host is off
-_ACCOUNTING_PATIENCE = 5.0  # the run directory has said most already
+if TYPE_CHECKING:
+    from gridtf.schedulers.slurm import Slurm
+
+_ACCOUNTING_PATIENCE = 5.0  # the run directory has most of it already
 _TERMINATION_PATIENCE = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
 _LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
 
@@ -42,18 +29,21 @@ _SQUEUE = "--format=%i|%A|%T|%S|%r"
 # 12, 12_3, 12_[4-9%2], 12+0
 _ID = re.compile(r"\d{1,18}(?:[_+].+)?", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
-# The worst of several parts is what became of all.
-_WORST_FIRST = (NODE_FAIL, OUT_OF_MEMORY, FAILED, TIMEOUT, PREEMPTED, CANCELLED, UNKNOWN, COMPLETED)
 # of GRES=: gpu:2(IDX:0-1), gpu:a100:2(IDX:0,2),gpu:v100:1(IDX:3), nvme:1,gpu:2(IDX:0-1); GPUs without files gpu(CNT:4)
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d{1,18})(?=[(,]|$)|\(CNT:(\d{1,18})\))", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is said of one job, one or some elements of an array, or one component of a heterogeneous job.
+    """A line on one job, one or some elements of an array, or one component of a heterogeneous job.
 
-    job_id: ``12``, ``12_3``, ``12_[4-9%2]``, ``12+0``. number: a job's own, also where it is an element or a component.
-    start: when it started or is expected to, or ``N/A``. exit_code: ``code:signal``, where it was asked for.
+    Attributes:
+        job_id: ``12``, ``12_3``, ``12_[4-9%2]``, ``12+0``.
+        number: The job's own, also where it is an element or a component.
+        state: Slurm's, such as ``RUNNING`` or ``CANCELLED by 1000``.
+        start: When it started or is expected to, or ``N/A``.
+        reason: Slurm's, such as ``Resources``.
+        exit_code: ``code:signal``; empty where it is not known.
     """
 
     job_id: str
@@ -64,74 +54,72 @@ class Row:
     exit_code: str = ""
 
 
-def query(submitted: Sequence[Record]) -> dict[str, JobStatus]:
-    """How these jobs stand, by job id, from one squeue (one a cluster, where there are several).
+# --- what the commands are given ---------------------------------------------------------------------------------
 
-    One that Slurm no longer knows is ``gone``. Raises SchedulerError when the controller does not answer.
+
+def by_cluster(jobs: Sequence[JobIdentity]) -> list[list[JobIdentity]]:
+    """The jobs, each once, grouped by the cluster that they were submitted to."""
+    found: dict[str, dict[str, JobIdentity]] = {}
+    for job in jobs:
+        found.setdefault(job.details.get("cluster", ""), {})[job.job_id] = job
+    return [list(group.values()) for group in found.values()]
+
+
+def cluster_option(job: JobIdentity) -> list[str]:
+    """The option that names the cluster of a job, where it was submitted to one of several."""
+    return [f"--clusters={job.details['cluster']}"] if job.details.get("cluster") else []
+
+
+def query_command(jobs: Sequence[JobIdentity]) -> list[str]:
+    """squeue for these jobs, which are of one cluster."""
+    which = f"--jobs={','.join(job.job_id for job in jobs)}"
+    # --all: in hidden partitions, too
+    argv = ["squeue", "--noheader", "--all", "--states=all", *cluster_option(jobs[0]), _SQUEUE]
+    return [*argv, which] if len(which) < _LONGEST else argv
+
+
+def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row]:
+    """The same, with the exit codes of jobs for which squeue prints a reason that leaves open how they ended.
+
+    Args:
+        slurm: The scheduler.
+        rows: Of squeue.
+        job: A job of the cluster that the rows are of.
     """
-    found = {}
-    for options, ids in _by_cluster(submitted):
-        which = f"--jobs={','.join(ids)}"
-        argv = ["squeue", "--noheader", "--all", "--states=all", *options, _SQUEUE]  # --all: in hidden partitions, too
-        if len(which) < _LONGEST:
-            argv.append(which)
-        answer = client.run(argv, limit=_PATIENCE)
-        # with several ids, those that are unknown are left out; a single one is an error
-        if answer.code and "Invalid job id" not in answer.err:
-            raise SchedulerError(f"squeue has failed: {client.message(answer)}")
-        rows = parse_squeue(answer.out)
-        found.update(statuses(ids, [replace(row, exit_code=_exit_code(row, options)) for row in rows]))
-    return found
+    return [
+        replace(row, exit_code=_exit_code(slurm, row.number, cluster_option(job)))
+        if row.reason == LAUNCH_FAILURE and row.state != "COMPLETING"
+        else row
+        for row in rows
+    ]
 
 
-def _exit_code(row: Row, options: Sequence[str]) -> str:
-    """The exit code, as code:signal, of a job that squeue gives a reason for which leaves that open; mostly empty."""
-    if row.reason != LAUNCH_FAILURE or row.state == "COMPLETING":
-        return ""
-    with contextlib.suppress(SchedulerError):
-        show = ["scontrol", "-o", *options, "show", "job", row.number]
-        answer = client.run(show, limit=_PATIENCE, blame=False)
-        return next(
-            (parse_fields(line).get("ExitCode", "") for line in answer.out.splitlines() if _is(line, row.number)), ""
-        )
-    return ""
+def _exit_code(slurm: Slurm, number: str, options: Sequence[str]) -> str:
+    """The exit code of a job, as code:signal; mostly empty."""
+    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", number], limit=slurm.query_patience) or ""
+    return next((parse_fields(line).get("ExitCode", "") for line in output.splitlines() if _is(line, number)), "")
 
 
-def _is(line: str, job_id: str) -> bool:
-    """Whether a line of scontrol show job, which may show all components or elements, is on this one."""
-    return job_id in (parse_fields(line).get("JobId"), _element(line))
-
-
-def accounting(submitted: Sequence[Record]) -> dict[str, JobStatus]:
-    """How these jobs stand in Slurm's accounting, by job id; nothing of those it does not have, or without one."""
+def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+    """How these jobs stand in Slurm's accounting, by job id; without those that it does not have."""
     found: dict[str, JobStatus] = {}
-    for options, ids in _by_cluster(submitted):
+    for group in by_cluster(jobs):
+        ids = [job.job_id for job in group]
         # in pieces, since sacct has no way to name more than a command line holds
         for some in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
-            argv = ["sacct", "-X", "-n", "-P", *options, f"--jobs={','.join(some)}", "--format=JobID,JobIDRaw,State"]
-            try:
-                answer = client.run(argv, limit=_ACCOUNTING_PATIENCE, blame=False)
-            except SchedulerError:
+            options = [*cluster_option(group[0]), f"--jobs={','.join(some)}", "--format=JobID,JobIDRaw,State"]
+            output = slurm.try_run(["sacct", "-X", "-n", "-P", *options], limit=_ACCOUNTING_PATIENCE)
+            if output is None:
                 return found
-            if answer.code:
-                return found
-            said = statuses(some, parse_sacct(answer.out))
-            found.update({job_id: _with_user_name(status) for job_id, status in said.items() if not status.gone})
+            listed = statuses(some, parse_sacct(output))
+            found.update({job_id: _with_user_name(status) for job_id, status in listed.items()})
     return found
 
 
-def run_dirs(job_id: str) -> list[Path]:
-    """As parse_run_dirs, of the job that the controller shows. Raises SchedulerError when it does not answer."""
-    answer = client.run(["scontrol", "-o", "show", "job", job_id], limit=_PATIENCE)
-    return [] if answer.code else parse_run_dirs(answer.out, job_id)
-
-
-def gpus_of_nodes(job_id: str) -> dict[str, int]:
-    """GPUs of this job by node, 0 included. Raises SchedulerError when the controller does not say."""
-    answer = client.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=_PATIENCE)
-    if answer.code:
-        raise SchedulerError(f"scontrol does not show job {job_id}: {client.message(answer)}")
-    return parse_node_gpus(answer.out, job_id)
+def _with_user_name(status: JobStatus) -> JobStatus:
+    """``by 1000``, as accounting has it of a cancelled job, with the user's name."""
+    uid = whole(status.reason.removeprefix("by "))
+    return status if uid is None else replace(status, reason=f"by {user_name(uid)}")
 
 
 # --- what the commands print -------------------------------------------------------------------------------------
@@ -153,60 +141,41 @@ def _rows(text: str, width: int) -> list[Row]:
 
 
 def statuses(ids: Sequence[str], rows: Sequence[Row]) -> dict[str, JobStatus]:
-    """The status of each job, out of all rows. An array or a heterogeneous job has one for all of its rows."""
+    """The status of each job that the rows know. An array or a heterogeneous job has one for all of its rows."""
     by_id: dict[str, list[Row]] = {}
     for row in rows:
-        whole = re.split(r"[_+]", row.job_id)[0]
-        for name in {row.job_id, row.number, whole}:
+        for name in {row.job_id, row.number, re.split(r"[_+]", row.job_id)[0]}:
             by_id.setdefault(name, []).append(row)
-    return {job_id: _status(job_id, by_id) for job_id in ids}
+    found = {job_id: _status(job_id, by_id) for job_id in ids}
+    return {job_id: status for job_id, status in found.items() if status is not None}
 
 
-def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus:
+def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus | None:
     array, _, element = job_id.partition("_")
     rows = by_id.get(job_id) or [row for row in by_id.get(array, ()) if _holds(row.job_id, element)]
-    if not rows:
-        return JobStatus(UNKNOWN, "Slurm no longer knows it", gone=True)
     # of a heterogeneous job, the first component has the script, and decides
     leader = [row for row in rows if row.job_id in (f"{job_id}+0", job_id)]
     if len(rows) == 1 or leader:
         return _of_row((leader or rows)[0])
-    return _of_array(rows)
+    parts = [(_of_row(row), sum(map(len, _spans(row.job_id))) or 1) for row in rows]
+    return array_status(parts, "that Slurm still knows") if rows else None
 
 
 def _of_row(row: Row) -> JobStatus:
     state, words = parse_state(row.state)
-    if state == PENDING:
+    if state == JobState.PENDING:
         return JobStatus(state, words or why_pending(row.reason, row.start))
     if row.state == "COMPLETING":
         # a script that was killed is told from one that never began by an exit code that is not there yet
         why = why_ended(row.reason) if row.reason != LAUNCH_FAILURE else ""
         return JobStatus(state, f"{words}: {why}" if why else words)
     why = why_ended(row.reason, row.exit_code)
-    return JobStatus(state, (why or words) if state in ENDED else words)
-
-
-def _of_array(rows: Sequence[Row]) -> JobStatus:
-    """Running if one runs, waiting if one waits, else the worst that became of an element."""
-    found = [(_of_row(row), _count(row.job_id)) for row in rows]
-    counts: Counter[str] = Counter()
-    for status, count in found:
-        counts[status.state] += count
-    in_order = [RUNNING, PENDING, *_WORST_FIRST]
-    words = ", ".join(f"{counts[state]} {state}" for state in in_order if counts[state])
-    worst = next(state for state in in_order if counts[state])
-    why = next((status.reason for status, _ in found if status.state == worst and status.reason), "")
-    known = "" if counts[RUNNING] or counts[PENDING] else " of those that Slurm still knows"
-    return JobStatus(worst, f"elements of the array{known}: {words}" + (f" ({why})" if why else ""))
+    return JobStatus(state, (why or words) if state.ended else words)
 
 
 def _holds(job_id: str, element: str) -> bool:
     """Whether 12_[3-5,9-15:2%2] stands for this element."""
     return _NUMBER.fullmatch(element) is not None and any(int(element) in span for span in _spans(job_id))
-
-
-def _count(job_id: str) -> int:
-    return sum(len(span) for span in _spans(job_id)) or 1
 
 
 def _spans(job_id: str) -> list[range]:
@@ -221,10 +190,10 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
     found: list[Path] = []
     for line in text.splitlines():
         if _is(line, job_id):
-            said = dict(re.findall(r"\s(JobName|Command|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
-            found += [Path(said["Command"]).parent] if "Command" in said else []
-            if "JobName" in said and "WorkDir" in said:
-                found.append(Path(said["WorkDir"], RUN_ROOT, f"{said['JobName']}-{job_id}"))
+            shown = dict(re.findall(r"\s(JobName|Command|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
+            found += [Path(shown["Command"]).parent] if "Command" in shown else []
+            if "JobName" in shown and "WorkDir" in shown:
+                found.append(Path(shown["WorkDir"], RUN_ROOT, f"{shown['JobName']}-{job_id}"))
     return found
 
 
@@ -255,66 +224,49 @@ def _without_user_text(line: str) -> str:
     return re.sub(r"\sJobName=(?:.*?(?=\sUserId=\S+\(\d+\)\s)|\S*)", "", line).partition(" Command=")[0]
 
 
-def _element(line: str) -> str:
-    said = parse_fields(line)
-    return f"{said.get('ArrayJobId')}_{said.get('ArrayTaskId')}"
-
-
-# --- what the commands are given ---------------------------------------------------------------------------------
-
-
-def _by_cluster(submitted: Sequence[Record]) -> list[tuple[list[str], list[str]]]:
-    """(option for the cluster, ids of the jobs there)."""
-    ids: dict[tuple[str, ...], list[str]] = {}
-    for record in submitted:
-        ids.setdefault(tuple(client.cluster_option(record)), []).append(record["job_id"])
-    return [(list(options), list(dict.fromkeys(some))) for options, some in ids.items()]
-
-
-def _with_user_name(status: JobStatus) -> JobStatus:
-    """``by 1000``, as accounting says it of a cancelled job, with the user's name."""
-    uid = whole(status.reason.removeprefix("by "))
-    return status if uid is None else JobStatus(status.state, f"by {user_name(uid)}", status.gone)
+def _is(line: str, job_id: str) -> bool:
+    """Whether a line of scontrol show job, which may show all components or elements, is on this one."""
+    shown = parse_fields(line)
+    return job_id in (shown.get("JobId"), f"{shown.get('ArrayJobId')}_{shown.get('ArrayTaskId')}")
 
 
 # --- inside a job that is being ended ----------------------------------------------------------------------------
 
 
-def termination_reason(job_id: str, environ: Mapping[str, str]) -> JobStatus | None:
-    """How Slurm will say that this job ended; None when that is not known. environ: the job's."""
-    try:
-        answer = client.run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE, blame=False)
-        status = parse_termination(answer.out, job_id, whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
-        if status is None or status.again or status.state == NODE_FAIL:
-            return _blaming_nodes(status, _down_nodes(environ.get("SLURM_JOB_NODELIST", "")))
-    except SchedulerError:
+def termination_reason(slurm: Slurm, environ: Mapping[str, str]) -> JobStatus | None:
+    """The final status that Slurm will report for this job; None when that is not known. environ: the job's."""
+    job_id, restarts = environ["SLURM_JOB_ID"], whole(environ.get("SLURM_RESTART_COUNT", "")) or 0
+    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE)
+    if output is None:
         return None
+    status = parse_termination(output, job_id, restarts)
+    if status is None or status.requeued or status.state == JobState.NODE_FAIL:
+        return _blaming_nodes(status, _down_nodes(slurm, environ.get("SLURM_JOB_NODELIST", "")))
     return status
 
 
-def _down_nodes(nodes: str) -> list[str]:
-    """Which of these nodes Slurm takes for down. nodes: a hostlist."""
+def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:
+    """Those of these nodes that Slurm has marked as down. nodes: a hostlist."""
     if not nodes:
         return []
     argv = ["sinfo", "-h", "-N", f"--nodes={nodes}", "--states=down", "--format=%N"]
-    answer = client.run(argv, limit=_TERMINATION_PATIENCE, blame=False)
-    down = {line.strip() for line in answer.out.splitlines()}  # a site may print lines of its own
-    return [] if answer.code else sorted(down.intersection(expand(nodes)))
+    output = slurm.try_run(argv, limit=_TERMINATION_PATIENCE) or ""
+    # a site may print lines of its own
+    return sorted({line.strip() for line in output.splitlines()}.intersection(expand(nodes)))
 
 
 def _blaming_nodes(status: JobStatus | None, down: list[str]) -> JobStatus | None:
     """The same, with the nodes that are to blame."""
     if not down:
         return status
-    again = status is not None and status.again
+    requeued = status is not None and status.requeued
     reason = f"{', '.join(down)} {'has' if len(down) == 1 else 'have'} failed"
-    return JobStatus(
-        NODE_FAIL, f"{reason}; Slurm has put the job back into the queue" if again else reason, again=again
-    )
+    words = f"{reason}; Slurm has put the job back into the queue" if requeued else reason
+    return JobStatus(JobState.NODE_FAIL, words, requeued=requeued)
 
 
 def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None:
-    """What `scontrol -o show job` says at the moment of SIGTERM. restarts: how often this job had started anew before.
+    """What `scontrol -o show job` prints at the moment of SIGTERM. restarts: how often this job had been requeued.
 
     The job is COMPLETING by then, which hides the state that it will have (seen on Slurm 22.05):
       time limit   JobState=COMPLETING Reason=TimeLimit
@@ -324,56 +276,60 @@ def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None
       requeued     JobState=COMPLETING Reason=None Restarts=1   (the next start is counted already)
       a signal     JobState=RUNNING
     """
-    said = next((found for line in text.splitlines() if (found := parse_fields(line)).get("JobId") == job_id), {})
-    state, reason = said.get("JobState", ""), said.get("Reason", "None").replace("_", " ")
-    count = said.get("Restarts", "")
+    shown = next((found for line in text.splitlines() if (found := parse_fields(line)).get("JobId") == job_id), {})
+    state, reason = shown.get("JobState", ""), shown.get("Reason", "None").replace("_", " ")
+    count = shown.get("Restarts", "")
     by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
     if reason in by_reason and state != "RUNNING":
         own, words = parse_state(by_reason[reason])
         return JobStatus(own, words)
-    if said.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
+    if shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
         return JobStatus(*parse_state("PREEMPTED"))
     if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdecimal():
         if int(count) > restarts:
-            return JobStatus(CANCELLED, "Slurm has put it back into the queue: it will start anew", again=True)
+            words = "Slurm has put it back into the queue: it will start again"
+            return JobStatus(JobState.CANCELLED, words, requeued=True)
         if state == "COMPLETING":
-            return JobStatus(CANCELLED, "cancelled with scancel")
+            return JobStatus(JobState.CANCELLED, "cancelled with scancel")
     own, words = parse_state(state)
-    return JobStatus(own, words or why_ended(reason)) if own in ENDED else None
+    return JobStatus(own, words or why_ended(reason)) if own.ended else None
 
 
 # --- states and reasons: squeue(1), JOB STATE CODES and JOB REASON CODES; pure -----------------------------------
 
 # Slurm's state -> ours, and what a user should know beside it.
 _STATES = {
-    "BOOT_FAIL": (NODE_FAIL, "its nodes did not boot"),
-    "CANCELLED": (CANCELLED, ""),
-    "COMPLETED": (COMPLETED, ""),
-    "COMPLETING": (RUNNING, "ending"),
-    "CONFIGURING": (PENDING, "its nodes are being made ready"),
-    "DEADLINE": (TIMEOUT, "its deadline (--deadline) has passed"),
-    "EXPEDITING": (PENDING, "it is put back to the head of the queue"),
-    "FAILED": (FAILED, ""),
-    "LAUNCH_FAILED": (FAILED, "Slurm could not start it on its nodes"),
-    "NODE_FAIL": (NODE_FAIL, "a node of it has failed"),
-    "OUT_OF_MEMORY": (OUT_OF_MEMORY, "a process of it took more memory than the job has"),
-    "PENDING": (PENDING, ""),
-    "POWER_UP_NODE": (PENDING, "its nodes are being powered up"),
-    "PREEMPTED": (PREEMPTED, "ended for a job of higher priority"),
-    "RECONFIG_FAIL": (NODE_FAIL, "its nodes could not be configured"),
-    "REQUEUED": (PENDING, "it was put back into the queue"),
-    "REQUEUE_FED": (PENDING, "it is put back into the queue of the federation"),
-    "REQUEUE_HOLD": (PENDING, "it was put back into the queue and is held: scontrol release"),
-    "RESIZING": (RUNNING, "its size is being changed"),
-    "RESV_DEL_HOLD": (PENDING, "held: its reservation was deleted"),
-    "REVOKED": (UNKNOWN, "it runs on another cluster of the federation"),
-    "RUNNING": (RUNNING, ""),
-    "SIGNALING": (RUNNING, "it is being sent a signal"),
-    "SPECIAL_EXIT": (PENDING, "it was put back into the queue for its exit code and is held: scontrol release"),
-    "STAGE_OUT": (RUNNING, "its files are being copied out"),
-    "STOPPED": (RUNNING, "stopped by a signal; it keeps its CPUs"),
-    "SUSPENDED": (RUNNING, "suspended: its CPUs are lent to other jobs"),
-    "TIMEOUT": (TIMEOUT, "the walltime is over"),
+    "BOOT_FAIL": (JobState.NODE_FAIL, "its nodes did not boot"),
+    "CANCELLED": (JobState.CANCELLED, ""),
+    "COMPLETED": (JobState.COMPLETED, ""),
+    "COMPLETING": (JobState.RUNNING, "ending"),
+    "CONFIGURING": (JobState.PENDING, "its nodes are being made ready"),
+    "DEADLINE": (JobState.TIMEOUT, "its deadline (--deadline) has passed"),
+    "EXPEDITING": (JobState.PENDING, "it is put back to the head of the queue"),
+    "FAILED": (JobState.FAILED, ""),
+    "LAUNCH_FAILED": (JobState.FAILED, "Slurm could not start it on its nodes"),
+    "NODE_FAIL": (JobState.NODE_FAIL, "a node of it has failed"),
+    "OUT_OF_MEMORY": (JobState.OUT_OF_MEMORY, "a process of it took more memory than the job has"),
+    "PENDING": (JobState.PENDING, ""),
+    "POWER_UP_NODE": (JobState.PENDING, "its nodes are being powered up"),
+    "PREEMPTED": (JobState.PREEMPTED, "ended for a job of higher priority"),
+    "RECONFIG_FAIL": (JobState.NODE_FAIL, "its nodes could not be configured"),
+    "REQUEUED": (JobState.PENDING, "it was put back into the queue"),
+    "REQUEUE_FED": (JobState.PENDING, "it is put back into the queue of the federation"),
+    "REQUEUE_HOLD": (JobState.PENDING, "it was put back into the queue and is held: scontrol release"),
+    "RESIZING": (JobState.RUNNING, "its size is being changed"),
+    "RESV_DEL_HOLD": (JobState.PENDING, "held: its reservation was deleted"),
+    "REVOKED": (JobState.UNKNOWN, "it runs on another cluster of the federation"),
+    "RUNNING": (JobState.RUNNING, ""),
+    "SIGNALING": (JobState.RUNNING, "it is being sent a signal"),
+    "SPECIAL_EXIT": (
+        JobState.PENDING,
+        "it was put back into the queue for its exit code and is held: scontrol release",
+    ),
+    "STAGE_OUT": (JobState.RUNNING, "its files are being copied out"),
+    "STOPPED": (JobState.RUNNING, "stopped by a signal; it keeps its CPUs"),
+    "SUSPENDED": (JobState.RUNNING, "suspended: its CPUs are lent to other jobs"),
+    "TIMEOUT": (JobState.TIMEOUT, "the walltime is over"),
 }
 
 # Why a job waits; Slurm's own word is added in parentheses.
@@ -441,14 +397,14 @@ _ENDED = {
 }
 
 
-def parse_state(state: str) -> tuple[str, str]:
-    """Slurm's state, such as ``CANCELLED by 1000``, as (our state, in words what it means where that says too little).
+def parse_state(state: str) -> tuple[JobState, str]:
+    """Slurm's state, such as ``CANCELLED by 1000``, as (state, in words what it means where that says too little).
 
-    A state that this table does not have yet is UNKNOWN, named in the words.
+    A state that the table does not have yet is UNKNOWN, and named in the words.
     """
     name, _, more = state.strip().partition(" ")
-    found, words = _STATES.get(name.rstrip("+").upper(), (UNKNOWN, f"Slurm says {state}"))
-    return found, (more if found == CANCELLED else words)
+    found, words = _STATES.get(name.rstrip("+").upper(), (JobState.UNKNOWN, f"Slurm says {state}"))
+    return found, (more if found == JobState.CANCELLED else words)
 
 
 def why_pending(reason: str, start: str) -> str:
@@ -460,9 +416,9 @@ def why_pending(reason: str, start: str) -> str:
     word = reason.partition(",")[0]  # ReqNodeNotAvail, UnavailableNodes:n[3-4]
     words = _WAITS.get(reason) or _WAITS.get(reason.replace("_", " ")) or _WAITS.get(word)
     words = words or next((limit for names, limit in _LIMITS if names.fullmatch(word)), None)
-    said = f"{words} ({reason})" if words and reason != "None" else words or reason
+    why = f"{words} ({reason})" if words and reason != "None" else words or reason
     when = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)", start)
-    return f"{said}; expected to start {when[1]} {when[2]}" if when else said
+    return f"{why}; expected to start {when[1]} {when[2]}" if when else why
 
 
 def why_ended(reason: str, exit_code: str = "") -> str:

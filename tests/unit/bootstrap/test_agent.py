@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import signal
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ import pytest
 from gridtf.bootstrap import heartbeat, rendezvous
 from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
 from gridtf.errors import PlacementError
-from gridtf.host.gpus import Claim
-from gridtf.jobspec.spec import JobSpec
+from gridtf.host.gpus import GpuGrant
+from gridtf.jobspec.request import Request
 from gridtf.run import rundir
 from gridtf.run.rundir import Record, cannot, read_record, write_record
-from gridtf.schedulers.agents import SENT, TOLD
-from gridtf.schedulers.base import Allocation, Host, Wait
+from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
+from gridtf.schedulers.api import Allocation, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
 from tests.support.plans import NONCE, task_plan
 from tests.support.system import FakeSystem
@@ -39,14 +39,20 @@ class FakeSite(LocalScheduler):
         self.refusal: PlacementError | None = None
         self.is_suspended: bool | None = False
 
-    def grant(
-        self, environ: MutableMapping[str, str], spec: JobSpec, count: int | None, owner: str, wait: Wait
-    ) -> Claim:
+    def gpu_grant(
+        self,
+        environ: Mapping[str, str],
+        request: Request,
+        count: int | None,
+        owner: str,
+        wait: Wait,
+        patience: float = 0.0,
+    ) -> GpuGrant:
         for why, seconds in self.waits:
             wait(why, seconds)
         if self.refusal:
             raise self.refusal
-        return Claim((), (9,))
+        return GpuGrant((), (9,))
 
     def suspended(self, environ: Any) -> bool | None:  # type: ignore[override]
         return self.is_suspended
@@ -60,6 +66,7 @@ class OneHost:
         self.plan = task_plan(folder / "run", Allocation((Host("h0", 4, 0, 4, "127.0.0.1"),)), **values)
         self.attempt = self.plan.attempt
         self.system, self.site = FakeSystem(ENVIRON), FakeSite()
+        self.gpus: GpuGrant | None = None  # what the launcher has claimed
         self.silent = False
         self.beats = 0
         self.agent = Agent("h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site)
@@ -97,7 +104,7 @@ class OneHost:
         """The launcher writes stop.json, and its signal comes with it."""
         stop = {"nonce": NONCE, "state": "COMPLETED", "reason": "", "task": None}
         self.system.at(seconds, lambda: write_record(self.attempt.stop, stop))
-        self.system.at(seconds, lambda: self.system.receive(TOLD))
+        self.system.at(seconds, lambda: self.system.receive(STOP_SIGNAL))
         return self
 
     def exit(self, index: int, code: int, seconds: float) -> OneHost:
@@ -117,7 +124,7 @@ class OneHost:
         return {name: (task["state"], task["exit"], task["signal"]) for name, task in self.record["tasks"].items()}
 
     def main(self) -> int:
-        return self.agent.main([8])
+        return self.agent.main(self.gpus)
 
 
 def test_tasks_run_until_the_launcher_says_stop(tmp_path: Path) -> None:
@@ -128,7 +135,7 @@ def test_tasks_run_until_the_launcher_says_stop(tmp_path: Path) -> None:
     assert host.system.alive == set()
     started = host.system.started[host.pids[0]]
     assert started["argv"] == ["train"]
-    assert started["keep"] == [8, 9]  # locks of the launcher, and those of the grant
+    assert started["keep"] == (9,)  # the locks of the grant
     assert set(started["ignored"]) == {signal.SIGUSR2}
     config = json.loads(started["env"]["TF_CONFIG"])
     assert config["task"] == {"type": "worker", "index": 0}
@@ -158,7 +165,7 @@ def test_a_run_directory_that_is_not_shared_is_not_waited_for_long(tmp_path: Pat
     assert host.system.clock - 1000 < 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, TOLD])
+@pytest.mark.parametrize("number", [signal.SIGTERM, STOP_SIGNAL])
 def test_told_to_stop_before_the_plan_has_come(number: int, tmp_path: Path) -> None:
     host = OneHost(tmp_path)
     host.system.at(5, lambda: host.system.receive(number))
@@ -178,7 +185,7 @@ def test_told_to_stop_before_the_tasks_have_started(tmp_path: Path) -> None:
 
 def test_the_environment_of_the_job_is_read_where_the_agent_has_none(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(8)
-    host.system.environ[SENT] = "1"
+    host.system.environ[ENVIRONMENT_FILE] = "1"
     job = {"nonce": NONCE, "environ": {**ENVIRON, "TOKEN": "secret"}}
     host.system.at(3, lambda: write_record(host.attempt.environment, job, mode=0o600))
     assert host.main() == 0
@@ -215,7 +222,7 @@ def test_a_task_that_ends_by_the_signal_that_ends_the_job_has_not_failed(tmp_pat
     assert host.record["gone"]["what"] == "the agent on host h0 was told to end by SIGTERM"
 
 
-@pytest.mark.parametrize("number", [ORPHANED, TOLD])
+@pytest.mark.parametrize("number", [ORPHANED, STOP_SIGNAL])
 def test_an_agent_whose_starter_was_killed_says_so(number: int, tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     host.system.at(5, lambda: host.system.receive(number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from gridtf import schedulers
 from gridtf.bootstrap import environment
 from gridtf.run.rundir import RunDir
 
@@ -16,7 +17,6 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
         "CUDA_VISIBLE_DEVICES": "1",
         "PATH": "/bin",
         "NSLOTS": "1",
-        "QRSH_COMMAND": "x" * 9,
         "SITE": "told by a starter_method",
         "GRIDTF_LOCAL_GPUS": "0,1",
     }
@@ -31,7 +31,8 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
         "GRIDTF_LOCAL_GPUS": "7",
         "GRIDTF_LOCKS": "/locks",
     }
-    assert environment.merge_environment(own, job) == {
+    merged = environment.merge_environment(own, job, schedulers.get("sge").host_variables)
+    assert merged == {
         "HOSTNAME": "n2",
         "TMPDIR": "/tmp/n2",
         "CUDA_VISIBLE_DEVICES": "1",

@@ -13,8 +13,8 @@ from gridtf.bootstrap.join import JoinedTask, Joining, Member, assign_ranks, exp
 from gridtf.bootstrap.rendezvous import read_plan
 from gridtf.errors import GridtfError, PlacementError, RendezvousError
 from gridtf.run.rundir import Record, RunDir, read_record
-from gridtf.schedulers.base import Allocation, Host
-from tests.support.plans import job, task_plan
+from gridtf.schedulers.api import Allocation, Host
+from tests.support.plans import job, resolved, task_plan
 from tests.support.system import FakeSystem
 
 STEP = "run-1"
@@ -39,7 +39,8 @@ class Step:
         self.system = FakeSystem()
 
     def rank(self, number: int, **more: Any) -> Joining:
-        return Joining(self.run, self.spec, Member(number, self.size, STEP), own(number, **more), self.system)
+        member = Member(number, self.size, STEP)
+        return Joining(self.run, self.spec, resolved(self.spec), member, own(number, **more), self.system)
 
     def lead(self, **more: Any) -> Any:
         return self.rank(0, **more).lead(assign_ranks(self.spec, self.size), KNOWN, "12")
@@ -48,7 +49,8 @@ class Step:
         """Rank `number` finds the attempt and publishes; it gives up at once, but its record stays."""
 
         def act() -> None:
-            other = Joining(self.run, self.spec, Member(number, self.size, STEP), own(number, **more), FakeSystem())
+            member = Member(number, self.size, STEP)
+            other = Joining(self.run, self.spec, resolved(self.spec), member, own(number, **more), FakeSystem())
             with pytest.raises(RendezvousError):
                 other.follow()
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.bootstrap.join import Member, assign_ranks, check_addresses, member_of, split_gpus
 from gridtf.errors import PlacementError, RendezvousError, UsageError
-from tests.support.plans import job
+from tests.support.plans import job, resolved
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,8 @@ from tests.support.plans import job
             },
             Member(0, 2, "prterun-n1-123-1"),
         ),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "77.4"}, Member(1, 2, "77.4.0")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "77.4"}, Member(1, 2, "77.4")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_JOBID": "77.4", "SLURM_JOB_ID": "77"}, Member(1, 2, "77.4.0")),
         ({"PMI_RANK": "1", "PMI_SIZE": "2", "GRIDTF_JOB_ID": "a/b c"}, Member(1, 2, "a-b-c")),
         (  # the batch script itself is no step: what it has numbered by hand counts
             {
@@ -64,7 +66,8 @@ from tests.support.plans import job
     ],
 )
 def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], expected: Member) -> None:
-    assert member_of(environ) == expected
+    scheduler = "slurm" if "SLURM_JOB_ID" in environ else "sge" if "SGE_TASK_ID" in environ else "local"
+    assert member_of(environ, schedulers.get(scheduler)) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], e
 )
 def test_ranks_that_cannot_be_are_refused(rank: str, size: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} cannot be")):
-        member_of({"RANK": rank, "WORLD_SIZE": size, "GRIDTF_JOB_ID": "x"})
+        member_of({"RANK": rank, "WORLD_SIZE": size, "GRIDTF_JOB_ID": "x"}, schedulers.get("local"))
 
 
 def test_the_roster_is_in_rank_order() -> None:
@@ -118,18 +121,18 @@ def _seen(*processes: tuple[str, str]) -> list[dict[str, Any]]:
 )
 def test_how_gpus_are_split(values: dict[str, Any], processes: list[tuple[str, str]], expected: list[str]) -> None:
     spec = job(**values)
-    shares = split_gpus(assign_ranks(spec, 4), _seen(*processes), spec)
+    shares = split_gpus(assign_ranks(spec, 4), _seen(*processes), resolved(spec))
     assert [",".join(gpus) for gpus in shares.values()] == expected
 
 
 def test_fewer_gpus_than_were_asked_for_is_an_error_with_the_numbers() -> None:
     spec = job(gpus_per_task=2)
     with pytest.raises(PlacementError, match="worker:1 on b needs 2 GPUs, but sees 1"):
-        split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1"), ("b", "3")), spec)
+        split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1"), ("b", "3")), resolved(spec))
     with pytest.raises(PlacementError, match="worker:0 on a needs 1 GPU, but sees 0"):
-        split_gpus(assign_ranks(job(gpus_per_node=4), 1), _seen(("a", "")), job(gpus_per_node=4))
+        split_gpus(assign_ranks(job(gpus_per_node=4), 1), _seen(("a", "")), resolved(job(gpus_per_node=4)))
     with pytest.raises(PlacementError, match="a: its processes all see the GPUs 0,1,2, too few"):
-        split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), spec)
+        split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), resolved(spec))
 
 
 def test_two_machines_of_one_name_are_told_apart() -> None:

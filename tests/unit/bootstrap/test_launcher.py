@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,23 @@ import pytest
 from gridtf.bootstrap.launcher import Launcher
 from gridtf.bootstrap.rendezvous import read, read_plan
 from gridtf.errors import GridtfError, PlacementError
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.request import Request
 from gridtf.run import rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
-from gridtf.schedulers.base import AgentCall, AgentEnd, AgentHandle, Allocation, Host, JobStatus, Wait
+from gridtf.schedulers.api import (
+    AgentCall,
+    AgentEnd,
+    AgentHandle,
+    Allocation,
+    Host,
+    JobIdentity,
+    JobStatus,
+    Parent,
+    Wait,
+)
 from gridtf.schedulers.local import LocalScheduler
-from tests.support.plans import job
+from tests.support.plans import job, resolved
+from tests.support.states import PREEMPTED, RUNNING, TIMEOUT
 from tests.support.system import FakeSystem
 
 LOOPBACK = "127.0.0.1"
@@ -61,7 +72,7 @@ class FakeCluster(LocalScheduler):
         self.lost_parent = ""
         self.cancelled: list[str] = []
 
-    def allocation(self, environ: MutableMapping[str, str], spec: JobSpec, wait: Wait) -> Allocation:
+    def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         for why, seconds in self.waits:
             wait(why, seconds)
         if self.refusal:
@@ -73,14 +84,14 @@ class FakeCluster(LocalScheduler):
     ) -> Sequence[AgentHandle]:
         return list(self.agents.values())
 
-    def ending(self, environ: Mapping[str, str]) -> JobStatus | None:
+    def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         return self.status
 
-    def deserted(self) -> str:
+    def parent_lost(self, parent: Parent) -> str:
         return self.lost_parent
 
-    def cancel(self, submitted: Record, *, force: bool = False) -> None:
-        self.cancelled.append(submitted["job_id"])
+    def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
+        self.cancelled.append(job.job_id)
 
 
 class Attempt:
@@ -95,7 +106,7 @@ class Attempt:
         self.system = FakeSystem()
         self.cluster = FakeCluster(hosts)
         self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
-        self.launcher = Launcher(self.run, self.spec, self.cluster, "4711", self.system)
+        self.launcher = Launcher(self.run, self.spec, resolved(self.spec), self.cluster, "4711", self.system)
         self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
         self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
         self.more: dict[str, Record] = {host: {} for host in hosts}
@@ -291,9 +302,9 @@ def test_who_has_cancelled_is_read_from_the_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "state_", "reason", "again"),
     [
-        (JobStatus("PREEMPTED", "by job 12", again=True), "PREEMPTED", "by job 12", True),
-        (JobStatus("TIMEOUT"), "TIMEOUT", "the scheduler says TIMEOUT", False),
-        (JobStatus("RUNNING"), "CANCELLED", "the launcher received SIGTERM", False),
+        (JobStatus(PREEMPTED, "by job 12", requeued=True), "PREEMPTED", "by job 12", True),
+        (JobStatus(TIMEOUT), "TIMEOUT", "the scheduler says TIMEOUT", False),
+        (JobStatus(RUNNING), "CANCELLED", "the launcher received SIGTERM", False),
         (None, "CANCELLED", "the launcher received SIGTERM", False),
     ],
 )
@@ -433,6 +444,7 @@ def test_a_launcher_that_stood_still_says_so(tmp_path: Path) -> None:
 def test_a_job_whose_parent_is_gone_is_cancelled_at_the_end(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",))
     attempt.cluster.lost_parent = "the shepherd is gone"
+    attempt.system.ppid = 1
     attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
     _, verdict = attempt.launch()
     assert attempt.cluster.cancelled == ["4711"]

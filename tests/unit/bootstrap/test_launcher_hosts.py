@@ -12,7 +12,7 @@ from gridtf.bootstrap.launcher import HostMonitor, poll_interval
 from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import HostLostError
 from gridtf.run.rundir import RunDir, write_record
-from gridtf.schedulers.base import AgentEnd
+from gridtf.schedulers.api import AgentEnd
 from tests.support.python import environment, python
 from tests.support.system import FakeSystem
 
@@ -80,11 +80,13 @@ from gridtf.jobspec.spec import JobSpec
 
 class Failing(LocalScheduler):
     def start_agents(self, allocation, call, environ):
-        call.leave({"PASSWORD": "x"})
+        call.write_environment({"PASSWORD": "x"})
         assert RunDir(sys.argv[1]).attempt(1).environment.exists()
         raise SchedulerError("cannot start them")
 
-sys.exit(launch(RunDir(sys.argv[1]), JobSpec(command=("true",), kill_grace=0.1), Failing(), "7", dict(os.environ)))
+spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), Failing()
+request = scheduler.resolve(spec, in_job=True)
+sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.environ)))
 """
 
 

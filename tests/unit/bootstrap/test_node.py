@@ -14,8 +14,8 @@ from gridtf.bootstrap.node import AgentSupervisor, JobRunner
 from gridtf.errors import RunDirError
 from gridtf.host.processes import PASSED_ON
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
-from gridtf.schedulers.agents import MINDER, TOLD, ForkedAgent
-from gridtf.schedulers.base import AgentEnd
+from gridtf.schedulers.agents import RUNNER_PID, STOP_SIGNAL, ForkedAgent
+from gridtf.schedulers.api import AgentEnd
 from tests.support.system import FakeSystem
 
 # --- the job runner
@@ -53,7 +53,7 @@ def test_how_the_script_ended_is_written_down(job: Job, code: int, end: tuple[in
     assert (ended["exit"], ended["signal"], ended["told"], ended["error"]) == (*end, None, None)
     started = job.system.started[job.script]
     assert started["argv"] == ["bash", "job.sh"]
-    assert started["env"] == {"PATH": "/bin", MINDER: "4000"}
+    assert started["env"] == {"PATH": "/bin", RUNNER_PID: "4000"}
     assert (started["death"], started["alarm"]) == (signal.SIGTERM, 60)
 
 
@@ -180,7 +180,7 @@ def test_the_launcher_ends_the_agent_by_closing_the_pipe(node: Node) -> None:
     node.system.at(20, close)
     node.system.at(22, lambda: node.agent.ends(0))
     assert node.watch() == 0
-    assert node.agent.got == [TOLD]
+    assert node.agent.got == [STOP_SIGNAL]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *PASSED_ON])

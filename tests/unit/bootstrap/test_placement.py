@@ -11,13 +11,12 @@ import pytest
 
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.errors import PlacementError, SpecError
-from gridtf.jobspec import layout
-from gridtf.schedulers.base import Allocation, Host
-from tests.support.plans import hosts, job
+from gridtf.schedulers.api import Allocation, Host
+from tests.support.plans import hosts, job, resolved
 
 
 def placed(allocation: Allocation, **values: Any) -> tuple[PlacedTask, ...]:
-    return place(allocation, job(**values))
+    return place(allocation, resolved(job(**values)))
 
 
 def by_host(tasks: tuple[PlacedTask, ...]) -> dict[str, list[str]]:
@@ -319,7 +318,7 @@ def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
         with_gpus = bool(spec.gpus_per_task) or any(host.gpus for host in allocation.hosts)
         chief = spec.task("chief").gpus if spec.count("chief") else None
         try:
-            tasks = place(allocation, spec)
+            tasks = place(allocation, resolved(spec))
         except PlacementError:
             seen["refused"] += 1
             workers = spec.count("worker")
@@ -365,8 +364,8 @@ def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
 
 def test_the_same_question_gets_the_same_answer_and_survives_a_file() -> None:
     allocation, spec = hosts(2, 2, cpus=8), job(tasks={"ps": {"count": 1}})
-    tasks = place(allocation, spec)
-    assert tasks == place(allocation, spec)
+    tasks = place(allocation, resolved(spec))
+    assert tasks == place(allocation, resolved(spec))
     assert tuple(PlacedTask.from_dict(task.to_dict()) for task in tasks) == tasks
 
 
@@ -382,10 +381,10 @@ def test_a_thousand_hosts() -> None:
 
 def test_a_chief_without_a_gpu_needs_no_host_of_its_own() -> None:
     spec = job(gpus_per_node=4, tasks={"chief": {"gpus": 0}, "worker": {"count": 8}})
-    assert layout.request(spec).nodes == (2, 2)
-    assert layout.gpus_in_all(spec, layout.gpus_per_task(spec)) == 8
-    assert layout.gpus_in_all(job(tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 3}}), 1) == 5
-    assert layout.gpus_in_all(job(), 1) is None
+    assert resolved(spec).nodes == (2, 2)
+    assert resolved(spec).gpus_in_all(0) == 8
+    assert resolved(job(tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 3}})).gpus_in_all(1) == 5
+    assert resolved(job()).gpus_in_all(1) is None
 
 
 def test_what_is_asked_for_has_room_for_the_tasks() -> None:
@@ -401,11 +400,11 @@ def test_what_is_asked_for_has_room_for_the_tasks() -> None:
         sizes = {"gpus_per_task": per_task, "gpus_per_node": per_node, "tasks_per_node": tasks_per_node, "nodes": nodes}
         spec = job(tasks=tables, **sizes)
         try:
-            asked = layout.request(spec)
+            asked = resolved(spec)
         except SpecError:
             continue
         room = hosts(*[asked.gpus_per_node] * asked.nodes[0], slots=asked.tasks_per_node)
-        tasks = place(room, spec)
+        tasks = place(room, asked)
         assert len(tasks) == workers + (chief is not None) + 1
         count += 1
     assert count > 500

@@ -10,8 +10,8 @@ import pytest
 
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.errors import PlacementError
-from gridtf.schedulers.base import Allocation, Host
-from tests.support.plans import hosts, job
+from gridtf.schedulers.api import Allocation, Host
+from tests.support.plans import hosts, job, resolved
 
 ON_CPU = {"partition": "cpu"}
 
@@ -25,7 +25,7 @@ def allocated(*components: tuple[int, ...], gpus: int = 2, cpus: int | None = No
 
 
 def placed(allocation: Allocation, **tables: Any) -> tuple[PlacedTask, ...]:
-    return place(allocation, job(partition="gpu", tasks=tables))
+    return place(allocation, resolved(job(partition="gpu", tasks=tables)))
 
 
 def by_host(tasks: tuple[PlacedTask, ...]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from gridtf.bootstrap.rendezvous import AttemptPlan, Collector, Rendezvous, host
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run.rundir import write_record
-from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.api import Allocation, Host
 from tests.support.plans import NONCE, hosts, records, task, task_plan
 
 

@@ -12,7 +12,7 @@ import pytest
 from gridtf.bootstrap.rendezvous import AttemptPlan, read_plan
 from gridtf.errors import RendezvousError
 from gridtf.run.rundir import RunDir, read_record
-from gridtf.schedulers.base import Allocation, Host
+from gridtf.schedulers.api import Allocation, Host
 from tests.support.plans import NONCE, hosts, task_plan
 
 TABLES: dict[str, Any] = {"chief": {}, "ps": {"count": 2, "command": ["./ps"], "env": {"A": 'x"\n'}}}
@@ -27,7 +27,7 @@ def test_a_plan_comes_back_as_it_was(plan: AttemptPlan) -> None:
     plan.write()
     found = read_plan(plan.attempt.run, 1, NONCE)
     assert found is not None
-    names = ("nonce", "job_id", "scheduler", "spec", "hosts", "tasks", "python", "cwd")
+    names = ("nonce", "job_id", "scheduler", "spec", "request", "hosts", "tasks", "python", "cwd")
     assert [getattr(found, name) for name in names] == [getattr(plan, name) for name in names]
     assert found.attempt.path == plan.attempt.path
     assert [task.name for task in found.on("h0")] == ["chief:0", "worker:0", "ps:0"]
@@ -38,7 +38,7 @@ def test_it_is_a_file_that_a_person_can_read(plan: AttemptPlan) -> None:
     plan.write()
     record = read_record(plan.attempt.plan) or {}
     assert record["job"] == {"id": "4711", "name": "train", "scheduler": "local"}
-    assert (record["format"], record["attempt"], record["nonce"]) == (1, 1, NONCE)
+    assert (record["format"], record["attempt"], record["nonce"]) == (2, 1, NONCE)
     assert record["hosts"] == {"h0": "h0", "h1": "h1"}
     assert record["tasks"][1] == {
         "type": "worker",
@@ -67,13 +67,13 @@ def test_a_plan_is_for_its_owner_alone(plan: AttemptPlan) -> None:
 
 @pytest.mark.parametrize("nonce", ["stale", None])
 def test_another_attempts_plan_is_as_good_as_absent(plan: AttemptPlan, nonce: str | None) -> None:
-    change(plan, nonce=nonce, format=2)
+    change(plan, nonce=nonce, format=3)
     assert read_plan(plan.attempt.run, 1, NONCE) is None
 
 
 def test_the_plan_of_another_version_of_gridtf_is_told_as_such(plan: AttemptPlan) -> None:
-    change(plan, format=2)
-    with pytest.raises(RendezvousError, match=r"the launcher's plan has format 2, the agent on \S+ reads 1"):
+    change(plan, format=3)
+    with pytest.raises(RendezvousError, match=r"the launcher's plan has format 3, the agent on \S+ reads 2"):
         read_plan(plan.attempt.run, 1, NONCE)
 
 

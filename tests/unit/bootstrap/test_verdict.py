@@ -12,9 +12,9 @@ from gridtf.bootstrap.verdict import Verdict, of_success, of_task, of_timeout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from gridtf.run.tail import last_lines
-from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
 from gridtf.text import some
 from tests.support.plans import task
+from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
 
 WORKER = task("worker:1", "n3", rank=1)
 LOST = "the agent on host n3 was killed by SIGKILL"

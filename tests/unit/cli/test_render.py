@@ -11,6 +11,7 @@ import pytest
 from gridtf.cli import main
 from gridtf.cli.render import _components, _resources, _tasks
 from gridtf.jobspec.spec import JobSpec, TaskSpec
+from tests.support.plans import resolved
 from tests.support.rendering import plan
 from tests.support.scheduler import FakeScheduler
 
@@ -140,7 +141,7 @@ def test_any_byte_of_a_set_up_line_stands_in_the_script(
     ],
 )
 def test_tasks_as_far_as_they_are_known(spec: JobSpec, tasks: list[str]) -> None:
-    assert list(_tasks(spec)) == tasks
+    assert list(_tasks(resolved(spec))) == tasks
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,7 @@ def test_tasks_as_far_as_they_are_known(spec: JobSpec, tasks: list[str]) -> None
     ],
 )
 def test_resources_in_words(spec: JobSpec, resources: str) -> None:
-    assert _resources(spec) == resources
+    assert _resources(resolved(spec), spec.cpus_per_task) == resources
 
 
 def test_what_is_asked_for_on_other_partitions_in_words() -> None:
@@ -163,16 +164,16 @@ def test_what_is_asked_for_on_other_partitions_in_words() -> None:
         "ps": {"count": 3, "partition": "cpu", "cpus": 4},
         "evaluator": {"partition": "big"},
     }
-    assert list(_components(plan("slurm", tasks=tasks))) == [
+    assert list(_components(plan("slurm", tasks=tasks).request)) == [
         "partition cpu: up to 3 hosts, 3 ps, 4 CPUs a task",
         "partition big: 1 host, 1 evaluator",
     ]
     tasks["evaluator"]["partition"] = "cpu"
-    assert list(_components(plan("slurm", tasks=tasks))) == [
+    assert list(_components(plan("slurm", tasks=tasks).request)) == [
         "partition cpu: up to 4 hosts, 3 ps and 1 evaluator, 4 CPUs a task"
     ]
-    assert list(_components(plan("slurm", partition="cpu", tasks=tasks))) == []
-    assert list(_components(plan("local", tasks=tasks))) == []
+    assert list(_components(plan("slurm", partition="cpu", tasks=tasks).request)) == []
+    assert list(_components(plan("local", tasks=tasks).request)) == []
 
 
 def test_other_partitions_stand_beside_the_resources(

@@ -16,8 +16,9 @@ import gridtf.login.job
 from gridtf.cli import main, show, wait
 from gridtf.login.job import Job
 from gridtf.observe.state import JobView, TaskView
-from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
+from gridtf.schedulers.api import JobStatus
 from tests.support.scheduler import FakeScheduler
+from tests.support.states import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN
 
 Captured = pytest.CaptureFixture[str]
 RUN = Path("/runs/digits-1")

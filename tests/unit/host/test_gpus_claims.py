@@ -18,21 +18,21 @@ import pytest
 
 from gridtf.files import user_name
 from gridtf.host import gpus, locks
-from gridtf.host.gpus import Claim, Refusal, declared, granted, idle_first, present
+from gridtf.host.gpus import GpuGrant, Refusal, declared, granted, idle_first, present
 from tests.support.jobs import gone, until
 from tests.support.python import environment, python
 
 CLAIM = """
 import os, sys
 import filelock, hashlib, pwd, socket, struct  # which locks need, and who is no longer root may not see
-from gridtf.host.gpus import Claim, claim
+from gridtf.host.gpus import GpuGrant, claim
 name, uid, owner, count, *candidates = sys.argv[1:]
 if uid != "-":
     os.umask(0o077)
     os.setgroups([])
     os.setresuid(int(uid), int(uid), int(uid))
 got = claim(int(count), candidates, owner, {"GRIDTF_LOCKS": name})
-print("claimed", *got.gpus) if isinstance(got, Claim) else print("refused", got.free, *got.holders, sep="|")
+print("claimed", *got.gpus) if isinstance(got, GpuGrant) else print("refused", got.free, *got.holders, sep="|")
 sys.stdout.flush()
 sys.stdin.readline()
 """
@@ -62,13 +62,13 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def let_go(got: Claim | Refusal) -> None:
-    assert isinstance(got, Claim)
+def let_go(got: GpuGrant | Refusal) -> None:
+    assert isinstance(got, GpuGrant)
     for descriptor in got.descriptors:
         os.close(descriptor)
 
 
-def claim(count: int, candidates: list[str], owner: str, name: Path) -> Claim | Refusal:
+def claim(count: int, candidates: list[str], owner: str, name: Path) -> GpuGrant | Refusal:
     return gpus.claim(count, candidates, owner, {"GRIDTF_LOCKS": str(name)})
 
 
@@ -221,11 +221,11 @@ def test_declared_only_where_nobody_tells(driver: FakeDriver) -> None:
 def test_all_or_nothing(tmp_path: Path) -> None:
     before = sockets()
     first = claim(2, ["0", "1", "2"], "first job", tmp_path)
-    assert isinstance(first, Claim)
+    assert isinstance(first, GpuGrant)
     assert first.gpus == ("0", "1")
     assert claim(2, ["0", "1", "2"], "second job", tmp_path) == Refusal(1, ("GPU 0: first job", "GPU 1: first job"))
     third = claim(1, ["0", "1", "2"], "third job", tmp_path)  # the refused one keeps nothing
-    assert isinstance(third, Claim)
+    assert isinstance(third, GpuGrant)
     assert third.gpus == ("2",)
     let_go(first)
     assert len(sockets() - before) == len(third.descriptors)
@@ -380,7 +380,7 @@ def test_what_is_waited_for_comes_when_it_is_let_go(claimer: Claimer, tmp_path: 
     assert said(holder) == "claimed 0"
     assert holder.stdin is not None
     holder.stdin.close()
-    got = until(lambda: isinstance(found := claim(1, ["0"], "me", tmp_path), Claim) and found, "the GPU")
+    got = until(lambda: isinstance(found := claim(1, ["0"], "me", tmp_path), GpuGrant) and found, "the GPU")
     let_go(got)
 
 

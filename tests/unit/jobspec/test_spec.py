@@ -25,7 +25,6 @@ RUNS = ("python", "train.py")
         ("name", {"name": "two words"}),
         ("name", {"name": "-dash"}),
         ("name", {"name": "x" * 64}),
-        ("scheduler", {"scheduler": "pbs"}),
         ("success_policy", {"success_policy": "any"}),
         ("nodes", {"nodes": 0}),
         ("nodes", {"nodes": "4-2"}),
@@ -89,7 +88,6 @@ def test_what_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any
 @pytest.mark.parametrize(
     ("values", "hint"),
     [
-        ({"scheduler": "slrum"}, "did you mean slurm?"),
         ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
         ({"success_policy": "chef"}, "did you mean chief?"),
         ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),

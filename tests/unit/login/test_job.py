@@ -23,9 +23,10 @@ from gridtf.login.job import Job
 from gridtf.observe import jobs as observe
 from gridtf.observe.state import Records, decide
 from gridtf.run.rundir import RunDir, write_record
-from gridtf.schedulers.base import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN, JobStatus
+from gridtf.schedulers.api import JobStatus
 from tests.support.python import environment, python
 from tests.support.scheduler import FakeScheduler
+from tests.support.states import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN
 
 RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
 VIEW = decide(RunDir("/r"), Records(), None, 0.0)
@@ -144,7 +145,12 @@ def test_waiting_goes_on_while_the_scheduler_has_the_job(
     """A verdict of an attempt whose scheduler starts it again, though the attempt knows nothing of that."""
     job = submission.submit(RUNS)
     end(job, FAILED, exit_code=1)
-    fake.states = [JobStatus(RUNNING, "ending"), JobStatus(PENDING), JobStatus(RUNNING), JobStatus(RUNNING)]
+    fake.states = [
+        JobStatus(RUNNING, "ending"),
+        JobStatus(PENDING),
+        JobStatus(RUNNING),
+        JobStatus(RUNNING),
+    ]
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -173,7 +179,7 @@ def test_who_waits_for_a_job_without_a_verdict_waits_for_its_accounting_as_well(
 
     monkeypatch.setattr("time.sleep", sleep)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    fake.states = [JobStatus(UNKNOWN, "it no longer knows it", gone=True)]
+    fake.states = [JobStatus(UNKNOWN, "it no longer knows it", purged=True)]
     for delay, comes[0], timeout, state, most in (
         (20.0, 8.0, None, CANCELLED, 12.0),
         (20.0, 99.0, None, FAILED, 20.0),
@@ -272,7 +278,7 @@ def test_a_scheduler_of_a_later_gridtf_is_no_error(rough_path: Path) -> None:
     write_record(job.run.job, {})
     write_record(job.run.submitted, {"scheduler": "pbs", "job_id": "7", "name": "n"})
     assert (job.status().state, job.status().job_id) == (PENDING, "7")
-    assert "no scheduler is called 'pbs'" in job.status().reason
+    assert "'pbs' is not one of slurm, sge, local" in job.status().reason
 
 
 def test_waiting_has_a_limit(fake: FakeScheduler, rough_path: Path) -> None:

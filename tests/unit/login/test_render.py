@@ -18,7 +18,7 @@ from gridtf.errors import GridtfError, NotFoundError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.login import render
-from gridtf.schedulers.base import Plan
+from gridtf.schedulers.api import Plan
 from tests.support.configuration import strangers, write
 from tests.support.rendering import NASTY, plan
 
@@ -50,7 +50,7 @@ def runnable(folder: Path, scheduler: str = "local", **values: object) -> Plan:
     bootstrap.write_text(FAKE_BOOTSTRAP)
     given: dict[str, Any] = {"chdir": str(folder), "run_dir": folder / NASTY["directives"], **values}
     made = plan(scheduler, **given)
-    return Plan(made.spec, scheduler, made.run_dir, NASTY["quotes"], bootstrap, {})
+    return Plan(made.spec, made.request, scheduler, made.run_dir, NASTY["quotes"], bootstrap, {})
 
 
 # --- values arrive, and nothing else happens

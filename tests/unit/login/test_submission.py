@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import gridtf
-from gridtf import resources
+from gridtf import resources, schedulers
 from gridtf.errors import GridtfError, MaybeSubmittedError, RunDirError, SchedulerError, SpecError, UsageError
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.run import registry, rundir
 from gridtf.run.rundir import Record, write_record
-from gridtf.schedulers.base import Plan
+from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from tests.support.scheduler import FakeScheduler
 
 RUNS = JobSpec(command=("python", "train.py"), scheduler="slurm")
@@ -38,8 +38,10 @@ def tree(folder: Path) -> set[str]:
 
 def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
     plan = submission.prepare(dataclasses.replace(RUNS, name="n"), {"name": "--name"})
+    spec = dataclasses.replace(RUNS, name="n", chdir=str(rough_path))
     assert plan == Plan(
-        spec=dataclasses.replace(RUNS, name="n", chdir=str(rough_path)),
+        spec=spec,
+        request=schedulers.get("slurm").resolve(spec),
         scheduler="slurm",
         run_dir=plan.run_dir,
         python=sys.executable,
@@ -149,7 +151,7 @@ def test_a_run_directory_is_never_used_twice(fake: FakeScheduler, rough_path: Pa
     assert first.run.submitted.exists()
 
 
-@pytest.mark.parametrize("method", ["submit_command", "elements"])
+@pytest.mark.parametrize("method", ["submit_command", "resolve"])
 def test_what_the_scheduler_cannot_express_is_told_with_its_place(
     method: str, fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +250,7 @@ def test_a_present_folder_that_has_been_removed_is_told(fake: FakeScheduler, rou
 def test_notes_of_the_scheduler_are_not_for_the_record(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake, "submit", lambda plan: {"job_id": "7", "notes": ("in another way",)})
+    monkeypatch.setattr(fake, "submit", lambda plan: SubmitResult(JobIdentity("7"), ("in another way",)))
     job = submission.submit(RUNS)
     assert job.notes == ("in another way",)
     assert "notes" not in json.loads(job.run.submitted.read_text())

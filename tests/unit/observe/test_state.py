@@ -13,23 +13,14 @@ import pytest
 from gridtf.observe.jobs import job_view
 from gridtf.observe.state import JobView, Records, decide
 from gridtf.run.rundir import Attempt, Record, RunDir, write_record
-from gridtf.schedulers.base import (
-    CANCELLED,
-    COMPLETED,
-    ENDED,
-    FAILED,
-    NODE_FAIL,
-    PENDING,
-    RUNNING,
-    TIMEOUT,
-    UNKNOWN,
-    JobStatus,
-)
+from gridtf.schedulers.api import JobStatus
+from gridtf.states import ENDED, JobState
+from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, PENDING, RUNNING, TIMEOUT, UNKNOWN
 
 NOW = 1_800_000_000.0
 NONCE = "0123456789abcdef"
 RUN = RunDir("/runs/digits-1")
-GONE = JobStatus(UNKNOWN, "its process is gone", gone=True)
+GONE = JobStatus(UNKNOWN, "its process is gone", purged=True)
 CAUSE = {"task": "worker:1", "host": "h1", "exit": None, "signal": "SIGKILL", "log": "/l", "tail": ["Killed"]}
 SUBMITTED = {"job_id": "4711", "name": "digits", "scheduler": "slurm"}
 CANCEL = {"user": "me", "host": "login1", "time": NOW}
@@ -82,7 +73,10 @@ def test_the_verdict_decides_whatever_the_queue_says(state: str, queue: JobStatu
 def test_what_the_launcher_could_not_learn_the_scheduler_says() -> None:
     unsure = {**verdict(FAILED), "again": None}
     seen = decide(RUN, records(verdict=unsure), JobStatus(NODE_FAIL, "a node of it is down"), NOW)
-    assert (seen.state, seen.reason) == (NODE_FAIL, "so it FAILED; the scheduler says NODE_FAIL, a node of it is down")
+    assert (seen.state, seen.reason) == (
+        NODE_FAIL,
+        "so it FAILED; the scheduler says NODE_FAIL, a node of it is down",
+    )
     assert decide(RUN, records(verdict=unsure), GONE, NOW).reason == "so it FAILED"
     sure = {**verdict(FAILED), "again": False}
     assert decide(RUN, records(verdict=sure), JobStatus(NODE_FAIL), NOW).state == FAILED
@@ -109,7 +103,13 @@ def test_a_job_that_is_queued_again_has_not_ended() -> None:
 
 def test_pending_before_any_attempt() -> None:
     seen = view(JobStatus(PENDING, "Resources"), **NOTHING_YET)
-    assert (seen.state, seen.reason, seen.attempt, seen.tasks, seen.exit_code) == (PENDING, "Resources", None, (), None)
+    assert (seen.state, seen.reason, seen.attempt, seen.tasks, seen.exit_code) == (
+        PENDING,
+        "Resources",
+        None,
+        (),
+        None,
+    )
     assert (seen.name, seen.job_id, seen.scheduler, seen.run_dir) == ("digits", "4711", "slurm", RUN.path)
 
 
@@ -126,7 +126,7 @@ def test_a_launcher_that_is_silent_although_the_job_runs_is_told() -> None:
     assert "h0 about 10 min ago, if the clocks agree" in seen.reason
 
 
-@pytest.mark.parametrize("queue", [GONE, JobStatus(COMPLETED), JobStatus(COMPLETED, gone=True)])
+@pytest.mark.parametrize("queue", [GONE, JobStatus(COMPLETED), JobStatus(COMPLETED, purged=True)])
 @pytest.mark.parametrize("values", [{}, {"launcher": launcher(600)}, {"launcher": None}, NOTHING_YET])
 def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dict[str, Any]) -> None:
     seen = view(queue, **values)
@@ -145,7 +145,7 @@ def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dic
 
 
 @pytest.mark.parametrize("state", [FAILED, TIMEOUT, NODE_FAIL, CANCELLED])
-def test_a_bad_end_is_believed_of_the_queue(state: str) -> None:
+def test_a_bad_end_is_believed_of_the_queue(state: JobState) -> None:
     seen = view(JobStatus(state, "NonZeroExitCode"))
     assert seen.state == state
     assert f"the scheduler says {state}, NonZeroExitCode" in seen.reason
@@ -159,7 +159,11 @@ def test_cancelled_without_a_verdict(queue: JobStatus, values: dict[str, Any]) -
 
 
 def test_that_other_hosts_were_killed_first_is_not_why_a_job_ended() -> None:
-    stop = {"nonce": NONCE, "state": FAILED, "reason": "the process that had started the agent on host n2 was killed"}
+    stop = {
+        "nonce": NONCE,
+        "state": FAILED,
+        "reason": "the process that had started the agent on host n2 was killed",
+    }
     assert "on host n2 was killed" in view(GONE, stop=stop).reason
     seen = view(JobStatus(TIMEOUT, "the walltime is over (h_rt=3)"), stop=stop)
     assert seen.state == TIMEOUT
@@ -258,11 +262,18 @@ WELL = {"state": COMPLETED, "exit": 0, "ended": NOW - 2}
         ([WELL, WELL], COMPLETED, "all training tasks have exited with 0"),
         ([WELL, {"state": FAILED, "exit": 7, "ended": NOW - 3}], FAILED, "worker:1: exit code 7"),
         (
-            [{"state": FAILED, "signal": "SIGTERM", "ended": NOW - 2}, {"state": FAILED, "exit": 1, "ended": NOW - 9}],
+            [
+                {"state": FAILED, "signal": "SIGTERM", "ended": NOW - 2},
+                {"state": FAILED, "exit": 1, "ended": NOW - 9},
+            ],
             FAILED,
             "worker:1: exit code 1",
         ),
-        ([{"state": FAILED, "signal": "SIGSEGV", "ended": NOW}, "ENDED"], FAILED, "worker:0: killed by SIGSEGV"),
+        (
+            [{"state": FAILED, "signal": "SIGSEGV", "ended": NOW}, "ENDED"],
+            FAILED,
+            "worker:0: killed by SIGSEGV",
+        ),
     ],
 )
 @pytest.mark.parametrize("queue", [None, JobStatus(RUNNING), JobStatus(FAILED), GONE])
@@ -276,7 +287,7 @@ def test_where_the_kernel_tells_how_tasks_that_joined_have_ended_nobody_else_is_
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELLED])
 @pytest.mark.parametrize("ends", [("ENDED", "ENDED"), (WELL, "ENDED"), ("RUNNING", "ENDED")])
-def test_else_what_became_of_their_job_tells_it(state: str, ends: tuple[str, str]) -> None:
+def test_else_what_became_of_their_job_tells_it(state: JobState, ends: tuple[str, str]) -> None:
     seen = joined(*ends, queue=JobStatus(state, "why"))
     assert (seen.state, seen.finished, seen.exit_code) == (state, True, int(state != COMPLETED))
     assert seen.reason == "its tasks joined by themselves; the job they were a part of has ended, why"
@@ -324,7 +335,11 @@ def task_states(seen: JobView) -> dict[str, str]:
 
 def test_tasks_come_in_the_plan_s_order_and_pend_until_their_host_speaks() -> None:
     seen = view(JobStatus(RUNNING), hosts=states(worker_1="RUNNING"), logs=frozenset({"worker-1.log"}))
-    assert list(task_states(seen).items()) == [("worker:0", PENDING), ("worker:1", RUNNING), ("ps:0", PENDING)]
+    assert list(task_states(seen).items()) == [
+        ("worker:0", PENDING),
+        ("worker:1", RUNNING),
+        ("ps:0", PENDING),
+    ]
     assert [task.host for task in seen.tasks] == ["h0", "h1", "h0"]
     assert [task.log for task in seen.tasks] == [None, RUN.attempt(1).task_log("worker", 1), None]
     assert seen.started == 12.0
@@ -437,7 +452,7 @@ def array(queue: JobStatus | None, *states: str | None) -> JobView:
 
 
 def test_a_job_array_is_as_good_as_its_elements() -> None:
-    gone = JobStatus(UNKNOWN, gone=True)
+    gone = JobStatus(UNKNOWN, purged=True)
     assert array(gone, COMPLETED, COMPLETED).state == COMPLETED
     failed = array(gone, COMPLETED, TIMEOUT, COMPLETED)
     assert failed.state == TIMEOUT
@@ -463,7 +478,7 @@ def test_a_job_that_will_start_anew_has_not_ended_while_its_scheduler_still_has_
 
 
 @pytest.mark.parametrize("state", sorted(ENDED - {COMPLETED}))
-def test_what_did_not_succeed_has_not_ended_as_long_as_the_scheduler_has_it(state: str) -> None:
+def test_what_did_not_succeed_has_not_ended_as_long_as_the_scheduler_has_it(state: JobState) -> None:
     """Slurm's COMPLETING, and Grid Engine's r after its shepherd was killed, may be followed by another start."""
     seen = view(JobStatus(RUNNING, "ending"), verdict=verdict(state))
     assert (seen.state, seen.in_queue, seen.finished) == (state, True, False)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gridtf.jobspec.request import resolve
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.recordtypes import check
 
@@ -32,6 +34,7 @@ PLAN = {
     "python": "/usr/bin/python3",
     "cwd": "/",
     "spec": {"command": ["true"]},
+    "request": json.loads(json.dumps(resolve(JobSpec(command=("true",)), "slurm").to_dict(in_job=True))),
 }
 
 
@@ -42,6 +45,7 @@ PLAN = {
         (recordtypes.Outline, {**PLAN, "of a later gridtf": [1]}),
         (recordtypes.Submitted, {"scheduler": "sge", "job_id": "190.3", "start": None, "elements": ["1", "2"]}),
         (recordtypes.Submitted, {"scheduler": "local", "job_id": "17.node-1.x", "pid": 17, "time": 1}),
+        (recordtypes.Submitted, {"scheduler": "pbs", "job_id": "1234[7].server"}),
         (recordtypes.HostState, {"tasks": {"worker:0": {"state": "RUNNING", "started": 1.5, "exit": None}}}),
         (recordtypes.Launcher, {"detail": "Größe \udcff"}),  # a path of any bytes
     ],

@@ -16,6 +16,7 @@ from gridtf.observe import jobs
 from gridtf.run import registry
 from gridtf.run.registry import Entry
 from gridtf.run.rundir import RunDir, read_record, write_record
+from gridtf.schedulers.api import JobIdentity
 
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
@@ -280,7 +281,7 @@ def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
     told = []
 
     class Scheduler:
-        def cancel(self, record: dict[str, str]) -> None:
+        def cancel(self, record: JobIdentity) -> None:
             told.append(record)
 
     path = add(tmp_path / "run")
@@ -290,7 +291,7 @@ def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
         Job(registry.find("7", os.environ, tmp_path)).cancel()
     assert caught.value.what == "slurm was asked to cancel job 7"
     assert "was replaced" in caught.value.why
-    assert told == [{"scheduler": "slurm", "job_id": "7"}]
+    assert told == [JobIdentity("7")]
     assert not RunDir(path).cancelled.exists()
 
 

@@ -6,21 +6,24 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.errors import GridtfError
 from gridtf.schedulers import local
-from gridtf.schedulers.base import Plan
+from gridtf.schedulers.api import Plan
 from gridtf.schedulers.local import scheduler
 from tests.support.plans import job
 
 
 def check(**spec: Any) -> Sequence[str]:
-    plan = Plan(job(**spec), "local", Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
-    scheduler.directives(plan)
+    asked = job(**spec)
+    request = scheduler.resolve(asked)
+    plan = Plan(asked, request, "local", Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
     return scheduler.check(plan)
 
 
@@ -68,7 +71,7 @@ def test_what_does_not_fit(spec: dict[str, Any], what: str, hint: str) -> None:
 
 
 def test_what_is_set_for_another_scheduler_is_told() -> None:
-    notes = check(partition="gpu", mem="8G", native=["--qos=long"])
+    notes = schedulers.unused(job(partition="gpu", mem="8G", native=["--qos=long"]), scheduler)
     assert notes == ("the local scheduler has no use for partition, native, mem",)
 
 
@@ -77,11 +80,13 @@ def test_cancel_ends_no_process_that_only_has_the_number(wrong: dict[str, Any]) 
     """A number may be anybody's by now: with its start and its boot it names one process."""
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            record = {**local._identity(process.pid), "user": "alice"}
-            local.scheduler.cancel({**record, **wrong})
-            local.scheduler.cancel({name: text for name, text in record.items() if name not in wrong})
+            own = replace(local._identity(process.pid), user="alice")
+            scheduler.cancel(replace(own, details={**own.details, **wrong}))
+            scheduler.cancel(
+                replace(own, details={key: value for key, value in own.details.items() if key not in wrong})
+            )
             assert process.poll() is None
-            local.scheduler.cancel(record)
+            scheduler.cancel(own)
             assert process.wait(60) == -signal.SIGTERM
         finally:
             process.kill()

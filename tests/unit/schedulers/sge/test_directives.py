@@ -10,6 +10,7 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.schedulers.sge import scheduler
+from gridtf.schedulers.sge.directives import array_elements, parse_native
 from tests.support.rendering import plan
 
 HEAD = ["-N x", "-S /bin/bash", "-j y", "-r y", "-notify"]
@@ -113,17 +114,67 @@ def test_paths_that_qsub_would_misread_are_refused(name: str) -> None:
 
 def test_here_is_where_grid_engine_and_its_qsub_are(tmp_path: Path) -> None:
     (tmp_path / "qsub").touch(mode=0o755)
-    assert scheduler.here({"SGE_ROOT": "/sge", "PATH": str(tmp_path)})
-    assert not scheduler.here({"PATH": str(tmp_path)})
-    assert not scheduler.here({"SGE_ROOT": "/sge", "PATH": "/nowhere"})
+    assert scheduler.is_available({"SGE_ROOT": "/sge", "PATH": str(tmp_path)})
+    assert not scheduler.is_available({"PATH": str(tmp_path)})
+    assert not scheduler.is_available({"SGE_ROOT": "/sge", "PATH": "/nowhere"})
 
 
 def test_inside_is_where_grid_engine_says_so() -> None:
-    assert scheduler.inside({"SGE_TASK_ID": "undefined", "JOB_ID": "3"})
-    assert not scheduler.inside({"SGE_TASK_ID": "undefined"})
+    assert scheduler.is_current({"SGE_TASK_ID": "undefined", "JOB_ID": "3"})
+    assert not scheduler.is_current({"SGE_TASK_ID": "undefined"})
     # the variables of a job that has submitted this one, elsewhere
-    assert not scheduler.inside({"SGE_TASK_ID": "undefined", "JOB_ID": "3", "SGE_JOB_SPOOL_DIR": "/nowhere/3.1"})
+    assert not scheduler.is_current({"SGE_TASK_ID": "undefined", "JOB_ID": "3", "SGE_JOB_SPOOL_DIR": "/nowhere/3.1"})
     carried = {"SGE_TASK_ID": "undefined", "JOB_ID": "3", "SGE_JOB_SPOOL_DIR": "/", "SLURM_JOB_ID": "7"}
     assert schedulers.around_this_process(carried) == "sge"
     assert schedulers.around_this_process({**carried, "SGE_JOB_SPOOL_DIR": "/nowhere/3.1"}) == "slurm"
-    assert not scheduler.inside({"SGE_ROOT": "/sge", "JOB_ID": "3"})
+    assert not scheduler.is_current({"SGE_ROOT": "/sge", "JOB_ID": "3"})
+
+
+# --- the user's raw options
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [
+        ([], {}),
+        (["-pe mpi 8", "-q a.q,b.q", "-P x"], {"pe": "mpi 8", "q": "a.q,b.q", "P": "x"}),
+        (["-l gpu=1,arch=lx-amd64", "-l big"], {"l gpu": "1", "l arch": "lx-amd64", "l big": "1"}),
+        (
+            ["-soft -l gpu=1 -q b.q", "-t 1-3", "-hard -l x=2"],
+            {"soft l gpu": "1", "soft q": "b.q", "t": "1-3", "l x": "2"},
+        ),
+        (["-notify", "-p -100", "-q a.q", "-q b.q"], {"notify": "", "p": "-100", "q": "b.q"}),
+        (["-", "x", "-l", "-l ,=1"], {}),
+    ],
+)
+def test_native_options_are_parsed(native: list[str], expected: dict[str, str]) -> None:
+    assert parse_native(native) == expected
+
+
+def test_the_request_has_them() -> None:
+    request = plan("sge", native=["-t 1-5:2", "-l gpu=1"]).request
+    assert (request.native, request.elements) == ({"t": "1-5:2", "l gpu": "1"}, ("1", "3", "5"))
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [
+        ([], ""),
+        (["-l gpu=1", "-tc 4"], ""),
+        (["-t 5"], "5"),
+        (["-t 1-4"], "1 2 3 4"),
+        (["-t 3-9:2 -tc 2"], "3 5 7 9"),
+        (["-t 1,3"], "1 3"),
+        (["-t 1-4", "-t 7-8"], "7 8"),  # the last one holds
+    ],
+)
+def test_the_elements(native: list[str], expected: str) -> None:
+    assert array_elements(parse_native(native)) == tuple(expected.split())
+
+
+@pytest.mark.parametrize("text", ["0-3", "4-1", "a", "1-4:0", "1-", "1-99999999"])
+def test_what_is_none(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        array_elements(parse_native([f"-t {text}"]))
+    assert caught.value.key == "native"
+    assert caught.value.hint

@@ -11,15 +11,14 @@ import pytest
 from gridtf import schedulers
 from gridtf.errors import PlacementError, SchedulerError, SpecError
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.base import AgentCall, AgentEnd, Host
+from gridtf.schedulers.api import AgentCall, AgentEnd, Host, JobIdentity, Parent
 from gridtf.schedulers.slurm import injob, scheduler
 from gridtf.schedulers.slurm.injob import allocation
-from gridtf.schedulers.slurm.submit import elements
 from tests.support.rendering import plan
 
 CALL = AgentCall(
     ("/runs/a", "1"),
-    lambda words: 0,
+    lambda arguments, gpus=None: 0,
     ("python", "-c", "code", "supervisor"),
     Path("/runs/a/agents.log"),
     lambda environ: None,
@@ -38,8 +37,8 @@ def nobody(job: str) -> Mapping[str, int]:
 
 
 def hosts(environ: Mapping[str, str], ask: object = nobody, **spec: object) -> tuple[Host, ...]:
-    made = JobSpec.from_dict({"command": ["x"], **spec})
-    return allocation(environ, made, ask).hosts  # type: ignore[arg-type]
+    request = scheduler.resolve(JobSpec.from_dict({"command": ["x"], **spec}), in_job=True)
+    return allocation(environ, request, ask).hosts  # type: ignore[arg-type]
 
 
 def test_hosts_with_what_each_of_them_has() -> None:
@@ -85,14 +84,14 @@ def test_without_a_controller_all_hosts_are_taken_to_be_like_the_first() -> None
 
 
 def test_fewer_gpus_than_asked_for() -> None:
-    with pytest.raises(PlacementError, match="4 GPUs a node are asked for, this job has 2 on n1"):
+    with pytest.raises(PlacementError, match="4 GPUs a node are requested, but this job has 2 on n1"):
         hosts({**BATCH, "SLURM_GPUS_PER_NODE": "2"}, gpus_per_node=4)
     with pytest.raises(PlacementError, match="this job has 0 on n1"):
         hosts(BATCH, gpus_per_node=1)
 
 
 def test_fewer_nodes_than_asked_for() -> None:
-    with pytest.raises(PlacementError, match=r"9 nodes are asked for, this job has \d: n1, n2"):
+    with pytest.raises(PlacementError, match=r"9 nodes are requested, but this job has \d: n1, n2"):
         hosts(BATCH, nodes=9)
     assert hosts(BATCH, nodes="1-9")
 
@@ -288,7 +287,7 @@ def test_what_ended_when_no_agent_did(code: int, printed: list[str], what: str, 
 
 
 def test_slurms_late_clean_up_may_be_what_killed_an_agent_of_a_later_start() -> None:
-    assert injob.parse_failure(137, KILLED, restarts=1).words == (
+    assert injob.parse_failure(137, KILLED, restarts=1).messages == (
         "Slurm may have cleaned up there only now, after an earlier start of this job",
     )
     assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(
@@ -301,9 +300,14 @@ def test_an_end_that_follows_another_one_is_not_an_order_from_outside() -> None:
 
 
 def test_identity() -> None:
-    assert scheduler.identity({"SLURM_JOB_ID": "7"})["job_id"] == "7"
+    assert scheduler.identity({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}) == JobIdentity("7", restarts="2")
     element = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"}
-    assert scheduler.identity(element)["job_id"] == "7_3"
+    assert scheduler.identity(element) == JobIdentity("7_3", element="3")
+
+
+def test_parent_lost_is_a_killed_slurmstepd() -> None:
+    assert "slurmstepd, which had started the job script on" in scheduler.parent_lost(Parent(71, "slurmstepd"))
+    assert scheduler.parent_lost(Parent(71, "bash")) == ""
 
 
 @pytest.mark.parametrize(
@@ -315,16 +319,18 @@ def test_identity() -> None:
         (["-a 1,5-9:2%2"], "1 5 7 9"),
         (["--array 3"], "3"),
         (["--array=0-1", "--array=7"], "7"),
+        (["--array='0-1'  # two"], "0 1"),
+        (['--comment="--array=0-1"'], ""),
     ],
 )
 def test_elements_of_an_array(native: list[str], expected: str) -> None:
-    assert elements(native) == tuple(expected.split())
+    assert plan("slurm", native=native).request.elements == tuple(expected.split())
 
 
 @pytest.mark.parametrize("text", ["--array=a", "--array=3-1", "--array=0-4:0", "--array=1,,2", "--array=0-99999999"])
 def test_no_array_index(text: str) -> None:
     with pytest.raises(SpecError, match="no array index"):
-        elements([text])
+        plan("slurm", native=[text])
 
 
 def test_every_element_has_a_log_of_its_own() -> None:

@@ -7,20 +7,8 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.schedulers.base import (
-    CANCELLED,
-    COMPLETED,
-    FAILED,
-    NODE_FAIL,
-    OUT_OF_MEMORY,
-    PENDING,
-    PREEMPTED,
-    RUNNING,
-    TIMEOUT,
-    UNKNOWN,
-    JobStatus,
-)
-from gridtf.schedulers.slurm import query
+from gridtf.schedulers.api import JobIdentity, JobStatus, Parent
+from gridtf.schedulers.slurm import query, scheduler
 from gridtf.schedulers.slurm.query import (
     Row,
     parse_node_gpus,
@@ -28,8 +16,8 @@ from gridtf.schedulers.slurm.query import (
     parse_squeue,
     parse_termination,
     statuses,
-    termination_reason,
 )
+from gridtf.states import JobState
 
 SQUEUE = """\
 47+1|48|CANCELLED|2026-11-21T11:07:50|Resources
@@ -58,32 +46,36 @@ SQUEUE = """\
 @pytest.mark.parametrize(
     ("job_id", "state", "reason"),
     [
-        ("50", COMPLETED, ""),
-        ("51", COMPLETED, ""),  # a component asked for by its own number
-        ("45", RUNNING, ""),  # the first component has the script
-        ("47", CANCELLED, "while it waited (Resources)"),  # the other rows were forgotten already
-        ("52", FAILED, "its script ended with an exit code other than 0"),
-        ("60", COMPLETED, ""),
-        ("77", TIMEOUT, "the walltime is over"),
-        ("4", PREEMPTED, "ended for a job of higher priority"),
-        ("54", PENDING, "held: scontrol release (JobHeldUser)"),
-        ("55", PENDING, "it waits for another job (Dependency)"),
-        ("56", PENDING, "it may not begin yet (BeginTime); expected to start 2026-11-21 12:08"),
-        ("57", PENDING, "the nodes are busy (Resources); expected to start 2027-11-21 11:08"),
-        ("59", PENDING, "it asks for more or fewer nodes than the partition has or allows (PartitionNodeLimit)"),
+        ("50", JobState.COMPLETED, ""),
+        ("51", JobState.COMPLETED, ""),  # a component asked for by its own number
+        ("45", JobState.RUNNING, ""),  # the first component has the script
+        ("47", JobState.CANCELLED, "while it waited (Resources)"),  # the other rows were forgotten already
+        ("52", JobState.FAILED, "its script ended with an exit code other than 0"),
+        ("60", JobState.COMPLETED, ""),
+        ("77", JobState.TIMEOUT, "the walltime is over"),
+        ("4", JobState.PREEMPTED, "ended for a job of higher priority"),
+        ("54", JobState.PENDING, "held: scontrol release (JobHeldUser)"),
+        ("55", JobState.PENDING, "it waits for another job (Dependency)"),
+        ("56", JobState.PENDING, "it may not begin yet (BeginTime); expected to start 2026-11-21 12:08"),
+        ("57", JobState.PENDING, "the nodes are busy (Resources); expected to start 2027-11-21 11:08"),
+        (
+            "59",
+            JobState.PENDING,
+            "it asks for more or fewer nodes than the partition has or allows (PartitionNodeLimit)",
+        ),
         (
             "81",
-            PENDING,
+            JobState.PENDING,
             "it was put back into the queue and is held: scontrol release (job requeued in held state)",
         ),
-        ("10", RUNNING, "ending: a node of it is down"),
-        ("11", RUNNING, "ending"),
-        ("53_1", RUNNING, ""),
-        ("62", RUNNING, ""),
-        ("53_4", PENDING, "so many elements of the array as may run at the same time do (JobArrayTaskLimit)"),
+        ("10", JobState.RUNNING, "ending: a node of it is down"),
+        ("11", JobState.RUNNING, "ending"),
+        ("53_1", JobState.RUNNING, ""),
+        ("62", JobState.RUNNING, ""),
+        ("53_4", JobState.PENDING, "so many elements of the array as may run at the same time do (JobArrayTaskLimit)"),
     ],
 )
-def test_each_job_from_one_answer(job_id: str, state: str, reason: str) -> None:
+def test_each_job_from_one_answer(job_id: str, state: JobState, reason: str) -> None:
     assert statuses([job_id], parse_squeue(SQUEUE)) == {job_id: JobStatus(state, reason)}
 
 
@@ -91,26 +83,37 @@ def test_each_job_from_one_answer(job_id: str, state: str, reason: str) -> None:
     "job_id",
     ["x", "53_x", "53_²", "²", "53_99999999999999999999", "", "_", "1", "5", "530", "53_6", "53_9", "61_1", "47_1"],
 )
-def test_what_slurm_does_not_know_is_gone_and_never_completed(job_id: str) -> None:
-    found = statuses([job_id], parse_squeue(SQUEUE))[job_id]
-    assert (found.state, found.gone) == (UNKNOWN, True)
+def test_what_slurm_does_not_know_is_purged_and_never_completed(job_id: str) -> None:
+    assert statuses([job_id], parse_squeue(SQUEUE)) == {}
 
 
 def test_a_whole_array_is_one_status() -> None:
     found = statuses(["53"], parse_squeue(SQUEUE))["53"]
-    assert found == JobStatus(RUNNING, "elements of the array: 2 RUNNING, 3 PENDING")
+    assert found == JobStatus(JobState.RUNNING, "elements of the array: 2 RUNNING, 3 PENDING")
 
 
 @pytest.mark.parametrize(
     ("rows", "state", "words"),
     [
-        (["7_1 PENDING", "7_[3-9:2,20%4] PENDING"], PENDING, "elements of the array: 6 PENDING (not looked at yet)"),
-        (["7_1 COMPLETED", "7_2 FAILED", "7_3 PENDING"], PENDING, "1 PENDING, 1 FAILED, 1 COMPLETED"),
-        (["7_1 COMPLETED", "7_2 FAILED", "7_3 TIMEOUT"], FAILED, "that Slurm still knows: 1 FAILED, 1 TIMEOUT, 1 COM"),
-        (["7_1 COMPLETED", "7_2 NODE_FAIL", "7_3 FAILED"], NODE_FAIL, "(a node of it has failed)"),
-        (["7_1 COMPLETED", "7_2 COMPLETED"], COMPLETED, "of those that Slurm still knows: 2 COMPLETED"),
-        (["7_[3-99999999999999999999] PENDING", "7_0 RUNNING"], RUNNING, "1 RUNNING, "),
-        (["7_[1,3,5,...] PENDING", "7_0 RUNNING"], RUNNING, "1 RUNNING, "),  # cut short by Slurm
+        (
+            ["7_1 PENDING", "7_[3-9:2,20%4] PENDING"],
+            JobState.PENDING,
+            "elements of the array: 6 PENDING (not looked at yet)",
+        ),
+        (["7_1 COMPLETED", "7_2 FAILED", "7_3 PENDING"], JobState.PENDING, "1 PENDING, 1 FAILED, 1 COMPLETED"),
+        (
+            ["7_1 COMPLETED", "7_2 FAILED", "7_3 TIMEOUT"],
+            JobState.FAILED,
+            "that Slurm still knows: 1 FAILED, 1 TIMEOUT, 1 COM",
+        ),
+        (["7_1 COMPLETED", "7_2 NODE_FAIL", "7_3 FAILED"], JobState.NODE_FAIL, "(a node of it has failed)"),
+        (
+            ["7_1 COMPLETED", "7_2 COMPLETED"],
+            JobState.COMPLETED,
+            "elements of the array that Slurm still knows: 2 COMPLETED",
+        ),
+        (["7_[3-99999999999999999999] PENDING", "7_0 RUNNING"], JobState.RUNNING, "1 RUNNING, "),
+        (["7_[1,3,5,...] PENDING", "7_0 RUNNING"], JobState.RUNNING, "1 RUNNING, "),  # cut short by Slurm
     ],
 )
 def test_arrays_are_summed_up(rows: list[str], state: str, words: str) -> None:
@@ -142,12 +145,12 @@ STOPPED SUSPENDED TIMEOUT LAUNCH_FAILED POWER_UP_NODE RECONFIG_FAIL EXPEDITING""
 def test_every_state_is_known(state: str) -> None:
     ours, words = query.parse_state(state)
     assert "Slurm says" not in words
-    assert ours != COMPLETED or state == "COMPLETED"
-    assert ours != UNKNOWN or state == "REVOKED"
+    assert ours != JobState.COMPLETED or state == "COMPLETED"
+    assert ours != JobState.UNKNOWN or state == "REVOKED"
 
 
 def test_a_state_that_is_not_known_is_named() -> None:
-    assert query.parse_state("BRAND_NEW") == (UNKNOWN, "Slurm says BRAND_NEW")
+    assert query.parse_state("BRAND_NEW") == (JobState.UNKNOWN, "Slurm says BRAND_NEW")
 
 
 @pytest.mark.parametrize(
@@ -206,15 +209,16 @@ SACCT = """\
 def test_accounting_is_read_like_the_queue() -> None:
     found = statuses(["12", "13", "14_2", "17", "19", "99"], parse_sacct(SACCT))
     assert {job_id: status.state for job_id, status in found.items()} == {
-        "12": COMPLETED,
-        "13": CANCELLED,
-        "14_2": COMPLETED,
-        "17": NODE_FAIL,
-        "19": OUT_OF_MEMORY,
-        "99": UNKNOWN,
+        "12": JobState.COMPLETED,
+        "13": JobState.CANCELLED,
+        "14_2": JobState.COMPLETED,
+        "17": JobState.NODE_FAIL,
+        "19": JobState.OUT_OF_MEMORY,
     }
     assert found["13"].reason == "by 1000"
 
+
+STEPD = Parent(71, "slurmstepd")
 
 # What a batch script saw of its own job in its trap for SIGTERM: scontrol -o show job, shortened
 SEEN = (
@@ -225,22 +229,34 @@ SEEN = (
 @pytest.mark.parametrize(
     ("state", "reason", "more", "restarts", "expected"),
     [
-        ("COMPLETING", "None", "EndTime=2026-11-21T11:09:15", (0, 0), (CANCELLED, "cancelled with scancel")),
-        ("COMPLETING", "None", "EndTime=2026-11-21T11:09:15", (2, 2), (CANCELLED, "cancelled with scancel")),
-        ("COMPLETING", "TimeLimit", "EndTime=2026-11-21T11:10:14", (0, 0), (TIMEOUT, "the walltime is over")),
+        ("COMPLETING", "None", "EndTime=2026-11-21T11:09:15", (0, 0), (JobState.CANCELLED, "cancelled with scancel")),
+        ("COMPLETING", "None", "EndTime=2026-11-21T11:09:15", (2, 2), (JobState.CANCELLED, "cancelled with scancel")),
+        ("COMPLETING", "TimeLimit", "EndTime=2026-11-21T11:10:14", (0, 0), (JobState.TIMEOUT, "the walltime is over")),
         (
             "COMPLETING",
             "None",
             "PreemptEligibleTime=2026-11-21T11:14:35 PreemptTime=2026-11-21T11:14:37",
             (0, 0),
-            (PREEMPTED, "ended for a job of higher priority"),
+            (JobState.PREEMPTED, "ended for a job of higher priority"),
         ),
-        ("COMPLETING", "NodeDown", "EndTime=2026-11-21T11:15:59", (0, 0), (NODE_FAIL, "a node of it has failed")),
-        ("COMPLETING", "None", "EndTime=Unknown", (1, 0), (CANCELLED, "Slurm has put it back into the queue")),
-        ("COMPLETING", "job_requeued_in_held_state", "EndTime=Unknown", (1, 0), (CANCELLED, "put it back into the")),
+        (
+            "COMPLETING",
+            "NodeDown",
+            "EndTime=2026-11-21T11:15:59",
+            (0, 0),
+            (JobState.NODE_FAIL, "a node of it has failed"),
+        ),
+        ("COMPLETING", "None", "EndTime=Unknown", (1, 0), (JobState.CANCELLED, "Slurm has put it back into the queue")),
+        (
+            "COMPLETING",
+            "job_requeued_in_held_state",
+            "EndTime=Unknown",
+            (1, 0),
+            (JobState.CANCELLED, "put it back into the"),
+        ),
         ("RUNNING", "None", "EndTime=2026-11-21T11:10:13 PreemptTime=None", (0, 0), None),
-        ("RUNNING", "None", "PreemptTime=2026-11-21T11:14:37", (1, 1), (PREEMPTED, "higher priority")),
-        ("OUT_OF_MEMORY", "OutOfMemory", "", (0, 0), (OUT_OF_MEMORY, "more memory")),
+        ("RUNNING", "None", "PreemptTime=2026-11-21T11:14:37", (1, 1), (JobState.PREEMPTED, "higher priority")),
+        ("OUT_OF_MEMORY", "OutOfMemory", "", (0, 0), (JobState.OUT_OF_MEMORY, "more memory")),
     ],
 )
 def test_why_it_was_told_to_end(
@@ -262,7 +278,7 @@ def test_what_the_user_has_chosen_is_no_field() -> None:
     text = SEEN.format(name=name, state="COMPLETING", reason="TimeLimit", restarts=0)
     text += "Nodes=n1 CPU_IDs=0 Mem=5 GRES=gpu:1(IDX:0) Command=/a JobState=RUNNING Reason=None WorkDir=/b Nodes=n2 "
     text += "CPU_IDs=0 Mem=5 GRES=gpu:9(IDX:0-8) Comment=JobState=RUNNING\n"
-    assert parse_termination(text, "76", 0) == JobStatus(TIMEOUT, "the walltime is over")
+    assert parse_termination(text, "76", 0) == JobStatus(JobState.TIMEOUT, "the walltime is over")
     assert parse_node_gpus(text, "76") == {"n1": 1}
 
 
@@ -347,20 +363,20 @@ def test_a_script_that_was_killed_is_told_from_one_that_never_began(tools: Path)
     rows = ("9|9|FAILED|N/A|JobLaunchFailure", "8|8|COMPLETING|N/A|JobLaunchFailure", "7|7|COMPLETED|N/A|None")
     command(tools, "squeue", "".join(f"echo '{row}'\n" for row in rows))
     command(tools, "scontrol", "echo 'JobId=9 JobName=a ExitCode=0:1 UserId=a(1) JobState=FAILED ExitCode=0:9 Power='")
-    found = query.query([{"job_id": job_id} for job_id in "987"])
+    found = scheduler.query([JobIdentity(job_id) for job_id in "987"])
     assert found["9"].reason.startswith("its script was killed by SIGKILL")
-    assert found["8"] == JobStatus(RUNNING, "ending")
+    assert found["8"] == JobStatus(JobState.RUNNING, "ending")
     assert [line.split("/")[-1] for line in asked(tools)][1:] == ["scontrol -o show job 9 "]
 
 
 def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
-    found = query.query([{"job_id": job_id} for job_id in ("60", "52", "53", "99", "60")])
+    found = scheduler.query([JobIdentity(job_id) for job_id in ("60", "52", "53", "99", "60")])
     assert {job_id: status.state for job_id, status in found.items()} == {
-        "60": COMPLETED,
-        "52": FAILED,
-        "53": RUNNING,
-        "99": UNKNOWN,
+        "60": JobState.COMPLETED,
+        "52": JobState.FAILED,
+        "53": JobState.RUNNING,
+        "99": JobState.UNKNOWN,
     }
     assert len(asked(tools)) == 1
     assert "--jobs=60,52,53,99 " in asked(tools)[0]
@@ -368,67 +384,68 @@ def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
 
 def test_more_jobs_than_a_command_line_holds(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
-    found = query.query([{"job_id": str(number)} for number in range(100_000)])
-    assert found["60"].state == COMPLETED
+    found = scheduler.query([JobIdentity(str(number)) for number in range(100_000)])
+    assert found["60"].state == JobState.COMPLETED
     assert len(asked(tools)) == 1
     assert "--jobs" not in asked(tools)[0]
 
 
 def test_each_cluster_is_asked_for_its_own(tools: Path) -> None:
     command(tools, "squeue", "true")
-    query.query([{"job_id": "1", "cluster": "a"}, {"job_id": "2"}, {"job_id": "3", "cluster": "a"}])
+    east = {"cluster": "a"}
+    scheduler.query([JobIdentity("1", east), JobIdentity("2"), JobIdentity("3", east)])
     assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in asked(tools)] == [True, False]
 
 
 def test_a_single_unknown_id_is_no_error(tools: Path) -> None:
     command(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    assert query.query([{"job_id": "99999"}])["99999"].gone
+    assert scheduler.query([JobIdentity("99999")])["99999"].purged
 
 
 def test_no_controller_is_never_taken_for_gone(tools: Path) -> None:
     said = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     command(tools, "squeue", f"echo '{said}' >&2; exit 1")
     with pytest.raises(SchedulerError, match=r"controller on ctl does not answer: .*connect failure") as caught:
-        query.query([{"job_id": "1"}])
+        scheduler.query([JobIdentity("1")])
     assert caught.value.hint
     command(tools, "squeue", "echo 'squeue: error: something else' >&2; exit 1")
     with pytest.raises(SchedulerError, match="squeue has failed: something else"):
-        query.query([{"job_id": "1"}])
+        scheduler.query([JobIdentity("1")])
 
 
 def test_filters_in_the_environment_hide_no_job(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_USERS", "bob")
     command(tools, "squeue", '[ -z "$SQUEUE_USERS" ] && echo "60|60|RUNNING|N/A|None"')
-    assert query.query([{"job_id": "60"}])["60"].state == RUNNING
+    assert scheduler.query([JobIdentity("60")])["60"].state == JobState.RUNNING
 
 
 def test_accounting_where_there_is_none(tools: Path) -> None:
     command(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    assert query.accounting([{"job_id": "1"}]) == {}
+    assert scheduler.accounting([JobIdentity("1")]) == {}
     command(tools, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
-    assert query.accounting([{"job_id": "1"}]) == {}
+    assert scheduler.accounting([JobIdentity("1")]) == {}
 
 
 def test_accounting_where_there_is_no_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert query.accounting([{"job_id": "1"}]) == {}
+    assert scheduler.accounting([JobIdentity("1")]) == {}
 
 
 def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
     command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
-    assert query.accounting([{"job_id": job_id} for job_id in "1234"]) == {
-        "1": JobStatus(CANCELLED, "by root"),
-        "2": JobStatus(COMPLETED),
-        "4": JobStatus(CANCELLED, "by 123454321"),
+    assert scheduler.accounting([JobIdentity(job_id) for job_id in "1234"]) == {
+        "1": JobStatus(JobState.CANCELLED, "by root"),
+        "2": JobStatus(JobState.COMPLETED),
+        "4": JobStatus(JobState.CANCELLED, "by 123454321"),
     }
 
 
 def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
-    assert termination_reason("76", {}) is None
+    assert scheduler.termination_reason({"SLURM_JOB_ID": "76"}, STEPD) is None
     shown = SEEN.format(name="x", state="COMPLETING", reason="None", restarts=1)
     command(tools, "scontrol", f"echo '{shown}'")
-    ended = termination_reason("76", {"SLURM_RESTART_COUNT": "1"})
+    ended = scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_RESTART_COUNT": "1"}, STEPD)
     assert ended is not None
     assert ended.reason == "cancelled with scancel"
 
@@ -436,13 +453,13 @@ def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "restarts", "expected"),
     [
-        ("COMPLETING", "NodeDown", 0, JobStatus(NODE_FAIL, "n3 has failed")),
-        ("RUNNING", "None", 0, JobStatus(NODE_FAIL, "n3 has failed")),
+        ("COMPLETING", "NodeDown", 0, JobStatus(JobState.NODE_FAIL, "n3 has failed")),
+        ("RUNNING", "None", 0, JobStatus(JobState.NODE_FAIL, "n3 has failed")),
         (
             "COMPLETING",
             "None",
             1,
-            JobStatus(NODE_FAIL, "n3 has failed; Slurm has put the job back into the queue", again=True),
+            JobStatus(JobState.NODE_FAIL, "n3 has failed; Slurm has put the job back into the queue", requeued=True),
         ),
     ],
 )
@@ -452,5 +469,5 @@ def test_nodes_that_are_down_are_named(
     shown = SEEN.format(name="x", state=state, reason=reason, restarts=restarts)
     command(tools, "scontrol", f"echo '{shown}'")
     command(tools, "sinfo", "case $* in *n[[]1-4]*) echo n3; echo n3;; esac")  # a line a partition
-    assert termination_reason("76", {"SLURM_JOB_NODELIST": "n[1-4]"}) == expected
-    assert termination_reason("76", {"SLURM_JOB_NODELIST": "n1"}) != expected
+    assert scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n[1-4]"}, STEPD) == expected
+    assert scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n1"}, STEPD) != expected

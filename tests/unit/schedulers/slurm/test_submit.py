@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError
-from gridtf.schedulers import get
-from gridtf.schedulers.slurm import submit
+from gridtf.schedulers.api import JobIdentity
+from gridtf.schedulers.slurm import scheduler
 from tests.support.rendering import plan
-
-COMMAND = ("sbatch", "job.sh")
 
 
 def queue(folder: Path, *rows: str, code: int = 0) -> None:
@@ -35,7 +33,7 @@ def test_an_id_is_no_option_of_scancel_s(tmp_path: Path, sbatch: Path) -> None:
     scancel = tmp_path / "scancel"
     scancel.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/called\n')
     scancel.chmod(0o755)
-    get("slurm").cancel({"job_id": "4711_3", "cluster": "east"}, force=True)
+    scheduler.cancel(JobIdentity("4711_3", {"cluster": "east"}), force=True)
     called = (tmp_path / "called").read_text().split()
     assert called[-2:] == ["--", "4711_3"]
     assert "--clusters=east" in called
@@ -66,13 +64,13 @@ No reservation for this job
 )
 def test_the_id_of_the_job(sbatch: Path, printed: str, record: dict[str, str]) -> None:
     sbatch.write_text(f"#!/bin/sh\necho '{printed}'\n")
-    assert submit.submit(plan("slurm"), COMMAND) == record
+    assert scheduler.submit(plan("slurm")).job.to_record() == record
 
 
 def test_jobs_get_the_locale_of_who_submits_them(sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text(f'#!/bin/sh\necho "${{LC_ALL-not set}}" >{tmp_path}/locale\necho 1\n')
     monkeypatch.delenv("LC_ALL", raising=False)
-    submit.submit(plan("slurm"), COMMAND)
+    scheduler.submit(plan("slurm"))
     assert (tmp_path / "locale").read_text() == "not set\n"
 
 
@@ -87,15 +85,15 @@ def test_jobs_get_the_locale_of_who_submits_them(sbatch: Path, tmp_path: Path, m
 def test_what_sbatch_complains_of(sbatch: Path, words: str, kind: type[Exception], message: str) -> None:
     sbatch.write_text(f"#!/bin/sh\necho 'sbatch: error: {words}' >&2\nexit 1\n")
     with pytest.raises(SchedulerError, match=message) as caught:
-        submit.submit(plan("slurm"), COMMAND)
+        scheduler.submit(plan("slurm"))
     assert type(caught.value) is kind
 
 
 def test_an_sbatch_that_does_not_answer(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(submit, "_PATIENCE", 0.2)
+    monkeypatch.setattr(type(scheduler), "submit_patience", 0.2)
     with pytest.raises(MaybeSubmittedError, match=r"has not answered within 0\.2 s") as caught:
-        submit.submit(plan("slurm", run_dir="/runs/x"), COMMAND)
+        scheduler.submit(plan("slurm", run_dir="/runs/x"))
     assert "/runs/x" in caught.value.why
     assert "squeue" in caught.value.hint
 
@@ -105,7 +103,7 @@ def test_a_job_whose_id_cannot_be_read_is_found_by_its_script(sbatch: Path, answ
     lost = "echo 'sbatch: error: Socket timed out on send/recv operation' >&2"
     sbatch.write_text(f"#!/bin/sh\n{lost}\n{answer}\n")
     queue(sbatch.parent, "Welcome", "7|/runs/w/job.sh", "9|/runs/x/job.sh", "8|/runs/x/job.sh", "x|/runs/x/job.sh")
-    assert submit.submit(plan("slurm", run_dir="/runs/x"), COMMAND) == {"job_id": "8"}
+    assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("8")
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -113,4 +111,4 @@ def test_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> None:
     sbatch.write_text(f"#!/bin/sh\ncat <<'END'\n{BANNER}job 24 is yours\nEND\n")
     queue(sbatch.parent, "7|/runs/w/job.sh", code=code)
     with pytest.raises(MaybeSubmittedError, match="printed no job id, but: job 24 is yours"):
-        submit.submit(plan("slurm", run_dir="/runs/x"), COMMAND)
+        scheduler.submit(plan("slurm", run_dir="/runs/x"))

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.schedulers.slurm import scheduler
-from gridtf.schedulers.slurm import submit as lines
+from gridtf.schedulers.slurm import advice, scheduler
 from tests.support.rendering import plan
 
 
@@ -208,24 +207,47 @@ def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
 
 
 def test_here_is_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not scheduler.here({})
-    assert not scheduler.here({"PATH": str(tmp_path)})
+    assert not scheduler.is_available({})
+    assert not scheduler.is_available({"PATH": str(tmp_path)})
     sbatch = tmp_path / "sbatch"
     sbatch.touch(mode=0o755)
     path = f"/nowhere::{tmp_path}"
-    assert scheduler.here({"PATH": path, "SLURM_CONF": "/site/slurm.conf"})
+    assert scheduler.is_available({"PATH": path, "SLURM_CONF": "/site/slurm.conf"})
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for code in (1, 0):
         sbatch.write_text(f"#!/bin/sh\nexit {code}\n")
-        assert scheduler.here({"PATH": path}) == (code == 0 or Path("/etc/slurm/slurm.conf").exists())
+        assert scheduler.is_available({"PATH": path}) == (code == 0 or Path("/etc/slurm/slurm.conf").exists())
 
 
 def test_inside_is_where_slurm_says_so() -> None:
-    assert scheduler.inside({"SLURM_JOB_ID": "4711"})
-    assert not scheduler.inside({"PATH": "/bin"})
+    assert scheduler.is_current({"SLURM_JOB_ID": "4711"})
+    assert not scheduler.is_current({"PATH": "/bin"})
 
 
-@pytest.mark.parametrize(("option", "told"), [("--output=/o", True), ("-o /o", True), ("--open-mode=truncate", False)])
-def test_an_output_of_the_user_s_own_is_told_to_have_no_effect(option: str, told: bool) -> None:
-    notes = lines.overridden(plan("slurm", native=[option], run_dir="/runs/x"))
-    assert notes == ((f"native {option} has no effect: what the script prints is in /runs/x/job.log",) if told else ())
+@pytest.mark.parametrize(
+    ("option", "note"),
+    [
+        ("--output=/o", "native --output=/o has no effect: the output of the script goes to /runs/x/job.log"),
+        ("-o /o", "native --output=/o has no effect: the output of the script goes to /runs/x/job.log"),
+        ("--open-mode=truncate", None),
+    ],
+)
+def test_a_note_on_an_output_option_that_has_no_effect(
+    option: str, note: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(advice, "check", lambda slurm, plan: ())
+    assert scheduler.check(plan("slurm", native=[option], run_dir="/runs/x")) == (() if note is None else (note,))
+
+
+@pytest.mark.parametrize(
+    ("native", "options"),
+    [
+        (["--qos=high", "-p gpu", "-t2:00", "-N=2"], {"qos": "high", "partition": "gpu", "time": "2:00", "nodes": "2"}),
+        (['--comment="see --array=3"  # a note'], {"comment": "see --array=3"}),
+        (["--exclusive", "--mem 4G"], {"exclusive": "", "mem": "4G"}),
+        (["--nodes=1", "--nodes=2"], {"nodes": "2"}),
+        (["--comment='a b", "-n4"], {"comment": "'a", "ntasks": "4"}),
+    ],
+)
+def test_native_options_are_parsed_as_sbatch_reads_them(native: list[str], options: dict[str, str]) -> None:
+    assert plan("slurm", native=native).request.native == options

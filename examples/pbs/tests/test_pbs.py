@@ -1,0 +1,285 @@
+"""The PBS scheduler: the conformance tests of gridtf.testing on recorded outputs, and what is PBS's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gridtf_pbs
+import pytest
+from gridtf_pbs import PBS
+
+import gridtf
+from gridtf.errors import PlacementError, SchedulerError, SpecError
+from gridtf.schedulers.api import JobIdentity
+from gridtf.states import JobState
+from gridtf.testing import (
+    BatchConformance,
+    Commands,
+    LiveConformance,
+    Output,
+    Recorded,
+    RecordedJob,
+    one_line_each,
+)
+
+HERE = Path(__file__).parent / "recorded"
+
+
+def said(name: str, code: int = 0) -> Output:
+    """recorded/PROGRAM-….out and .err"""
+    return Output.read(name.partition("-")[0], HERE / name, code)
+
+
+# PBS's commands end with the lowest eight bits of its error number: 15001 for an unknown job, 15139 for one that has
+# ended, 15018 for an unknown queue, 15007 for what is another user's.
+UNKNOWN, ENDED, NO_QUEUE, DENIED, NO_SERVER = 153, 35, 170, 159, 255
+STATES = {
+    "1201.pbs01": JobState.PENDING,
+    "1202.pbs01": JobState.PENDING,
+    "1203.pbs01": JobState.PENDING,
+    "1204.pbs01": JobState.PENDING,
+    "1205.pbs01": JobState.RUNNING,
+    "1206.pbs01": JobState.RUNNING,
+    "1207.pbs01": JobState.RUNNING,
+    "1208.pbs01": JobState.RUNNING,
+    "1209[].pbs01": JobState.RUNNING,
+    "1209[0].pbs01": JobState.COMPLETED,
+    "1209[1].pbs01": JobState.FAILED,
+    "1210.pbs01": JobState.COMPLETED,
+    "1211.pbs01": JobState.FAILED,
+    "1212.pbs01": JobState.CANCELLED,
+    "1213.pbs01": JobState.CANCELLED,
+    "1214.pbs01": JobState.TIMEOUT,
+    "1215.pbs01": JobState.OUT_OF_MEMORY,
+    "1216.pbs01": JobState.FAILED,
+    "1217.pbs01": JobState.UNKNOWN,
+    "1218[].pbs01": JobState.FAILED,
+}
+JOB = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBCOOKIE": "00000000A1B2C3D4", "NCPUS": "2", "PBS_NODENUM": "0"}
+
+
+class TestPBS(BatchConformance):
+    scheduler = PBS()
+    native = ("-p 100", "-W group_list=ml")
+    array = ("-J 0-15:5%2", ("0", "5", "10", "15"))
+    recorded = Recorded(
+        accepted=(said("qsub"),),
+        job_id="1234.pbs01",
+        refused=(said("qsub-refused", NO_QUEUE),),
+        garbled=(said("qsub-garbled"), Output("qselect")),
+        unreachable=(said("qsub-unreachable", 1), *(said(f"{n}-unreachable", NO_SERVER) for n in ("qstat", "qdel"))),
+        listed=(said("qstat-states"),),
+        states=STATES,
+        unknown=(said("qstat-unknown", UNKNOWN),),
+        cancelled=(Output("qdel"),),
+        ended=(said("qdel-ended", ENDED), said("qdel-unknown", UNKNOWN)),
+        denied=(said("qdel-foreign", DENIED),),
+    )
+    job = RecordedJob(
+        {**JOB, "PBS_JOBID": "1234[3].pbs01", "PBS_ARRAY_INDEX": "3"},
+        job_id="1234[3].pbs01",
+        element="3",
+        files={"PBS_NODEFILE": (HERE / "nodefile").read_text()},
+        hosts={"n1.cluster": 2, "n2.cluster": 2},
+    )
+
+    # --- what PBS alone has
+
+    def directives(self, **values: Any) -> list[str]:
+        return list(self.scheduler.directives(self.plan(Path("/shared/run"), self.spec(**values))))
+
+    def test_directives(self) -> None:
+        assert self.directives(
+            nodes=2, gpus_per_node=4, cpus_per_task=3, mem_per_task="2G", time="90m", partition="gpu", account="ml"
+        ) == [
+            "-N digits",
+            "-l select=2:ncpus=12:mpiprocs=4:ompthreads=3:ngpus=4:mem=8192mb",
+            "-l place=scatter",
+            "-l walltime=5400",
+            "-q gpu",
+            "-A ml",
+            "-S /bin/bash",
+            "-j oe",
+            "-r y",
+        ]
+
+    def test_tasks_that_ride_along_have_cpus_of_their_own(self) -> None:
+        tasks = {"worker": {"count": 2}, "ps": {"count": 1, "cpus": 2}}
+        assert "-l select=1:ncpus=4:mpiprocs=2:ompthreads=1" in self.directives(tasks=tasks)
+
+    def test_a_raw_option_takes_the_place_of_gridtf_s_own(self) -> None:
+        lines = self.directives(native=["-l select=1:ncpus=8,walltime=60 -q long"], time="2h", partition="gpu")
+        assert lines == [
+            "-N digits",
+            "-l place=scatter",
+            "-S /bin/bash",
+            "-j oe",
+            "-r y",
+            "-l select=1:ncpus=8,walltime=60 -q long",
+        ]
+
+    @pytest.mark.parametrize(
+        ("key", "values"),
+        [
+            ("nodes", {"nodes": "2-4"}),
+            ("tasks.ps.partition", {"tasks": {"ps": {"count": 1, "partition": "cpu"}}}),
+            ("native", {"native": ["-Y"]}),
+            ("native", {"native": ["-A 'ml"]}),
+            ("native", {"native": ["-J 3-1"]}),
+            ("native", {"native": ["-J 0-x"]}),
+        ],
+    )
+    def test_what_pbs_cannot_do_is_refused(self, key: str, values: dict[str, Any]) -> None:
+        with pytest.raises(SpecError) as caught:
+            self.directives(**values)
+        assert one_line_each(caught.value) and caught.value.key == key
+
+    @pytest.mark.parametrize("name", ["with space", "host:path", "a,b", "x^y"])
+    def test_a_run_directory_that_qsub_would_misread_is_refused(self, tmp_path: Path, name: str) -> None:
+        with pytest.raises(SpecError) as caught:
+            self.scheduler.submit_command(self.plan(tmp_path / name, self.spec()))
+        assert caught.value.key == "run_root"
+
+    def test_each_element_of_an_array_has_a_log_of_its_own(self) -> None:
+        plan = self.plan(Path("/shared/run"), self.spec(native=["-J 0-3"]))
+        log = "/shared/run/array/^array_index^/job.log"
+        assert self.scheduler.submit_command(plan) == ("qsub", "-o", log, "/shared/run/job.sh")
+
+    @pytest.mark.parametrize(
+        ("name", "job_id"), [("qsub-array", "1240[].pbs01"), ("qsub-hook", "1235.pbs01"), ("qsub-garbled", "")]
+    )
+    def test_job_ids(self, name: str, job_id: str) -> None:
+        assert self.scheduler.parse_job_id(said(name).out) == job_id
+
+    def test_a_server_that_keeps_no_history_is_asked_without_it(self, commands: Commands) -> None:
+        commands.print([said("qstat-no-history"), said("qstat-running")])
+        assert self.scheduler.query([JobIdentity("1234.pbs01")])["1234.pbs01"].state == JobState.RUNNING
+        assert commands.calls("qstat") == [["-x", "-f", "1234.pbs01"], ["-f", "1234.pbs01"]]
+
+    def test_a_job_whose_answer_was_lost_is_found_by_its_log(self, commands: Commands) -> None:
+        running = said("qstat-running")
+        lost = said("qsub-answer-lost", 1)
+        commands.print([lost, Output("qselect", "1233.pbs01\n1234.pbs01\n"), running])
+        plan = self.plan(Path("/home/ann/train/gridtf-runs/digits-1"), self.spec())
+        assert self.scheduler.submit(plan).job == JobIdentity("1234.pbs01")
+        other = replace(plan, run_dir=Path("/home/ann/train/gridtf-runs/digits"))
+        assert self.scheduler.find_submitted(other) is None
+
+    def test_reasons(self, commands: Commands) -> None:
+        commands.print(self.recorded.listed)
+        found = self.scheduler.query([JobIdentity(job_id) for job_id in STATES])
+        assert found["1201.pbs01"].reason == "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 2 T: 8)"
+        assert found["1205.pbs01"].reason == ""
+        assert found["1207.pbs01"].reason == "Job suspended by scheduler at Mon Nov 02 at 09:30"
+        assert found["1211.pbs01"].reason == "exit status 3"
+        assert found["1214.pbs01"].reason.endswith("and exceeded resource walltime")
+        assert found["1216.pbs01"].reason.endswith("and failed")
+
+    def test_the_job_s_cookie_is_not_told(self, inside: dict[str, str]) -> None:
+        first, second = inside, {**inside, "PBS_JOBCOOKIE": "00000000FFFFFFFF"}
+        restarts = [self.scheduler.identity(environ).restarts for environ in (first, first, second)]
+        assert restarts[0] == restarts[1] != restarts[2]
+        assert inside["PBS_JOBCOOKIE"] not in restarts[0]
+
+    def test_other_hosts_have_no_list_of_hosts(self, inside: dict[str, str]) -> None:
+        request = self.scheduler.resolve(self.spec(), in_job=True)
+        with pytest.raises(SchedulerError, match="PBS_NODEFILE: No such file"):
+            self.scheduler.allocation({**inside, "PBS_NODEFILE": "/nothing"}, request, lambda *_: None)
+
+    def test_gpus_are_those_that_pbs_shows_or_those_requested(self, inside: dict[str, str]) -> None:
+        request = self.scheduler.resolve(self.spec(nodes=2, tasks_per_node=2, gpus_per_task=2))
+
+        def gpus(**environ: str) -> set[int | None]:
+            hosts = self.scheduler.allocation({**inside, **environ}, request, lambda *_: None).hosts
+            return {host.gpus for host in hosts}
+
+        assert gpus() == {4}
+        assert gpus(CUDA_VISIBLE_DEVICES="GPU-1,GPU-2") == {2}
+        assert gpus(CUDA_VISIBLE_DEVICES="") == {0}
+
+    def test_gpus_that_pbs_does_not_show_are_claimed(self, inside: dict[str, str]) -> None:
+        request = self.scheduler.resolve(self.spec())
+
+        def grant(count: int, **environ: str) -> tuple[str, ...]:
+            environ = {**inside, "GRIDTF_LOCKS": f"pbs-{os.getpid()}", **environ}
+            claim = self.scheduler.gpu_grant(environ, request, count, "digits", lambda *_: None)
+            for descriptor in claim.descriptors:
+                os.close(descriptor)
+            return claim.gpus
+
+        assert grant(2, CUDA_VISIBLE_DEVICES="GPU-1,GPU-2") == ("GPU-1", "GPU-2")
+        assert grant(0) == ()
+        assert grant(2, GRIDTF_LOCAL_GPUS="0,1,2") == ("0", "1")
+        with pytest.raises(PlacementError, match="2 GPUs are needed, 1 are free"):
+            grant(2, GRIDTF_LOCAL_GPUS="0")
+
+
+if "PBS_LIVE" in os.environ:  # a folder that all hosts see
+
+    class TestLivePBS(LiveConformance):
+        scheduler = PBS()
+        hold = ("-h",)
+
+        @pytest.fixture
+        def folder(self) -> Path:
+            return Path(tempfile.mkdtemp(dir=os.environ["PBS_LIVE"]))
+
+
+# --- the package
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder as pip fills it: the module, and the entry points that pyproject.toml declares."""
+    module = Path(gridtf_pbs.__file__)
+    project = (module.parent / "pyproject.toml").read_text()
+    entry = next(line for line in project.splitlines() if line.startswith("pbs = "))
+    folder = tmp_path / "site"
+    info = folder / "gridtf_pbs-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    shutil.copy(module, folder)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gridtf-pbs\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[gridtf.schedulers]\n{entry.replace(chr(34), '')}\n")
+    return folder
+
+
+def render(site: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    gridtf_home = str(Path(gridtf.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-m", "gridtf", "render", *words],
+        cwd=site,
+        env={"PATH": os.defpath, "PYTHONPATH": f"{gridtf_home}{os.pathsep}{site}", "HOME": str(site), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_installed_it_renders(site: Path) -> None:
+    done = render(site, "--scheduler", "pbs", "--nodes", "2", "--gpus-per-node", "4", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(
+        "#!/bin/bash\n#PBS -N train\n#PBS -l select=2:ncpus=4:mpiprocs=4:ompthreads=1:ngpus=4"
+    )
+    assert "submit with    qsub -o " in done.stderr
+
+
+def test_installed_it_is_found_where_pbs_s_commands_are(site: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("qsub", "pbs_rstat"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    done = render(site, "--json", "--", "true", PATH=f"{folder}{os.pathsep}{os.defpath}")
+    assert json.loads(done.stdout)["scheduler"] == "pbs", done.stderr
+    done = render(site, "--json", "--", "true", PATH=str(folder.parent))
+    assert json.loads(done.stdout)["scheduler"] == "local", done.stderr

@@ -1,0 +1,84 @@
+"""Schedulers of other packages, by the entry points of the group ``gridtf.schedulers``: NAME = "package.module:Class".
+
+To look for them reads the metadata of every installed package, so that is done only where no scheduler of gridtf's own
+will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gridtf.errors import SpecError
+from gridtf.schedulers import BUILT_IN, GROUP
+from gridtf.schedulers.api import API_VERSION, Scheduler
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@cache
+def _found() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def forget() -> None:
+    """Look for plugins again at the next call: packages have come or gone."""
+    _found.cache_clear()
+
+
+def names() -> list[str]:
+    """The names of the plugins that are installed, usable or not."""
+    return [name for name in _found() if name not in BUILT_IN]
+
+
+def load(name: str) -> Scheduler | None:
+    """The plugin of this name; None where none is installed.
+
+    Raises:
+        SpecError: For one that cannot be used, with its package and the reason.
+    """
+    if name not in names():
+        return None
+    return _loaded(_found()[name])
+
+
+def usable(tell: Callable[[str], object]) -> Iterator[Scheduler]:
+    """All plugins that can be used. tell: is given one line for each that cannot."""
+    for name, point in _found().items():
+        try:
+            if name in BUILT_IN:
+                raise _broken(point, "gridtf itself has a scheduler of this name")
+            yield _loaded(point)
+        except SpecError as error:
+            tell(error.what)
+
+
+def _loaded(point: EntryPoint) -> Scheduler:
+    try:
+        made = point.load()
+        if not isinstance(made, Scheduler) and not (isinstance(made, type) and issubclass(made, Scheduler)):
+            raise _broken(point, f"{point.value} is no gridtf.schedulers.api.Scheduler")
+        if made.api_version != API_VERSION:
+            theirs = f"version {made.api_version} of gridtf's scheduler interface"
+            raise _broken(point, f"it is written for {theirs}, this gridtf has version {API_VERSION}")
+        if isinstance(made, type):
+            missing = sorted(made.__abstractmethods__)
+            if missing:
+                raise _broken(point, f"it lacks {', '.join(missing)}")
+            made = made()
+    except SpecError:
+        raise
+    except Exception as error:  # a plugin is another author's program
+        raise _broken(point, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+    if getattr(made, "name", None) != point.name:
+        raise _broken(point, f"its class has the name {getattr(made, 'name', None)!r}")
+    return made
+
+
+def _broken(point: EntryPoint, why: str) -> SpecError:
+    package = f" of {point.dist.name}" if point.dist else ""
+    return SpecError("scheduler", f"the scheduler plugin {point.name!r}{package} cannot be used: {why}")

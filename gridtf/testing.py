@@ -1,0 +1,694 @@
+"""Tests that every scheduler passes, gridtf's own and plugins: import this in tests, where there is pytest.
+
+A plugin's author derives classes from them and says what is particular about the scheduler::
+
+    class TestPBS(BatchConformance):
+        scheduler = PBS()
+        native = ("-p 100",)
+        recorded = Recorded(accepted=(Output("qsub", "1234.pbs01\\n"),), job_id="1234.pbs01", ...)
+        job = RecordedJob({"PBS_JOBID": "1234.pbs01", ...}, job_id="1234.pbs01", hosts={"n1": 2, "n2": 2})
+
+SchedulerConformance is for all schedulers, BatchConformance for those that run commands: programs on PATH stand in for
+these and print what was recorded. LiveConformance submits jobs to the scheduler itself, where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from gridtf import resources, schedulers
+from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, SpecError
+from gridtf.jobspec.request import Request
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RunDir
+from gridtf.schedulers import plugins
+from gridtf.schedulers.api import API_VERSION, AgentCall, JobIdentity, JobStatus, Plan, Scheduler
+from gridtf.schedulers.batch import BatchScheduler
+from gridtf.states import ENDED, JobState
+
+# --- what was recorded
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command has printed.
+
+    Attributes:
+        program: Its name.
+        out: Its standard output.
+        err: Its standard error.
+        code: Its exit code.
+    """
+
+    program: str
+    out: str = ""
+    err: str = ""
+    code: int = 0
+
+    @classmethod
+    def read(cls, program: str, path: Path, code: int = 0) -> Output:
+        """From the files PATH.out and PATH.err, as far as they are there."""
+        files = [path.with_name(f"{path.name}.{kind}") for kind in ("out", "err")]
+        assert any(file.exists() for file in files), f"neither {files[0]} nor {files[1]} is there"
+        out, err = (file.read_text() if file.exists() else "" for file in files)
+        return cls(program, out, err, code)
+
+
+Outputs = Sequence[Output]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What the scheduler's commands have printed, by situation.
+
+    In each situation there are just the commands that it names. One that is named several times prints one output after
+    the other, and then the last one again and again.
+
+    Attributes:
+        accepted: A submission that succeeds.
+        job_id: The id that it returns.
+        refused: A submission that fails.
+        garbled: A submission that ends with 0 and prints no job id, and a queue that does not have the job.
+        unreachable: All commands, of a server that does not answer.
+        listed: The queue command, for jobs in all states that there are.
+        states: Job id -> the state that it stands for there.
+        unknown: The queue command, for a job that the scheduler no longer knows.
+        cancelled: The cancel command, for a job that runs.
+        ended: The cancel command, for a job that has ended.
+        denied: The cancel command, for another user's job.
+        environ: What a login node has in its environment beside PATH, such as SGE_ROOT.
+    """
+
+    accepted: Outputs
+    job_id: str
+    refused: Outputs
+    garbled: Outputs
+    unreachable: Outputs
+    listed: Outputs
+    states: Mapping[str, JobState]
+    unknown: Outputs
+    cancelled: Outputs
+    ended: Outputs
+    denied: Outputs
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RecordedJob:
+    """What a job of two hosts or more finds on its first host.
+
+    Attributes:
+        environ: Its environment, but for files.
+        job_id: Its id.
+        hosts: Host -> slots, in their order.
+        files: Variable -> the text of the file that it names.
+        element: The element of a job array that it is.
+        outputs: Commands that the allocation is read from.
+        values: The job's own keys of its specification.
+    """
+
+    environ: Mapping[str, str]
+    job_id: str
+    hosts: Mapping[str, int]
+    files: Mapping[str, str] = field(default_factory=dict)
+    element: str = ""
+    outputs: Outputs = ()
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Records its arguments, prints what it is to print this time.
+_FAKE = """\
+#!/bin/sh
+folder={folder}
+number=0
+while [ -e "$folder/$number.call" ]; do number=$((number + 1)); done
+for word; do printf '%s\\n' "$word"; done > "$folder/$number.call"
+[ -e "$folder/$number.out" ] || number={last}
+command -p cat "$folder/$number.err" >&2
+command -p cat "$folder/$number.out"
+exit "$(command -p cat "$folder/$number.code")"
+"""
+
+
+class Commands:
+    """Programs that take the place of a scheduler's commands, in a folder that is all there is on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._bin = folder / "bin"
+        self._bin.mkdir(parents=True)
+
+    @property
+    def path(self) -> str:
+        """The value of PATH."""
+        return str(self._bin)
+
+    def print(self, outputs: Outputs) -> None:
+        """From now on they print this."""
+        assert outputs, "nothing was recorded"
+        for old in self._bin.iterdir():
+            old.unlink()
+        for program in {output.program for output in outputs}:
+            self._add(program, [output for output in outputs if output.program == program])
+
+    def _add(self, program: str, outputs: Outputs) -> None:
+        folder = self._folder(program)
+        if folder.exists():
+            folder.rename(f"{folder}.{time.monotonic_ns()}")
+        folder.mkdir()
+        for number, output in enumerate(outputs):
+            (folder / f"{number}.out").write_text(output.out)
+            (folder / f"{number}.err").write_text(output.err)
+            (folder / f"{number}.code").write_text(str(output.code))
+        self._install(program, _FAKE.format(folder=shlex.quote(str(folder)), last=len(outputs) - 1))
+
+    def hang(self, program: str) -> None:
+        """This one never ends."""
+        pipe = self._bin.parent / f"{program}.pipe"
+        os.mkfifo(pipe)
+        self._install(program, f"#!/bin/sh\nread line < {shlex.quote(str(pipe))}\n")
+
+    def _install(self, program: str, text: str) -> None:
+        path = self._bin / program
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def _folder(self, program: str) -> Path:
+        return self._bin.parent / program
+
+    def calls(self, program: str) -> list[list[str]]:
+        """The arguments that this one was called with, call by call."""
+        found = sorted(self._folder(program).glob("*.call"), key=lambda path: int(path.stem))
+        return [path.read_text().splitlines() for path in found]
+
+
+# --- what is checked
+
+
+def one_line_each(error: GridtfError) -> GridtfError:
+    """The same error; AssertionError unless what, why and hint are one printable line each."""
+    assert error.what, "an error says what is wrong"
+    for text in (error.what, error.why, error.hint):
+        assert text.isprintable(), f"not one printable line: {text!r}"
+    return error
+
+
+def _no_wait(reason: str, seconds: float) -> None:
+    raise AssertionError(f"waits: {reason}")
+
+
+class _Plans:
+    """Plans of jobs.
+
+    Attributes:
+        scheduler: What is tested.
+        values: Keys of the job file that every job needs on it, such as a parallel environment.
+        most_hosts: How many hosts a job of it can have.
+        native: A raw option that it takes.
+    """
+
+    scheduler: ClassVar[Scheduler]
+    values: ClassVar[Mapping[str, Any]] = {}
+    most_hosts: ClassVar[int] = 2
+    native: ClassVar[tuple[str, ...]] = ()
+
+    def spec(self, **values: Any) -> JobSpec:
+        return JobSpec.from_dict({"command": ["python", "train.py"], "name": "digits", **self.values, **values})
+
+    def specs(self) -> dict[str, JobSpec]:
+        """Jobs of all kinds."""
+        hosts = self.most_hosts
+        tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 2}, "evaluator": {"count": 1}}
+        return {
+            "the least": self.spec(),
+            "hosts and CPUs": self.spec(nodes=hosts, tasks_per_node=4, cpus_per_task=2),
+            "GPUs": self.spec(nodes=hosts, gpus_per_node=4),
+            "all task types": self.spec(tasks=tasks, cpus_per_task=2),
+            "memory and time": self.spec(mem_per_task="2G", time="26:00:00"),
+            "options": self.spec(**self.options(), native=self.native),
+        }
+
+    def options(self) -> dict[str, str]:
+        """A value for each of the scheduler's options that is a name."""
+        return {key: "long" for key in ("partition", "account", "pe") if key in self.scheduler.options}
+
+    def plan(self, run_dir: Path, spec: JobSpec) -> Plan:
+        return Plan(
+            spec=spec,
+            request=self.scheduler.resolve(spec),
+            scheduler=self.scheduler.name,
+            run_dir=run_dir,
+            python=sys.executable,
+            bootstrap=resources.bootstrap_script(),
+            sources={},
+        )
+
+
+class SchedulerConformance(_Plans):
+    """What holds for every scheduler, without a job and without its commands."""
+
+    @pytest.fixture(autouse=True)
+    def _known(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """gridtf finds the scheduler by its name, as where its package is installed."""
+        name, kind = self.scheduler.name, type(self.scheduler)
+        if name in schedulers.BUILT_IN:
+            yield
+            return
+        info = tmp_path / "site" / "conformance-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: conformance\nVersion: 1.0\n")
+        entry = f"[{schedulers.GROUP}]\n{name} = {kind.__module__}:{kind.__qualname__}\n"
+        (info / "entry_points.txt").write_text(entry)
+        monkeypatch.syspath_prepend(str(info.parent))
+        plugins.forget()
+        yield
+        plugins.forget()
+
+    @pytest.fixture
+    def nowhere(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """No command can be run, and relative paths lead nowhere."""
+        monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+        monkeypatch.chdir(tmp_path)
+
+    def test_class_attributes(self) -> None:
+        kind = type(self.scheduler)
+        assert re.fullmatch(r"[a-z][a-z0-9_-]*", kind.name), f"name {kind.name!r}: a word of lower-case letters"
+        assert kind.title and kind.title.isprintable(), f"title {kind.title!r}: one line"
+        assert kind.api_version == API_VERSION, f"api_version {kind.api_version}, this gridtf has {API_VERSION}"
+        prefix = kind.directive_prefix
+        assert prefix == "" or re.fullmatch(r"#\S+", prefix), f"directive_prefix {prefix!r}: a comment of the shell's"
+        keys = {one.name for one in fields(JobSpec)}
+        assert set(kind.options) <= keys, f"options {set(kind.options) - keys}: no keys of a job file"
+        assert kind.last_warnings <= kind.warnings, "last_warnings: they are among the warnings"
+        assert kind.template is None or kind.template.is_file(), f"template {kind.template}: no such file"
+
+    def test_all_methods_are_there(self) -> None:
+        kind = type(self.scheduler)
+        assert not getattr(kind, "__abstractmethods__", ()), f"it lacks {', '.join(sorted(kind.__abstractmethods__))}"
+        starts = kind.start_agents is not getattr(BatchScheduler, "start_agents", None)
+        own = getattr(kind, "agent_command", None) is not BatchScheduler.agent_command
+        assert starts or own, "it lacks agent_command, or a start_agents of its own"
+
+    def test_it_is_found_by_its_name(self) -> None:
+        assert type(schedulers.get(self.scheduler.name)) is type(self.scheduler)
+
+    @pytest.mark.usefixtures("nowhere")
+    def test_resolve_is_pure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = {kind: self.scheduler.resolve(spec) for kind, spec in self.specs().items()}
+        for name in set(os.environ) - {"PATH"}:
+            monkeypatch.delenv(name)
+        for kind, spec in self.specs().items():
+            assert self.scheduler.resolve(spec) == made[kind], f"{kind}: resolved twice, in another environment"
+
+    def test_a_request_survives_json(self) -> None:
+        for kind, spec in self.specs().items():
+            request = self.scheduler.resolve(spec)
+            assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request, kind
+
+    def test_a_job_resolves_its_request_itself_where_its_script_is_hand_written(self) -> None:
+        request = self.scheduler.resolve(self.spec(), in_job=True)
+        assert request.scheduler == self.scheduler.name
+        assert not request.elements, "inside an element of an array there is no array"
+
+    @pytest.mark.usefixtures("nowhere")
+    def test_directives_are_printable_single_lines_and_always_the_same(self, tmp_path: Path) -> None:
+        for kind, spec in self.specs().items():
+            plan = self.plan(tmp_path / "run", spec)
+            lines = self.scheduler.directives(plan)
+            assert lines == self.scheduler.directives(plan), f"{kind}: other lines at the second call"
+            for line in lines:
+                assert line.strip() and line.isprintable(), f"{kind}: {line!r} is not one printable line"
+                prefix = self.scheduler.directive_prefix
+                assert prefix, f"{kind}: directives, but no directive_prefix"
+                assert not line.startswith(prefix), f"{kind}: {line!r}: gridtf itself puts {prefix} before it"
+
+    @pytest.mark.usefixtures("nowhere")
+    def test_the_submit_command_names_the_script(self, tmp_path: Path) -> None:
+        for kind, spec in self.specs().items():
+            plan = self.plan(tmp_path / "run", spec)
+            command = self.scheduler.submit_command(plan)
+            assert str(RunDir(plan.run_dir).script) in command, f"{kind}: {command}"
+            assert command == self.scheduler.submit_command(plan), f"{kind}: another one at the second call"
+            assert not plan.run_dir.exists(), f"{kind}: it has made the run directory"
+
+    def test_a_rendered_script_is_bash_with_the_directives_in_its_head(self, tmp_path: Path) -> None:
+        from gridtf.login import render
+
+        for kind, spec in self.specs().items():
+            plan = self.plan(tmp_path / "run", spec)
+            text = render.script(plan)
+            done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)  # noqa: S607
+            assert done.returncode == 0, f"{kind}: {done.stderr}"
+            head = re.match(r"#!/bin/bash\n(#.*\n|\n)*", text)
+            assert head, f"{kind}: it does not begin with #!/bin/bash"
+            for line in self.scheduler.directives(plan):
+                whole = f"\n{self.scheduler.directive_prefix} {line}\n"
+                assert whole in head[0], f"{kind}: {whole.strip()!r} is not in the script's head"
+
+    def test_variables_of_hosts_and_places_are_the_scheduler_s_own(self) -> None:
+        common = ("PATH", "HOME", "USER", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "GRIDTF_RUN_DIR", "GRIDTF_SPEC")
+        hosts = self.scheduler.host_variables
+        for name in common:
+            assert not self.scheduler.place_variables.match(name), f"place_variables: tasks need {name}"
+            assert not (hosts and hosts.fullmatch(name)), f"host_variables: {name} is the job's"
+
+
+class BatchConformance(SchedulerConformance):
+    """What holds for a scheduler that runs commands, and whose jobs run elsewhere.
+
+    Attributes:
+        recorded: What its commands have printed.
+        job: What a job of it has found.
+        array: A raw option that makes a job an array, and the elements of that; None without arrays.
+    """
+
+    recorded: ClassVar[Recorded]
+    job: ClassVar[RecordedJob]
+    array: ClassVar[tuple[str, tuple[str, ...]] | None] = None
+
+    @pytest.fixture
+    def commands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+        """The only commands that there are."""
+        made = Commands(tmp_path / "commands")
+        monkeypatch.setenv("PATH", made.path)
+        for name, text in self.recorded.environ.items():
+            monkeypatch.setenv(name, text)
+        return made
+
+    @pytest.fixture
+    def made(self, tmp_path: Path) -> Plan:
+        """A submission whose run directory is there, with the script in it."""
+        plan = self.plan(tmp_path / "run", self.spec())
+        plan.run_dir.mkdir()
+        RunDir(plan.run_dir).script.write_text("#!/bin/bash\n")
+        return plan
+
+    @pytest.fixture
+    def inside(self, tmp_path: Path, commands: Commands) -> dict[str, str]:
+        """The environment of the recorded job."""
+        environ = {"HOME": str(tmp_path), "PATH": commands.path, **self.recorded.environ, **self.job.environ}
+        for name, text in self.job.files.items():
+            file = tmp_path / name.lower()
+            file.write_text(text)
+            environ[name] = str(file)
+        if self.job.outputs:
+            commands.print(self.job.outputs)
+        return environ
+
+    # --- the script
+
+    def test_values_that_cannot_stand_in_a_directive_are_refused_with_their_key(self, tmp_path: Path) -> None:
+        assert self.options(), "none of partition, account, pe is an option"
+        for key in self.options():
+            for value in ("two words", 'quo"ted', "quo'ted", "back\\slash", "a#b", "-option"):
+                with pytest.raises(SpecError) as caught:
+                    self.scheduler.directives(self.plan(tmp_path / "run", self.spec(**{key: value})))
+                assert one_line_each(caught.value) and caught.value.key == key, f"{key} = {value!r}"
+
+    def test_raw_options_go_into_the_script_as_they_are(self, tmp_path: Path) -> None:
+        assert self.native, "native: say a raw option that the scheduler takes"
+        lines = self.scheduler.directives(self.plan(tmp_path / "run", self.spec(native=self.native)))
+        assert lines[-len(self.native) :] == self.native
+
+    def test_a_raw_option_that_is_none_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecError) as caught:
+            self.scheduler.directives(self.plan(tmp_path / "run", self.spec(native=("rm -rf /",))))
+        assert one_line_each(caught.value) and caught.value.key == "native"
+
+    def test_raw_options_are_parsed_and_make_an_array(self) -> None:
+        assert self.scheduler.resolve(self.spec()).elements == ()
+        if self.array is not None:
+            option, elements = self.array
+            assert self.scheduler.resolve(self.spec(native=(option,))).elements == elements
+
+    # --- commands
+
+    def test_it_is_available_where_its_commands_are(self, commands: Commands) -> None:
+        assert not self.scheduler.is_available({"PATH": commands.path, **self.recorded.environ})
+
+    def test_a_submission_returns_the_job_id(self, commands: Commands, made: Plan) -> None:
+        commands.print(self.recorded.accepted)
+        job = self.scheduler.submit(made).job
+        assert job.job_id == self.recorded.job_id
+        program, *arguments = self.scheduler.submit_command(made)
+        assert arguments in commands.calls(Path(program).name), "it does not run its submit_command"
+        assert JobIdentity.from_record(json.loads(json.dumps(job.to_record()))) == job, "submitted.json cannot hold it"
+
+    def test_a_refused_submission_is_told_in_the_scheduler_s_words(self, commands: Commands, made: Plan) -> None:
+        commands.print(self.recorded.refused)
+        with pytest.raises(SchedulerError) as caught:
+            self.scheduler.submit(made)
+        assert not isinstance(one_line_each(caught.value), MaybeSubmittedError), "there is no job, and that is known"
+        lines = "\n".join(output.err or output.out for output in self.recorded.refused)
+        words = set(re.findall(r"\w{4,}", lines))
+        assert words & set(re.findall(r"\w{4,}", caught.value.what)), f"{caught.value.what!r} says nothing of {lines!r}"
+
+    def test_a_submission_without_a_job_id_may_have_succeeded(self, commands: Commands, made: Plan) -> None:
+        commands.print(self.recorded.garbled)
+        with pytest.raises(MaybeSubmittedError) as caught:
+            self.scheduler.submit(made)
+        assert str(made.run_dir) in str(one_line_each(caught.value)), "it says which run directory is kept"
+
+    def test_a_submission_that_does_not_end_may_have_succeeded(
+        self, commands: Commands, made: Plan, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for patience in ("submit_patience", "query_patience"):
+            monkeypatch.setattr(self.scheduler, patience, 0.3)
+        commands.hang(Path(self.scheduler.submit_command(made)[0]).name)
+        with pytest.raises(MaybeSubmittedError) as caught:
+            self.scheduler.submit(made)
+        one_line_each(caught.value)
+
+    def test_a_server_that_does_not_answer_is_an_error(self, commands: Commands, made: Plan) -> None:
+        commands.print(self.recorded.unreachable)
+        job = JobIdentity(self.recorded.job_id)
+        for call in (
+            lambda: self.scheduler.submit(made),
+            lambda: self.scheduler.query([job]),
+            lambda: self.scheduler.cancel(job),
+        ):
+            with pytest.raises(SchedulerError) as caught:
+                call()
+            error = one_line_each(caught.value)
+            assert not isinstance(error, MaybeSubmittedError), "there is no job, and that is known"
+            assert "does not answer" in error.what, error.what
+
+    def test_a_command_that_is_not_there_is_an_error(self, commands: Commands, made: Plan) -> None:
+        job = JobIdentity(self.recorded.job_id)
+        for call in (
+            lambda: self.scheduler.submit(made),
+            lambda: self.scheduler.query([job]),
+            lambda: self.scheduler.cancel(job),
+        ):
+            with pytest.raises(SchedulerError) as caught:
+                call()
+            one_line_each(caught.value)
+
+    def test_all_states_are_understood(self, commands: Commands) -> None:
+        commands.print(self.recorded.listed)
+        jobs = [JobIdentity(job_id) for job_id in self.recorded.states]
+        found = self.scheduler.query(jobs)
+        assert {job_id: status.state for job_id, status in found.items()} == dict(self.recorded.states)
+        for job_id, status in found.items():
+            assert isinstance(status.state, JobState), f"{job_id}: {status.state!r}"
+            assert status.reason.isprintable(), f"{job_id}: {status.reason!r} is not one printable line"
+            assert not status.purged, f"{job_id} is listed"
+
+    def test_a_job_that_is_no_longer_known_has_not_completed(self, commands: Commands) -> None:
+        commands.print(self.recorded.unknown)
+        job = JobIdentity(self.recorded.job_id)
+        status = self.scheduler.query([job])[job.job_id]
+        assert status.purged, f"{status}: the scheduler no longer knows it, which is purged"
+        assert status.state not in ENDED, f"{status}: how it ended is not known"
+
+    def test_a_job_that_is_not_listed_is_purged(self, commands: Commands) -> None:
+        commands.print(self.recorded.listed)
+        status = self.scheduler.query([JobIdentity("999999"), *map(JobIdentity, self.recorded.states)])["999999"]
+        assert status.purged and status.state not in ENDED, status
+
+    def test_without_jobs_nothing_is_queried(self, commands: Commands) -> None:
+        assert self.scheduler.query([]) == {}
+
+    def test_cancel_names_the_job(self, commands: Commands) -> None:
+        commands.print(self.recorded.cancelled)
+        program = self.recorded.cancelled[0].program
+        self.scheduler.cancel(JobIdentity(self.recorded.job_id))
+        self.scheduler.cancel(JobIdentity(self.recorded.job_id), force=True)
+        calls = commands.calls(program)
+        assert len(calls) == 2 and all(self.recorded.job_id in call for call in calls), calls
+
+    def test_cancelling_a_job_that_has_ended_is_no_error(self, commands: Commands) -> None:
+        commands.print(self.recorded.ended)
+        self.scheduler.cancel(JobIdentity(self.recorded.job_id))
+        self.scheduler.cancel(JobIdentity(self.recorded.job_id), force=True)
+
+    def test_cancelling_another_user_s_job_is_an_error(self, commands: Commands) -> None:
+        commands.print(self.recorded.denied)
+        with pytest.raises(SchedulerError) as caught:
+            self.scheduler.cancel(JobIdentity(self.recorded.job_id))
+        assert self.recorded.job_id in one_line_each(caught.value).what
+
+    # --- inside a job
+
+    def test_outside_of_a_job_it_is_not_current(self, tmp_path: Path) -> None:
+        assert not self.scheduler.is_current({"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
+        assert not self.scheduler.is_current({"PATH": "/usr/bin:/bin", **self.recorded.environ}), "on a login node"
+
+    def test_a_job_knows_who_it_is(self, inside: dict[str, str]) -> None:
+        assert self.scheduler.is_current(inside)
+        job = self.scheduler.identity(inside)
+        assert (job.job_id, job.element) == (self.job.job_id, self.job.element)
+        assert job == self.scheduler.identity(inside), "another one at the second call"
+        json.dumps(job.to_record())
+
+    def test_a_job_finds_its_hosts_and_slots(self, inside: dict[str, str]) -> None:
+        request = self.scheduler.resolve(self.spec(**self.job.values), in_job=True)
+        hosts = self.scheduler.allocation(inside, request, _no_wait).hosts
+        names = [host.name for host in hosts]
+        assert len(names) == len(set(names)), f"a host is there twice: {names}"
+        assert [(host.name, host.slots) for host in hosts] == list(self.job.hosts.items())
+
+    def test_an_agent_is_started_by_a_command_that_names_its_host(self, inside: dict[str, str], tmp_path: Path) -> None:
+        if type(self.scheduler).start_agents is not BatchScheduler.start_agents:
+            return  # it has its own way
+        assert isinstance(self.scheduler, BatchScheduler)
+        call = AgentCall(("RUN", "1"), lambda *_: 0, ("python", "-m", "agent"), tmp_path / "log", lambda environ: None)
+        for host in self.job.hosts:
+            words = list(self.scheduler.agent_command(host, call, inside))
+            at = words.index("python")
+            assert words[at:] == ["python", "-m", "agent", host, "RUN", "1"], words
+            assert host in words[:at], f"{words}: nothing says on which host it is to run"
+
+
+class LiveConformance(_Plans):
+    """Submits jobs to the scheduler itself.
+
+    Attributes:
+        patience: Seconds within which a job starts, and within which its end is known.
+        hold: A raw option that keeps a job waiting; empty: there is none.
+        tells_ends: Whether the scheduler knows how a job has ended, or its accounting does.
+    """
+
+    patience: ClassVar[float] = 60.0
+    hold: ClassVar[tuple[str, ...]] = ()
+    tells_ends: ClassVar[bool] = True
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        """A folder that all hosts see."""
+        return tmp_path
+
+    @pytest.fixture
+    def submitted(self) -> Iterator[list[JobIdentity]]:
+        """The jobs of a test, which do not outlive it."""
+        jobs: list[JobIdentity] = []
+        yield jobs
+        for job in jobs:
+            if self.status(job).state in (JobState.PENDING, JobState.RUNNING):
+                self.scheduler.cancel(job)
+
+    def submit(self, folder: Path, jobs: list[JobIdentity], *lines: str, **values: Any) -> JobIdentity:
+        """A job whose script is these lines."""
+        spec = self.spec(**values)
+        run = RunDir(folder / f"run-{len(jobs)}")
+        run.path.mkdir()
+        plan = self.plan(run.path, spec)
+        head = [f"{self.scheduler.directive_prefix} {line}" for line in self.scheduler.directives(plan)]
+        run.script.write_text("\n".join(["#!/bin/bash", *head, *lines, ""]))
+        run.script.chmod(0o700)
+        job = self.scheduler.submit(plan).job
+        jobs.append(job)
+        return job
+
+    def status(self, job: JobIdentity) -> JobStatus:
+        """From the queue, or else from the accounting."""
+        status = self.scheduler.query([job])[job.job_id]
+        return self.scheduler.accounting([job]).get(job.job_id, status) if status.purged else status
+
+    def until(self, job: JobIdentity, *states: JobState, purged: bool = False) -> JobStatus:
+        """Wait until it is in one of these states, or no longer known where that is as good."""
+        deadline = time.monotonic() + self.patience
+        while (status := self.status(job)).state not in states and not (purged and status.purged):
+            assert time.monotonic() < deadline, f"job {job.job_id} is {status} after {self.patience:g} s"
+            time.sleep(0.2)
+        return status
+
+    def over(self, job: JobIdentity) -> JobStatus:
+        """Wait until it has ended, and it is known how, where that is ever known."""
+        return self.until(job, *map(JobState, ENDED), purged=not self.tells_ends)
+
+    def test_live_it_is_available(self) -> None:
+        assert self.scheduler.is_available(os.environ)
+
+    def test_live_a_job_that_ends_with_0_has_completed(self, folder: Path, submitted: list[JobIdentity]) -> None:
+        status = self.over(self.submit(folder, submitted, "exit 0"))
+        assert status.state == JobState.COMPLETED if self.tells_ends else status.purged, status
+
+    def test_live_a_job_that_ends_with_3_has_failed(self, folder: Path, submitted: list[JobIdentity]) -> None:
+        status = self.over(self.submit(folder, submitted, "exit 3"))
+        assert status.state == JobState.FAILED if self.tells_ends else status.state != JobState.COMPLETED, status
+
+    def test_live_a_job_runs_until_it_is_cancelled(self, folder: Path, submitted: list[JobIdentity]) -> None:
+        begun = folder / "begun"
+        job = self.submit(folder, submitted, f"echo > {shlex.quote(str(begun))}", "exec sleep 600")
+        self.until(job, JobState.RUNNING)
+        while not begun.exists():  # what is cancelled is the script, not its start
+            assert self.status(job).state == JobState.RUNNING
+            time.sleep(0.1)
+        self.scheduler.cancel(job)
+        assert self.until(job, *map(JobState, ENDED), purged=True).state != JobState.COMPLETED
+        self.scheduler.cancel(job)  # which is no error
+
+    def test_live_a_job_that_is_held_is_pending(self, folder: Path, submitted: list[JobIdentity]) -> None:
+        if self.hold:
+            job = self.submit(folder, submitted, "exit 0", native=self.hold)
+            assert self.until(job, JobState.PENDING).state == JobState.PENDING
+            self.scheduler.cancel(job)
+            assert self.until(job, *map(JobState, ENDED), purged=True).state != JobState.COMPLETED
+
+    def test_live_an_unknown_job_is_purged(self) -> None:
+        job = self.unknown_job()
+        status = self.scheduler.query([job])[job.job_id]
+        assert status.purged and status.state not in ENDED, status
+
+    def unknown_job(self) -> JobIdentity:
+        """A job that there is not."""
+        return JobIdentity("999999")
+
+    def test_live_a_job_finds_itself_and_its_hosts(self, folder: Path, submitted: list[JobIdentity]) -> None:
+        kind = type(self.scheduler)
+        found = folder / "found.json"
+        code = f"""\
+import json, os, sys
+sys.path[:] = {[os.path.realpath(path) if path else str(Path.cwd()) for path in sys.path]!r}
+from {kind.__module__} import {kind.__qualname__} as Kind
+from gridtf.jobspec.spec import JobSpec
+scheduler = Kind()
+request = scheduler.resolve(JobSpec.from_dict({self.spec(nodes=self.most_hosts).to_dict()!r}), in_job=True)
+hosts = scheduler.allocation(os.environ, request, lambda reason, seconds: None).hosts
+job = scheduler.identity(os.environ)
+text = json.dumps([scheduler.is_current(os.environ), job.job_id, [host.name for host in hosts]])
+open({str(found)!r}, "w").write(text)
+"""
+        program = folder / "program.py"
+        program.write_text(code)
+        run = f"exec {shlex.join([sys.executable, str(program)])}"  # as gridtf's own scripts do
+        job = self.submit(folder, submitted, run, nodes=self.most_hosts)
+        self.over(job)
+        log = RunDir(folder / "run-0").log
+        assert found.exists(), log.read_text() if log.exists() else "it has printed nothing"
+        current, job_id, hosts = json.loads(found.read_text())
+        assert current and job_id == job.job_id, (current, job_id)
+        assert hosts and len(hosts) == len(set(hosts)), hosts

@@ -1,0 +1,26 @@
+"""The conformance suite of gridtf.testing on real clusters: it runs on their login host, as a plain user."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.cluster import CHECKOUT, SHARED
+
+
+@pytest.mark.parametrize(("name", "tests"), [("slurm", "TestSlurm"), ("sge", "TestGridEngine")])
+def test_live(request: pytest.FixtureRequest, name: str, tests: str) -> None:
+    bed = request.getfixturevalue(name)
+    # without the conftest of the tests here, which takes the environment of a cluster away
+    options = ("-q", "-p", "no:cacheprovider", "--noconftest", f"--basetemp={SHARED}/home/alice/conformance")
+    done = bed.run(
+        "login",
+        *("python", "-m", "pytest", *options, f"{CHECKOUT}/tests/support/live.py::{tests}"),
+        env={"PYTHONPATH": str(CHECKOUT), "PYTHONDONTWRITEBYTECODE": "1", "GRIDTF_SITE_CONFIG": ""},
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed", done.stdout), done.stdout
+    assert "skipped" not in done.stdout

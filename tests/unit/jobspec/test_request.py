@@ -1,0 +1,185 @@
+"""How many hosts, tasks and GPUs a job asks for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SpecError
+from gridtf.jobspec.request import Request, resolve
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.login.render import LOGIN_SIDE
+
+
+def spec(workers: int | None = None, ps: int = 0, **values: Any) -> JobSpec:
+    tasks = {"ps": TaskSpec(count=ps)}
+    if workers is not None:
+        tasks["worker"] = TaskSpec(count=workers)
+    return JobSpec(command=("x",), tasks=tasks, **values)
+
+
+Part = tuple[str | None, tuple[str, ...]]
+
+
+def part(partition: str | None, types: tuple[str, ...]) -> Part:
+    return partition, types
+
+
+def parts(asked: JobSpec) -> tuple[Part, ...]:
+    return tuple((one.partition, one.types) for one in resolve(asked, "slurm").components)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        # columns: nodes, tasks a node, GPUs a node, GPUs a task, CPUs of a training task, training tasks
+        (spec(), ((1, 1), 1, 0, 0, None, None)),
+        (spec(workers=4), ((1, 1), 4, 0, 0, None, 4)),
+        (spec(workers=4, ps=3), ((1, 1), 4, 0, 0, None, 4)),  # a ps rides along
+        (spec(workers=5, nodes=2), ((2, 2), 3, 0, 0, None, 5)),
+        (spec(workers=4, tasks_per_node=2), ((2, 2), 2, 0, 0, None, 4)),
+        (spec(workers=5, tasks_per_node=2, cpus_per_task=4), ((3, 3), 2, 0, 0, 4, 5)),
+        (spec(nodes=2, gpus_per_node=4), ((2, 2), 4, 4, 1, None, None)),
+        (spec(nodes=2, gpus_per_node=4, gpus_per_task=2), ((2, 2), 2, 4, 2, None, None)),
+        (spec(workers=6, gpus_per_node=4), ((2, 2), 4, 4, 1, None, 6)),
+        (spec(workers=4, gpus_per_task=1), ((1, 1), 4, 4, 1, None, 4)),
+        (spec(workers=4, gpus_per_node=0), ((1, 1), 4, 0, 0, None, 4)),
+        (spec(nodes="2-4", gpus_per_node=8), ((2, 4), 8, 8, 1, None, None)),
+    ],
+)
+def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: tuple[object, ...]) -> None:
+    found = resolve(asked, "slurm")
+    shape = (found.nodes, found.tasks_per_node, found.gpus_per_node, found.gpus_per_task)
+    assert (*shape, found.task_cpus, found.training) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "numbers"),
+    [
+        (
+            spec(workers=9, nodes=2, tasks_per_node=4),
+            "tasks.worker.count",
+            "9 training tasks do not fit into 2 x 4 = 8 (nodes x tasks a node)",
+        ),
+        (
+            spec(workers=3, nodes=1, gpus_per_node=2),
+            "tasks.worker.count",
+            "3 training tasks do not fit into 1 x 2 = 2 (nodes x tasks a node)",
+        ),
+        (
+            spec(workers=4, nodes=1, tasks_per_node=4, gpus_per_node=2),
+            "tasks_per_node",
+            "4 tasks x 1 GPUs need more than gpus_per_node = 2",
+        ),
+        (
+            JobSpec(command=("x",), nodes=2, gpus_per_node=2, tasks={"worker": TaskSpec(count=8, gpus=3)}),
+            "tasks.worker.gpus",
+            "3 GPUs a task, but gpus_per_node is 2",
+        ),
+        (spec(gpus_per_node=0, gpus_per_task=1), "gpus_per_task", "1 GPUs a task, but gpus_per_node is 0"),
+    ],
+)
+def test_counts_that_do_not_fit_are_told_with_the_numbers(asked: JobSpec, key: str, numbers: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve(asked, "slurm")
+    assert (caught.value.key, caught.value.problem) == (key, numbers)
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        ({}, (part("gpu", ("worker",)),)),
+        ({"ps": {}, "evaluator": {"count": 0, "partition": "cpu"}}, (part("gpu", ("worker", "ps")),)),
+        ({"ps": {"partition": "gpu"}}, (part("gpu", ("worker", "ps")),)),
+        (
+            {"chief": {}, "ps": {"partition": "cpu"}},
+            (part("gpu", ("chief", "worker")), part("cpu", ("ps",))),
+        ),
+        (
+            {"evaluator": {"partition": "cpu"}, "ps": {"partition": "cpu"}},
+            (part("gpu", ("worker",)), part("cpu", ("ps", "evaluator"))),
+        ),
+        (  # in the order of task types, not in that of the file
+            {"evaluator": {"partition": "a"}, "ps": {"partition": "b"}},
+            (part("gpu", ("worker",)), part("b", ("ps",)), part("a", ("evaluator",))),
+        ),
+        (
+            {"worker": {"count": 0}, "master": {"partition": "gpu"}, "ps": {"partition": "b"}},
+            (part("gpu", ("master",)), part("b", ("ps",))),
+        ),
+    ],
+)
+def test_components(tables: dict[str, dict[str, Any]], expected: tuple[Part, ...]) -> None:
+    tasks = {name: TaskSpec(**table) for name, table in tables.items()}
+    assert parts(JobSpec(command=("x",), partition="gpu", tasks=tasks)) == expected
+
+
+def test_a_job_without_a_partition_has_its_own_all_the_same() -> None:
+    tasks = {"ps": TaskSpec(partition="cpu")}
+    assert parts(JobSpec(command=("x",), tasks=tasks)) == (part(None, ("worker",)), part("cpu", ("ps",)))
+
+
+@pytest.mark.parametrize("partition", [None, "gpu"])
+def test_components_are_the_same_inside_the_job_which_is_not_told_its_partition(partition: str | None) -> None:
+    tasks = {
+        "worker": TaskSpec(count=1, partition=partition),
+        "ps": TaskSpec(partition="gpu"),
+        "evaluator": TaskSpec(partition="cpu"),
+    }
+    outside = JobSpec(command=("x",), partition=partition, tasks=tasks)
+    told = {key: value for key, value in outside.to_dict().items() if key not in LOGIN_SIDE}
+    inside = JobSpec.from_dict(told)
+    assert [types for _, types in parts(inside)] == [types for _, types in parts(outside)]
+
+
+def test_a_range_of_nodes_may_have_room_at_its_upper_end() -> None:
+    assert resolve(spec(workers=8, nodes="1-2", tasks_per_node=4), "slurm").nodes == (1, 2)
+
+
+def test_gpus_of_a_task() -> None:
+    def gpus(asked: JobSpec, default: int = 0) -> int:
+        return resolve(asked, "slurm").gpus_of("worker", default)
+
+    assert gpus(spec(gpus_per_task=2)) == 2
+    assert gpus(JobSpec(command=("x",), tasks={"worker": TaskSpec(gpus=3)})) == 3
+    assert gpus(spec(gpus_per_node=8)) == 1
+    assert gpus(spec(gpus_per_node=0), default=1) == 0
+    assert (gpus(spec()), gpus(spec(), default=1)) == (0, 1)
+
+
+def test_tasks_that_ride_along_add_to_the_fullest_host() -> None:
+    tasks = {"worker": TaskSpec(count=4, cpus=2, mem="1G"), "ps": TaskSpec(count=3, cpus=3, mem=512)}
+    found = resolve(JobSpec(command=("x",), nodes=2, tasks=tasks), "slurm")
+    assert (found.task_cpus, found.rider_cpus, found.host_rider_cpus, found.host_mem) == (2, 9, 6, 2 * 1024 + 2 * 512)
+
+
+def test_memory_that_only_some_types_say_is_refused_where_memory_is_requested() -> None:
+    asked = JobSpec(command=("x",), tasks={"worker": TaskSpec(count=1, mem="1G"), "ps": TaskSpec(count=1)})
+    with pytest.raises(SpecError) as caught:
+        resolve(asked, "slurm")
+    assert caught.value.key == "tasks.ps.mem"
+    assert resolve(asked, "local", memory=False).host_mem is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        spec(),
+        spec(workers=5, ps=2, nodes="2-4", tasks_per_node=2, cpus_per_task=3, time="1:00:00", mem="4G"),
+        JobSpec(command=("x",), partition="gpu", tasks={"chief": TaskSpec(gpus=0), "ps": TaskSpec(partition="cpu")}),
+    ],
+)
+def test_a_request_goes_through_json_and_comes_back(asked: JobSpec) -> None:
+    made = resolve(asked, "slurm", options=("partition", "account"))
+    assert Request.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    in_job = Request.from_dict(json.loads(json.dumps(made.to_dict(in_job=True))))
+    assert in_job == replace(made, elements=())
+
+
+@pytest.mark.parametrize("data", [{}, {"nodes": 1}, {"nodes": [1, 1], "roles": [{}], "components": [], "open": []}])
+def test_what_is_no_request_is_refused(data: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, LookupError, ValueError)):
+        Request.from_dict(data)

@@ -1,0 +1,279 @@
+"""The GPUs of a Grid Engine job on one host: what the site grants in its ways, else a claim."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from gridtf.errors import PlacementError, SchedulerError
+from gridtf.host import gpus
+from gridtf.host.gpus import GpuGrant
+from gridtf.schedulers.sge import gpu_grant, query
+from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
+
+
+class Host:
+    """A host with some GPUs, and what has been claimed there."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.environ = {
+            "JOB_ID": "7",
+            "GRIDTF_LOCKS": str(folder),
+            "GRIDTF_LOCAL_GPUS": ",".join(map(str, range(count))),
+        }
+        self.claims: list[GpuGrant] = []
+        self.waits: list[str] = []
+
+    def claim(self, *wanted: str) -> None:
+        """Somebody else has them."""
+        found = gpus.claim(len(wanted), wanted, "another job", self.environ)
+        assert isinstance(found, GpuGrant)
+        self.claims.append(found)
+
+    def let_go(self) -> None:
+        for descriptor in (descriptor for claim in self.claims for descriptor in claim.descriptors):
+            os.close(descriptor)
+        self.claims.clear()
+
+    def grant(self, count: int | None, **more: str) -> tuple[str, ...]:
+        """What is granted; environ is then what tasks find."""
+        self.environ.update(more)
+        found = gpu_grant.gpu_grant(self.environ, "gpu", count, "ours, job 7", self._wait, 1.0)
+        self.environ = found.environment(self.environ)
+        self.claims.append(found)
+        return found.gpus
+
+    def free(self) -> tuple[str, ...]:
+        """What another job could still claim."""
+        found = []
+        for gpu in self.environ["GRIDTF_LOCAL_GPUS"].split(","):
+            claim = gpus.claim(1, [gpu], "", self.environ)
+            if isinstance(claim, GpuGrant):
+                found.append(gpu)
+                for descriptor in claim.descriptors:
+                    os.close(descriptor)
+        return tuple(found)
+
+    def _wait(self, why: str, seconds: float) -> None:
+        self.waits.append(why)
+        if len(self.waits) == 2:
+            self.let_go()
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """It has four. The job was submitted with no variables."""
+    monkeypatch.setattr(query, "submitted_variables", lambda job_id: {})
+    made = Host(tmp_path, 4)
+    yield made
+    made.let_go()
+
+
+def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, ResourceRequest]) -> None:
+    monkeypatch.setattr(query, "job_requests", lambda job_id: resources)
+
+
+# --- the site grants
+
+
+@pytest.mark.parametrize(
+    ("words", "devices"),
+    [
+        ("0 2", ("0", "2")),
+        ("0,2", ("0", "2")),
+        ("gpu1 gpu3", ("1", "3")),
+        (" gpu10\n", ("10",)),
+        ("/dev/nvidia1", ("1",)),
+        ("GPU-5ebe9f43-ac33 MIG-11c29e81", ("GPU-5ebe9f43-ac33", "MIG-11c29e81")),
+        ("NONE", ()),
+        ("<NULL>", ()),
+        ("", ()),
+    ],
+)
+def test_resource_maps(words: str, devices: tuple[str, ...]) -> None:
+    assert gpu_grant.resource_map({"SGE_HGR_gpu": words}, "gpu") == devices
+
+
+def test_a_resource_map_has_the_name_of_the_resource() -> None:
+    assert gpu_grant.resource_map({"SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}, "cuda") == ("1",)
+    assert gpu_grant.resource_map({}, "gpu") == ()
+
+
+def test_what_a_resource_map_grants_is_seen(host: Host) -> None:
+    assert host.grant(2, SGE_HGR_gpu="gpu1 gpu3") == ("1", "3")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert host.free() == ("0", "2")
+
+
+def test_the_site_s_own_variable_comes_before_its_resource_map(host: Host) -> None:
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2", SGE_HGR_gpu="gpu1") == ("2",)
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "2"
+
+
+def test_what_is_granted_is_ours_even_where_somebody_else_holds_the_lock(host: Host) -> None:
+    host.claim("2")
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
+    assert host.waits == []
+
+
+def test_a_grant_where_no_driver_says_what_there_is(host: Host) -> None:
+    del host.environ["GRIDTF_LOCAL_GPUS"]
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
+    assert isinstance(gpus.claim(1, ["2"], "another job", host.environ), gpus.Refusal)
+
+
+@pytest.mark.parametrize("text", ["1.000000", "2.000000"])
+def test_an_amount_is_no_map(host: Host, text: str) -> None:
+    """Open Cluster Scheduler says it of any consumable (its source; not seen live)."""
+    assert host.grant(1, SGE_HGR_gpu=text) == ("0",)
+    assert host.free() == ("1", "2", "3")
+
+
+@pytest.mark.parametrize("text", ["2,0", "2 0", " 2, 0 "])
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "SGE_GPU"])
+def test_lists_as_sites_write_them(host: Host, name: str, text: str) -> None:
+    assert host.grant(2, **{name: text}) == ("2", "0")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert host.free() == ("1", "3")
+
+
+def test_gpus_that_the_host_has_not_are_refused(host: Host) -> None:
+    with pytest.raises(PlacementError, match="has no GPU 4, 7, which CUDA_VISIBLE_DEVICES there grants") as caught:
+        host.grant(3, CUDA_VISIBLE_DEVICES="1,4,7")
+    assert caught.value.why == "granted: 1,4,7; its GPUs: 0,1,2,3"
+    assert host.free() == ("0", "1", "2", "3")
+
+
+def test_the_variable_that_names_them_is_told(host: Host) -> None:
+    with pytest.raises(PlacementError, match="has no GPU 9, which ROCR_VISIBLE_DEVICES there grants"):
+        host.grant(1, ROCR_VISIBLE_DEVICES="9")
+
+
+@pytest.mark.parametrize("name", ["GPU-5ebe9f43", "MIG-11c29e81"])
+def test_names_that_nobody_here_can_judge_count(host: Host, name: str) -> None:
+    assert host.grant(1, CUDA_VISIBLE_DEVICES=name) == (name,)
+
+
+# --- what comes from the submitting shell
+
+
+def carries(monkeypatch: pytest.MonkeyPatch, **sent: str) -> None:
+    monkeypatch.setattr(query, "submitted_variables", lambda job_id: sent)
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SGE_GPU", "SGE_HGR_gpu"])
+def test_what_was_carried_along_is_no_grant(host: Host, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    carries(monkeypatch, **{name: "9"})
+    assert host.grant(1, **{name: "9"}) == ("0",)
+    assert host.environ.get(name, "0") == "0"
+    assert host.free() == ("1", "2", "3")
+
+
+def test_nor_does_it_hide_anything(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="")
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="") == ("0",)
+
+
+def test_the_site_s_own_word_counts_beside_what_was_carried_along(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="3", SGE_GPU="3")
+    assert host.grant(1, CUDA_VISIBLE_DEVICES="2", SGE_GPU="3") == ("2",)
+    assert host.environ["SGE_GPU"] == "2"
+
+
+def test_the_environment_that_is_handed_in_stays_as_it_is(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="3")
+    before = {**host.environ, "CUDA_VISIBLE_DEVICES": "3", "ROCR_VISIBLE_DEVICES": "1"}
+    environ = dict(before)
+    found = gpu_grant.gpu_grant(environ, "gpu", 1, "ours", lambda why, seconds: None, 1.0)
+    host.claims.append(found)
+    assert environ == before
+    assert found.variables == {"ROCR_VISIBLE_DEVICES": "1"}
+    assert "CUDA_VISIBLE_DEVICES" not in found.environment(environ)
+
+
+def test_a_grant_that_happens_to_be_the_same_is_claimed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    carries(monkeypatch, CUDA_VISIBLE_DEVICES="3,1")
+    assert set(host.grant(2, CUDA_VISIBLE_DEVICES="3,1")) == {"1", "3"}
+
+
+# --- claims
+
+
+def test_free_gpus_are_claimed(host: Host) -> None:
+    host.claim("0", "2")
+    assert host.grant(2) == ("1", "3")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert host.free() == ()
+
+
+def test_an_empty_word_of_the_site_is_no_grant_and_hides_all(host: Host) -> None:
+    with pytest.raises(PlacementError) as caught:
+        host.grant(1, CUDA_VISIBLE_DEVICES="")
+    assert "which shows 0" in caught.value.what
+    assert caught.value.why == "CUDA_VISIBLE_DEVICES= is set there"
+
+
+def test_waits_for_those_of_a_job_that_is_about_to_be_gone(host: Host) -> None:
+    host.claim("0", "1", "2")
+    assert host.grant(2) == ("0", "1")
+    assert host.waits[0].startswith("waiting for 2 GPUs, 1 free; GPU 0: another job; GPU 1: another job")
+
+
+def test_does_not_wait_for_ever(host: Host) -> None:
+    host.claim("0", "1", "2", "3")
+    with pytest.raises(PlacementError) as caught:
+        gpu_grant.gpu_grant(host.environ, "gpu", 1, "ours", lambda why, seconds: None, 0.0001)
+    assert "0 of its 4 are free" in caught.value.what
+    assert "GPU 3: another job" in caught.value.why
+
+
+def test_a_host_has_too_few(host: Host) -> None:
+    with pytest.raises(PlacementError) as caught:
+        host.grant(5)
+    assert "5 GPUs are needed" in caught.value.what
+    assert "which shows 4" in caught.value.what
+    assert caught.value.why == ""
+    assert host.free() == ("0", "1", "2", "3")
+
+
+def test_who_needs_none_gets_none(host: Host) -> None:
+    assert host.grant(0, CUDA_VISIBLE_DEVICES="1", SGE_HGR_gpu="1") == ()
+    assert host.free() == ("0", "1", "2", "3")
+
+
+# --- processes that join, and have not said how many
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"gpu": ResourceRequest(2, PER_SLOT)}, ("0", "1")),
+        ({"gpu": ResourceRequest(2, PER_HOST)}, ()),  # those of a host are not one process's
+        ({"gpu": ResourceRequest(2, PER_JOB)}, ()),
+        ({"mem_free": ResourceRequest(2, PER_SLOT)}, ()),
+        ({}, ()),
+    ],
+)
+def test_as_many_as_a_slot_has_asked_for(
+    host: Host, monkeypatch: pytest.MonkeyPatch, resources: dict[str, ResourceRequest], expected: tuple[str, ...]
+) -> None:
+    asks(monkeypatch, resources)
+    assert host.grant(None) == expected
+
+
+def test_what_the_site_grants_needs_no_asking(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(query, "job_requests")
+    assert host.grant(None, CUDA_VISIBLE_DEVICES="0,1") == ("0", "1")
+    assert host.grant(None) == ("0", "1")  # another process there, which shares them
+
+
+def test_grid_engine_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(job_id: str) -> Mapping[str, ResourceRequest]:
+        raise SchedulerError("no answer")
+
+    monkeypatch.setattr(query, "job_requests", ask)
+    with pytest.raises(SchedulerError):
+        host.grant(None)

@@ -1,0 +1,450 @@
+"""Handing jobs over to Grid Engine, with programs that answer what a real cell would."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, UsageError
+from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
+from gridtf.schedulers.sge import GridEngine, drmaa_session, scheduler, submit
+from tests.support.rendering import plan
+
+RUN_DIR = "/runs/a b"
+Cell = Callable[..., Path]
+
+
+@pytest.fixture
+def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
+    """Gives a cell commands that print and end as told, and write down how they were called; its folder."""
+    for name in (submit.WAY, "DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "SGE_BINARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SGE_ROOT", str(tmp_path))
+    (tmp_path / "bin/lx-amd64").mkdir(parents=True)
+
+    def add(name: str, script: str) -> Path:
+        program = tmp_path / "bin/lx-amd64" / name
+        program.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >>"$SGE_ROOT/called"\n{script}\n')
+        program.chmod(0o755)
+        return tmp_path
+
+    return add
+
+
+@pytest.fixture
+def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Plan]:
+    """As if the package drmaa were there; gives plans whose Python is a shell script instead of a session."""
+    monkeypatch.setattr(submit, "find_spec", lambda name: name)
+
+    def made(script: str) -> Plan:
+        python = tmp_path / "python"
+        python.write_text(f"#!/bin/bash\n{script}\n")
+        python.chmod(0o755)
+        return dataclasses.replace(plan("sge"), python=str(python))
+
+    return made
+
+
+def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError:
+    """The error of a submission, which is of exactly this kind."""
+    with pytest.raises(kind) as caught:
+        scheduler.submit(made)
+    assert type(caught.value) is kind
+    return caught.value
+
+
+# --- by qsub
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "4711",
+        "4711.1-9:2",
+        """'warning: "-N" option has already been set, overriding previous setting'; echo 4711""",
+        "'*** 3 days until maintenance ***'; echo; echo 4711; echo 'Thank you for using the grid'",
+        """'Your job 4711 ("x") has been submitted'""",
+        """'Your job-array 4711.1-9:2 ("x 12") has been submitted'""",
+    ],
+    ids=["job", "array", "warning", "banners", "words", "words-array"],
+)
+def test_by_qsub_where_there_is_no_drmaa(cell: Cell, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.setattr(submit, "find_spec", lambda name: None)
+    root = cell("qsub", f"echo {out}")
+    assert scheduler.submit(plan("sge", run_dir=RUN_DIR)) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
+    assert (root / "called").read_text() == "-terse -o /runs/a b/job.log /runs/a b/job.sh\n"
+
+
+def test_qsub_has_the_language_that_its_job_may_get(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(submit.WAY, "qsub")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    cell("qsub", '[ "$LC_ALL" = C.UTF-8 ] && echo 1')
+    assert scheduler.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "1"
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "piece"),
+    [
+        (
+            'printf "Unable to run job: job rejected: no pe \\"x\\".\\nExiting.\\n" >&2; exit 1',
+            SchedulerError,
+            'Grid Engine has refused the job: job rejected: no pe "x".',
+        ),
+        (
+            'echo "unable to contact qmaster using port 6444 on host \\"ctl\\"" >&2; exit 1',
+            SchedulerError,
+            "qmaster does not answer: unable to contact qmaster",
+        ),
+        (
+            "echo 'failed receiving gdi request response for mid=1 (got syncron message receive timeout)'; exit 1",
+            MaybeSubmittedError,
+            "may have taken the job",
+        ),
+        (
+            "echo 'Job accepted, thank you'",
+            MaybeSubmittedError,
+            "may have taken the job, or may not: qsub ended with 0 and printed no job id, but: Job accepted",
+        ),
+        ("echo 4711; exit 3", MaybeSubmittedError, "may have taken the job"),  # -sync y
+        ("sleep 30", MaybeSubmittedError, "qsub has not answered within 0.3 s"),
+    ],
+    ids=["refused", "down", "lost", "no-id", "sync", "hangs"],
+)
+def test_qsub_fails(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
+) -> None:
+    monkeypatch.setenv(submit.WAY, "qsub")
+    monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in script else 20.0)
+    cell("qsub", script)
+    error = refusal(plan("sge", run_dir="/runs/a b"), kind)
+    assert piece in error.what
+    assert all("\n" not in line for line in (error.what, error.why, error.hint))
+    assert ("/runs/a b" in error.why) == (kind is MaybeSubmittedError)
+
+
+NO_ID = "echo 'Job accepted, thank you'"
+LIST = "<job_info>{}</job_info>"
+JOBS = "<detailed_job_info><djob_info>{}</djob_info></detailed_job_info>"
+
+
+@pytest.mark.parametrize("qsub", [NO_ID, "echo 4711; exit 3", "sleep 30"], ids=["no-id", "sync", "hangs"])
+def test_a_job_is_looked_for_by_its_script_before_anything_is_said(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
+) -> None:
+    monkeypatch.setenv(submit.WAY, "qsub")
+    monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in qsub else 20.0)
+    scripts = {"4710": "/runs/other/job.sh", "4711": "/runs/a b/job.sh", "4712": "job.sh"}
+    one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
+    listed = LIST.format("".join(map(one.format, scripts)))
+    element = "<element><JB_job_number>{}</JB_job_number><JB_script_file>{}</JB_script_file></element>"
+    details = JOBS.format("".join(element.format(*pair) for pair in scripts.items()))
+    cell("qsub", qsub)
+    root = cell("qstat", f"""case "$*" in *-j*) echo '{details}';; *) echo '{listed}';; esac""")
+    assert scheduler.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "4711"
+    assert (root / "called").read_text().splitlines()[1:] == ["-xml -s a", "-xml -j 4710,4711,4712"]
+
+
+def test_no_such_way(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(submit.WAY, "mail")
+    assert "auto, drmaa or qsub" in refusal(plan("sge"), UsageError).hint
+
+
+# --- by DRMAA, with pretended sessions
+
+
+def test_by_drmaa(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
+    made = drmaa("""echo libdrmaa prints; echo '{"submitting": true}'; echo '{"job_id": "7"}'; kill -SEGV $$""")
+    assert scheduler.submit(made) == SubmitResult(JobIdentity("7", {"by": "drmaa"}))
+
+
+UNLOADABLE = """echo '{"unloadable": "no such file"}'; exit 1"""
+CRASHES = "kill -SEGV $$"
+
+
+@pytest.mark.parametrize(("script", "why"), [(UNLOADABLE, "no such file"), (CRASHES, "ended by SIGSEGV")])
+def test_qsub_where_drmaa_cannot_be_used(
+    cell: Cell, drmaa: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
+    cell("qsub", "echo 4711")
+    made = drmaa(script)
+    assert scheduler.submit(made) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
+    monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/opt/libdrmaa.so")  # whoever names one wants to know
+    (note,) = scheduler.submit(made).notes
+    assert "handed over by qsub" in note
+    assert why in note
+    monkeypatch.setenv(submit.WAY, "drmaa")
+    error = refusal(made)
+    assert why in error.what
+    assert "GRIDTF_SGE_SUBMIT=qsub" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "piece"),
+    [
+        (
+            """echo '{"submitting": true}'; echo '{"failed": "no project \\"x\\""}'; exit 1""",
+            SchedulerError,
+            'Grid Engine has refused the job: no project "x"',
+        ),
+        (
+            """echo '{"failed": "unable to contact qmaster using port 6444 on host \\"ctl\\""}'; exit 1""",
+            SchedulerError,
+            "qmaster does not answer: unable to contact",
+        ),
+        ("sleep 30", SchedulerError, "qmaster does not answer: DRMAA has waited for 0.3 s"),
+        (
+            """echo '{"submitting": true}'; sleep 30""",
+            MaybeSubmittedError,
+            "may have taken the job, or may not: DRMAA has not answered within 0.3 s",
+        ),
+        ("""echo '{"submitting": true}'; kill -SEGV $$""", MaybeSubmittedError, "has ended by SIGSEGV"),
+    ],
+    ids=["refused", "down", "hangs", "hangs-late", "crashes-late"],
+)
+def test_no_second_try_by_qsub(
+    cell: Cell,
+    drmaa: Callable[[str], Plan],
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    kind: type[GridtfError],
+    piece: str,
+) -> None:
+    monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in script else 20.0)
+    root = cell("qsub", "echo 4711")
+    assert piece in refusal(drmaa(script), kind).what
+    assert not (root / "called").exists()
+
+
+def test_what_cannot_be_said_by_drmaa_is_said_by_qsub(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
+    cell("qsub", "echo 4711")
+    both = dataclasses.replace(drmaa("exit 1"), run_dir=Path("""/runs/'" """))
+    assert scheduler.submit(both).job.details == {"by": "qsub"}
+
+
+# --- what a session is asked for
+
+
+@pytest.mark.parametrize(
+    ("word", "quoted"),
+    [
+        ("/runs/1/job.log", "/runs/1/job.log"),
+        ("/a b", "'/a b'"),
+        ("/it's", '"/it\'s"'),
+        ('/"x" y', "'/\"x\" y'"),
+        ("/a\\", "'/a\\'"),
+        ("/ü", "'/ü'"),
+        ("", "''"),
+    ],
+)
+def test_native_specification(word: str, quoted: str) -> None:
+    assert submit.native_specification(("qsub", "-terse", "-o", word, "job.sh")) == f"-b n -shell y -o {quoted}"
+
+
+@pytest.mark.parametrize(
+    ("elements", "expected"),
+    [((), ()), (("5",), (5, 5, 1)), (("1", "2", "3"), (1, 3, 1)), (("2", "5", "8"), (2, 8, 3))],
+)
+def test_tasks_of_an_array(elements: Sequence[str], expected: tuple[int, ...]) -> None:
+    assert submit.task_range(elements) == expected
+
+
+def test_an_array_with_gaps_is_for_qsub(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
+    cell("qsub", "echo 4711")
+    with pytest.raises(submit._NoDrmaaError):
+        submit.task_range(("1", "2", "9"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "glibc.rtld.optional_static_tls=2048"),
+        ("glibc.malloc.check=3", "glibc.malloc.check=3:glibc.rtld.optional_static_tls=2048"),
+        ("glibc.rtld.optional_static_tls=512", "glibc.rtld.optional_static_tls=2048"),
+        ("glibc.rtld.optional_static_tls=9999:a=b", "a=b:glibc.rtld.optional_static_tls=9999"),
+        ("glibc.rtld.optional_static_tls=lots", "glibc.rtld.optional_static_tls=2048"),
+    ],
+)
+def test_room_for_static_thread_local_storage(before: str, after: str) -> None:
+    assert submit.session_environment({"GLIBC_TUNABLES": before})["GLIBC_TUNABLES"] == after
+
+
+def test_where_libdrmaa_may_be(tmp_path: Path) -> None:
+    folder = tmp_path / "lib/lx-amd64"
+    folder.mkdir(parents=True)
+    for name in ("libdrmaa.so", "libdrmaa.so.0.95", "libdrmaa2.so"):
+        (folder / name).touch()
+    found = list(submit.libraries({"SGE_ROOT": str(tmp_path)}))
+    assert found[0] == str(folder / "libdrmaa.so")
+    assert "libdrmaa.so.1.0" in found  # wherever the loader looks
+    assert not [name for name in found if name.endswith(("0.95", "drmaa2.so"))]
+    assert list(submit.libraries({"SGE_ROOT": str(tmp_path), "DRMAA_LIBRARY_PATH": "/mine.so"})) == ["/mine.so"]
+
+
+# --- in a session, with a pretended module drmaa
+
+
+class Pretended:
+    """What drmaa.Session is asked for."""
+
+    def __init__(self, fault: Exception | None = None) -> None:
+        self.template = SimpleNamespace()
+        self.fault = fault
+        self.calls: list[Any] = []
+
+    def initialize(self) -> None:
+        self.calls.append("initialize")
+
+    def createJobTemplate(self) -> SimpleNamespace:
+        return self.template
+
+    def runJob(self, template: object) -> str:
+        if self.fault:
+            raise self.fault
+        return "4711"
+
+    def runBulkJobs(self, template: object, first: int, last: int, step: int) -> Sequence[str]:
+        return [f"4711.{number}" for number in range(first, last + 1, step)]
+
+    def exit(self) -> None:
+        self.calls.append("exit")
+
+
+def said_in(pretended: Pretended, **request: Any) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    asked = {"script": "/runs/ü/job.sh", "native": "-b n", "tasks": [], **request}
+    drmaa_session.submit(SimpleNamespace(Session=pretended), asked, told.append)
+    return told
+
+
+@pytest.mark.parametrize("tasks", [[], [1, 5, 2]], ids=["job", "array"])
+def test_a_session(tasks: list[int]) -> None:
+    pretended = Pretended()
+    assert said_in(pretended, tasks=tasks) == [{"submitting": True}, {"job_id": "4711"}]
+    assert pretended.template.remoteCommand == "/runs/ü/job.sh".encode()
+    assert pretended.calls == ["initialize", "exit"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"), [(RuntimeError("code 17: job rejected"), "job rejected"), (MemoryError(), "MemoryError")]
+)
+def test_a_session_that_fails(fault: Exception, words: str) -> None:
+    assert said_in(Pretended(fault)) == [{"submitting": True}, {"failed": words}]
+
+
+def test_libraries_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "libdrmaa.so").write_text("no library")
+    with pytest.raises(drmaa_session.UnloadableError, match=r"libdrmaa\.so"):
+        drmaa_session.usable([str(tmp_path / "libdrmaa.so"), "libc.so.6"])
+
+
+@pytest.mark.parametrize(("system", "ours"), [("SGE 8.1.9", True), ("GE 6.2u5", True), ("SLURM 22.05", False)])
+def test_whose_library_it_is(monkeypatch: pytest.MonkeyPatch, system: str, ours: bool) -> None:
+    monkeypatch.setattr(drmaa_session, "_system", lambda library: system)
+    if ours:
+        assert drmaa_session.usable(["libc.so.6"]) == "libc.so.6"
+    else:
+        with pytest.raises(drmaa_session.UnloadableError, match="is for SLURM"):
+            drmaa_session.usable(["libc.so.6"])
+
+
+def test_the_program_answers_on_its_own_channel(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real session in a real process; there is no library, and that is what it says."""
+    monkeypatch.setattr(submit, "find_spec", lambda name: name)
+    monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/nowhere/libdrmaa.so")
+    monkeypatch.setenv(submit.WAY, "drmaa")
+    made = dataclasses.replace(plan("sge"), python=sys.executable)
+    assert "/nowhere/libdrmaa.so: cannot open shared object file" in refusal(made).what
+
+
+@pytest.mark.timeout(60)
+def test_a_library_that_hangs_while_it_is_loaded(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A real session, whose library is a pipe that nobody writes into; nothing was submitted by it."""
+    library = tmp_path / "libdrmaa.so"
+    os.mkfifo(library)
+    monkeypatch.setattr(submit, "find_spec", lambda name: name)
+    monkeypatch.setattr(submit, "libraries", lambda environ: [str(library)])
+    monkeypatch.setattr(submit, "_LOADING", 1)
+    cell("qsub", "echo 4711")
+    made = dataclasses.replace(plan("sge"), python=sys.executable)
+    result = scheduler.submit(made)
+    assert result.job == JobIdentity("4711", {"by": "qsub"})
+    assert "libdrmaa has not been loaded within 1 s" in result.notes[0]
+    monkeypatch.setenv(submit.WAY, "drmaa")
+    assert "libdrmaa has not been loaded within 1 s" in refusal(made).what
+
+
+def test_the_variables_of_the_submitter_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("GLIBC_TUNABLES", "x=1")
+    drmaa_session.restore({"LC_ALL": "de_DE.UTF-8", "GLIBC_TUNABLES": None})
+    assert os.environ["LC_ALL"] == "de_DE.UTF-8"
+    assert "GLIBC_TUNABLES" not in os.environ
+
+
+# --- taking back
+
+
+@pytest.mark.parametrize(("job_id", "called"), [("4711", "4711"), ("4711.3", "4711 -t 3")])
+def test_cancel(cell: Cell, job_id: str, called: str) -> None:
+    root = cell("qdel", "")
+    scheduler.cancel(JobIdentity(job_id))
+    assert (root / "called").read_text() == f"{called}\n"
+
+
+@pytest.mark.parametrize("job_id", ["*", "-u", "digits", "7x", "", ".3"])
+def test_qdel_gets_no_pattern_and_no_name(cell: Cell, job_id: str) -> None:
+    root = cell("qdel", "")
+    with pytest.raises(SchedulerError, match="is not a job id of Grid Engine's"):
+        scheduler.cancel(JobIdentity(job_id))
+    assert not (root / "called").exists()
+
+
+def test_cancel_a_job_that_has_ended(cell: Cell) -> None:
+    cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
+    scheduler.cancel(JobIdentity("4711"))
+
+
+def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
+    cell("qdel", "echo 'bob - you do not have the necessary privileges to delete the job \"7\"'; exit 1")
+    with pytest.raises(SchedulerError, match="does not cancel job 7: bob - you do not have the necessary privileges"):
+        scheduler.cancel(JobIdentity("7"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "managers", "forced"),
+    [
+        ("qmaster_params none", "nobody", False),
+        ("qmaster_params ENABLE_FORCED_QDEL=1", "nobody", True),
+        ("qmaster_params ENABLE_FORCED_QDEL=0", "nobody", False),
+        ("qmaster_params ENABLE_FORCED_QDEL_IF_UNKNOWN", "nobody", True),
+        ("qmaster_params none", "alice", True),
+    ],
+)
+def test_by_force_where_one_may(
+    cell: Cell, conf: str, managers: str, forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
+    root = cell("qconf", f'case "$1" in -sconf) echo "{conf}";; *) echo "{managers}";; esac')
+    cell("qdel", "")
+    if forced:
+        scheduler.cancel(JobIdentity("7"), force=True)
+    else:
+        with pytest.raises(SchedulerError) as caught:
+            scheduler.cancel(JobIdentity("7"), force=True)
+        assert "`qdel -f 7`" in caught.value.hint
+    assert ("-f 7" in (root / "called").read_text()) == forced
+
+
+def test_by_force_where_one_may_not_even_ask(cell: Cell) -> None:
+    cell("qconf", "echo 'denied: host \"login\" is not an admin host' >&2; exit 1")
+    cell("qdel", "echo ............; exit 1")
+    with pytest.raises(SchedulerError, match="its hosts do not say that it has ended"):
+        scheduler.cancel(JobIdentity("7"), force=True)

@@ -1,0 +1,52 @@
+"""What batch schedulers share: folders that other hosts cannot see, arrays, values in directive lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gridtf.errors import SpecError
+from gridtf.schedulers import batch
+from tests.support.rendering import plan
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw,relatime 0 0
+tmpfs /tmp tmpfs rw,nosuid 0 0
+server:/home /home nfs4 rw 0 0
+server:/x /tmp/from\\040far nfs4 rw 0 0
+tmpfs /run/user/1000 tmpfs rw 0 0
+tmpfs /data tmpfs rw 0 0
+/dev/sdb1 /data xfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me", "nfs4"),
+        ("/homes", "ext4"),
+        ("/tmp/me", "tmpfs"),
+        ("/tmp", "tmpfs"),
+        ("/tmp/from far/x", "nfs4"),
+        ("/data/x", "xfs"),
+        ("/", "ext4"),
+    ],
+)
+def test_the_file_system_of_a_folder(folder: str, kind: str) -> None:
+    assert batch.file_system(Path(folder), MOUNTS)[1] == kind
+
+
+def test_a_run_directory_in_memory() -> None:
+    with pytest.raises(SpecError, match="run_root: /tmp/runs/a cannot be seen by other hosts") as caught:
+        batch.check_shared(plan("slurm", run_dir="/tmp/runs/a", chdir="/home/me"), MOUNTS)
+    assert caught.value.why == "/tmp is a tmpfs: it lies in the memory of this one"
+
+
+def test_a_working_folder_in_memory() -> None:
+    with pytest.raises(SpecError, match="chdir: /tmp/me cannot be seen"):
+        batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/tmp/me"), MOUNTS)
+
+
+def test_folders_that_may_be_shared() -> None:
+    batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)

@@ -1,0 +1,163 @@
+"""Schedulers of other packages: found by their entry points, as they are installed, through the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# A whole scheduler: what a job script needs, and no more.
+GOOD = """
+from gridtf.schedulers.batch import BatchScheduler
+
+
+class Queue(BatchScheduler):
+    name, title, directive_prefix = "queue", "Queue", "#Q"
+
+    def is_available(self, environ): return "QUEUE_SERVER" in environ
+    def directives(self, plan): return ("-n " + plan.request.name,)
+    def submit_command(self, plan): return ("qput", str(plan.run_dir / "job.sh"))
+    def parse_job_id(self, output): return output.strip()
+    def query_command(self, jobs): return ["qget"]
+    def parse_query(self, output, jobs): return {}
+    def cancel_command(self, job, force): return ["qkill", job.job_id]
+    def is_current(self, environ): return False
+    def identity(self, environ): raise NotImplementedError
+    def allocation(self, environ, request, wait): raise NotImplementedError
+    def agent_command(self, host, call, environ): return [host]
+"""
+
+BROKEN = {
+    "raises on import": ("import no_such_module\n" + GOOD, "ModuleNotFoundError: No module named 'no_such_module'"),
+    "raises over several lines": ("raise RuntimeError('a\\n b')", "RuntimeError: a b"),
+    "raises when made": (f"{GOOD}\n    def __init__(self): raise OSError('no licence')", "OSError: no licence"),
+    "lacks methods": (
+        re.sub(r"    def (identity|parse_query).*\n", "", GOOD),
+        "it lacks identity, parse_query",
+    ),
+    "is written for another version": (
+        f"{GOOD}\n    api_version = 2",
+        "it is written for version 2 of gridtf's scheduler interface, this gridtf has version 1",
+    ),
+    "calls itself something else": (f"{GOOD}\n    name = 'cue'", "its class has the name 'cue'"),
+    "has no name": (GOOD.replace('"queue", "Queue", "#Q"', '1, "Queue", "#Q"'), "its class has the name 1"),
+    "is no scheduler": ("Queue = dict", "queue_plugin:Queue is no gridtf.schedulers.api.Scheduler"),
+    "lacks the class": ("", "AttributeError: module 'queue_plugin' has no attribute 'Queue'"),
+    "is no Python": ("class Queue(:", "SyntaxError: invalid syntax (queue_plugin.py, line 1)"),
+}
+
+
+def install(folder: Path, code: str, *, name: str = "queue", package: str = "queue-plugin") -> Path:
+    """What pip leaves of a package with one module and one entry point."""
+    module = package.replace("-", "_")
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[gridtf.schedulers]\n{name} = {module}:Queue\n")
+    return folder
+
+
+def gridtf(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A fresh ``gridtf WORDS`` that finds the packages in folder; its import times follow on stderr."""
+    return subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "gridtf", *words],
+        cwd=folder,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
+            "GRIDTF_SITE_CONFIG": "",
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def output(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+
+
+def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
+    return set(re.findall(r"^import time:[\d |]+\| +(\S+)$", done.stderr, re.MULTILINE))
+
+
+def test_a_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
+    done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queue", "--name", "digits", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("#!/bin/bash\n#Q -n digits\n")
+    assert "submit with    qput " in done.stderr
+
+
+def test_a_plugin_is_found_where_it_is_available(tmp_path: Path) -> None:
+    folder = install(tmp_path, GOOD)
+    done = gridtf(folder, "render", "--", "true", QUEUE_SERVER="q1")
+    assert "scheduler      queue" in output(done)
+    done = gridtf(folder, "render", "--", "true")
+    assert "scheduler      local" in output(done)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_is_named_with_its_package_and_the_reason(tmp_path: Path, case: str) -> None:
+    code, reason = BROKEN[case]
+    line = f"the scheduler plugin 'queue' of queue-plugin cannot be used: {reason}"
+    done = gridtf(install(tmp_path, code), "render", "--scheduler", "queue", "--", "true")
+    assert (done.returncode, done.stdout, output(done)) == (2, "", [f"gridtf: --scheduler: {line}"])
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_others_are_found_beside_a_broken_plugin(tmp_path: Path, case: str) -> None:
+    code, reason = BROKEN[case]
+    done = gridtf(install(tmp_path, code), "render", "--", "true")
+    assert done.returncode == 0, done.stderr
+    what = f"gridtf: scheduler: the scheduler plugin 'queue' of queue-plugin cannot be used: {reason}"
+    assert output(done).count(what) == 1
+    assert "scheduler      local" in output(done)
+
+
+def test_a_plugin_does_not_take_the_name_of_a_built_in_scheduler(tmp_path: Path) -> None:
+    folder = install(tmp_path, GOOD.replace('"queue"', '"slurm"'), name="slurm")
+    done = gridtf(folder, "render", "--scheduler", "slurm", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "#SBATCH" in done.stdout
+    done = gridtf(folder, "render", "--", "true", QUEUE_SERVER="q1")
+    reason = "gridtf itself has a scheduler of this name"
+    what = f"gridtf: scheduler: the scheduler plugin 'slurm' of queue-plugin cannot be used: {reason}"
+    assert output(done).count(what) == 1
+    assert "scheduler      local" in output(done)
+
+
+@pytest.mark.parametrize("words", [["list"], ["render", "--scheduler", "slurm", "--", "true"]], ids=["list", "render"])
+@pytest.mark.parametrize("case", ["raises on import", "good"])
+def test_commands_that_need_no_plugin_do_not_look_for_any(tmp_path: Path, words: list[str], case: str) -> None:
+    code = GOOD if case == "good" else BROKEN[case][0]
+    done = gridtf(install(tmp_path, code), *words)
+    assert done.returncode == 0, done.stderr
+    assert not {"importlib.metadata", "queue_plugin", "gridtf.schedulers.plugins"} & imported(done)
+    assert "plugin" not in "\n".join(output(done))
+
+
+def test_an_unknown_scheduler_is_told_the_names_of_plugins(tmp_path: Path) -> None:
+    done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queu", "--", "true")
+    assert done.returncode == 2
+    assert output(done) == [
+        "gridtf: --scheduler: 'queu' is not one of slurm, sge, local, queue",
+        "  did you mean queue?",
+    ]
+
+
+def test_the_worked_example_of_the_documentation_is_the_code() -> None:
+    text = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")
+    code = (ROOT / "examples" / "pbs" / "gridtf_pbs.py").read_text(encoding="utf-8")
+    shown = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(shown) > 8
+    assert [piece for piece in shown if piece not in code] == []
