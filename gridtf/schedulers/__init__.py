@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -50,13 +50,30 @@ def _each() -> Iterator[Scheduler]:
         yield get(name)
     from gridtf.schedulers import plugins
 
-    yield from plugins.usable(lambda problem: print(f"gridtf: {problem}", file=sys.stderr))
+    yield from plugins.usable(_warn)
     yield get(BUILT_IN[-1])
+
+
+def _warn(problem: str) -> None:
+    print(f"gridtf: {problem}", file=sys.stderr)
+
+
+def _first(says: Callable[[Scheduler], bool]) -> Scheduler:
+    """The first scheduler of which that is so. A plugin that fails to answer is told of and left out."""
+    for scheduler in _each():
+        try:
+            if says(scheduler):
+                return scheduler
+        except Exception as error:
+            if scheduler.name in BUILT_IN:
+                raise
+            _warn(f"the scheduler plugin {scheduler.name!r} is left out: {type(error).__name__}: {error}")
+    return get("local")
 
 
 def available_here(environ: Mapping[str, str]) -> str:
     """The name of the scheduler to submit to from this machine: the first that is found, else local."""
-    return next(scheduler.name for scheduler in _each() if scheduler.is_available(environ))
+    return _first(lambda scheduler: scheduler.is_available(environ)).name
 
 
 def around_this_process(environ: Mapping[str, str]) -> str:
@@ -66,7 +83,7 @@ def around_this_process(environ: Mapping[str, str]) -> str:
     """
     if get("sge").is_current(environ):
         return "sge"
-    return next(scheduler.name for scheduler in _each() if scheduler.is_current(environ))
+    return _first(lambda scheduler: scheduler.is_current(environ)).name
 
 
 def unannounced(environ: Mapping[str, str]) -> str:

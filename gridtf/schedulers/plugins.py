@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING
 from gridtf.errors import SpecError
 from gridtf.schedulers import BUILT_IN, GROUP
 from gridtf.schedulers.api import API_VERSION, Scheduler
+from gridtf.schedulers.batch import BatchScheduler
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
 @cache
-def _found() -> dict[str, EntryPoint]:
+def _found() -> dict[str, list[EntryPoint]]:
     from importlib.metadata import entry_points
 
-    return {point.name: point for point in entry_points(group=GROUP)}
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.name, []).append(point)
+    return found
 
 
 def forget() -> None:
@@ -43,21 +47,23 @@ def load(name: str) -> Scheduler | None:
     """
     if name not in names():
         return None
-    return _loaded(_found()[name])
+    return _loaded(*_found()[name])
 
 
 def usable(tell: Callable[[str], object]) -> Iterator[Scheduler]:
     """All plugins that can be used. tell: is given one line for each that cannot."""
-    for name, point in _found().items():
+    for name, points in _found().items():
         try:
             if name in BUILT_IN:
-                raise _broken(point, "gridtf itself has a scheduler of this name")
-            yield _loaded(point)
+                raise _broken(points[0], "gridtf itself has a scheduler of this name")
+            yield _loaded(*points)
         except SpecError as error:
             tell(error.what)
 
 
-def _loaded(point: EntryPoint) -> Scheduler:
+def _loaded(point: EntryPoint, *others: EntryPoint) -> Scheduler:
+    if others:
+        raise _broken(point, f"another package has it as well ({', '.join(other.value for other in others)})")
     try:
         made = point.load()
         if not isinstance(made, Scheduler) and not (isinstance(made, type) and issubclass(made, Scheduler)):
@@ -66,8 +72,7 @@ def _loaded(point: EntryPoint) -> Scheduler:
             theirs = f"version {made.api_version} of gridtf's scheduler interface"
             raise _broken(point, f"it is written for {theirs}, this gridtf has version {API_VERSION}")
         if isinstance(made, type):
-            missing = sorted(made.__abstractmethods__)
-            if missing:
+            if missing := _missing(made):
                 raise _broken(point, f"it lacks {', '.join(missing)}")
             made = made()
     except SpecError:
@@ -77,6 +82,14 @@ def _loaded(point: EntryPoint) -> Scheduler:
     if getattr(made, "name", None) != point.name:
         raise _broken(point, f"its class has the name {getattr(made, 'name', None)!r}")
     return made
+
+
+def _missing(kind: type[Scheduler]) -> list[str]:
+    """The methods that a scheduler has to write and this one has not."""
+    missing = sorted(kind.__abstractmethods__)
+    if issubclass(kind, BatchScheduler) and kind.start_agents is BatchScheduler.start_agents:
+        missing += ["agent_command"] if kind.agent_command is BatchScheduler.agent_command else []
+    return missing
 
 
 def _broken(point: EntryPoint, why: str) -> SpecError:

@@ -41,6 +41,7 @@ BROKEN = {
         re.sub(r"    def (identity|parse_query).*\n", "", GOOD),
         "it lacks identity, parse_query",
     ),
+    "lacks what starts agents": (re.sub(r"    def agent_command.*\n", "", GOOD), "it lacks agent_command"),
     "is written for another version": (
         f"{GOOD}\n    api_version = 2",
         "it is written for version 2 of gridtf's scheduler interface, this gridtf has version 1",
@@ -122,6 +123,22 @@ def test_others_are_found_beside_a_broken_plugin(tmp_path: Path, case: str) -> N
     what = f"gridtf: scheduler: the scheduler plugin 'queue' of queue-plugin cannot be used: {reason}"
     assert output(done).count(what) == 1
     assert "scheduler      local" in output(done)
+
+
+def test_a_plugin_that_fails_to_say_whether_it_is_available_is_left_out(tmp_path: Path) -> None:
+    code = GOOD.replace('return "QUEUE_SERVER" in environ', "return open('/no/such/file')")
+    done = gridtf(install(tmp_path, code), "render", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert sum("gridtf: the scheduler plugin 'queue' is left out: FileNotFoundError" in x for x in output(done)) == 1
+    assert "scheduler      local" in output(done)
+
+
+def test_two_packages_with_one_name_are_told_apart(tmp_path: Path) -> None:
+    folder = install(install(tmp_path, GOOD), GOOD, package="other-plugin")
+    done = gridtf(folder, "render", "--scheduler", "queue", "--", "true")
+    assert done.returncode == 2
+    (line,) = output(done)
+    assert "cannot be used: another package has it as well (" in line
 
 
 def test_a_plugin_does_not_take_the_name_of_a_built_in_scheduler(tmp_path: Path) -> None:
