@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +30,7 @@ import pytest
 
 from gridtf import resources, schedulers
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, SpecError
+from gridtf.jobspec.options import Option
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
@@ -242,7 +243,8 @@ class _Plans:
 
     def options(self) -> dict[str, str]:
         """A value for each of the scheduler's options that is a name."""
-        return {key: "long" for key in ("partition", "account", "pe") if key in self.scheduler.options}
+        own = {option.key for option in self.scheduler.options}
+        return {key: "long" for key in ("partition", "account", "pe") if key in own}
 
     def plan(self, run_dir: Path, spec: JobSpec) -> Plan:
         return Plan(
@@ -289,8 +291,10 @@ class SchedulerConformance(_Plans):
         assert kind.api_version == API_VERSION, f"api_version {kind.api_version}, this gridtf has {API_VERSION}"
         prefix = kind.directive_prefix
         assert prefix == "" or re.fullmatch(r"#\S+", prefix), f"directive_prefix {prefix!r}: a comment of the shell's"
-        keys = {one.name for one in fields(JobSpec)}
-        assert set(kind.options) <= keys, f"options {set(kind.options) - keys}: no keys of a job file"
+        for option in kind.options:
+            assert isinstance(option, Option), f"options holds {option!r}, not an Option"
+            assert option.flags[0].startswith("--"), f"option {option.key}: its first flag is its long one"
+            assert option.help, f"option {option.key}: it has no help"
         assert kind.last_warnings <= kind.warnings, "last_warnings: they are among the warnings"
         assert kind.template is None or kind.template.is_file(), f"template {kind.template}: no such file"
 

@@ -81,7 +81,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     die_with_parent(os.getppid(), signal.SIGTERM)  # no other process would read the contract
     parent = int(argv[1])
     # the "command" is the process that joins; a job needs one
-    spec = config.from_arguments([*argv[2:], "--", "gridtf_join"], environ, Path.cwd()).spec
+    words = [*argv[2:], "--", "gridtf_join"]
+    spec = schedulers.with_options(lambda table: config.from_arguments(words, environ, Path.cwd(), table)).spec
     scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
     member = member_of(environ, scheduler)
     tasks = assign_ranks(spec, member.size)

@@ -58,7 +58,9 @@ def main(argv: Sequence[str]) -> int:
         if verb == "run":
             from gridtf.jobspec import config
 
-            configured = config.from_arguments(rest, os.environ, Path.cwd())
+            configured = schedulers.with_options(
+                lambda table: config.from_arguments(rest, os.environ, Path.cwd(), table)
+            )
             for note in configured.notes:
                 tell(note)
             return run(configured, os.environ)

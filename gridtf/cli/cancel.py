@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf.cli import output
 from gridtf.cli.common import find_job, new_parser
 from gridtf.errors import ReplacedError
-from gridtf.jobspec.options import Parser
+from gridtf.jobspec.arguments import Parser
 from gridtf.text import plain
 
 if TYPE_CHECKING:

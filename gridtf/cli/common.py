@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridtf.cli import COMMANDS, heed_children, output
 from gridtf.errors import UsageError, nearest
-from gridtf.jobspec.options import Parser, split_command
+from gridtf.jobspec.arguments import Parser, split_command
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 # Command -> its module in this package, where that has another name.
+_WITH_JOB_OPTIONS = ("submit", "run", "render")
 _MODULES = {"list": "status", "run": "submit", "output": "paths", "bootstrap-path": "paths"}
 
 
@@ -57,10 +58,16 @@ def run_command(name: str, words: Sequence[str]) -> int:
     if name not in COMMANDS:
         raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
     command = find_command(name)
-    parser = command.parser()
     words, after = split_command(words)
     try:
-        arguments = parser.parse(words)
+        if name in _WITH_JOB_OPTIONS:
+            from gridtf import schedulers
+
+            if {"-h", "--help"} & {*words}:
+                command.parser(schedulers.job_options(plugins=True)).parse(words)
+            arguments = schedulers.with_options(lambda table: command.parser(table).parse(words))
+        else:
+            arguments = command.parser().parse(words)
     except SystemExit as end:  # --help has been printed
         return int(end.code or 0)
     if after is not None and not hasattr(arguments, "given"):
@@ -131,10 +138,12 @@ def configured(arguments: Namespace) -> Configured:
         UsageError: For a wrong value.
         RunDirError: When the current folder has been removed.
     """
+    from gridtf import schedulers
     from gridtf.jobspec.config import configure
     from gridtf.run.rundir import here
 
-    made = configure(arguments.jobfile, arguments.given, arguments.command, os.environ, here())
+    given, command, cwd = arguments.given, arguments.command, here()
+    made = schedulers.with_options(lambda table: configure(arguments.jobfile, given, command, os.environ, cwd, table))
     for note in made.notes:
         output.tell(f"gridtf: {note}")
     return made

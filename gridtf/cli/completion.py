@@ -11,7 +11,7 @@ from argcomplete.shell_integration import shellcode
 
 from gridtf.cli import COMMANDS, output
 from gridtf.cli.common import find_command, new_parser
-from gridtf.jobspec.options import Parser
+from gridtf.jobspec.arguments import Parser
 
 _FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # metavars of paths
 

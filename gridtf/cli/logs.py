@@ -7,7 +7,7 @@ from typing import Any
 
 from gridtf.cli import output
 from gridtf.cli.common import find_job, new_parser
-from gridtf.jobspec.options import Parser
+from gridtf.jobspec.arguments import Parser
 from gridtf.text import log_line
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from gridtf.cli import output
 from gridtf.cli.common import find_job, new_parser
 from gridtf.errors import NotFoundError
-from gridtf.jobspec.options import Parser
+from gridtf.jobspec.arguments import Parser
 
 
 def parser_output(**more: Any) -> Parser:

@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
-from gridtf.jobspec.options import Parser, add_job_options
+from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.options import Table
 from gridtf.text import plain
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Plan
 
 
-def parser(**more: Any) -> Parser:
+def parser(table: Table | None = None, **more: Any) -> Parser:
     examples = (
         "--scheduler slurm --nodes 2 --gpus-per-node 4 -- python train.py",
         "gridtf.toml > job.sh",
@@ -29,7 +31,7 @@ def parser(**more: Any) -> Parser:
     )
     made = new_parser("render", "[JOBFILE] [options] -- command …", examples, **more)
     made.add_argument("--json", action="store_true", help="print JSON: the request, the script, where values come from")
-    add_job_options(made)
+    add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
 
@@ -135,7 +137,7 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _look_up(spec: JobSpec, key: str) -> str:
-    value: Any = spec
+    value: Any = spec.options if key in spec.options else spec
     for part in key.split("."):
         value = value.get(part) if hasattr(value, "get") else getattr(value, part)
     return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # [tasks.TYPE] with nothing in it

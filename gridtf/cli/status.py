@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
-    from gridtf.jobspec.options import Parser
+    from gridtf.jobspec.arguments import Parser
 
 _NEWEST = 20  # jobs that are listed without --all
 

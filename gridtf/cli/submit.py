@@ -6,10 +6,12 @@ import os
 from argparse import Namespace
 from typing import Any
 
+from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
-from gridtf.jobspec.options import Parser, add_job_options
+from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.options import Table
 from gridtf.text import plain
 
 LAYERS = """\
@@ -18,10 +20,10 @@ of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/confi
 /etc/gridtf/config.toml. ./gridtf.toml is the default JOBFILE when the command line does not say what to run."""
 
 
-def parser_run(**more: Any) -> Parser:
+def parser_run(table: Table | None = None, **more: Any) -> Parser:
     examples = ("-- python train.py", "gridtf.toml", "--ps 2 -- python train.py     (inside salloc: on its hosts)")
     made = new_parser("run", "[JOBFILE] [options] -- command …", examples, **more)
-    add_job_options(made)
+    add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
 
@@ -31,7 +33,7 @@ def run_run(arguments: Namespace) -> int:
     return main.run(configured(arguments), os.environ)
 
 
-def parser_submit(**more: Any) -> Parser:
+def parser_submit(table: Table | None = None, **more: Any) -> Parser:
     examples = (
         "--ps 1 --workers 2 --wait -- python train.py --epochs 3",
         "--nodes 2 --gpus-per-node 4 --time 2:00:00 --entry train:main",
@@ -42,7 +44,7 @@ def parser_submit(**more: Any) -> Parser:
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
-    add_job_options(made)
+    add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
 from gridtf.cli.common import find_job, new_parser
-from gridtf.jobspec.options import Parser
+from gridtf.jobspec.arguments import Parser
 from gridtf.text import plain
 
 if TYPE_CHECKING:

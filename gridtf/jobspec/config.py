@@ -26,7 +26,8 @@ from typing import Any
 from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec import options
-from gridtf.jobspec.options import ALIASES, Key, Option, Parser, add_job_options, split_command
+from gridtf.jobspec.arguments import Parser, add_job_options, split_command
+from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
 from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain
@@ -70,26 +71,32 @@ class Configured:
     notes: tuple[str, ...] = ()
 
 
-def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Configured:
+def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, table: Table = OPTIONS) -> Configured:
     """Read a command line ``[JOBFILE] [options] [-- command]`` with all layers below it.
 
     Args:
         argv: Its words.
         environ: The environment, for GRIDTF_SUBMIT_ variables and the places of files.
         cwd: The working folder.
+        table: The options that there are.
 
     Raises:
         UsageError: For anything wrong in any layer.
     """
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
-    add_job_options(parser)
+    add_job_options(parser, table)
     arguments = parser.parse(words)
-    return configure(arguments.jobfile, arguments.given, command, environ, cwd)
+    return configure(arguments.jobfile, arguments.given, command, environ, cwd, table)
 
 
 def configure(
-    jobfile: str | None, given: Given, command: Sequence[str] | None, environ: Mapping[str, str], cwd: Path
+    jobfile: str | None,
+    given: Given,
+    command: Sequence[str] | None,
+    environ: Mapping[str, str],
+    cwd: Path,
+    table: Table = OPTIONS,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -99,6 +106,7 @@ def configure(
         command: The words after ``--``; None without.
         environ: The environment, for GRIDTF_SUBMIT_ variables and the places of files.
         cwd: The working folder.
+        table: The options that there are.
 
     Raises:
         UsageError: For a wrong value, naming the place where it stands.
@@ -109,22 +117,22 @@ def configure(
     notes: tuple[str, ...] = ()
     if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and _is_file(cwd / JOB_FILE):
         jobfile, notes = JOB_FILE, (f"the job is taken from {JOB_FILE}",)
-    general = [_read(path, str(path), missing)[0] for path, missing in _files(environ)]
+    general = [_read(path, str(path), missing, table)[0] for path, missing in _files(environ)]
     own: list[Layer] = []
     owner = None
     if jobfile is not None:
-        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), named=not notes)
+        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), table, named=not notes)
         own = [layer]
         if ("chdir",) not in layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
-    merged = _merge(general, [*own, _environment(environ, cwd), flags])
+    merged = _merge(general, [*own, _environment(environ, cwd, table), flags])
     trusted = None
     if owner is not None and merged.get(_TEMPLATE) is own[0].get(_TEMPLATE):
         trusted = frozenset({owner})
     sources = {".".join(key): value.source for key, value in merged.items()}
     try:
-        spec = JobSpec.from_dict(_nested(merged))
+        spec = JobSpec.from_dict(_nested(merged, {option.key for option in table}))
     except SpecError as error:
         raise located(error, sources) from None
     need_program(spec)
@@ -181,7 +189,9 @@ def _no_job_file(name: str) -> NotFoundError:
     return NotFoundError(f"no such file: {name}", hint=hint)
 
 
-def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool = True) -> tuple[Layer, int | None]:
+def _read(
+    path: Path, name: str, missing: NotFoundError | None, table: Table, *, named: bool = True
+) -> tuple[Layer, int | None]:
     """A file as a layer, and its owner. missing: the error to raise when it does not exist; None: it may not.
 
     named: whether the user or the administrator named it; else it must belong to this user or root.
@@ -194,25 +204,26 @@ def _read(path: Path, name: str, missing: NotFoundError | None, *, named: bool =
             return {}, None
         raise missing from None
     layer: Layer = {}
+    other_names = aliases(table)
     for key, value in _flat(loaded.data):
         place = f"{name}:{_line(loaded.lines, key)}"
         try:
-            _check_key(key, value)
+            _check_key(key, value, table)
         except SpecError as error:
             raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint) from None
         if key == ("time",) and hasattr(value, "isoformat"):
             value = value.isoformat()  # TOML reads a bare 02:00:00 as a time of day
-        canonical = (ALIASES.get(key[0], key[0]), *key[1:])
+        canonical = (other_names.get(key[0], key[0]), *key[1:])
         if canonical in layer:
-            twins = [word for word in loaded.data if ALIASES.get(word, word) == canonical[0]]
+            twins = [word for word in loaded.data if other_names.get(word, word) == canonical[0]]
             raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
         source = place if canonical == key else f"{place} ({key[0]})"
         layer[canonical] = Value(_absolute(canonical, value, path.parent), source)
     return layer, loaded.owner
 
 
-def _environment(environ: Mapping[str, str], cwd: Path) -> Layer:
-    known = options.by_variable()
+def _environment(environ: Mapping[str, str], cwd: Path, table: Table) -> Layer:
+    known = options.by_variable(table)
     layer: Layer = {}
     for variable in sorted(environ):
         text = environ[variable]
@@ -220,7 +231,7 @@ def _environment(environ: Mapping[str, str], cwd: Path) -> Layer:
             continue
         option = known.get(variable)
         if option is None:
-            hint = options.as_variable(variable) or nearest(variable, list(known)) or "unset it"
+            hint = options.as_variable(variable, table) or nearest(variable, list(known)) or "unset it"
             raise UsageError(f"{variable}: there is no such option", hint=hint)
         parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
         _add(layer, option, parts, variable, environ, cwd)
@@ -288,10 +299,12 @@ def _flat(table: Mapping[str, Any], path: Key = ()) -> Iterator[tuple[Key, Any]]
             yield key, tuple(value) if isinstance(value, list) else value
 
 
-def _nested(layer: Layer) -> dict[str, Any]:
+def _nested(layer: Layer, keys: Collection[str]) -> dict[str, Any]:
+    """The dictionary for JobSpec. keys: of all options; those that JobSpec does not have go into its ``options``."""
     data: dict[str, Any] = {}
+    own = {f.name for f in fields(JobSpec)}
     for key, value in layer.items():
-        table = data
+        table = data if key[0] in own or key[0] not in keys else data.setdefault("options", {})
         for part in key[:-1]:
             table = table.setdefault(part, {})
         if value.value == {}:
@@ -306,14 +319,15 @@ def _line(lines: Mapping[Key, int], key: Key) -> int:
     return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 1)
 
 
-def _check_key(key: Key, value: object) -> None:
+def _check_key(key: Key, value: object, table: Table) -> None:
     """Raises SpecError for an unknown key, and for a value where a table belongs."""
     dotted = ".".join(key)
     tables = [f.name for f in fields(TaskSpec)]
-    for depth, known in enumerate(([*(f.name for f in fields(JobSpec)), *ALIASES], list(TASK_TYPES), tables)):
+    tops = dict.fromkeys([f.name for f in fields(JobSpec)] + [option.key.partition(".")[0] for option in table])
+    for depth, known in enumerate(([*tops, *aliases(table)], list(TASK_TYPES), tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
-            hint = options.as_key(key[depth], value) if depth == 0 else ""
+            hint = options.as_key(key[depth], value, table) if depth == 0 else ""
             hint = hint or nearest(key[depth], known) or f"known: {', '.join(known)}"
             raise SpecError(".".join(key[: depth + 1]), what, hint=hint)
     table_wanted = key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.options import Option
+from gridtf.jobspec.spec import JobSpec, check_text
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import parse_memory
 
@@ -167,13 +168,13 @@ class Request:
         return cls(**values)
 
 
-def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[str] = (), memory: bool = True) -> Request:
+def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), memory: bool = True) -> Request:
     """Fill in what the user has left open. What only the scheduler knows, its Scheduler.resolve adds.
 
     Args:
         spec: What the user asked for.
         scheduler: The scheduler's name.
-        options: Keys of the scheduler's own options, kept where the user has set them.
+        options: The scheduler's own options, kept where the user has set them.
         memory: Whether memory is requested of the scheduler at all.
 
     Raises:
@@ -210,9 +211,17 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[str] = (), memor
         host_rider_cpus=sum(rider_cpus[:most_riders]),
         host_mem=spec.mem_mib or (_host_memory(own, riders, per_node, most_riders) if memory else None),
         walltime=spec.walltime,
-        options={key: value for key in options if (value := getattr(spec, key)) is not None},
+        options=_options(spec, options),
         open=frozenset(name for name in _MAY_BE_OPEN if getattr(spec, name) is None),
     )
+
+
+def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
+    found = {option.key: value for option in options if (value := spec.option(option.key)) is not None}
+    for option in options:
+        if option.kind == "text":
+            check_text(option.key, found.get(option.key))
+    return found
 
 
 _MAY_BE_OPEN = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task")

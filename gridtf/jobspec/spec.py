@@ -77,6 +77,7 @@ class JobSpec:
         pe: Grid Engine's parallel environment.
         slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
         gpu_resource: The site's name of its GPU resource.
+        options: Options of a scheduler of another package by their keys; in a job file they stand at the top level.
         native: Options passed to the scheduler unchanged, one each, such as "--qos=long".
         env: Environment variables of all tasks.
         setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
@@ -115,6 +116,7 @@ class JobSpec:
     pe: str | None = None
     slots: int | str | None = None
     gpu_resource: str = "gpu"
+    options: Mapping[str, Any] = field(default_factory=dict)
     native: Strings = ()
     env: Mapping[str, str] = field(default_factory=dict)
     setup: Strings = ()
@@ -143,7 +145,7 @@ class JobSpec:
         for name, table in tasks.items():
             if not isinstance(table, TaskSpec):
                 raise SpecError(f"tasks.{name}", f"expected a TaskSpec, not {spell(table)}", hint=_table(name))
-        _keep(self, "env", "tasks")
+        _keep(self, "env", "options", "tasks")
         validate(self)
 
     @property
@@ -174,6 +176,10 @@ class JobSpec:
             word = words[0].rsplit("/", 1)[-1]
             word = word.removesuffix(".py").removesuffix(".sh")
         return re.sub(r"[^A-Za-z0-9_.+=-]", "-", word).lstrip(".+=-")[:63] or "gridtf"
+
+    def option(self, key: str) -> Any:
+        """The value of an option that only some schedulers know; None where the user has not set it."""
+        return getattr(self, key) if key in type(self).__dataclass_fields__ else self.options.get(key)
 
     def task(self, task_type: str) -> TaskSpec:
         """The table of one task type; an empty one when the user gave none."""
@@ -283,7 +289,6 @@ SUCCESS_POLICIES = ("all", "chief")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_SLOTS = re.compile(r"[1-9]\d*(-[1-9]\d*)?", re.ASCII)
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
@@ -334,7 +339,12 @@ def _whole(key: str, value: object, least: int) -> None:
         raise SpecError(key, f"{value} is more than {MOST}, which no job needs")
 
 
-def _text(key: str, value: object) -> None:
+def check_text(key: str, value: object) -> None:
+    """Check a text on one line; None is none.
+
+    Raises:
+        SpecError: For anything else.
+    """
     if value is None:
         return
     if not isinstance(value, str) or not value:
@@ -384,19 +394,8 @@ def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], obje
 
 
 def _check_words(spec: JobSpec) -> None:
-    for key in (
-        "scheduler",
-        "partition",
-        "account",
-        "pe",
-        "gpu_resource",
-        "python",
-        "chdir",
-        "template",
-        "run_dir",
-        "run_root",
-    ):
-        _text(key, getattr(spec, key))
+    for key in ("scheduler", "python", "chdir", "template", "run_dir", "run_root"):
+        check_text(key, getattr(spec, key))
     if spec.name is not None and not (isinstance(spec.name, str) and _NAME.fullmatch(spec.name)):
         raise SpecError(
             "name",
@@ -407,6 +406,9 @@ def _check_words(spec: JobSpec) -> None:
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
     _environment("env", spec.env)
+    for key, value in spec.options.items():
+        if not isinstance(key, str) or not isinstance(value, str | int | float):
+            raise SpecError(f"options.{key}", f"{spell(value)} is neither a text nor a number")
 
 
 def _check_choices(spec: JobSpec) -> None:
@@ -426,12 +428,6 @@ def _check_sizes(spec: JobSpec) -> None:
     _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
     for key, least in (("gpus_per_node", 0), ("tasks_per_node", 1), ("gpus_per_task", 0), ("cpus_per_task", 1)):
         _whole(key, getattr(spec, key), least)
-    if spec.slots is not None and not _SLOTS.fullmatch(str(spec.slots)):
-        raise SpecError(
-            "slots", f"{spell(spec.slots)} is not a number of slots", hint="write a number, or a range such as 2-16"
-        )
-    if spec.slots is not None and spec.scheduler == "sge" and spec.pe is None:
-        raise SpecError("slots", "slots need a parallel environment", hint="name it with --pe")
     for key in ("start_timeout", "heartbeat_timeout", *_MAY_BE_ZERO):
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -472,7 +468,7 @@ def _check_tasks(spec: JobSpec) -> None:
 
 def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
     partition = spec.task(task_type).partition
-    _text(key, partition)
+    check_text(key, partition)
     if partition not in (None, spec.partition) and TASK_TYPES[task_type].takes_gpu:
         riders = " and ".join(name for name, row in TASK_TYPES.items() if not row.takes_gpu)
         raise SpecError(

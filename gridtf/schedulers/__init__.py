@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from gridtf.errors import SpecError, nearest
+from gridtf.errors import SpecError, UsageError, nearest
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.options import Option
     from gridtf.jobspec.spec import JobSpec
     from gridtf.schedulers.api import Scheduler
+
+T = TypeVar("T")
 
 # In the order in which they are looked for on a login node; local, which is always there, comes last.
 BUILT_IN = ("slurm", "sge", "local")
@@ -105,15 +108,53 @@ def without_place(environ: Mapping[str, str], scheduler: Scheduler | None = None
     return {name: text for name, text in environ.items() if not around.place_variables.match(name)}
 
 
+def job_options(*, plugins: bool = False) -> tuple[Option, ...]:
+    """The options of a job: those of every job, then those that only some schedulers know.
+
+    Args:
+        plugins: Also those of schedulers of other packages. One whose flags mean something else already is left out.
+    """
+    from gridtf.jobspec.options import OPTIONS
+
+    found = list(OPTIONS)
+    flags = {flag for option in found for flag in option.flags}
+    keys = {option.key for option in found}
+    for scheduler in _each() if plugins else map(get, BUILT_IN):
+        for option in scheduler.options:
+            if option.key not in keys and flags.isdisjoint(option.flags):
+                found.append(option)
+                flags.update(option.flags)
+                keys.add(option.key)
+    return tuple(found)
+
+
+def with_options(use: Callable[[tuple[Option, ...]], T]) -> T:
+    """Call use with the options of gridtf's own schedulers; where it finds something wrong, which may be an option of a
+    plugin, once more with those of plugins.
+
+    Raises:
+        UsageError: As use raises it.
+    """
+    own = job_options()
+    try:
+        return use(own)
+    except UsageError:
+        more = job_options(plugins=True)
+        if len(more) == len(own):
+            raise
+        return use(more)
+
+
 def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
     """A note on keys that the user has set and that only other schedulers know; mostly empty."""
-    others = dict.fromkeys(key for name in BUILT_IN for key in get(name).options)
-    keys = [key for key in others if key not in scheduler.options]
+    others = dict.fromkeys([*(option.key for name in BUILT_IN for option in get(name).options), *spec.options])
+    own = {option.key for option in scheduler.options}
+    keys = [key for key in others if key not in own]
     keys += [] if scheduler.takes_native else ["native"]
     keys += [] if scheduler.requests_memory else ["mem", "mem_per_task"]
-    chosen = [key for key in keys if getattr(spec, key) not in (None, ()) and not _is_default(spec, key)]
+    chosen = [key for key in keys if spec.option(key) not in (None, ()) and not _is_default(spec, key)]
     return (f"{scheduler.title} has no use for {', '.join(chosen)}",) if chosen else ()
 
 
 def _is_default(spec: JobSpec, key: str) -> bool:
-    return bool(getattr(spec, key) == getattr(type(spec), key, None))
+    return bool(spec.option(key) == getattr(type(spec), key, None))

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from gridtf.jobspec import request
+from gridtf.jobspec.options import Option
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Record
@@ -270,8 +271,9 @@ class Scheduler(ABC):
         title: What messages call it.
         directive_prefix: What a line of the script's head begins with that the scheduler reads, such as ``#SBATCH``.
         template: Path of the scheduler's own template of the job script; None: job.sh.j2 will do.
-        options: Keys of the job file, and flags of the command line, that only some schedulers know. One that the user
-            sets for a scheduler without it is told in a note.
+        options: Options that only some schedulers know: keys of the job file and flags of the command line, with their
+            help. Texts are checked to be one line, anything else by resolve. An option that the user sets for a
+            scheduler that does not have it is told in a note.
         requests_memory: Whether the scheduler is asked for memory.
         takes_native: Whether the user's raw options are handed on to it.
         warnings: Signals that the scheduler sends to all processes of a job, tasks included, by way of warning.
@@ -294,7 +296,7 @@ class Scheduler(ABC):
     title: ClassVar[str]
     directive_prefix: ClassVar[str] = ""
     template: ClassVar[Path | None] = None
-    options: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[tuple[Option, ...]] = ()
     requests_memory: ClassVar[bool] = True
     takes_native: ClassVar[bool] = True
     warnings: ClassVar[frozenset[int]] = frozenset()

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
+from gridtf.jobspec.options import Option, of_scheduler
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import (
     AgentCall,
@@ -128,7 +129,10 @@ class BatchScheduler(Scheduler):
         query_patience: Seconds that the queue command may take.
     """
 
-    options: ClassVar[tuple[str, ...]] = ("partition", "account")
+    options: ClassVar[tuple[Option, ...]] = (
+        of_scheduler("partition", "--partition -p --queue -q", "NAME", "Slurm's partition, Grid Engine's queue"),
+        of_scheduler("account", "--account -A --project", "NAME", "Slurm's account, Grid Engine's project"),
+    )
     list_command: ClassVar[str] = ""
     submit_patience: ClassVar[float] = 60.0
     query_patience: ClassVar[float] = 20.0

@@ -375,7 +375,7 @@ def test_killed_on_another_host_while_the_hosts_wait_for_each_other(sge: Bed, wh
 def test_why_an_agent_could_not_start(sge: Bed) -> None:
     with mounted(sge, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
         job = started(sge, running=False)
-        ended(job, "FAILED", "the agent on host n3", "Permission denied", "Python that gridtf runs under")
+        ended(job, "FAILED", "the agent on host n3", "Permission denied", "Python that runs gridtf")
     with mounted(sge, "n3", "-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")):
         job = started(sge, running=False)
         ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "gridtf must lie where all hosts")

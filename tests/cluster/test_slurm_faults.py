@@ -149,9 +149,9 @@ def test_what_stands_between_slurm_and_the_tasks_is_killed(slurm: Bed, host: str
         (
             ["--bind", "/dev/null", os.path.realpath(sys.executable)],
             "Permission denied",
-            "Python that gridtf runs under",
+            "Python that runs gridtf",
         ),
-        (["-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")], "No module named 'gridtf", "gridtf has to lie"),
+        (["-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")], "No module named 'gridtf", "gridtf must lie"),
     ],
     ids=["python", "gridtf"],
 )

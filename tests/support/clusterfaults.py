@@ -79,8 +79,8 @@ def mounted(bed: Bed, host: str, *options: str) -> Iterator[None]:
 def late_agents(bed: Bed, host: str) -> Iterator[None]:
     """On this host, agents of jobs with the variable AGENT_DELAY start so many seconds late."""
     node = CHECKOUT / "gridtf/bootstrap/node.py"
-    late = bed.home() / "late_warden.py"
-    late.write_text(f"{node.read_text()}\nimport time\ntime.sleep(float(os.environ.get('AGENT_DELAY', '0')))\n")
+    late = bed.home() / "late_node.py"
+    late.write_text(f"{node.read_text()}\nimport os, time\ntime.sleep(float(os.environ.get('AGENT_DELAY', '0')))\n")
     with mounted(bed, host, "--bind", bed.seen(late), str(node)):
         yield
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.errors import UsageError
 from gridtf.jobspec import config
 from gridtf.jobspec.config import Configured
@@ -16,7 +17,7 @@ STRANGER = 65534  # nobody
 
 
 def read(words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> Configured:
-    return config.from_arguments(words.split(), {**os.environ, **(environ or {})}, cwd)
+    return config.from_arguments(words.split(), {**os.environ, **(environ or {})}, cwd, schedulers.job_options())
 
 
 def refused(words: str, cwd: Path, environ: Mapping[str, str] | None = None) -> UsageError:

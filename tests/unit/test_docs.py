@@ -15,9 +15,9 @@ import pytest
 
 from gridtf.cli import COMMANDS
 from gridtf.jobspec.config import SITE_FILE, configure
-from gridtf.jobspec.options import OPTIONS
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.schedulers import job_options
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -129,10 +129,10 @@ def test_readme_shows_every_command() -> None:
 def test_readme_explains_every_key_of_the_job_file() -> None:
     (table,) = re.findall(r"^\| key \| .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
     explained = {key for row in table.strip().splitlines()[2:] for key in re.findall(r"`([\w.]+)`", row.split("|")[1])}
-    job = {field.name for field in fields(JobSpec)} - {"tasks"}
+    job = {field.name for field in fields(JobSpec)} - {"tasks", "options"}
     task = {f"tasks.TYPE.{field.name}" for field in fields(TaskSpec)}
     assert explained == job | task
-    options = {option.key: option.flags[0] for option in reversed(OPTIONS)}
+    options = {option.key: option.flags[0] for option in reversed(job_options())}
     for row in table.strip().splitlines()[2:]:
         key = row.split("|")[1].strip(" `")
         if key in options:
@@ -142,7 +142,9 @@ def test_readme_explains_every_key_of_the_job_file() -> None:
 @pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
 def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
     (tmp_path / "gridtf.toml").write_text(text, encoding="utf-8")
-    made = configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path)
+    made = configure(
+        "gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path, job_options()
+    )
     assert "gridtf.toml" in {str(source).partition(":")[0] for source in made.sources.values()}
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
+from gridtf.jobspec.options import of_scheduler
+from gridtf.jobspec.spec import spell
 from gridtf.schedulers import batch
 from gridtf.schedulers.api import (
     MPI_PLACE,
@@ -29,6 +31,7 @@ from gridtf.schedulers.sge import client
 if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.request import Request
+    from gridtf.jobspec.spec import JobSpec
 
 
 class GridEngine(batch.BatchScheduler):
@@ -37,7 +40,12 @@ class GridEngine(batch.BatchScheduler):
     name = "sge"
     title = "Grid Engine"
     directive_prefix = "#$"
-    options = ("partition", "account", "pe", "slots", "gpu_resource")
+    options = (
+        *batch.BatchScheduler.options,
+        of_scheduler("pe", "--pe", "NAME", "Grid Engine's parallel environment"),
+        of_scheduler("slots", "--slots", "N[-M]", "Grid Engine's slots", kind="size"),
+        of_scheduler("gpu_resource", "--gpu-resource", "NAME", "the site's name of its GPU resource (default: gpu)"),
+    )
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
     # QRSH_: how qrsh has told its other half what to start
@@ -53,6 +61,15 @@ class GridEngine(batch.BatchScheduler):
     query_patience = 10.0  # what runs goes on without it, and its run directory says most
 
     # --- on the login node
+
+    def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
+        slots = spec.slots
+        if slots is not None and not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)?", str(slots), re.ASCII):
+            hint = "write a number, or a range such as 2-16"
+            raise SpecError("slots", f"{spell(slots)} is not a number of slots", hint=hint)
+        if slots is not None and spec.pe is None and not in_job:
+            raise SpecError("slots", "slots need a parallel environment", hint="name it with --pe")
+        return super().resolve(spec, in_job=in_job)
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return "SGE_ROOT" in environ and batch.on_path("qsub", environ)  # other schedulers have a qsub, too

@@ -60,7 +60,7 @@ def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_examples_in_the_help_parse(name: str) -> None:
-    from gridtf.jobspec.options import split_command
+    from gridtf.jobspec.arguments import split_command
 
     parser = find_command(name).parser()
     lines = [line for line in (parser.epilog or "").splitlines() if "…" not in line]

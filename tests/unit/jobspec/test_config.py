@@ -38,7 +38,7 @@ def test_a_job_file(rough_path: Path) -> None:
         rough_path / "sub" / "job.toml",
         JOB.replace("[env2]", '[tasks.ps]\ncount = 2\ncpus = 4\nenv = { B = "2" }\n[tasks.evaluator]\n'),
     )
-    made = config.from_arguments(["sub/job.toml", "--nodes", "3"], os.environ, rough_path)
+    made = read("sub/job.toml --nodes 3", rough_path)
     assert made.spec == JobSpec(
         command=("python", "train.py"),
         name="digits",
@@ -97,8 +97,6 @@ def test_a_job_file(rough_path: Path) -> None:
         ("setup = [", "job.toml:2: ", "toml.io"),
         ("setup = [1, true]", "job.toml:2: setup: 1 is not a string", ""),
         ("name = ['a', true]", "job.toml:2: name: ['a', true] is not a job name", ""),
-        ("queue = ''", "job.toml:2 (queue): partition: '' is not a non-empty string", ""),
-        ("slots = '1٣'", "job.toml:2: slots: '1٣' is not a number of slots", ""),
         ("nodes = '+3'", "job.toml:2: nodes: '+3' is not a node count", ""),
         ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "--native=--time=0"),
         ("mem = 0", "job.toml:2: mem: '0' is not a memory size", "--native=--mem=0"),

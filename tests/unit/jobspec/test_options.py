@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.jobspec.options import ALIASES, OPTIONS, by_variable
+from gridtf import schedulers
+from gridtf.jobspec.options import aliases, by_variable
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from tests.support.configuration import read, refused
@@ -16,22 +17,24 @@ from tests.support.configuration import read, refused
 def test_every_option_sets_a_key_that_a_job_file_knows_too() -> None:
     job, task = ({field.name for field in fields(kind)} for kind in (JobSpec, TaskSpec))
     known = job | {f"tasks.{kind}.{name}" for kind in TASK_TYPES for name in task}
-    assert {option.key for option in OPTIONS} <= known
+    assert {option.key for option in schedulers.job_options()} <= known
 
 
 def test_every_key_of_a_job_has_an_option_but_the_tables_and_the_command() -> None:
-    keys = {option.key.partition(".")[0] for option in OPTIONS} | {"command"}
+    keys = {option.key.partition(".")[0] for option in schedulers.job_options()} | {"command", "options"}
     assert keys == set(JobSpec.__dataclass_fields__)
 
 
 def test_no_two_options_share_a_flag() -> None:
-    flags = [flag for option in OPTIONS for flag in option.flags]
+    flags = [flag for option in schedulers.job_options() for flag in option.flags]
     assert len(flags) == len(set(flags))
-    assert {"GRIDTF_SUBMIT_WORKERS", "GRIDTF_SUBMIT_QUEUE", "GRIDTF_SUBMIT_GPUS_PER_NODE"} <= by_variable().keys()
+    assert {"GRIDTF_SUBMIT_WORKERS", "GRIDTF_SUBMIT_QUEUE", "GRIDTF_SUBMIT_GPUS_PER_NODE"} <= by_variable(
+        schedulers.job_options()
+    ).keys()
 
 
 def test_every_alias_stands_for_a_key() -> None:
-    assert set(ALIASES.values()) <= JobSpec.__dataclass_fields__.keys()
+    assert aliases(schedulers.job_options()) == {"queue": "partition", "project": "account"}
 
 
 # --- flags

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gridtf import schedulers
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login.render import LOGIN_SIDE
+from gridtf.schedulers.batch import BatchScheduler
 
 
 def spec(workers: int | None = None, ps: int = 0, **values: Any) -> JobSpec:
@@ -173,7 +175,7 @@ def test_memory_that_only_some_types_say_is_refused_where_memory_is_requested() 
     ],
 )
 def test_a_request_goes_through_json_and_comes_back(asked: JobSpec) -> None:
-    made = resolve(asked, "slurm", options=("partition", "account"))
+    made = resolve(asked, "slurm", options=BatchScheduler.options)
     assert Request.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     in_job = Request.from_dict(json.loads(json.dumps(made.to_dict(in_job=True))))
     assert in_job == replace(made, elements=())
@@ -183,3 +185,20 @@ def test_a_request_goes_through_json_and_comes_back(asked: JobSpec) -> None:
 def test_what_is_no_request_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises((TypeError, LookupError, ValueError)):
         Request.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("partition", {"partition": ""}),
+        ("partition", {"partition": "a\nb"}),
+        ("account", {"account": 7}),
+        ("slots", {"slots": 0, "pe": "mpi"}),
+        ("slots", {"slots": "8-", "pe": "mpi"}),
+        ("slots", {"slots": 4}),
+    ],
+)
+def test_what_an_option_of_a_scheduler_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        schedulers.get("sge").resolve(JobSpec(command=("x",), **values))
+    assert caught.value.key == key

@@ -99,6 +99,30 @@ def test_a_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
     assert "submit with    qput " in done.stderr
 
 
+def test_a_plugin_has_options_of_its_own(tmp_path: Path) -> None:
+    """As a flag, a key of the job file and a variable; checked by the plugin; unknown without it."""
+    option = 'of_scheduler("lane", "--lane --track", "NAME", "the lane of the queue")'
+    code = GOOD.replace('return ("-n " + plan.request.name,)', 'return ("-l " + plan.request.options["lane"],)')
+    code = code.replace("    def is_available", f"    options = ({option},)\n\n    def is_available", 1)
+    folder = install(tmp_path, f"from gridtf.jobspec.options import of_scheduler\n{code}")
+    (folder / "job.toml").write_text('scheduler = "queue"\ntrack = "slow"\ncommand = ["true"]\n')
+    for words, environ, lane in (
+        (("--scheduler", "queue", "--lane", "fast", "--", "true"), {}, "fast"),
+        (("job.toml",), {}, "slow"),
+        (("job.toml",), {"GRIDTF_SUBMIT_LANE": "left"}, "left"),
+    ):
+        done = gridtf(folder, "render", *words, **environ)
+        assert done.returncode == 0, done.stderr
+        assert f"#Q -l {lane}\n" in done.stdout
+    done = gridtf(folder, "render", "--scheduler", "slurm", "--lane", "fast", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "--lane NAME, --track NAME" in gridtf(folder, "submit", "--help").stdout
+    (folder / "queue_plugin.py").unlink()
+    done = gridtf(folder, "render", "--scheduler", "slurm", "--lane", "fast", "--", "true")
+    assert done.returncode == 2
+    assert "gridtf: unknown option --lane" in output(done)
+
+
 def test_a_plugin_is_found_where_it_is_available(tmp_path: Path) -> None:
     folder = install(tmp_path, GOOD)
     done = gridtf(folder, "render", "--", "true", QUEUE_SERVER="q1")
