@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf import resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
 from gridtf.jobspec.spec import JobSpec, need_program
-from gridtf.login.job import Job
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
@@ -29,6 +29,9 @@ from gridtf.run.rundir import (
     write_text,
 )
 from gridtf.schedulers.api import JobIdentity, Plan
+
+if TYPE_CHECKING:
+    from gridtf.login.job import Job
 
 
 def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Job:
@@ -50,7 +53,9 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
         registry.add(plan.run_dir, submitted, os.environ)
     except RunDirError as error:  # the job runs all the same
         notes = (*notes, f"{error.what}: name this job by its run directory")
-    return Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
+    from gridtf.login import job  # `gridtf render` needs none of it
+
+    return job.Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
 
 
 def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Plan:

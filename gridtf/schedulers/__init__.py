@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 # In the order in which they are looked for on a login node; local, which is always there, comes last.
 BUILT_IN = ("slurm", "sge", "local")
+_WITH_OPTIONS = BUILT_IN[:-1]  # this machine has none, and is not imported to learn it
 GROUP = "gridtf.schedulers"  # of the entry points of plugins
 
 
@@ -119,7 +120,7 @@ def job_options(*, plugins: bool = False) -> tuple[Option, ...]:
     found = list(OPTIONS)
     flags = {flag for option in found for flag in option.flags}
     keys = {option.key for option in found}
-    for scheduler in _each() if plugins else map(get, BUILT_IN):
+    for scheduler in _each() if plugins else map(get, _WITH_OPTIONS):
         for option in scheduler.options:
             if option.key not in keys and flags.isdisjoint(option.flags):
                 found.append(option)
@@ -147,7 +148,7 @@ def with_options(use: Callable[[tuple[Option, ...]], T]) -> T:
 
 def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
     """A note on keys that the user has set and that only other schedulers know; mostly empty."""
-    others = dict.fromkeys([*(option.key for name in BUILT_IN for option in get(name).options), *spec.options])
+    others = dict.fromkeys([*(option.key for name in _WITH_OPTIONS for option in get(name).options), *spec.options])
     own = {option.key for option in scheduler.options}
     keys = [key for key in others if key not in own]
     keys += [] if scheduler.takes_native else ["native"]

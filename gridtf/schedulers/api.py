@@ -25,16 +25,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from gridtf.jobspec import request
-from gridtf.jobspec.options import Option
-from gridtf.jobspec.request import Request
-from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import Record
 from gridtf.states import JobState
 
 if TYPE_CHECKING:
     from gridtf.errors import GridtfError
     from gridtf.host.gpus import GpuGrant
+    from gridtf.jobspec.options import Option
+    from gridtf.jobspec.request import Request
+    from gridtf.jobspec.spec import JobSpec
+    from gridtf.run.rundir import Record
 
 # The version of this seam. A plugin that was written for another one is named and left out.
 API_VERSION = 1
@@ -372,6 +371,8 @@ class Scheduler(ABC):
         Raises:
             SpecError: For what cannot be.
         """
+        from gridtf.jobspec import request  # `gridtf list` and `status` need none of it
+
         memory = self.requests_memory and not in_job
         made = request.resolve(spec, self.name, options=self.options, memory=memory)
         if in_job:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
 from gridtf.jobspec.options import Option, of_scheduler
-from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import (
     AgentCall,
     AgentEnd,
@@ -29,6 +28,9 @@ from gridtf.schedulers.api import (
     SubmitResult,
 )
 from gridtf.states import JobState
+
+if TYPE_CHECKING:
+    from gridtf.jobspec.spec import JobSpec
 
 # --- running a scheduler's commands
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
 from gridtf.host import gpus, procfs
 from gridtf.host.gpus import GpuGrant
 from gridtf.host.processes import killed_by, signal_all
-from gridtf.jobspec.request import Request
-from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, open_log, read_record
 from gridtf.schedulers.agents import RUNNER_PID, fork_agent
@@ -37,6 +34,10 @@ from gridtf.schedulers.api import (
 )
 from gridtf.states import JobState
 from gridtf.text import counted
+
+if TYPE_CHECKING:
+    from gridtf.jobspec.request import Request
+    from gridtf.jobspec.spec import JobSpec
 
 # A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
 _LONGEST_WAIT = 24 * 3600.0
@@ -98,6 +99,8 @@ class LocalScheduler(Scheduler):
         return ()
 
     def submit(self, plan: Plan) -> SubmitResult:
+        import subprocess
+
         run, spec = RunDir(plan.run_dir), plan.spec
         code = _RUNNER.format(root=str(Path(__file__).parents[2]))
         words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0), *self.submit_command(plan)]
@@ -160,6 +163,8 @@ class LocalScheduler(Scheduler):
         self, wanted: int, present: Sequence[str], environ: Mapping[str, str], request: Request, wait: Wait
     ) -> GpuGrant:
         """Claim GPUs, waiting for other jobs to let theirs go. The walltime does not run meanwhile."""
+        import random
+
         candidates = _candidates(wanted, present, environ)
         owner = f"{request.name}, job {self.identity(environ).job_id}"
         deadline = time.monotonic() + _LONGEST_WAIT

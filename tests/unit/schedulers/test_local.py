@@ -70,6 +70,10 @@ def test_what_does_not_fit(spec: dict[str, Any], what: str, hint: str) -> None:
     assert hint in caught.value.hint
 
 
+def test_this_machine_has_no_options_of_its_own() -> None:
+    assert scheduler.options == ()  # schedulers.job_options does not ask for them
+
+
 def test_what_is_set_for_another_scheduler_is_told() -> None:
     notes = schedulers.unused(job(partition="gpu", mem="8G", native=["--qos=long"]), scheduler)
     assert notes == ("the local scheduler has no use for partition, native, mem",)
