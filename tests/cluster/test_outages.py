@@ -43,7 +43,7 @@ def test_power_cut_of_a_host(bed: Bed) -> None:
 @on_every_scheduler
 def test_the_scheduler_s_server_is_down(bed: Bed) -> None:
     """A job goes on meanwhile, another one ends."""
-    job = started(bed, nodes=2, command=UNTIL_TOLD)
+    job = started(bed, nodes=2, command=UNTIL_TOLD.replace("go", "outage"))
     ends = started(bed, nodes=2, name="ends", command=UNTIL_TOLD.replace("go", "end"))
     runs = set((bed.home() / "gridtf-runs").iterdir())
     submit = [*GRIDTF, "submit", *bed.options, "--nodes", "1", "--tasks-per-node", "1", "--", "true"]
@@ -67,7 +67,7 @@ def test_the_scheduler_s_server_is_down(bed: Bed) -> None:
         ended(ends, "COMPLETED")
         bed.mend("ctl")
         assert waits.poll() is None
-        (bed.home() / "go").touch()
+        (bed.home() / "outage").touch()
         assert f"fault ({job.id}): COMPLETED" in finished(waits, 0)
     assert "COMPLETED" in ends.gridtf("wait").stdout
 

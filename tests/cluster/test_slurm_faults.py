@@ -192,10 +192,10 @@ def test_the_step_of_the_agents_is_cancelled(slurm: Bed) -> None:
 
 
 def test_a_job_whose_slurmstepd_was_killed_does_not_hold_its_hosts(slurm: Bed) -> None:
-    job = started(slurm, command="until [ -e go ]; do sleep 0.2; done")
+    job = started(slurm, command="until [ -e $OUTPUT_DIR/go ]; do sleep 0.2; done")
     launcher = read_record(job.attempt.launcher) or {}
     kill9(slurm, "n1", parent(slurm, "n1", launcher["pid"]))
-    (slurm.home() / "go").touch()
+    (job.run.output / "go").touch()
     ended(job, "COMPLETED", "slurmstepd, which had started the job script on n1, was killed, so gridtf cancels the job")
     job.until(lambda: not admin(slurm, "squeue", "--noheader", f"--jobs={job.id}"), "its end for Slurm")
     assert job.status()["state"] == "COMPLETED"

@@ -14,13 +14,21 @@ import pytest
 from gridtf.run.rundir import read_record
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import admin, begun, ended, finished, late_agents, mounted, nobody_left, started
+from tests.support.clusterfaults import (
+    UNTIL_TOLD,
+    admin,
+    begun,
+    ended,
+    finished,
+    late_agents,
+    mounted,
+    nobody_left,
+    started,
+)
 from tests.support.disks import ext4, fill
 
 pytestmark = pytest.mark.timeout(180)
 
-# Runs until the test says that it may end.
-UNTIL_TOLD = "until ls | grep -qx go; do sleep 0.2; done"
 ALICE = 7001  # her user id
 Check = Callable[[], None]  # waits for what a job that was started before comes to, and looks at it
 
