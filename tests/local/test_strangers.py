@@ -52,6 +52,7 @@ from gridtf.bootstrap import placement, rendezvous
 from gridtf.bootstrap.rendezvous import AttemptPlan
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import Allocation, Host
+from gridtf.jobspec.request import resolve
 from gridtf.jobspec.spec import JobSpec
 
 def forge(path, ran, nonce):
@@ -59,8 +60,10 @@ def forge(path, ran, nonce):
     attempt, host, spec = RunDir(path).attempt(1), os.uname().nodename, JobSpec(command=("touch", ran))
     for folder in (attempt.hosts, attempt.state, attempt.logs):
         folder.mkdir(parents=True)
-    tasks = placement.place(Allocation((Host(host, 1, cpus=1),)), spec)
-    AttemptPlan(attempt, nonce, "7", "local", spec, {host: "127.0.0.1"}, tasks, sys.executable, Path("/")).write()
+    request = resolve(spec, "local", memory=False)
+    tasks = placement.place(Allocation((Host(host, 1, cpus=1),)), request)
+    hosts, python = {host: "127.0.0.1"}, sys.executable
+    AttemptPlan(attempt, nonce, "7", "local", spec, request, hosts, tasks, python, Path("/")).write()
     record = dict(nonce=nonce, host=host, address="127.0.0.1", ports={"worker:0": 1}, master_port=1)
     rendezvous.publish(attempt, "7", nonce, rendezvous.merge(tasks, {host: record}))
     write_record(attempt.launcher, dict(nonce=nonce, beat=1))
