@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from gridtf.cli import main
 from gridtf.cli.render import _components, _resources, _tasks
+from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from tests.support.plans import resolved
 from tests.support.rendering import plan
@@ -142,6 +144,27 @@ def test_any_byte_of_a_set_up_line_stands_in_the_script(
 )
 def test_tasks_as_far_as_they_are_known(spec: JobSpec, tasks: list[str]) -> None:
     assert list(_tasks(resolved(spec))) == tasks
+
+
+def test_json_has_the_request_the_script_and_where_values_come_from(
+    fake: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gridtf.toml").write_text(JOB)
+    assert main(["render", "--json", "--scheduler", "slurm", "--nodes", "2"]) == 0
+    captured = capsys.readouterr()
+    shown = json.loads(captured.out)
+    request = Request.from_dict(shown["request"])
+    assert (request.nodes, request.gpus_per_node, request.role("ps").count, request.role("ps").cpus) == (
+        (2, 2),
+        2,
+        2,
+        4,
+    )
+    assert shown["script"].startswith("#!/bin/bash\n")
+    assert (shown["run_dir"], shown["command"][0]) == (str(tmp_path / "run"), "sbatch")
+    assert (shown["sources"]["nodes"], shown["sources"]["gpus_per_node"]) == ("--nodes", "gridtf.toml:3")
+    assert list(tmp_path.iterdir()) == [tmp_path / "gridtf.toml"]
 
 
 @pytest.mark.parametrize(
