@@ -8,8 +8,9 @@ A plugin's author derives classes from them and says what is particular about th
         recorded = Recorded(accepted=(Output("qsub", "1234.pbs01\\n"),), job_id="1234.pbs01", ...)
         job = RecordedJob({"PBS_JOBID": "1234.pbs01", ...}, job_id="1234.pbs01", hosts={"n1": 2, "n2": 2})
 
-SchedulerConformance is for all schedulers, BatchConformance for those that run commands: programs on PATH stand in for
-these and print what was recorded. LiveConformance submits jobs to the scheduler itself, where there is one.
+SchedulerConformance is for all schedulers, BatchConformance for those that derive from BatchScheduler
+(CommandConformance: from CommandScheduler): programs on PATH stand in for their commands and print what was recorded.
+LiveConformance submits jobs to the scheduler itself, where there is one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -250,7 +251,6 @@ class _Plans:
         return Plan(
             spec=spec,
             request=self.scheduler.resolve(spec),
-            scheduler=self.scheduler.name,
             run_dir=run_dir,
             python=sys.executable,
             bootstrap=resources.bootstrap_script(),
@@ -301,9 +301,6 @@ class SchedulerConformance(_Plans):
     def test_all_methods_are_there(self) -> None:
         kind = type(self.scheduler)
         assert not getattr(kind, "__abstractmethods__", ()), f"it lacks {', '.join(sorted(kind.__abstractmethods__))}"
-        starts = kind.start_agents is not getattr(BatchScheduler, "start_agents", None)
-        own = getattr(kind, "agent_command", None) is not BatchScheduler.agent_command
-        assert starts or own, "it lacks agent_command, or a start_agents of its own"
 
     def test_it_is_found_by_its_name(self) -> None:
         assert type(schedulers.get(self.scheduler.name)) is type(self.scheduler)
@@ -369,7 +366,7 @@ class SchedulerConformance(_Plans):
             assert not (hosts and hosts.fullmatch(name)), f"host_variables: {name} is the job's"
 
 
-class BatchConformance(SchedulerConformance):
+class CommandConformance(SchedulerConformance):
     """What holds for a scheduler that runs commands, and whose jobs run elsewhere.
 
     Attributes:
@@ -475,14 +472,14 @@ class BatchConformance(SchedulerConformance):
             self.scheduler.submit(made)
         one_line_each(caught.value)
 
+    def calls(self, made: Plan) -> tuple[Callable[[], object], ...]:
+        """All that runs a command of the scheduler."""
+        job, own = JobIdentity(self.recorded.job_id), self.scheduler
+        return lambda: own.submit(made), lambda: own.query([job]), lambda: own.cancel(job)
+
     def test_a_server_that_does_not_answer_is_an_error(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.unreachable)
-        job = JobIdentity(self.recorded.job_id)
-        for call in (
-            lambda: self.scheduler.submit(made),
-            lambda: self.scheduler.query([job]),
-            lambda: self.scheduler.cancel(job),
-        ):
+        for call in self.calls(made):
             with pytest.raises(SchedulerError) as caught:
                 call()
             error = one_line_each(caught.value)
@@ -490,12 +487,7 @@ class BatchConformance(SchedulerConformance):
             assert "does not answer" in error.what, error.what
 
     def test_a_command_that_is_not_there_is_an_error(self, commands: Commands, made: Plan) -> None:
-        job = JobIdentity(self.recorded.job_id)
-        for call in (
-            lambda: self.scheduler.submit(made),
-            lambda: self.scheduler.query([job]),
-            lambda: self.scheduler.cancel(job),
-        ):
+        for call in self.calls(made):
             with pytest.raises(SchedulerError) as caught:
                 call()
             one_line_each(caught.value)
@@ -564,9 +556,11 @@ class BatchConformance(SchedulerConformance):
         assert len(names) == len(set(names)), f"a host is there twice: {names}"
         assert [(host.name, host.slots) for host in hosts] == list(self.job.hosts.items())
 
+
+class BatchConformance(CommandConformance):
+    """What holds besides for one that starts each agent by a command."""
+
     def test_an_agent_is_started_by_a_command_that_names_its_host(self, inside: dict[str, str], tmp_path: Path) -> None:
-        if type(self.scheduler).start_agents is not BatchScheduler.start_agents:
-            return  # it has its own way
         assert isinstance(self.scheduler, BatchScheduler)
         call = AgentCall(("RUN", "1"), lambda *_: 0, ("python", "-m", "agent"), tmp_path / "log", lambda environ: None)
         for host in self.job.hosts:

@@ -19,7 +19,7 @@ from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import batch
 from gridtf.schedulers.agents import ENVIRONMENT_FILE
-from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus, Plan, Wait
+from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, GpuNeed, Host, JobIdentity, JobStatus, Plan, Wait
 from gridtf.schedulers.batch import Answer, BatchScheduler
 from gridtf.states import JobState
 
@@ -172,21 +172,19 @@ class PBS(BatchScheduler):
     def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         return AgentEnd(code, host, tuple(printed[-3:]))  # 255: pbs_tmrsh's own failure
 
-    def gpu_grant(
-        self, environ: Environ, request: Request, count: int | None, owner: str, wait: Wait, patience: float = 0
-    ) -> gpus.GpuGrant:
+    def gpu_grant(self, environ: Environ, request: Request, need: GpuNeed, wait: Wait) -> gpus.GpuGrant:
         """What PBS's cgroup hook shows; where it does not run, any that no other job of gridtf has claimed."""
-        if gpus.VISIBLE in environ or not count:
+        if gpus.VISIBLE in environ or not need.count:
             return gpus.GpuGrant(gpus.granted(environ))
-        found = gpus.claim(count, gpus.idle_first(gpus.present(environ)), owner, environ)
+        found = gpus.claim(need.count, gpus.idle_first(gpus.present(environ)), need.owner, environ)
         if isinstance(found, gpus.GpuGrant):
             return found
-        raise PlacementError(f"{count} GPUs are needed, {found.free} are free; {'; '.join(found.holders)}")
+        raise PlacementError(f"{need.count} GPUs are needed, {found.free} are free; {'; '.join(found.holders)}")
 
 
 def _cpus(request: Request) -> int:
     """CPUs of a host."""
-    return (request.task_cpus or 1) * request.tasks_per_node + request.host_rider_cpus
+    return (request.task_cpus or 1) * request.tasks_per_node + request.host_non_training_cpus
 
 
 def _select(request: Request) -> str:

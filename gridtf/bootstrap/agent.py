@@ -23,7 +23,7 @@ from gridtf.host.gpus import GpuGrant
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record, write_record
 from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
-from gridtf.schedulers.api import Scheduler
+from gridtf.schedulers.api import GpuNeed, Scheduler
 from gridtf.states import JobState
 
 # The agent supervisor sends it when the process that had started it is gone.
@@ -150,10 +150,10 @@ class Agent:
         try:
             plan = self._wait_for_plan()
             if self.system.environ.pop(ENVIRONMENT_FILE, None):
-                self._read_environment(self._scheduler_of(plan.scheduler).host_variables)
+                self._read_environment(self._scheduler_of(plan.request.scheduler).host_variables)
         except _Stopped:  # before there was anything to do
             return 0
-        scheduler, limit = self._scheduler_of(plan.scheduler), plan.spec.heartbeat_timeout
+        scheduler, limit = self._scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout
         self.supervisor = Supervisor([task.name for task in plan.on(self.host)], self.system)
         state = self.attempt.host_state(self.host)
         self._heartbeat = Heartbeat(state, self._record, len(plan.hosts), limit, self.system)
@@ -183,9 +183,9 @@ class Agent:
 
     def _take_part(self, plan: AttemptPlan, scheduler: Scheduler, holder: PortHolder, gpus: GpuGrant | None) -> None:
         mine = plan.on(self.host)
-        needed, owner = sum(task.gpus for task in mine), f"{plan.spec.title}, job {plan.job_id}"
-        environ, patience = self.system.environ, 0.8 * plan.spec.start_timeout
-        grant = gpus or scheduler.gpu_grant(environ, plan.request, needed, owner, self._wait_for_gpus, patience)
+        owner, patience = f"{plan.spec.title}, job {plan.job_id}", 0.8 * plan.spec.start_timeout
+        need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
+        grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
         self._waits, self._ignored = "", scheduler.warnings
         processes.need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, grant.gpus)
@@ -275,7 +275,8 @@ class Agent:
         mine = plan.on(self.host)
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         package = environment.package_folder(self.attempt, self.host) if runs_gridtf else Path()
-        base = schedulers.without_place(grant.environment(self.system.environ), self._scheduler_of(plan.scheduler))
+        scheduler = self._scheduler_of(plan.request.scheduler)
+        base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, environment.HOME, package)

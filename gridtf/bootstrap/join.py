@@ -52,7 +52,7 @@ from gridtf.run.rundir import (
     read_record,
     write_record,
 )
-from gridtf.schedulers.api import MPI_RANKS, Allocation, Host, JobIdentity, RankVariables, Scheduler
+from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVariables, Scheduler
 from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState
 from gridtf.text import some
@@ -130,7 +130,7 @@ def _own_gpus(
     scheduler: Scheduler, request: Request, task: PlacedTask, job_id: str, system: System, patience: float
 ) -> GpuGrant:
     """What this process has of its host's GPUs, alone or together with the others there."""
-    count = request.role(task.type).gpus
+    need = GpuNeed(request.role(task.type).gpus, f"{request.name}, job {job_id}", patience)
     logged = ""
 
     def wait(why: str, seconds: float) -> None:
@@ -140,8 +140,7 @@ def _own_gpus(
         logged = why
         system.sleep(seconds)
 
-    owner = f"{request.name}, job {job_id}"
-    return scheduler.gpu_grant(system.environ, request, count, owner, wait, patience)
+    return scheduler.gpu_grant(system.environ, request, need, wait)
 
 
 def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], holder: PortHolder) -> Record:
@@ -209,16 +208,14 @@ class Joining:
         attempt, nonce = self.run.new_attempt(), secrets.token_hex(8)
         write_record(self._opened, {"attempt": attempt.number, "nonce": nonce, **known})
         try:
-            return self._gather(attempt, nonce, tasks, known["scheduler"], job_id)
+            return self._gather(attempt, nonce, tasks, job_id)
         except GridtfError as error:  # the others need not wait any longer
             problem = {"what": error.what, "why": error.why, "hint": error.hint}
             with contextlib.suppress(GridtfError):
                 write_record(attempt.host_error(_LEADER), {"nonce": nonce, "host": self.own["host"], **problem})
             raise
 
-    def _gather(
-        self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], scheduler: str, job_id: str
-    ) -> _Meeting:
+    def _gather(self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], job_id: str) -> _Meeting:
         write_record(attempt.host_record(_LEADER), {"nonce": nonce, **self.own})
         size, limit = self.member.size, self.spec.start_timeout
         ranks = [f"rank-{rank}" for rank in range(size)]
@@ -239,7 +236,7 @@ class Joining:
         placed = place_ranks(tasks, records, shares)
         hosts = {task.host: task.host for task in placed}
         python, cwd = sys.executable, Path.cwd()
-        plan = AttemptPlan(attempt, nonce, job_id, scheduler, self.spec, self.request, hosts, placed, python, cwd)
+        plan = AttemptPlan(attempt, nonce, job_id, self.spec, self.request, hosts, placed, python, cwd)
         plan.write()
         make_folder(attempt.run.output)
         meeting = rendezvous.merge_ranks(placed, records)
@@ -326,7 +323,7 @@ def member_of(environ: Mapping[str, str], scheduler: Scheduler) -> Member:
     Raises:
         UsageError: When no variable tells them.
     """
-    starters = (*MPI_RANKS, *filter(None, [scheduler.rank_variables]), RankVariables("RANK", "WORLD_SIZE"))
+    starters = (*scheduler.starters, RankVariables("RANK", "WORLD_SIZE"))
     for starter in starters:
         if starter.rank in environ and starter.size in environ:
             return Member(*_numbers(starter.rank, starter.size, environ), _step(starter, environ, scheduler))

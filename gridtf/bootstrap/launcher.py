@@ -198,7 +198,6 @@ class Launcher:
             attempt=self.attempt,
             nonce=self.nonce,
             job_id=self.job_id,
-            scheduler=self.scheduler.name,
             spec=spec,
             request=self.request,
             hosts={host.name: host.address or host.name for host in allocation.hosts},

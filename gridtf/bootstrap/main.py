@@ -28,7 +28,7 @@ from gridtf.run.rundir import (
     read_record,
     write_record,
 )
-from gridtf.schedulers.api import MPI_RANKS, JobIdentity, Scheduler
+from gridtf.schedulers.api import JobIdentity, Scheduler
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
@@ -148,7 +148,7 @@ def launch(
         The exit code of the job script.
     """
     name = spec.scheduler or schedulers.around_this_process(environ)
-    if not spec.scheduler and (note := schedulers.unannounced(environ)):
+    if not spec.scheduler and name == "local" and (note := schedulers.unannounced()):
         tell(note)
     scheduler = schedulers.get(name)
     _refuse_copies(environ, scheduler)
@@ -187,8 +187,7 @@ def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> 
 
 def _refuse_copies(environ: Mapping[str, str], scheduler: Scheduler) -> None:
     """A job has one launcher, not one in each task of srun or mpirun."""
-    starters = (*MPI_RANKS, *filter(None, [scheduler.rank_variables]))
-    sizes = (environ.get(names.size, "") for names in starters if names.rank in environ)
+    sizes = (environ.get(names.size, "") for names in scheduler.starters if names.rank in environ)
     copies = max((int(size) for size in sizes if re.fullmatch("[0-9]{1,18}", size)), default=1)
     if copies > 1:
         raise UsageError(

@@ -209,7 +209,6 @@ class AttemptPlan:
         attempt: The attempt.
         nonce: Its nonce, which fences its records off from those of other attempts.
         job_id: The job's id at its scheduler.
-        scheduler: The scheduler's name.
         spec: What the user asked for.
         hosts: Name of a host -> the address by which the other hosts reach it.
         tasks: In rank order.
@@ -220,7 +219,6 @@ class AttemptPlan:
     attempt: Attempt
     nonce: str
     job_id: str
-    scheduler: str
     spec: JobSpec
     request: Request
     hosts: dict[str, str]
@@ -248,7 +246,7 @@ class AttemptPlan:
         """Write plan.json. Raises RunDirError."""
         record: Record = {
             "format": FORMAT,
-            "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.scheduler},
+            "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.request.scheduler},
             "attempt": self.attempt.number,
             "nonce": self.nonce,
             "hosts": self.hosts,
@@ -298,7 +296,6 @@ def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
         attempt=attempt,
         nonce=nonce,
         job_id=record["job"]["id"],
-        scheduler=record["job"]["scheduler"],
         spec=JobSpec.from_dict(record["spec"]),
         request=request,
         hosts=record["hosts"],

@@ -82,14 +82,14 @@ class Request:
         roles: What each task type with tasks requests, in the order of TASK_TYPES.
         components: The partitions of the job; the first is the job's own.
         task_cpus: CPUs of a training task; None where the user has not said.
-        rider_cpus: CPUs of all tasks that ride along (ps, evaluator) on the job's own partition.
-        host_rider_cpus: CPUs of those of them on the fullest host.
+        non_training_cpus: CPUs of all tasks that ride along (ps, evaluator) on the job's own partition.
+        host_non_training_cpus: CPUs of those of them on the fullest host.
         host_mem: Memory of the fullest host in MiB; None where the user has not said.
         walltime: Seconds; None: the scheduler's default.
         elements: Elements of the job array that the native options ask for; empty for a single job.
         options: The scheduler's own options that the user has set, such as ``pe`` and ``slots``, by key.
         native: The user's raw options, parsed by the scheduler: option -> value.
-        open: Fields that the user has left open, so that in the job the allocation decides.
+        left_open: Fields that the user has left open, so that in the job the allocation decides.
     """
 
     scheduler: str
@@ -102,14 +102,14 @@ class Request:
     roles: tuple[Role, ...]
     components: tuple[Component, ...] = (Component(None, ()),)
     task_cpus: int | None = None
-    rider_cpus: int = 0
-    host_rider_cpus: int = 0
+    non_training_cpus: int = 0
+    host_non_training_cpus: int = 0
     host_mem: int | None = None
     walltime: int | None = None
     elements: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     native: Mapping[str, str] = field(default_factory=dict)
-    open: frozenset[str] = frozenset()
+    left_open: frozenset[str] = frozenset()
 
     def role(self, task_type: str) -> Role:
         """What this task type requests; no tasks where the job has none of it."""
@@ -118,7 +118,7 @@ class Request:
 
     def chosen(self, name: str) -> Any:
         """The value of a field where the user has said it, None where it was left open."""
-        return None if name in self.open else getattr(self, name)
+        return None if name in self.left_open else getattr(self, name)
 
     def gpus_of(self, task_type: str, default: int) -> int:
         """GPUs of one task of this type.
@@ -143,7 +143,7 @@ class Request:
     def to_dict(self, *, in_job: bool = False) -> dict[str, Any]:
         """Plain values for JSON. in_job: without what only the submission needs, such as the elements of an array."""
         data = asdict(self)
-        data["open"] = sorted(self.open)
+        data["left_open"] = sorted(self.left_open)
         if in_job:
             del data["elements"]
         return data
@@ -164,7 +164,7 @@ class Request:
             Component(**{**part, "types": tuple(part["types"])}) for part in values["components"]
         )
         values["elements"] = tuple(values.get("elements", ()))
-        values["open"] = frozenset(values["open"])
+        values["left_open"] = frozenset(values["left_open"])
         return cls(**values)
 
 
@@ -192,9 +192,9 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
     if memory:
         _need_all_memory(roles, spec)
     own = [role for role in roles if not role.component]
-    riders = [role for role in own if not role.takes_gpu for _ in range(role.count or 0)]
-    most_riders = -(-len(riders) // low)
-    rider_cpus = sorted((role.cpus or 0 for role in riders), reverse=True)
+    non_training = [role for role in own if not role.takes_gpu for _ in range(role.count or 0)]
+    most_a_host = -(-len(non_training) // low)
+    non_training_cpus = sorted((role.cpus or 0 for role in non_training), reverse=True)
     task_cpus = max((role.cpus or 1 for role in own if role.takes_gpu), default=1)
     return Request(
         scheduler=scheduler,
@@ -207,12 +207,12 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
         roles=roles,
         components=_components(spec, roles),
         task_cpus=task_cpus if any(role.cpus for role in own) else None,
-        rider_cpus=sum(rider_cpus),
-        host_rider_cpus=sum(rider_cpus[:most_riders]),
-        host_mem=spec.mem_mib or (_host_memory(own, riders, per_node, most_riders) if memory else None),
+        non_training_cpus=sum(non_training_cpus),
+        host_non_training_cpus=sum(non_training_cpus[:most_a_host]),
+        host_mem=spec.mem_mib or (_host_memory(own, non_training, per_node, most_a_host) if memory else None),
         walltime=spec.walltime,
         options=_options(spec, options),
-        open=frozenset(name for name in _MAY_BE_OPEN if getattr(spec, name) is None),
+        left_open=frozenset(name for name in _MAY_BE_OPEN if getattr(spec, name) is None),
     )
 
 
@@ -337,8 +337,8 @@ def _need_all_memory(roles: Sequence[Role], spec: JobSpec) -> None:
             )
 
 
-def _host_memory(own: Sequence[Role], riders: Sequence[Role], per_node: int, most_riders: int) -> int | None:
+def _host_memory(own: Sequence[Role], non_training: Sequence[Role], per_node: int, most_a_host: int) -> int | None:
     if not any(role.mem for role in own):
         return None
-    rider_sizes = sorted((role.mem or 0 for role in riders), reverse=True)
-    return per_node * max(role.mem or 0 for role in own if role.takes_gpu) + sum(rider_sizes[:most_riders])
+    sizes = sorted((role.mem or 0 for role in non_training), reverse=True)
+    return per_node * max(role.mem or 0 for role in own if role.takes_gpu) + sum(sizes[:most_a_host])

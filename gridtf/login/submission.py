@@ -89,7 +89,6 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     return Plan(
         spec=spec,
         request=request,
-        scheduler=name,
         run_dir=run_dir,
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),

@@ -106,7 +106,7 @@ Request = {
     "task_cpus": (Count, None),
     "walltime": (Count, None),
     "options": {str: object},
-    "open": [str],
+    "left_open": [str],
 }
 Plan = {
     "nonce": str,

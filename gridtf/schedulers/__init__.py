@@ -90,10 +90,8 @@ def around_this_process(environ: Mapping[str, str]) -> str:
     return _first(lambda scheduler: scheduler.is_current(environ)).name
 
 
-def unannounced(environ: Mapping[str, str]) -> str:
+def unannounced() -> str:
     """A note for a process that is part of a job without having been told so; mostly empty."""
-    if around_this_process(environ) != "local":
-        return ""
     return next(filter(None, (scheduler.unannounced() for scheduler in _each())), "")
 
 

@@ -46,7 +46,6 @@ class Plan:
     Attributes:
         spec: What the user asked for.
         request: What that comes to on this scheduler.
-        scheduler: The scheduler's name.
         run_dir: Absolute path of the run directory; the script is job.sh in it.
         python: The interpreter that gridtf runs under, also in the job.
         bootstrap: Absolute path of gridtf-bootstrap.sh.
@@ -56,12 +55,16 @@ class Plan:
 
     spec: JobSpec
     request: Request
-    scheduler: str
     run_dir: Path
     python: str
     bootstrap: Path
     sources: Mapping[str, str]
     trusted: frozenset[int] | None = None
+
+    @property
+    def scheduler(self) -> str:
+        """The scheduler's name."""
+        return self.request.scheduler
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,22 @@ class Allocation:
 
     hosts: tuple[Host, ...]
     gpus: GpuGrant | None = None
+
+
+@dataclass(frozen=True)
+class GpuNeed:
+    """The GPUs that a process needs on its host.
+
+    Attributes:
+        count: How many; None for a process that joins and has not said how many: its own share, or what all of them
+            share.
+        owner: One line that tells others who has them.
+        patience: Seconds that they may be waited for.
+    """
+
+    count: int | None
+    owner: str
+    patience: float
 
 
 # wait(reason, seconds): waits, shows the user why, and raises when the job is told to end meanwhile.
@@ -418,6 +437,11 @@ class Scheduler(ABC):
 
     # --- inside a job
 
+    @property
+    def starters(self) -> tuple[RankVariables, ...]:
+        """How programs that start several processes of a job tell rank and size, the innermost program first."""
+        return (*MPI_RANKS, self.rank_variables) if self.rank_variables else MPI_RANKS
+
     @abstractmethod
     def is_current(self, environ: Mapping[str, str]) -> bool:
         """Whether this process runs inside one of its jobs."""
@@ -447,25 +471,14 @@ class Scheduler(ABC):
             environ: The environment that agents and tasks are to have.
         """
 
-    def gpu_grant(
-        self,
-        environ: Mapping[str, str],
-        request: Request,
-        count: int | None,
-        owner: str,
-        wait: Wait,
-        patience: float = 480.0,
-    ) -> GpuGrant:
+    def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
         """On a host of a job: the GPUs that this process may use, as this host calls them.
 
         Args:
             environ: The environment of this process.
             request: What the job requests.
-            count: How many GPUs are needed; None for a process that joins and has not said how many: its own share, or
-                what all of them share.
-            owner: One line that tells others who has the GPUs.
+            need: The GPUs that it needs.
             wait: Called again and again while GPUs are waited for.
-            patience: Seconds that they may be waited for.
 
         Raises:
             PlacementError: When there are too few.

@@ -122,7 +122,7 @@ def on_path(program: str, environ: Mapping[str, str]) -> bool:
 # --- the base class
 
 
-class BatchScheduler(Scheduler):
+class CommandScheduler(Scheduler):
     """A scheduler with a command to submit, one to list jobs, and one to cancel.
 
     Attributes:
@@ -159,14 +159,6 @@ class BatchScheduler(Scheduler):
     @abstractmethod
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
         """The command that ends a job; force: one that did not heed the first call. Pure."""
-
-    def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
-        """The command that starts the agent of another host of the job and stays until the agent has ended. Pure.
-
-        Where it passes its standard input on, the end of that tells the agent to stop; where it does not, the agent
-        hears of it through the run directory. A scheduler that overrides start_agents does not need it.
-        """
-        raise NotImplementedError
 
     def locate(self, command: str) -> str:
         """Where a command of the scheduler lies; its bare name: where PATH leads to."""
@@ -281,7 +273,17 @@ class BatchScheduler(Scheduler):
         if answer.code and not self.unknown_job(answer):
             raise SchedulerError(f"{self.title} does not cancel job {job.job_id}: {self.message(answer)}")
 
-    # --- inside a job
+
+class BatchScheduler(CommandScheduler):
+    """One whose agents on other hosts are started by a command for each of them."""
+
+    @abstractmethod
+    def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
+        """The command that starts the agent of another host of the job and stays until the agent has ended. Pure.
+
+        Where it passes its standard input on, the end of that tells the agent to stop; where it does not, the agent
+        hears of it through the run directory.
+        """
 
     def this_host(self, environ: Mapping[str, str]) -> str:
         """What the scheduler calls this host."""

@@ -23,6 +23,7 @@ from gridtf.schedulers.api import (
     AgentCall,
     AgentHandle,
     Allocation,
+    GpuNeed,
     Host,
     JobIdentity,
     JobStatus,
@@ -186,15 +187,7 @@ class LocalScheduler(Scheduler):
     ) -> Sequence[AgentHandle]:
         return [fork_agent(host.name, call.arguments, call.main, allocation.gpus) for host in allocation.hosts]
 
-    def gpu_grant(
-        self,
-        environ: Mapping[str, str],
-        request: Request,
-        count: int | None,
-        owner: str,
-        wait: Wait,
-        patience: float = 0.0,
-    ) -> GpuGrant:
+    def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
         """For processes that join: they share what the driver shows. An agent has the launcher's claim."""
         return GpuGrant(gpus.granted(environ) if gpus.VISIBLE in environ else gpus.present(environ))
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from gridtf.errors import SpecError
 from gridtf.schedulers import BUILT_IN, GROUP
 from gridtf.schedulers.api import API_VERSION, Scheduler
-from gridtf.schedulers.batch import BatchScheduler
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -72,7 +71,7 @@ def _loaded(point: EntryPoint, *others: EntryPoint) -> Scheduler:
             theirs = f"version {made.api_version} of gridtf's scheduler interface"
             raise _broken(point, f"it is written for {theirs}, this gridtf has version {API_VERSION}")
         if isinstance(made, type):
-            if missing := _missing(made):
+            if missing := sorted(made.__abstractmethods__):
                 raise _broken(point, f"it lacks {', '.join(missing)}")
             made = made()
     except SpecError:
@@ -82,14 +81,6 @@ def _loaded(point: EntryPoint, *others: EntryPoint) -> Scheduler:
     if getattr(made, "name", None) != point.name:
         raise _broken(point, f"its class has the name {getattr(made, 'name', None)!r}")
     return made
-
-
-def _missing(kind: type[Scheduler]) -> list[str]:
-    """The methods that a scheduler has to write and this one has not."""
-    missing = sorted(kind.__abstractmethods__)
-    if issubclass(kind, BatchScheduler) and kind.start_agents is BatchScheduler.start_agents:
-        missing += ["agent_command"] if kind.agent_command is BatchScheduler.agent_command else []
-    return missing
 
 
 def _broken(point: EntryPoint, why: str) -> SpecError:

@@ -60,7 +60,7 @@ def once(folder: Path, size: int, cores: int) -> tuple[float, float, float]:
     hosts = {f"n{number:04}": f"10.{number // 256}.{number % 256}.1" for number in range(size)}
     request = resolve(spec, "local", memory=False)
     tasks = placement.place(Allocation(tuple(Host(name, TASKS) for name in hosts)), request)
-    AttemptPlan(attempt, NONCE, "1", "local", spec, request, hosts, tasks, "python", folder).write()
+    AttemptPlan(attempt, NONCE, "1", spec, request, hosts, tasks, "python", folder).write()
 
     begin = time.monotonic()
     assert read_plan(attempt.run, attempt.number, NONCE) is not None

@@ -42,13 +42,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "worker", "count": 8, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 4, "mem": null, "component": 0, "served": true, "in_cluster": true}],
   "components": [{"partition": null, "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": 1,
-  "rider_cpus": 8,
-  "host_rider_cpus": 8,
+  "non_training_cpus": 8,
+  "host_non_training_cpus": 8,
   "host_mem": null,
   "walltime": null,
   "options": {},
   "native": {},
-  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
+  "left_open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

@@ -83,13 +83,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "chief", "count": 1, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "worker", "count": 2, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 1, "gpus": 0, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}],
   "components": [{"partition": null, "types": ["chief", "worker", "ps"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": 2,
-  "rider_cpus": 2,
-  "host_rider_cpus": 2,
+  "non_training_cpus": 2,
+  "host_non_training_cpus": 2,
   "host_mem": null,
   "walltime": 5400,
   "options": {},
   "native": {},
-  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
+  "left_open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

@@ -31,13 +31,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
   "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": null,
-  "rider_cpus": 0,
-  "host_rider_cpus": 0,
+  "non_training_cpus": 0,
+  "host_non_training_cpus": 0,
   "host_mem": null,
   "walltime": null,
   "options": {},
   "native": {},
-  "open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
+  "left_open": ["gpus_per_node", "gpus_per_task", "nodes", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

@@ -60,13 +60,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "worker", "count": 8, "gpus": 1, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
   "components": [{"partition": "gpu.q", "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": null,
-  "rider_cpus": 0,
-  "host_rider_cpus": 0,
+  "non_training_cpus": 0,
+  "host_non_training_cpus": 0,
   "host_mem": 32768,
   "walltime": 95400,
   "options": {"partition": "gpu.q", "account": "ml", "pe": "mpi", "gpu_resource": "gpu"},
   "native": {"l arch": "lx-amd64"},
-  "open": ["gpus_per_node", "nodes"]
+  "left_open": ["gpus_per_node", "nodes"]
 }'
 
 # shellcheck source=/dev/null

@@ -55,13 +55,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "worker", "count": 8, "gpus": null, "cpus": 2, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 4, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "evaluator", "count": 1, "gpus": 0, "cpus": 1, "mem": null, "component": 0, "served": false, "in_cluster": false}],
   "components": [{"partition": null, "types": ["worker", "ps", "evaluator"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": 2,
-  "rider_cpus": 9,
-  "host_rider_cpus": 8,
+  "non_training_cpus": 9,
+  "host_non_training_cpus": 8,
   "host_mem": null,
   "walltime": null,
   "options": {},
   "native": {},
-  "open": ["gpus_per_node", "gpus_per_task"]
+  "left_open": ["gpus_per_node", "gpus_per_task"]
 }'
 
 # shellcheck source=/dev/null

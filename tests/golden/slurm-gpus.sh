@@ -74,13 +74,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "worker", "count": null, "gpus": 1, "cpus": 6, "mem": null, "component": 0, "served": false, "in_cluster": true}],
   "components": [{"partition": "gpu,long", "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": 6,
-  "rider_cpus": 0,
-  "host_rider_cpus": 0,
+  "non_training_cpus": 0,
+  "host_non_training_cpus": 0,
   "host_mem": 65536,
   "walltime": 93600,
   "options": {"partition": "gpu,long", "account": "ml"},
   "native": {"qos": "high", "comment": "two words"},
-  "open": ["gpus_per_task", "tasks_per_node"]
+  "left_open": ["gpus_per_task", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

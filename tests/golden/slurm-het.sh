@@ -72,13 +72,13 @@ export GRIDTF_REQUEST='{
   "roles": [{"type": "chief", "count": 1, "gpus": 1, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": true}, {"type": "worker", "count": 3, "gpus": 1, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": 3, "mem": 2048, "component": 1, "served": false, "in_cluster": true}, {"type": "evaluator", "count": 1, "gpus": 0, "cpus": 2, "mem": 1024, "component": 0, "served": false, "in_cluster": false}],
   "components": [{"partition": "gpu", "types": ["chief", "worker", "evaluator"], "count": 0, "cpus": null, "mem": null}, {"partition": "cpu", "types": ["ps"], "count": 2, "cpus": 3, "mem": 2048}],
   "task_cpus": 2,
-  "rider_cpus": 2,
-  "host_rider_cpus": 2,
+  "non_training_cpus": 2,
+  "host_non_training_cpus": 2,
   "host_mem": 3072,
   "walltime": 1800,
   "options": {"partition": "gpu"},
   "native": {},
-  "open": ["gpus_per_task", "tasks_per_node"]
+  "left_open": ["gpus_per_task", "tasks_per_node"]
 }'
 
 # shellcheck source=/dev/null

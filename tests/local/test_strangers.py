@@ -63,7 +63,7 @@ def forge(path, ran, nonce):
     request = resolve(spec, "local", memory=False)
     tasks = placement.place(Allocation((Host(host, 1, cpus=1),)), request)
     hosts, python = {host: "127.0.0.1"}, sys.executable
-    AttemptPlan(attempt, nonce, "7", "local", spec, request, hosts, tasks, python, Path("/")).write()
+    AttemptPlan(attempt, nonce, "7", spec, request, hosts, tasks, python, Path("/")).write()
     record = dict(nonce=nonce, host=host, address="127.0.0.1", ports={"worker:0": 1}, master_port=1)
     rendezvous.publish(attempt, "7", nonce, rendezvous.merge(tasks, {host: record}))
     write_record(attempt.launcher, dict(nonce=nonce, beat=1))

@@ -22,9 +22,9 @@ def job(**values: Any) -> JobSpec:
     return JobSpec.from_dict({**program, **values})
 
 
-def resolved(spec: JobSpec) -> Request:
+def resolved(spec: JobSpec, scheduler: str = "local") -> Request:
     """What a specification comes to inside a job."""
-    return resolve(spec, "local", memory=False)
+    return resolve(spec, scheduler, memory=False)
 
 
 def hosts(*gpus: int | None, slots: int = 8, cpus: int | None = None) -> Allocation:
@@ -61,7 +61,6 @@ def task_plan(run: Path, allocation: Allocation, **values: Any) -> AttemptPlan:
         attempt,
         NONCE,
         "4711",
-        "local",
         spec,
         request,
         names,

@@ -33,7 +33,6 @@ def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits
     return Plan(
         spec=spec,
         request=schedulers.get(scheduler).resolve(spec),
-        scheduler=scheduler,
         run_dir=Path(run_dir),
         python="/opt/gridtf/bin/python",
         bootstrap=Path("/opt/gridtf/lib/gridtf-bootstrap.sh"),

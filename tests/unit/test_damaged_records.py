@@ -73,9 +73,7 @@ def plan_anew(run: RunDir) -> None:
     request = resolved(spec)
     tasks = place(Allocation((Host("n1", 3, cpus=3),)), request)
     hosts = {"n1": "127.0.0.1"}
-    AttemptPlan(
-        run.attempt(1), NONCE, "7.n1", "local", spec, request, hosts, tasks, "/usr/bin/python3", Path("/")
-    ).write()
+    AttemptPlan(run.attempt(1), NONCE, "7.n1", spec, request, hosts, tasks, "/usr/bin/python3", Path("/")).write()
     meeting = rendezvous.merge(tasks, {"n1": json.loads(run.attempt(1).host_record("n1").read_text())})
     rendezvous.publish(run.attempt(1), "7.n1", NONCE, meeting)
 

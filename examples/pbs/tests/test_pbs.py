@@ -18,7 +18,7 @@ from gridtf_pbs import PBS
 
 import gridtf
 from gridtf.errors import PlacementError, SchedulerError, SpecError
-from gridtf.schedulers.api import JobIdentity
+from gridtf.schedulers.api import GpuNeed, JobIdentity
 from gridtf.states import JobState
 from gridtf.testing import (
     BatchConformance,
@@ -210,7 +210,7 @@ class TestPBS(BatchConformance):
 
         def grant(count: int, **environ: str) -> tuple[str, ...]:
             environ = {**inside, "GRIDTF_LOCKS": f"pbs-{os.getpid()}", **environ}
-            claim = self.scheduler.gpu_grant(environ, request, count, "digits", lambda *_: None)
+            claim = self.scheduler.gpu_grant(environ, request, GpuNeed(count, "digits", 0.0), lambda *_: None)
             for descriptor in claim.descriptors:
                 os.close(descriptor)
             return claim.gpus

@@ -19,6 +19,7 @@ from gridtf.schedulers.api import (
     AgentEnd,
     AgentHandle,
     Allocation,
+    GpuNeed,
     JobIdentity,
     JobStatus,
     Parent,
@@ -240,18 +241,10 @@ class GridEngine(batch.BatchScheduler):
 
         return injob.agent_end(host, os.environ.get("PE", ""), code, printed)
 
-    def gpu_grant(
-        self,
-        environ: Mapping[str, str],
-        request: Request,
-        count: int | None,
-        owner: str,
-        wait: Wait,
-        patience: float = 480.0,
-    ) -> GpuGrant:
+    def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
         from gridtf.schedulers.sge import gpu_grant
 
-        return gpu_grant.gpu_grant(environ, request.options["gpu_resource"], count, owner, wait, patience)
+        return gpu_grant.gpu_grant(environ, request.options["gpu_resource"], need, wait)
 
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.sge import injob

@@ -77,13 +77,13 @@ class Slots:
         low: The fewest that it can do with.
         high: The most that it has use for.
         per_task: How many of them a training task has.
-        riders: How many of them are there for tasks that ride along.
+        non_training: How many of them are there for tasks that ride along.
     """
 
     low: int
     high: int
     per_task: int = 1
-    riders: int = 0
+    non_training: int = 0
 
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
@@ -101,15 +101,15 @@ def slots(request: Request) -> Slots:
     most = request.training or request.nodes[1] * request.tasks_per_node
     cpus = request.task_cpus or 1
     if request.gpus_per_task and not native_has(request, gpu := request.options["gpu_resource"]):
-        if cpus > 1 or request.rider_cpus:
+        if cpus > 1 or request.non_training_cpus:
             raise SpecError(
                 "cpus_per_task",
                 "Grid Engine counts GPUs by slot: with GPUs a slot is a task, and CPUs cannot be asked for",
                 hint=f"leave out CPUs, give slots, or ask for GPUs yourself: native = ['-l {gpu}=1']",
             )
         return Slots(fewest, most)
-    riders = request.rider_cpus
-    return Slots(fewest * cpus + riders, most * cpus + riders, cpus, riders)
+    non_training = request.non_training_cpus
+    return Slots(fewest * cpus + non_training, most * cpus + non_training, cpus, non_training)
 
 
 def slots_in_job(request: Request) -> Slots:

@@ -10,28 +10,24 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from gridtf.errors import PlacementError, SchedulerError
 from gridtf.host import gpus
 from gridtf.host.gpus import GpuGrant
-from gridtf.schedulers.api import Wait
+from gridtf.schedulers.api import GpuNeed, Wait
 from gridtf.schedulers.sge import query
 from gridtf.text import counted
 
 SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 
 
-def gpu_grant(
-    environ: Mapping[str, str], resource: str, count: int | None, owner: str, wait: Wait, patience: float
-) -> GpuGrant:
+def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wait) -> GpuGrant:
     """As Scheduler.gpu_grant. A site grants by resource maps, a prolog or a starter_method; where it does not, GPUs are
     claimed, and a job that has not asked Grid Engine for GPUs gets none.
 
     Args:
         environ: The environment of this process.
         resource: What the site calls its GPUs.
-        count: GPUs that are needed; None: as many as a slot has asked for.
-        owner: One line that tells others who has them.
+        need: The GPUs that are needed; without a count as many as a slot has asked for.
         wait: Called again and again while they are waited for.
-        patience: Seconds that they may be waited for.
     """
-    if count == 0:
+    if need.count == 0:
         return GpuGrant(())
     site = dict(environ)
     names = (f"SGE_HGR_{resource}", SGE_GPU)
@@ -46,11 +42,11 @@ def gpu_grant(
         _need_there(granted, site)
         # A lock beside the site's grant keeps jobs away that have to claim, such as this host's part of another job
         # whose prolog ran elsewhere; the grant holds even if a lock is taken.
-        locked = gpus.claim(len(granted), gpus.present(site) or granted, owner, site)
+        locked = gpus.claim(len(granted), gpus.present(site) or granted, need.owner, site)
         descriptors = locked.descriptors if isinstance(locked, GpuGrant) else ()
-    elif needed := _requested_for_a_slot(site, resource) if count is None else count:
+    elif count := _requested_for_a_slot(site, resource) if need.count is None else need.count:
         first = tuple(dict.fromkeys(gpu for text in carried.values() for gpu in _words(text)))
-        claimed = _claim(site, needed, owner, patience, wait, first)
+        claimed = _claim(site, count, need.owner, need.patience, wait, first)
         granted, descriptors = claimed.gpus, claimed.descriptors
         site[gpus.VISIBLE] = ",".join(granted)
     shown = {name: site[name] for name in gpus.SHOWING if name in site}

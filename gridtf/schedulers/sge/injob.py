@@ -139,7 +139,7 @@ def allocation(found: Sequence[HostLine], request: Request, ask: AskRequests) ->
     """
     shape = slots_in_job(request)
     gpus = _gpus(found, request, shape.per_task, ask)
-    counts = _without_riders([line.slots for line in found], 0 if any(gpus) else shape.riders)
+    counts = _without_non_training([line.slots for line in found], 0 if any(gpus) else shape.non_training)
     hosts = [
         Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own, shape.per_task), address=line.name)
         for line, count, own in zip(found, counts, gpus, strict=True)
@@ -175,9 +175,9 @@ def _cpus(line: HostLine, gpus: int, per_task: int) -> int | None:
     return None if gpus and per_task == 1 else line.slots
 
 
-def _without_riders(counts: list[int], riders: int) -> list[int]:
+def _without_non_training(counts: list[int], non_training: int) -> list[int]:
     """Slots that were asked for on behalf of tasks that ride along are not there for training tasks."""
-    for _ in range(min(riders, sum(counts) - 1)):
+    for _ in range(min(non_training, sum(counts) - 1)):
         fullest = max(range(len(counts)), key=lambda number: (counts[number], number))
         counts[fullest] -= 1
     return counts
@@ -260,7 +260,7 @@ def _deserted(host: str) -> GridtfError:
 
 def _lost(host: str, words: Sequence[str]) -> GridtfError:
     """0 although nobody has told the agent to end: what qrsh gives when the other side is gone."""
-    hint = "has the host crashed, or has somebody killed sge_shepherd there?"
+    hint = "has the host crashed, or was sge_shepherd killed there?"
     return HostLostError(f"the connection to host {host} is lost", why="; ".join(words), hint=hint)
 
 

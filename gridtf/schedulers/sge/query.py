@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
 from gridtf.run.rundir import RUN_ROOT, RunDir
@@ -17,6 +17,9 @@ from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
 from gridtf.schedulers.sge import scheduler
 from gridtf.states import JobState
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 _MOST_WAITING = 50  # the reasons of more jobs than that are not asked for
 _MOST_RECENT = 1000  # of our jobs are asked for their script
@@ -357,7 +360,7 @@ def _killed(code: int) -> str:
     except ValueError:
         return f"it was killed (exit code {code})"
     # Son of Grid Engine writes down the same for all of them
-    why = ": by qdel, for a limit of its queue, or by somebody on its host" if name == "SIGKILL" else ""
+    why = ": by qdel, for a limit of its queue, or by a user on its host" if name == "SIGKILL" else ""
     return f"it was killed by {name}{why}"
 
 
@@ -401,11 +404,13 @@ def _size(text: str) -> float:
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
-def xml_tree(text: str, command: str) -> ElementTree.Element:
+def xml_tree(text: str, command: str) -> Element:
     """Read what a command has printed, without what a site says before and after it.
 
     Raises SchedulerError, which names the command, for what is no XML.
     """
+    from xml.etree import ElementTree  # here: what asks no qstat starts without it
+
     # up to 6.2u5 elements of a list of unknown jobs have no name: <><ST_name>77</ST_name></>
     clean = _CONTROLS.sub("", text).replace("<>", "").replace("</>", "")
     try:

@@ -45,7 +45,7 @@ _COMPLAINT = r"(?m)^\w+:? (?:error|fatal): (.*\S)"
 _PING = r"Slurmctld\(\S+\) at (\S+) is (?:UP|DOWN)"
 
 
-class Slurm(batch.BatchScheduler):
+class Slurm(batch.CommandScheduler):
     """Jobs of a Slurm cluster. A job's id is Slurm's own, ``4711`` or, in an array, ``4711_3``."""
 
     name = "slurm"

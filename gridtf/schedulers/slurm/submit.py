@@ -85,7 +85,7 @@ def cpus_per_task(request: Request) -> int | None:
     """--cpus-per-task of the job's own partition; None where the user has not said."""
     if request.task_cpus is None:
         return None
-    return request.task_cpus + -(-request.host_rider_cpus // request.tasks_per_node)
+    return request.task_cpus + -(-request.host_non_training_cpus // request.tasks_per_node)
 
 
 def _memory(host_mem: int, request: Request, cpus_per_task: int) -> str:

@@ -20,7 +20,7 @@ from gridtf.jobspec.request import Request
 from gridtf.run import rundir
 from gridtf.run.rundir import Record, cannot, read_record, write_record
 from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
-from gridtf.schedulers.api import Allocation, Host, Wait
+from gridtf.schedulers.api import Allocation, GpuNeed, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
 from tests.support.plans import NONCE, task_plan
 from tests.support.system import FakeSystem
@@ -39,15 +39,7 @@ class FakeSite(LocalScheduler):
         self.refusal: PlacementError | None = None
         self.is_suspended: bool | None = False
 
-    def gpu_grant(
-        self,
-        environ: Mapping[str, str],
-        request: Request,
-        count: int | None,
-        owner: str,
-        wait: Wait,
-        patience: float = 0.0,
-    ) -> GpuGrant:
+    def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
         for why, seconds in self.waits:
             wait(why, seconds)
         if self.refusal:

@@ -40,7 +40,7 @@ class Step:
 
     def rank(self, number: int, **more: Any) -> Joining:
         member = Member(number, self.size, STEP)
-        return Joining(self.run, self.spec, resolved(self.spec), member, own(number, **more), self.system)
+        return Joining(self.run, self.spec, resolved(self.spec, "slurm"), member, own(number, **more), self.system)
 
     def lead(self, **more: Any) -> Any:
         return self.rank(0, **more).lead(assign_ranks(self.spec, self.size), KNOWN, "12")
@@ -50,7 +50,8 @@ class Step:
 
         def act() -> None:
             member = Member(number, self.size, STEP)
-            other = Joining(self.run, self.spec, resolved(self.spec), member, own(number, **more), FakeSystem())
+            request, system = resolved(self.spec, "slurm"), FakeSystem()
+            other = Joining(self.run, self.spec, request, member, own(number, **more), system)
             with pytest.raises(RendezvousError):
                 other.follow()
 
@@ -69,7 +70,7 @@ def test_rank_0_gathers_all_ranks_and_writes_plan_and_rendezvous(step: Step) -> 
     assert meeting.cluster == {"worker": ("n0:20000", "n1:20001")}
     assert (meeting.master_addr, meeting.master_port) == ("n0", 30000)
     assert shares == {"worker:0": (), "worker:1": ()}
-    assert (plan.job_id, plan.scheduler) == ("12", "slurm")
+    assert (plan.job_id, plan.request.scheduler) == ("12", "slurm")
     written = read_plan(step.run, 1, plan.nonce)
     assert written is not None
     assert (written.tasks, written.spec) == (plan.tasks, plan.spec)

@@ -27,7 +27,7 @@ def test_a_plan_comes_back_as_it_was(plan: AttemptPlan) -> None:
     plan.write()
     found = read_plan(plan.attempt.run, 1, NONCE)
     assert found is not None
-    names = ("nonce", "job_id", "scheduler", "spec", "request", "hosts", "tasks", "python", "cwd")
+    names = ("nonce", "job_id", "spec", "request", "hosts", "tasks", "python", "cwd")
     assert [getattr(found, name) for name in names] == [getattr(plan, name) for name in names]
     assert found.attempt.path == plan.attempt.path
     assert [task.name for task in found.on("h0")] == ["chief:0", "worker:0", "ps:0"]

@@ -155,7 +155,12 @@ def test_gpus_of_a_task() -> None:
 def test_tasks_that_ride_along_add_to_the_fullest_host() -> None:
     tasks = {"worker": TaskSpec(count=4, cpus=2, mem="1G"), "ps": TaskSpec(count=3, cpus=3, mem=512)}
     found = resolve(JobSpec(command=("x",), nodes=2, tasks=tasks), "slurm")
-    assert (found.task_cpus, found.rider_cpus, found.host_rider_cpus, found.host_mem) == (2, 9, 6, 2 * 1024 + 2 * 512)
+    assert (found.task_cpus, found.non_training_cpus, found.host_non_training_cpus, found.host_mem) == (
+        2,
+        9,
+        6,
+        2 * 1024 + 2 * 512,
+    )
 
 
 def test_memory_that_only_some_types_say_is_refused_where_memory_is_requested() -> None:
@@ -181,7 +186,9 @@ def test_a_request_goes_through_json_and_comes_back(asked: JobSpec) -> None:
     assert in_job == replace(made, elements=())
 
 
-@pytest.mark.parametrize("data", [{}, {"nodes": 1}, {"nodes": [1, 1], "roles": [{}], "components": [], "open": []}])
+@pytest.mark.parametrize(
+    "data", [{}, {"nodes": 1}, {"nodes": [1, 1], "roles": [{}], "components": [], "left_open": []}]
+)
 def test_what_is_no_request_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises((TypeError, LookupError, ValueError)):
         Request.from_dict(data)

@@ -42,7 +42,6 @@ def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
     assert plan == Plan(
         spec=spec,
         request=schedulers.get("slurm").resolve(spec),
-        scheduler="slurm",
         run_dir=plan.run_dir,
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),

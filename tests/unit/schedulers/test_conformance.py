@@ -11,7 +11,15 @@ from gridtf.schedulers.local import scheduler as local
 from gridtf.schedulers.sge import scheduler as sge
 from gridtf.schedulers.slurm import scheduler as slurm
 from gridtf.states import JobState
-from gridtf.testing import BatchConformance, LiveConformance, Output, Recorded, RecordedJob, SchedulerConformance
+from gridtf.testing import (
+    BatchConformance,
+    CommandConformance,
+    LiveConformance,
+    Output,
+    Recorded,
+    RecordedJob,
+    SchedulerConformance,
+)
 
 
 class TestLocal(SchedulerConformance):
@@ -51,7 +59,7 @@ _SQUEUE = """\
 """
 
 
-class TestSlurm(BatchConformance):
+class TestSlurm(CommandConformance):
     scheduler = slurm
     native = ("--qos=high", '--comment="two words"')
     array = ("--array=0-6:2,9%4", ("0", "2", "4", "6", "9"))

@@ -23,7 +23,7 @@ from tests.support.plans import job
 def check(**spec: Any) -> Sequence[str]:
     asked = job(**spec)
     request = scheduler.resolve(asked)
-    plan = Plan(asked, request, "local", Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
+    plan = Plan(asked, request, Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
     return scheduler.check(plan)
 
 

@@ -11,6 +11,7 @@ import pytest
 from gridtf.errors import PlacementError, SchedulerError
 from gridtf.host import gpus
 from gridtf.host.gpus import GpuGrant
+from gridtf.schedulers.api import GpuNeed
 from gridtf.schedulers.sge import gpu_grant, query
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 
@@ -41,7 +42,7 @@ class Host:
     def grant(self, count: int | None, **more: str) -> tuple[str, ...]:
         """What is granted; environ is then what tasks find."""
         self.environ.update(more)
-        found = gpu_grant.gpu_grant(self.environ, "gpu", count, "ours, job 7", self._wait, 1.0)
+        found = gpu_grant.gpu_grant(self.environ, "gpu", GpuNeed(count, "ours, job 7", 1.0), self._wait)
         self.environ = found.environment(self.environ)
         self.claims.append(found)
         return found.gpus
@@ -187,7 +188,7 @@ def test_the_environment_that_is_handed_in_stays_as_it_is(host: Host, monkeypatc
     carries(monkeypatch, CUDA_VISIBLE_DEVICES="3")
     before = {**host.environ, "CUDA_VISIBLE_DEVICES": "3", "ROCR_VISIBLE_DEVICES": "1"}
     environ = dict(before)
-    found = gpu_grant.gpu_grant(environ, "gpu", 1, "ours", lambda why, seconds: None, 1.0)
+    found = gpu_grant.gpu_grant(environ, "gpu", GpuNeed(1, "ours", 1.0), lambda why, seconds: None)
     host.claims.append(found)
     assert environ == before
     assert found.variables == {"ROCR_VISIBLE_DEVICES": "1"}
@@ -225,7 +226,7 @@ def test_waits_for_those_of_a_job_that_is_about_to_be_gone(host: Host) -> None:
 def test_does_not_wait_for_ever(host: Host) -> None:
     host.claim("0", "1", "2", "3")
     with pytest.raises(PlacementError) as caught:
-        gpu_grant.gpu_grant(host.environ, "gpu", 1, "ours", lambda why, seconds: None, 0.0001)
+        gpu_grant.gpu_grant(host.environ, "gpu", GpuNeed(1, "ours", 0.0001), lambda why, seconds: None)
     assert "0 of its 4 are free" in caught.value.what
     assert "GPU 3: another job" in caught.value.why
 

@@ -389,10 +389,10 @@ def test_who_runs_below_no_shepherd_misses_none(above: dict[int, str]) -> None:
 
 
 def test_a_shell_that_was_told_of_no_job(above: dict[int, str]) -> None:
-    assert "qlogin" in schedulers.unannounced({"HOME": "/home/a"})
-    assert schedulers.unannounced({"JOB_ID": "3", "SGE_TASK_ID": "undefined"}) == ""
+    assert "qlogin" in schedulers.unannounced()
+    assert schedulers.around_this_process({"JOB_ID": "3", "SGE_TASK_ID": "undefined"}) == "sge"  # and asks no further
     del above[20]
-    assert schedulers.unannounced({}) == ""
+    assert schedulers.unannounced() == ""
 
 
 @pytest.mark.parametrize("word", ["terminate", "kill"])
