@@ -15,7 +15,7 @@ from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, par
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import whole
-from gridtf.schedulers.slurm.submit import cpus_per_task
+from gridtf.schedulers.slurm import submit
 
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
@@ -257,11 +257,11 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
 
 def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> ComponentRequest:
     request = plan.request
+    options = {**{option: f"{mib}M" for option, mib in submit.memory(request).items()}, **options}
     gpu_type, gpus, gpu_option = _gpus(options, request.gpus_per_node)
     tasks = whole(options.get("ntasks-per-node", "")) or request.tasks_per_node
-    task_cpus = whole(options.get("cpus-per-task", "")) or cpus_per_task(request) or 1
-    mem = _mib(options["mem"]) if "mem" in options else request.host_mem or 0
-    per_gpu, per_cpu = _mib(options.get("mem-per-gpu")), _mib(options.get("mem-per-cpu"))
+    task_cpus = whole(options.get("cpus-per-task", "")) or submit.cpus_per_task(request) or 1
+    mem, per_gpu, per_cpu = (_mib(options.get(option)) for option in ("mem", "mem-per-gpu", "mem-per-cpu"))
     keys = {**_job_keys(plan.spec), **keys}
     return ComponentRequest(
         partitions=_partitions(options, request.components[0].partition),

@@ -62,8 +62,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
         lines.append(f"--cpus-per-task={cpus}")
     if request.gpus_per_node:
         lines.append(f"--gpus-per-node={request.gpus_per_node}")
-    if request.host_mem is not None:
-        lines.append(_memory(request.host_mem, request, cpus or 1))
+    lines += [f"--{option}={mib}M" for option, mib in memory(request).items()]
     if request.walltime is not None:
         lines.append(f"--time={format_walltime(request.walltime)}")
     lines += [f"--{key}={word(key, value)}" for key, value in request.options.items()]
@@ -88,14 +87,16 @@ def cpus_per_task(request: Request) -> int | None:
     return request.task_cpus + -(-request.host_non_training_cpus // request.tasks_per_node)
 
 
-def _memory(host_mem: int, request: Request, cpus_per_task: int) -> str:
-    """The option for so many MiB on a host of the first component."""
+def memory(request: Request) -> dict[str, int]:
+    """Memory of the job's own partition as an option of sbatch -> MiB; empty where the user has not said."""
+    if request.host_mem is None:
+        return {}
     if len(request.components) == 1:
-        return f"--mem={host_mem}M"
+        return {"mem": request.host_mem}
     # sbatch would hand --mem on to the other components, and there refuse the --mem-per-cpu beside it
     if request.gpus_per_node:
-        return f"--mem-per-gpu={-(-host_mem // request.gpus_per_node)}M"
-    return f"--mem-per-cpu={-(-host_mem // (request.tasks_per_node * cpus_per_task))}M"
+        return {"mem-per-gpu": -(-request.host_mem // request.gpus_per_node)}
+    return {"mem-per-cpu": -(-request.host_mem // (request.tasks_per_node * (cpus_per_task(request) or 1)))}
 
 
 def _component(component: Component) -> list[str]:

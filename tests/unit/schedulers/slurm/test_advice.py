@@ -257,6 +257,9 @@ def test_what_each_component_requests() -> None:
     assert first.mem == 4096
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
     assert second.mem == 1024
+    # sbatch multiplies --mem-per-cpu by the CPUs, whoever has asked for them
+    more, _ = asked(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
+    assert (more.cpus, more.mem) == (32, 16384)
     (native,) = asked(native=["-p", "--partition=a,b", "-t2:00:00", "--gpus-per-node", "-N 3", "--mem=max"])
     assert (native.partitions, native.time, native.nodes, native.mem) == (("a", "b"), 7200, 3, 0)
 
