@@ -19,9 +19,9 @@ import contextlib
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
@@ -42,8 +42,7 @@ _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A value and its source: ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
 
     value: Any
@@ -53,8 +52,7 @@ class Value:
 Layer = dict[Key, Value]
 
 
-@dataclass(frozen=True)
-class Configured:
+class Configured(NamedTuple):
     """A job and where its values came from.
 
     Attributes:
@@ -366,8 +364,7 @@ _KEY = r"\(('.*'),?\)"  # as the parser names one: ('tasks', 'ps')
 _AT_LINE = r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)"
 
 
-@dataclass(frozen=True)
-class _Loaded:
+class _Loaded(NamedTuple):
     """Content of a file. lines: line of every key; owner: id of the user the file belongs to."""
 
     data: dict[str, Any]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class TaskType:
+class TaskType(NamedTuple):
     """What gridtf knows of a TensorFlow task type.
 
     Attributes:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-_MINUTES = re.compile(r"(\d+)(?::(\d{1,2}))?", re.ASCII)  # M, M:S
-_HOURS = re.compile(r"(\d+):(\d{1,2}):(\d{1,2})", re.ASCII)  # H:M:S
-_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?", re.ASCII)  # D-H, D-H:M, D-H:M:S
-_WORDS = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)  # 1d12h, 90m
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
-_NODES = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
+# Compiled where they are used: most commands parse none.
+_MINUTES = r"(?a)(\d+)(?::(\d{1,2}))?"  # M, M:S
+_HOURS = r"(?a)(\d+):(\d{1,2}):(\d{1,2})"  # H:M:S
+_DAYS = r"(?a)(\d+)-(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?"  # D-H, D-H:M, D-H:M:S
+_WORDS = r"(?a)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?"  # 1d12h, 90m
+_MEMORY = r"(?ai)(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
+_NODES = r"(?a)(\d+)(?:-(\d+))?"
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
 # Linux refuses any single environment string of 128 KiB or more (execve(2), MAX_ARG_STRLEN).
@@ -33,16 +34,16 @@ def parse_walltime(text: str | int) -> int:
         ValueError: When it is no walltime, zero or longer than 2**31 - 1 seconds.
     """
     word = str(text).strip()
-    if match := _DAYS.fullmatch(word):
+    if match := re.fullmatch(_DAYS, word):
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         small = (minutes < 60, seconds < 60)
-    elif match := _HOURS.fullmatch(word):
+    elif match := re.fullmatch(_HOURS, word):
         days, (hours, minutes, seconds) = 0, (int(part) for part in match.groups())
         small = (minutes < 60, seconds < 60)
-    elif match := _MINUTES.fullmatch(word):
+    elif match := re.fullmatch(_MINUTES, word):
         days, hours, minutes, seconds = 0, 0, int(match[1]), int(match[2] or 0)
         small = (True, seconds < 60)
-    elif word and (match := _WORDS.fullmatch(word)):
+    elif word and (match := re.fullmatch(_WORDS, word)):
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         small = (True, True)
     else:
@@ -75,7 +76,7 @@ def parse_memory(text: str | int) -> int:
     Raises:
         ValueError: When it is no memory size, or zero.
     """
-    match = _MEMORY.fullmatch(str(text).strip())
+    match = re.fullmatch(_MEMORY, str(text).strip())
     if not match:
         raise ValueError(f"{str(text)!r} is not a memory size")
     mib = float(match[1]) * _MIB[match[2].upper()]
@@ -96,7 +97,7 @@ def parse_nodes(text: str | int) -> tuple[int, int]:
     Raises:
         ValueError: When it is no node count.
     """
-    match = _NODES.fullmatch(str(text).strip())
+    match = re.fullmatch(_NODES, str(text).strip())
     if match:
         low, high = int(match[1]), int(match[2] or match[1])
         if 1 <= low <= high:

@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from gridtf.states import JobState
 
@@ -100,16 +100,14 @@ class JobIdentity:
         return cls(details={name: value for name, value in record.items() if name not in known}, **known)
 
 
-@dataclass(frozen=True)
-class SubmitResult:
+class SubmitResult(NamedTuple):
     """A job that the scheduler has taken; notes are for the user, one line each."""
 
     job: JobIdentity
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class JobStatus:
+class JobStatus(NamedTuple):
     """What a scheduler says of a job.
 
     Attributes:
@@ -128,8 +126,7 @@ class JobStatus:
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(NamedTuple):
     """One host of an allocation.
 
     Attributes:
@@ -149,8 +146,7 @@ class Host:
     component: int = 0
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """What the scheduler gave this job.
 
     Attributes:
@@ -189,8 +185,7 @@ class AgentMain(Protocol):
         """Run the agent. Returns its exit code."""
 
 
-@dataclass(frozen=True)
-class AgentCall:
+class AgentCall(NamedTuple):
     """How to start agents: the one on HOST with the command line ``*command HOST *arguments``.
 
     Attributes:
@@ -210,8 +205,7 @@ class AgentCall:
     write_environment: Callable[[Mapping[str, str]], None]
 
 
-@dataclass(frozen=True)
-class AgentEnd:
+class AgentEnd(NamedTuple):
     """How an agent has ended.
 
     Attributes:
@@ -240,8 +234,7 @@ class AgentHandle(Protocol):
         """End the agents at once."""
 
 
-@dataclass(frozen=True)
-class Parent:
+class Parent(NamedTuple):
     """The process that started this one, as it was at the start.
 
     Attributes:
@@ -253,8 +246,7 @@ class Parent:
     name: str
 
 
-@dataclass(frozen=True)
-class RankVariables:
+class RankVariables(NamedTuple):
     """How a program that starts several processes says which one a process is.
 
     Attributes:

@@ -11,22 +11,21 @@ from pathlib import Path
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.batch import Answer
 
+# Patterns are not compiled until a command has failed: rendering has no use for them.
 # unable to send message to qmaster using port 6444 on host "sge0": got send error
 # commlib error: got select error (Connection refused)
 # failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
-_NO_QMASTER = re.compile(
-    r"unable to (send message to|contact) qmaster|commlib error: (got|can't|error)|can't get connection|"
+_NO_QMASTER = (
+    r"(?i)unable to (send message to|contact) qmaster|commlib error: (got|can't|error)|can't get connection|"
     r"can't connect to service|(failed|error) receiving gdi request|got (no|0) data from qmaster|"
-    r"qmaster (is not|isn't) (running|reachable)",
-    re.IGNORECASE,
+    r"qmaster (is not|isn't) (running|reachable)"
 )
 # Please set the environment variable SGE_ROOT. · fopen("/opt/sge/default/common/bootstrap") failed: …
-_NO_CELL = re.compile(
-    r"environment variable SGE_ROOT|SGE_ROOT directory|SGE_CELL|cell directory|/common/(bootstrap|act_qmaster)|"
-    r"SGE_QMASTER_PORT|could not get .*service",
-    re.IGNORECASE,
+_NO_CELL = (
+    r"(?i)environment variable SGE_ROOT|SGE_ROOT directory|SGE_CELL|cell directory|/common/(bootstrap|act_qmaster)|"
+    r"SGE_QMASTER_PORT|could not get .*service"
 )
-_OPENING = re.compile(r"^((critical )?error|fatal|warning|unable to run job): *", re.IGNORECASE)
+_OPENING = r"(?i)^((critical )?error|fatal|warning|unable to run job): *"
 _CLOSING = ("", "Exiting.", "Unable to run job.")
 
 
@@ -45,14 +44,14 @@ def locate(command: str, environ: Mapping[str, str]) -> str:
 def unreachable(answer: Answer) -> bool:
     """Whether a command, or libdrmaa, says that it cannot reach the qmaster of its cell, or finds no cell."""
     text = f"{answer.err}\n{answer.out}"
-    return _NO_QMASTER.search(text) is not None or _NO_CELL.search(text) is not None
+    return re.search(_NO_QMASTER, text) is not None or re.search(_NO_CELL, text) is not None
 
 
 def message(answer: Answer) -> str:
     """The line of a command's complaints that says most, without the words that every complaint begins or ends with."""
     lines = _lines(f"{answer.err}\n{answer.out}")
-    telling = [line for line in reversed(lines) if _NO_QMASTER.search(line)]
-    telling += [line for line in lines if _NO_CELL.search(line)] + _lines(answer.err or answer.out)[-1:]
+    telling = [line for line in reversed(lines) if re.search(_NO_QMASTER, line)]
+    telling += [line for line in lines if re.search(_NO_CELL, line)] + _lines(answer.err or answer.out)[-1:]
     return telling[0] if telling else f"exit code {answer.code}"
 
 
@@ -64,7 +63,7 @@ def no_answer(text: str, environ: Mapping[str, str], hint: str) -> SchedulerErro
         environ: The environment that they had.
         hint: What to do about a qmaster that does not answer.
     """
-    if _NO_CELL.search(text) and not _NO_QMASTER.search(text):
+    if re.search(_NO_CELL, text) and not re.search(_NO_QMASTER, text):
         return SchedulerError(
             f"Grid Engine's commands do not find their cell: {text}",
             hint="load Grid Engine's settings: `source $SGE_ROOT/$SGE_CELL/common/settings.sh` or `module load`",
@@ -75,7 +74,7 @@ def no_answer(text: str, environ: Mapping[str, str], hint: str) -> SchedulerErro
 
 def _lines(text: str) -> list[str]:
     lines = [line.strip() for line in text.splitlines()]
-    return [plain for line in lines if line not in _CLOSING and (plain := _OPENING.sub("", line))]
+    return [plain for line in lines if line not in _CLOSING and (plain := re.sub(_OPENING, "", line))]
 
 
 def _qmaster(environ: Mapping[str, str]) -> str:

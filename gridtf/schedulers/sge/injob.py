@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
@@ -149,7 +149,7 @@ def allocation(found: Sequence[HostLine], request: Request, ask: AskRequests) ->
     if most and not shape.low <= sum(line.slots for line in found) <= shape.high:
         # A script of the user's own has asked for something else. What gridtf asks for is so many slots in all, and
         # only the parallel environment knows over how many hosts: better fewer hosts than fewer tasks.
-        hosts = [replace(host, slots=min(host.slots, most)) for host in hosts]
+        hosts = [host._replace(slots=min(host.slots, most)) for host in hosts]
     return Allocation(tuple(hosts))
 
 

@@ -119,7 +119,7 @@ def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus
 def _with_user_name(status: JobStatus) -> JobStatus:
     """``by 1000``, as accounting has it of a cancelled job, with the user's name."""
     uid = whole(status.reason.removeprefix("by "))
-    return status if uid is None else replace(status, reason=f"by {user_name(uid)}")
+    return status if uid is None else status._replace(reason=f"by {user_name(uid)}")
 
 
 # --- what the commands print -------------------------------------------------------------------------------------
