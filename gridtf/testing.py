@@ -172,7 +172,7 @@ class Commands:
             self._add(program, [output for output in outputs if output.program == program])
 
     def _add(self, program: str, outputs: Outputs) -> None:
-        folder = self._folder(program)
+        folder = self.folder / program
         if folder.exists():
             folder.rename(f"{folder}.{time.monotonic_ns()}")
         folder.mkdir()
@@ -184,7 +184,7 @@ class Commands:
 
     def hang(self, program: str) -> None:
         """Add a command that never ends."""
-        pipe = self._bin.parent / f"{program}.pipe"
+        pipe = self.folder / f"{program}.pipe"
         os.mkfifo(pipe)
         self._install(program, f"#!/bin/sh\nread line < {shlex.quote(str(pipe))}\n")
 
@@ -193,12 +193,9 @@ class Commands:
         path.write_text(text)
         path.chmod(0o755)
 
-    def _folder(self, program: str) -> Path:
-        return self._bin.parent / program
-
     def calls(self, program: str) -> list[list[str]]:
         """The arguments of each call of a command since its outputs were set."""
-        files = sorted(self._folder(program).glob("*.call"), key=lambda path: int(path.stem))
+        files = sorted((self.folder / program).glob("*.call"), key=lambda path: int(path.stem))
         return [path.read_text().splitlines() for path in files]
 
 
@@ -640,7 +637,7 @@ class LiveConformance(_Plans):
         return self.scheduler.accounting([job]).get(job.job_id, status) if status.purged else status
 
     def until(self, job: JobIdentity, *states: JobState, purged: bool = False) -> JobStatus:
-        """Wait until a job is in one of these states; with ``purged``, until then or until the scheduler has purged it."""
+        """Wait until a job is in one of these states, or with ``purged``, until the scheduler no longer knows it."""
         deadline = time.monotonic() + self.patience
         while (status := self.status(job)).state not in states and not (purged and status.purged):
             assert time.monotonic() < deadline, f"job {job.job_id} is {status} after {self.patience:g} s"

@@ -171,9 +171,5 @@ def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
     keys = [key for key in others if key not in own]
     keys += [] if scheduler.takes_native else ["native"]
     keys += [] if scheduler.requests_memory else ["mem", "mem_per_task"]
-    chosen = [key for key in keys if spec.option(key) not in (None, ()) and not _is_default(spec, key)]
+    chosen = [key for key in keys if spec.option(key) not in (None, (), getattr(type(spec), key, None))]
     return (f"{scheduler.title} ignores {', '.join(chosen)}",) if chosen else ()
-
-
-def _is_default(spec: JobSpec, key: str) -> bool:
-    return bool(spec.option(key) == getattr(type(spec), key, None))

@@ -255,13 +255,6 @@ def _process(job: JobIdentity) -> Record:
 
 
 def _status(job: JobIdentity) -> JobStatus:
-    try:
-        return _status_here(job)
-    except RunDirError as error:  # affects only this job
-        return JobStatus(JobState.UNKNOWN, error.what)
-
-
-def _status_here(job: JobIdentity) -> JobStatus:
     pid, ended = job.details.get("pid", 0), job.details.get("ended")
     if job.host != os.uname().nodename:
         return JobStatus(JobState.UNKNOWN, f"it runs on {job.host}; query it there")
@@ -271,11 +264,14 @@ def _status_here(job: JobIdentity) -> JobStatus:
     if procfs.lives(_process(job)):
         return JobStatus(JobState.RUNNING)
     if job.details.get("boot") == procfs.boot_id() and ended:
-        end = read_record(Path(ended), recordtypes.Ended)
-        if end is not None:
-            return _ended(end)
-        if _launcher_lives(Path(ended).parent):
-            return JobStatus(JobState.RUNNING, "its job runner was killed; the job is ending")
+        try:
+            end = read_record(Path(ended), recordtypes.Ended)
+            if end is not None:
+                return _ended(end)
+            if _launcher_lives(Path(ended).parent):
+                return JobStatus(JobState.RUNNING, "its job runner was killed; the job is ending")
+        except RunDirError as error:  # affects only this job
+            return JobStatus(JobState.UNKNOWN, error.what)
     return JobStatus(JobState.UNKNOWN, "its process is gone", purged=True)
 
 

@@ -118,8 +118,9 @@ class Slurm(batch.CommandScheduler):
         # Installed, but without a configuration of its own: sbatch knows whether the network has one.
         return self.try_run(["sbatch", "--version"], limit=5.0) is not None
 
-    def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
-        return submit.parse_native(native)
+    parse_native = staticmethod(submit.parse_native)
+    directives = staticmethod(submit.directives)
+    submit_command = staticmethod(submit.submit_command)
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
         def complaint(part: str) -> SpecError:
@@ -129,12 +130,6 @@ class Slurm(batch.CommandScheduler):
         if "array" not in native:
             return ()
         return batch.array_elements(native["array"].partition("%")[0], complaint)  # %4: at most 4 at a time
-
-    def directives(self, plan: Plan) -> tuple[str, ...]:
-        return submit.directives(plan)
-
-    def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        return submit.submit_command(plan)
 
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers.slurm import advice

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
@@ -19,6 +19,9 @@ from gridtf.schedulers.slurm.submit import cpus_per_task
 
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
+
+Value = TypeVar("Value")
+Default = TypeVar("Default")
 
 # --- what the site offers: sinfo(1) ------------------------------------------------------------------------------
 
@@ -289,7 +292,7 @@ def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> C
     keys = {**_job_keys(plan.spec), **keys}
     return ComponentRequest(
         partitions=_partitions(options, request.components[0].partition),
-        nodes=_nodes(options["nodes"]) if "nodes" in options else request.nodes[0],
+        nodes=_parsed(parse_nodes, options["nodes"], (1, 1))[0] if "nodes" in options else request.nodes[0],
         gpus=gpus,
         gpu_type=gpu_type,
         cpus=tasks * task_cpus,
@@ -338,25 +341,20 @@ def _partitions(options: Mapping[str, str], requested: str | None) -> tuple[str,
 # Values that cannot be parsed are left for sbatch to refuse.
 
 
+def _parsed(parse: Callable[[str], Value], text: str | None, default: Default) -> Value | Default:
+    try:
+        return parse(text or "")
+    except ValueError:
+        return default
+
+
 def _mib(text: str | None) -> int:
-    try:
-        return parse_memory(text or "")
-    except ValueError:
-        return 0
-
-
-def _nodes(text: str) -> int:
-    try:
-        return parse_nodes(text)[0]
-    except ValueError:
-        return 1
+    return _parsed(parse_memory, text, 0)
 
 
 def _seconds(text: str) -> int | None:
-    try:
-        return parse_walltime(text)
-    except ValueError:  # UNLIMITED; sinfo also prints infinite and n/a
-        return None
+    """Parse a walltime; None for UNLIMITED, and for infinite and n/a, which sinfo prints."""
+    return _parsed(parse_walltime, text, None)
 
 
 # --- comparing both, with the output of sbatch --test-only ------------------------------------------------------
@@ -374,22 +372,14 @@ _SHAPE = re.compile(
 _NOT_YET = re.compile(r"invalid time specified", re.IGNORECASE)
 _MARKED = re.compile(r"sbatch: (error|fatal|unrecognized|invalid|option)|allocation failure", re.IGNORECASE)
 _OTHERS = (
-    (
-        re.compile(r"invalid account", re.IGNORECASE),
-        "account",
-        "sacctmgr show associations user=$USER lists your accounts",
-    ),
-    (
-        re.compile(r"invalid qos", re.IGNORECASE),
-        "qos",
-        "sacctmgr show associations user=$USER format=qos lists your QOS",
-    ),
-    (re.compile(r"generic resource", re.IGNORECASE), "gres", "sinfo --format='%P %G' lists the site's resources"),
-    (re.compile(r"feature", re.IGNORECASE), "constraint", "sinfo --format='%P %f' lists the nodes' features"),
-    (re.compile(r"reservation", re.IGNORECASE), "reservation", "scontrol show reservation lists the reservations"),
-    (re.compile(r"license", re.IGNORECASE), "licenses", "scontrol show licenses lists the licenses"),
-    (re.compile(r"node name", re.IGNORECASE), "nodelist", "sinfo --Node lists the nodes"),
-    (re.compile(r"unrecognized option|invalid option|invalid -|depend", re.IGNORECASE), "native", "see man sbatch"),
+    ("invalid account", "account", "sacctmgr show associations user=$USER lists your accounts"),
+    ("invalid qos", "qos", "sacctmgr show associations user=$USER format=qos lists your QOS"),
+    ("generic resource", "gres", "sinfo --format='%P %G' lists the site's resources"),
+    ("feature", "constraint", "sinfo --format='%P %f' lists the nodes' features"),
+    ("reservation", "reservation", "scontrol show reservation lists the reservations"),
+    ("license", "licenses", "scontrol show licenses lists the licenses"),
+    ("node name", "nodelist", "sinfo --Node lists the nodes"),
+    ("unrecognized option|invalid option|invalid -|depend", "native", "see man sbatch"),
 )
 
 
@@ -473,7 +463,7 @@ def judge(
     if _NOT_YET.search(output) and (reserved or any("reservation" in request.keys for request in requests)):
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
-        if phrase.search(output):
+        if re.search(phrase, output, re.IGNORECASE):
             key = option if option in ("account", "native") else "native"
             raise SpecError(requests[0].keys.get(option, key), message, hint=available or hint)
     offers = "; ".join(_offer(partition) for partition in partitions)

@@ -11,8 +11,7 @@ from gridtf.errors import SchedulerError
 # Slurm's own limit for one range; no cluster has as many hosts.
 MOST_HOSTS = 65536
 
-_BETWEEN = re.compile(r"[\s,]*")
-_HOST = re.compile(r"(?:[^\s,\[\]]+|\[[^\[\]]*\])+")
+_HOST = re.compile(r"[\s,]*((?:[^\s,\[\]]+|\[[^\[\]]*\])+)")
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
@@ -37,16 +36,12 @@ def expand(text: str) -> list[str]:
         SchedulerError: For text that is not a hostlist, with the position of the error, or more than MOST_HOSTS hosts.
     """
     hosts: list[str] = []
-    at = _end(_BETWEEN, text, 0)
-    while at < len(text):
-        match = _HOST.match(text, at)
-        if match is None:
-            _refuse_bracket(text, at)
+    at = 0
+    while match := _HOST.match(text, at):
         hosts += _expand_one(text, match, MOST_HOSTS - len(hosts))
-        after = _end(_BETWEEN, text, match.end())
-        if after == match.end() < len(text):  # no separator follows the host: a stray bracket
-            _refuse_bracket(text, after)
-        at = after
+        at = match.end()
+    if bracket := re.compile(r"[^\s,]").search(text, at):  # a host ends at a separator, or else at a stray bracket
+        _refuse_bracket(text, bracket.start())
     return hosts
 
 
@@ -74,17 +69,12 @@ def counts(text: str) -> list[int]:
     return numbers
 
 
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return match.end() if match else at
-
-
 def _expand_one(text: str, host: re.Match[str], room: int) -> list[str]:
     """Expand one name with brackets. room: most hosts that it may expand to."""
     if room < 1:
-        _refuse(text, host.start(), f"there are more than {MOST_HOSTS} hosts")
+        _refuse(text, host.start(1), f"there are more than {MOST_HOSTS} hosts")
     parts: list[list[str]] = []
-    for part in _PART.finditer(text, host.start(), host.end()):
+    for part in _PART.finditer(text, *host.span(1)):
         if part[2] is not None:
             parts.append([part[2]])
             continue

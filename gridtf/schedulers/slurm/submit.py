@@ -146,11 +146,11 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
     return "sbatch", "--parsable", f"--output={log}", str(run.script)
 
 
-def parse_native(lines: Sequence[str]) -> dict[str, str]:
+def parse_native(native: Sequence[str]) -> dict[str, str]:
     """Parse the user's raw options.
 
     Args:
-        lines: Options as sbatch reads them from a directive: ``--x=1``, ``--x 1``, ``-x 1`` or ``-x1``, with quotes
+        native: Options as sbatch reads them from a directive: ``--x=1``, ``--x 1``, ``-x 1`` or ``-x1``, with quotes
             and comments after #.
 
     Returns:
@@ -158,7 +158,7 @@ def parse_native(lines: Sequence[str]) -> dict[str, str]:
     """
     options: dict[str, str] = {}
     without_value = ""
-    for text in (text for line in lines for text in _words(line)):
+    for text in (text for line in native for text in _words(line)):
         if match := re.fullmatch(_LONG, text, re.DOTALL):
             options[match[1]] = match[2] or ""
             without_value = "" if match[2] is not None else match[1]
