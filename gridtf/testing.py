@@ -24,8 +24,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -75,6 +76,7 @@ class Output:
 
 
 Outputs = Sequence[Output]
+Error = TypeVar("Error", bound=GridtfError)
 
 
 @dataclass(frozen=True)
@@ -202,8 +204,19 @@ class Commands:
 # --- the tests
 
 
-def one_line_each(error: GridtfError) -> GridtfError:
-    """Assert that what, why and hint of an error are one printable line each, and return the error."""
+def expect_error(kind: type[Error], call: Callable[[], object]) -> Error:
+    """Assert that a call raises an error whose what, why and hint are one printable line each.
+
+    Args:
+        kind: Class of the error.
+        call: Called without arguments.
+
+    Returns:
+        The error.
+    """
+    with pytest.raises(kind) as caught:
+        call()
+    error = caught.value
     assert error.what, "the error does not say what is wrong"
     for text in (error.what, error.why, error.hint):
         assert text.isprintable(), f"not one printable line: {text!r}"
@@ -419,9 +432,9 @@ class CommandConformance(SchedulerConformance):
         assert self.options(), "the scheduler has none of the options partition, account, pe"
         for key in self.options():
             for value in ("two words", 'quo"ted', "quo'ted", "back\\slash", "a#b", "-option"):
-                with pytest.raises(SpecError) as caught:
-                    self.scheduler.directives(self.plan(tmp_path / "run", self.spec(**{key: value})))
-                assert one_line_each(caught.value) and caught.value.key == key, f"{key} = {value!r}"
+                plan = self.plan(tmp_path / "run", self.spec(**{key: value}))
+                error = expect_error(SpecError, partial(self.scheduler.directives, plan))
+                assert error.key == key, f"{key} = {value!r}"
 
     def test_native_options_come_last_and_unchanged(self, tmp_path: Path) -> None:
         assert self.native, "native: set a raw option that the scheduler accepts"
@@ -429,9 +442,8 @@ class CommandConformance(SchedulerConformance):
         assert lines[-len(self.native) :] == self.native
 
     def test_native_text_that_is_not_an_option_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecError) as caught:
-            self.scheduler.directives(self.plan(tmp_path / "run", self.spec(native=("rm -rf /",))))
-        assert one_line_each(caught.value) and caught.value.key == "native"
+        plan = self.plan(tmp_path / "run", self.spec(native=("rm -rf /",)))
+        assert expect_error(SpecError, lambda: self.scheduler.directives(plan)).key == "native"
 
     def test_array_elements_of_native_options(self) -> None:
         assert self.scheduler.resolve(self.spec()).elements == ()
@@ -450,28 +462,21 @@ class CommandConformance(SchedulerConformance):
         assert job.job_id == self.recorded.job_id
         program, *arguments = self.scheduler.submit_command(made)
         assert arguments in commands.calls(Path(program).name), "submit does not run submit_command"
-        assert JobIdentity.from_record(json.loads(json.dumps(job.to_record()))) == job, (
-            "it cannot be stored in submitted.json"
-        )
+        record = json.loads(json.dumps(job.to_record()))
+        assert JobIdentity.from_record(record) == job, "submitted.json cannot store it"
 
     def test_refused_submission_reports_the_scheduler_s_message(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.refused)
-        with pytest.raises(SchedulerError) as caught:
-            self.scheduler.submit(made)
-        assert not isinstance(one_line_each(caught.value), MaybeSubmittedError), (
-            "the scheduler has refused the job, so there is none"
-        )
+        error = expect_error(SchedulerError, lambda: self.scheduler.submit(made))
+        assert not isinstance(error, MaybeSubmittedError), "the scheduler has refused the job, so there is none"
         lines = "\n".join(output.err or output.out for output in self.recorded.refused)
         words = set(re.findall(r"\w{4,}", lines))
-        assert words & set(re.findall(r"\w{4,}", caught.value.what)), f"{caught.value.what!r} has no word of {lines!r}"
+        assert words & set(re.findall(r"\w{4,}", error.what)), f"{error.what!r} has no word of {lines!r}"
 
     def test_submit_without_a_job_id_may_have_succeeded(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.garbled)
-        with pytest.raises(MaybeSubmittedError) as caught:
-            self.scheduler.submit(made)
-        assert str(made.run_dir) in str(one_line_each(caught.value)), (
-            "the error does not name the run directory that is kept"
-        )
+        error = expect_error(MaybeSubmittedError, lambda: self.scheduler.submit(made))
+        assert str(made.run_dir) in str(error), "the error does not name the run directory that is kept"
 
     def test_submit_that_times_out_may_have_succeeded(
         self, commands: Commands, made: Plan, monkeypatch: pytest.MonkeyPatch
@@ -479,9 +484,7 @@ class CommandConformance(SchedulerConformance):
         for patience in ("submit_patience", "query_patience"):
             monkeypatch.setattr(self.scheduler, patience, 0.3)
         commands.hang(Path(self.scheduler.submit_command(made)[0]).name)
-        with pytest.raises(MaybeSubmittedError) as caught:
-            self.scheduler.submit(made)
-        one_line_each(caught.value)
+        expect_error(MaybeSubmittedError, lambda: self.scheduler.submit(made))
 
     def calls(self, made: Plan) -> tuple[Callable[[], object], ...]:
         """Submit, query and cancel: the methods that run commands of the scheduler."""
@@ -491,17 +494,13 @@ class CommandConformance(SchedulerConformance):
     def test_unreachable_server_is_an_error(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.unreachable)
         for call in self.calls(made):
-            with pytest.raises(SchedulerError) as caught:
-                call()
-            error = one_line_each(caught.value)
+            error = expect_error(SchedulerError, call)
             assert not isinstance(error, MaybeSubmittedError), "the server was not reached, so there is no job"
             assert "does not answer" in error.what, error.what
 
     def test_missing_command_is_an_error(self, commands: Commands, made: Plan) -> None:
         for call in self.calls(made):
-            with pytest.raises(SchedulerError) as caught:
-                call()
-            one_line_each(caught.value)
+            expect_error(SchedulerError, call)
 
     def test_query_parses_all_states(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
@@ -543,9 +542,8 @@ class CommandConformance(SchedulerConformance):
 
     def test_cancel_of_another_user_s_job_is_an_error(self, commands: Commands) -> None:
         commands.print(self.recorded.denied)
-        with pytest.raises(SchedulerError) as caught:
-            self.scheduler.cancel(JobIdentity(self.recorded.job_id))
-        assert self.recorded.job_id in one_line_each(caught.value).what
+        job = JobIdentity(self.recorded.job_id)
+        assert job.job_id in expect_error(SchedulerError, lambda: self.scheduler.cancel(job)).what
 
     # --- inside a job
 

@@ -27,7 +27,7 @@ from gridtf.testing import (
     Output,
     Recorded,
     RecordedJob,
-    one_line_each,
+    expect_error,
 )
 
 HERE = Path(__file__).parent / "recorded"
@@ -141,15 +141,12 @@ class TestPBS(BatchConformance):
         ],
     )
     def test_unsupported_requests_are_refused(self, key: str, values: dict[str, Any]) -> None:
-        with pytest.raises(SpecError) as caught:
-            self.directives(**values)
-        assert one_line_each(caught.value) and caught.value.key == key
+        assert expect_error(SpecError, lambda: self.directives(**values)).key == key
 
     @pytest.mark.parametrize("name", ["with space", "host:path", "a,b", "x^y"])
     def test_run_directory_that_qsub_would_misread_is_refused(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(SpecError) as caught:
-            self.scheduler.submit_command(self.plan(tmp_path / name, self.spec()))
-        assert caught.value.key == "run_root"
+        plan = self.plan(tmp_path / name, self.spec())
+        assert expect_error(SpecError, lambda: self.scheduler.submit_command(plan)).key == "run_root"
 
     def test_each_array_element_has_its_own_log(self) -> None:
         plan = self.plan(Path("/shared/run"), self.spec(native=["-J 0-3"]))

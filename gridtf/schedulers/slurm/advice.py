@@ -226,23 +226,23 @@ class ComponentRequest:
 
     Attributes:
         partitions: The job may run in any of these; empty: in the default partition.
-        nodes: Fewest nodes.
-        gpus: GPUs per node.
-        gpu_type: Type of the GPUs; empty: any.
         cpus: CPUs per node.
         mem: Memory per node in MiB.
         time: Walltime in seconds; None where it is not known.
         keys: Option of sbatch -> the key of the job file, or the environment variable, that it comes from.
+        nodes: Fewest nodes.
+        gpus: GPUs per node.
+        gpu_type: Type of the GPUs; empty: any.
     """
 
     partitions: tuple[str, ...]
-    nodes: int
-    gpus: int
-    gpu_type: str
     cpus: int
     mem: int
     time: int | None
     keys: Mapping[str, str]
+    nodes: int = 1
+    gpus: int = 0
+    gpu_type: str = ""
 
     def key(self, option: str) -> str:
         """The key of the job file, or the variable, to name in an error about this option of sbatch."""
@@ -270,9 +270,6 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
         found.append(
             ComponentRequest(
                 partitions=_partitions(own, component.partition),
-                nodes=1,
-                gpus=0,
-                gpu_type="",
                 cpus=component.cpus or 1,
                 mem=max(component.mem or 0, _mib(own.get("mem"))),
                 time=_seconds(own["time"]) if "time" in own else request.walltime,
