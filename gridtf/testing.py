@@ -643,7 +643,7 @@ class LiveConformance(_Plans):
         return status
 
     def over(self, job: JobIdentity) -> JobStatus:
-        """Wait until a job has ended; until it is known how, if the scheduler tells that."""
+        """Wait until a job has ended; with ``tells_ends``, until it is known how."""
         return self.until(job, *map(JobState, ENDED), purged=not self.tells_ends)
 
     def test_live_is_available(self) -> None:

@@ -540,8 +540,7 @@ def check_shared(plan: Plan, mounts: str | None = None) -> None:
     """
     run_key = "run_dir" if plan.spec.run_dir else "run_root"
     for key, folder in (("chdir", Path(plan.spec.chdir or "/")), (run_key, plan.run_dir)):
-        why = not_shared(folder, mounts)
-        if why:
+        if why := not_shared(folder, mounts):
             raise SpecError(key, f"{folder} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
 
 
