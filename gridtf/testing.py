@@ -1,6 +1,6 @@
-"""Tests that every scheduler passes, gridtf's own and plugins: import this in tests, where there is pytest.
+"""Conformance tests that every scheduler passes, gridtf's own and plugins. They need pytest.
 
-A plugin's author derives classes from them and says what is particular about the scheduler::
+A plugin's author derives a class and sets what is specific to the scheduler::
 
     class TestPBS(BatchConformance):
         scheduler = PBS()
@@ -9,8 +9,8 @@ A plugin's author derives classes from them and says what is particular about th
         job = RecordedJob({"PBS_JOBID": "1234.pbs01", ...}, job_id="1234.pbs01", hosts={"n1": 2, "n2": 2})
 
 SchedulerConformance is for all schedulers, BatchConformance for those that derive from BatchScheduler
-(CommandConformance: from CommandScheduler): programs on PATH stand in for their commands and print what was recorded.
-LiveConformance submits jobs to the scheduler itself, where there is one.
+(CommandConformance: from CommandScheduler): programs on PATH stand in for their commands and print recorded outputs.
+LiveConformance submits jobs to a real cluster of the scheduler.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -40,18 +41,18 @@ from gridtf.schedulers.api import API_VERSION, AgentCall, JobIdentity, JobStatus
 from gridtf.schedulers.batch import BatchScheduler
 from gridtf.states import ENDED, JobState
 
-# --- what was recorded
+# --- recorded outputs
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a command has printed.
+    """The recorded output of one call of a command.
 
     Attributes:
-        program: Its name.
-        out: Its standard output.
-        err: Its standard error.
-        code: Its exit code.
+        program: Name of the command, such as ``qsub``.
+        out: Standard output.
+        err: Standard error.
+        code: Exit code.
     """
 
     program: str
@@ -61,36 +62,43 @@ class Output:
 
     @classmethod
     def read(cls, program: str, path: Path, code: int = 0) -> Output:
-        """From the files PATH.out and PATH.err, as far as they are there."""
+        """Read an output from the files PATH.out and PATH.err, of which one may be missing.
+
+        Args:
+            program: Name of the command.
+            path: Path of the files without their suffix.
+            code: Exit code of the command.
+        """
         files = [path.with_name(f"{path.name}.{kind}") for kind in ("out", "err")]
-        assert any(file.exists() for file in files), f"neither {files[0]} nor {files[1]} is there"
+        assert any(file.exists() for file in files), f"neither {files[0]} nor {files[1]} exists"
         out, err = (file.read_text() if file.exists() else "" for file in files)
         return cls(program, out, err, code)
 
 
 Outputs = Sequence[Output]
+Error = TypeVar("Error", bound=GridtfError)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the scheduler's commands have printed, by situation.
+    """Recorded outputs of the scheduler's commands, by situation.
 
-    In each situation there are just the commands that it names. One that is named several times prints one output after
-    the other, and then the last one again and again.
+    In each situation, only the commands with an output exist. A command with several outputs prints one per call, and
+    the last one from then on.
 
     Attributes:
-        accepted: A submission that succeeds.
-        job_id: The id that it returns.
-        refused: A submission that fails.
-        garbled: A submission that ends with 0 and prints no job id, and a queue that does not have the job.
-        unreachable: All commands, of a server that does not answer.
-        listed: The queue command, for jobs in all states that there are.
-        states: Job id -> the state that it stands for there.
+        accepted: A successful submission.
+        job_id: The id that a successful submission returns.
+        refused: A submission that the scheduler refuses.
+        garbled: A submission that exits with 0 and prints no job id, and a queue that does not have the job.
+        unreachable: All commands while the server does not answer.
+        listed: The queue command, with jobs in all states.
+        states: Job id -> its expected state, for the jobs in ``listed``.
         unknown: The queue command, for a job that the scheduler no longer knows.
-        cancelled: The cancel command, for a job that runs.
+        cancelled: The cancel command, for a running job.
         ended: The cancel command, for a job that has ended.
         denied: The cancel command, for another user's job.
-        environ: What a login node has in its environment beside PATH, such as SGE_ROOT.
+        environ: Variables of a login node besides PATH, such as SGE_ROOT.
     """
 
     accepted: Outputs
@@ -109,16 +117,16 @@ class Recorded:
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """What a job of two hosts or more finds on its first host.
+    """The environment of a recorded job of two or more hosts, on its first host.
 
     Attributes:
-        environ: Its environment, but for files.
-        job_id: Its id.
-        hosts: Host -> slots, in their order.
-        files: Variable -> the text of the file that it names.
-        element: The element of a job array that it is.
-        outputs: Commands that the allocation is read from.
-        values: The job's own keys of its specification.
+        environ: The job's variables, except those that name files.
+        job_id: Expected id of the job.
+        hosts: Expected hosts -> slots, in order.
+        files: Variable -> text of the file that it names.
+        element: Expected element, if the job is an element of a job array; else empty.
+        outputs: Outputs of commands that the scheduler runs to read the allocation.
+        values: Keys of the job file that the job has in addition.
     """
 
     environ: Mapping[str, str]
@@ -130,7 +138,7 @@ class RecordedJob:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Records its arguments, prints what it is to print this time.
+# Records its arguments and prints the output for this call.
 _FAKE = """\
 #!/bin/sh
 folder={folder}
@@ -145,7 +153,7 @@ exit "$(command -p cat "$folder/$number.code")"
 
 
 class Commands:
-    """Programs that take the place of a scheduler's commands, in a folder that is all there is on PATH."""
+    """Stand-ins for a scheduler's commands, in a folder that is the whole PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -154,11 +162,11 @@ class Commands:
 
     @property
     def path(self) -> str:
-        """The value of PATH."""
+        """Value of PATH."""
         return str(self._bin)
 
     def print(self, outputs: Outputs) -> None:
-        """From now on they print this."""
+        """Replace all commands by those of these outputs."""
         assert outputs, "nothing was recorded"
         for old in self._bin.iterdir():
             old.unlink()
@@ -166,7 +174,7 @@ class Commands:
             self._add(program, [output for output in outputs if output.program == program])
 
     def _add(self, program: str, outputs: Outputs) -> None:
-        folder = self._folder(program)
+        folder = self.folder / program
         if folder.exists():
             folder.rename(f"{folder}.{time.monotonic_ns()}")
         folder.mkdir()
@@ -177,8 +185,8 @@ class Commands:
         self._install(program, _FAKE.format(folder=shlex.quote(str(folder)), last=len(outputs) - 1))
 
     def hang(self, program: str) -> None:
-        """This one never ends."""
-        pipe = self._bin.parent / f"{program}.pipe"
+        """Add a command that never ends."""
+        pipe = self.folder / f"{program}.pipe"
         os.mkfifo(pipe)
         self._install(program, f"#!/bin/sh\nread line < {shlex.quote(str(pipe))}\n")
 
@@ -187,38 +195,46 @@ class Commands:
         path.write_text(text)
         path.chmod(0o755)
 
-    def _folder(self, program: str) -> Path:
-        return self._bin.parent / program
-
     def calls(self, program: str) -> list[list[str]]:
-        """The arguments that this one was called with, call by call."""
-        found = sorted(self._folder(program).glob("*.call"), key=lambda path: int(path.stem))
-        return [path.read_text().splitlines() for path in found]
+        """The arguments of each call of a command since its outputs were set."""
+        files = sorted((self.folder / program).glob("*.call"), key=lambda path: int(path.stem))
+        return [path.read_text().splitlines() for path in files]
 
 
-# --- what is checked
+# --- the tests
 
 
-def one_line_each(error: GridtfError) -> GridtfError:
-    """The same error; AssertionError unless what, why and hint are one printable line each."""
-    assert error.what, "an error says what is wrong"
+def expect_error(kind: type[Error], call: Callable[[], object]) -> Error:
+    """Assert that a call raises an error whose what, why and hint are one printable line each.
+
+    Args:
+        kind: Class of the error.
+        call: Called without arguments.
+
+    Returns:
+        The error.
+    """
+    with pytest.raises(kind) as caught:
+        call()
+    error = caught.value
+    assert error.what, "the error does not say what is wrong"
     for text in (error.what, error.why, error.hint):
         assert text.isprintable(), f"not one printable line: {text!r}"
     return error
 
 
 def _no_wait(reason: str, seconds: float) -> None:
-    raise AssertionError(f"waits: {reason}")
+    raise AssertionError(f"it waits: {reason}")
 
 
 class _Plans:
-    """Plans of jobs.
+    """Plans of jobs for the tested scheduler.
 
     Attributes:
-        scheduler: What is tested.
-        values: Keys of the job file that every job needs on it, such as a parallel environment.
-        most_hosts: How many hosts a job of it can have.
-        native: A raw option that it takes.
+        scheduler: The tested scheduler.
+        values: Keys of the job file that every job of the scheduler needs, such as a parallel environment.
+        most_hosts: Most hosts of a job.
+        native: Raw options that the scheduler accepts.
     """
 
     scheduler: ClassVar[Scheduler]
@@ -227,10 +243,11 @@ class _Plans:
     native: ClassVar[tuple[str, ...]] = ()
 
     def spec(self, **values: Any) -> JobSpec:
+        """A specification with these keys of the job file, besides those that every job needs."""
         return JobSpec.from_dict({"command": ["python", "train.py"], "name": "digits", **self.values, **values})
 
     def specs(self) -> dict[str, JobSpec]:
-        """Jobs of all kinds."""
+        """Specifications of various jobs, by a description for messages."""
         hosts = self.most_hosts
         tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 2}, "evaluator": {"count": 1}}
         return {
@@ -243,11 +260,12 @@ class _Plans:
         }
 
     def options(self) -> dict[str, str]:
-        """A value for each of the scheduler's options that is a name."""
-        own = {option.key for option in self.scheduler.options}
-        return {key: "long" for key in ("partition", "account", "pe") if key in own}
+        """A value for each option of the scheduler that is a name."""
+        keys = {option.key for option in self.scheduler.options}
+        return {key: "long" for key in ("partition", "account", "pe") if key in keys}
 
     def plan(self, run_dir: Path, spec: JobSpec) -> Plan:
+        """A plan as `gridtf submit` makes it; the run directory need not exist."""
         return Plan(
             spec=spec,
             request=self.scheduler.resolve(spec),
@@ -259,11 +277,11 @@ class _Plans:
 
 
 class SchedulerConformance(_Plans):
-    """What holds for every scheduler, without a job and without its commands."""
+    """Tests for every scheduler, without a job and without the scheduler's commands."""
 
     @pytest.fixture(autouse=True)
     def _known(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """gridtf finds the scheduler by its name, as where its package is installed."""
+        """Make gridtf find the scheduler by its name, as if its package were installed."""
         name, kind = self.scheduler.name, type(self.scheduler)
         if name in schedulers.BUILT_IN:
             yield
@@ -280,29 +298,29 @@ class SchedulerConformance(_Plans):
 
     @pytest.fixture
     def nowhere(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """No command can be run, and relative paths lead nowhere."""
+        """Make all commands and relative paths fail."""
         monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
         monkeypatch.chdir(tmp_path)
 
     def test_class_attributes(self) -> None:
         kind = type(self.scheduler)
-        assert re.fullmatch(r"[a-z][a-z0-9_-]*", kind.name), f"name {kind.name!r}: a word of lower-case letters"
-        assert kind.title and kind.title.isprintable(), f"title {kind.title!r}: one line"
-        assert kind.api_version == API_VERSION, f"api_version {kind.api_version}, this gridtf has {API_VERSION}"
+        assert re.fullmatch(r"[a-z][a-z0-9_-]*", kind.name), f"name {kind.name!r} is not a word of lower-case letters"
+        assert kind.title and kind.title.isprintable(), f"title {kind.title!r} is not one line"
+        assert kind.api_version == API_VERSION, f"api_version is {kind.api_version}, this gridtf has {API_VERSION}"
         prefix = kind.directive_prefix
-        assert prefix == "" or re.fullmatch(r"#\S+", prefix), f"directive_prefix {prefix!r}: a comment of the shell's"
+        assert prefix == "" or re.fullmatch(r"#\S+", prefix), f"directive_prefix {prefix!r} is not a shell comment"
         for option in kind.options:
             assert isinstance(option, Option), f"options holds {option!r}, not an Option"
-            assert option.flags[0].startswith("--"), f"option {option.key}: its first flag is its long one"
+            assert option.flags[0].startswith("--"), f"option {option.key}: its first flag must be the long one"
             assert option.help, f"option {option.key}: it has no help"
-        assert kind.last_warnings <= kind.warnings, "last_warnings: they are among the warnings"
+        assert kind.last_warnings <= kind.warnings, "last_warnings has signals that are not in warnings"
         assert kind.template is None or kind.template.is_file(), f"template {kind.template}: no such file"
 
-    def test_all_methods_are_there(self) -> None:
+    def test_all_abstract_methods_are_implemented(self) -> None:
         kind = type(self.scheduler)
         assert not getattr(kind, "__abstractmethods__", ()), f"it lacks {', '.join(sorted(kind.__abstractmethods__))}"
 
-    def test_it_is_found_by_its_name(self) -> None:
+    def test_scheduler_is_found_by_its_name(self) -> None:
         assert type(schedulers.get(self.scheduler.name)) is type(self.scheduler)
 
     @pytest.mark.usefixtures("nowhere")
@@ -313,38 +331,38 @@ class SchedulerConformance(_Plans):
         for kind, spec in self.specs().items():
             assert self.scheduler.resolve(spec) == made[kind], f"{kind}: resolved twice, in another environment"
 
-    def test_a_request_survives_json(self) -> None:
+    def test_request_survives_json(self) -> None:
         for kind, spec in self.specs().items():
             request = self.scheduler.resolve(spec)
             assert Request.from_dict(json.loads(json.dumps(request.to_dict()))) == request, kind
 
-    def test_a_job_resolves_its_request_itself_where_its_script_is_hand_written(self) -> None:
+    def test_resolve_in_a_hand_written_job(self) -> None:
         request = self.scheduler.resolve(self.spec(), in_job=True)
         assert request.scheduler == self.scheduler.name
-        assert not request.elements, "inside an element of an array there is no array"
+        assert not request.elements, "a job cannot be an array itself"
 
     @pytest.mark.usefixtures("nowhere")
-    def test_directives_are_printable_single_lines_and_always_the_same(self, tmp_path: Path) -> None:
+    def test_directives_are_printable_lines_and_reproducible(self, tmp_path: Path) -> None:
         for kind, spec in self.specs().items():
             plan = self.plan(tmp_path / "run", spec)
             lines = self.scheduler.directives(plan)
-            assert lines == self.scheduler.directives(plan), f"{kind}: other lines at the second call"
+            assert lines == self.scheduler.directives(plan), f"{kind}: the second call returns other lines"
             for line in lines:
                 assert line.strip() and line.isprintable(), f"{kind}: {line!r} is not one printable line"
                 prefix = self.scheduler.directive_prefix
                 assert prefix, f"{kind}: directives, but no directive_prefix"
-                assert not line.startswith(prefix), f"{kind}: {line!r}: gridtf itself puts {prefix} before it"
+                assert not line.startswith(prefix), f"{kind}: {line!r}: gridtf itself adds the prefix {prefix}"
 
     @pytest.mark.usefixtures("nowhere")
-    def test_the_submit_command_names_the_script(self, tmp_path: Path) -> None:
+    def test_submit_command_names_the_script(self, tmp_path: Path) -> None:
         for kind, spec in self.specs().items():
             plan = self.plan(tmp_path / "run", spec)
             command = self.scheduler.submit_command(plan)
             assert str(RunDir(plan.run_dir).script) in command, f"{kind}: {command}"
-            assert command == self.scheduler.submit_command(plan), f"{kind}: another one at the second call"
-            assert not plan.run_dir.exists(), f"{kind}: it has made the run directory"
+            assert command == self.scheduler.submit_command(plan), f"{kind}: the second call returns another command"
+            assert not plan.run_dir.exists(), f"{kind}: it has created the run directory"
 
-    def test_a_rendered_script_is_bash_with_the_directives_in_its_head(self, tmp_path: Path) -> None:
+    def test_rendered_script_is_bash_with_directives_in_its_head(self, tmp_path: Path) -> None:
         from gridtf.login import render
 
         for kind, spec in self.specs().items():
@@ -358,21 +376,21 @@ class SchedulerConformance(_Plans):
                 whole = f"\n{self.scheduler.directive_prefix} {line}\n"
                 assert whole in head[0], f"{kind}: {whole.strip()!r} is not in the script's head"
 
-    def test_variables_of_hosts_and_places_are_the_scheduler_s_own(self) -> None:
+    def test_place_and_host_variables_match_no_common_variable(self) -> None:
         common = ("PATH", "HOME", "USER", "LANG", "PYTHONPATH", "LD_LIBRARY_PATH", "GRIDTF_RUN_DIR", "GRIDTF_SPEC")
         hosts = self.scheduler.host_variables
         for name in common:
             assert not self.scheduler.place_variables.match(name), f"place_variables: tasks need {name}"
-            assert not (hosts and hosts.fullmatch(name)), f"host_variables: {name} is the job's"
+            assert not (hosts and hosts.fullmatch(name)), f"host_variables: {name} belongs to the job"
 
 
 class CommandConformance(SchedulerConformance):
-    """What holds for a scheduler that runs commands, and whose jobs run elsewhere.
+    """Tests for a scheduler that derives from CommandScheduler.
 
     Attributes:
-        recorded: What its commands have printed.
-        job: What a job of it has found.
-        array: A raw option that makes a job an array, and the elements of that; None without arrays.
+        recorded: Recorded outputs of its commands.
+        job: A recorded job.
+        array: A raw option that makes a job an array, and the expected elements; None if there are no arrays.
     """
 
     recorded: ClassVar[Recorded]
@@ -381,7 +399,7 @@ class CommandConformance(SchedulerConformance):
 
     @pytest.fixture
     def commands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-        """The only commands that there are."""
+        """Stand-ins for the scheduler's commands, at first none; no other command is on the PATH."""
         made = Commands(tmp_path / "commands")
         monkeypatch.setenv("PATH", made.path)
         for name, text in self.recorded.environ.items():
@@ -390,7 +408,7 @@ class CommandConformance(SchedulerConformance):
 
     @pytest.fixture
     def made(self, tmp_path: Path) -> Plan:
-        """A submission whose run directory is there, with the script in it."""
+        """A plan whose run directory exists, with a script in it."""
         plan = self.plan(tmp_path / "run", self.spec())
         plan.run_dir.mkdir()
         RunDir(plan.run_dir).script.write_text("#!/bin/bash\n")
@@ -398,7 +416,7 @@ class CommandConformance(SchedulerConformance):
 
     @pytest.fixture
     def inside(self, tmp_path: Path, commands: Commands) -> dict[str, str]:
-        """The environment of the recorded job."""
+        """Environment of the recorded job."""
         environ = {"HOME": str(tmp_path), "PATH": commands.path, **self.recorded.environ, **self.job.environ}
         for name, text in self.job.files.items():
             file = tmp_path / name.lower()
@@ -410,25 +428,24 @@ class CommandConformance(SchedulerConformance):
 
     # --- the script
 
-    def test_values_that_cannot_stand_in_a_directive_are_refused_with_their_key(self, tmp_path: Path) -> None:
-        assert self.options(), "none of partition, account, pe is an option"
+    def test_unsafe_characters_in_directives_are_refused(self, tmp_path: Path) -> None:
+        assert self.options(), "the scheduler has none of the options partition, account, pe"
         for key in self.options():
             for value in ("two words", 'quo"ted', "quo'ted", "back\\slash", "a#b", "-option"):
-                with pytest.raises(SpecError) as caught:
-                    self.scheduler.directives(self.plan(tmp_path / "run", self.spec(**{key: value})))
-                assert one_line_each(caught.value) and caught.value.key == key, f"{key} = {value!r}"
+                plan = self.plan(tmp_path / "run", self.spec(**{key: value}))
+                error = expect_error(SpecError, partial(self.scheduler.directives, plan))
+                assert error.key == key, f"{key} = {value!r}"
 
-    def test_raw_options_go_into_the_script_as_they_are(self, tmp_path: Path) -> None:
-        assert self.native, "native: say a raw option that the scheduler takes"
+    def test_native_options_come_last_and_unchanged(self, tmp_path: Path) -> None:
+        assert self.native, "native: set a raw option that the scheduler accepts"
         lines = self.scheduler.directives(self.plan(tmp_path / "run", self.spec(native=self.native)))
         assert lines[-len(self.native) :] == self.native
 
-    def test_a_raw_option_that_is_none_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecError) as caught:
-            self.scheduler.directives(self.plan(tmp_path / "run", self.spec(native=("rm -rf /",))))
-        assert one_line_each(caught.value) and caught.value.key == "native"
+    def test_native_text_that_is_not_an_option_is_refused(self, tmp_path: Path) -> None:
+        plan = self.plan(tmp_path / "run", self.spec(native=("rm -rf /",)))
+        assert expect_error(SpecError, lambda: self.scheduler.directives(plan)).key == "native"
 
-    def test_raw_options_are_parsed_and_make_an_array(self) -> None:
+    def test_array_elements_of_native_options(self) -> None:
         assert self.scheduler.resolve(self.spec()).elements == ()
         if self.array is not None:
             option, elements = self.array
@@ -436,85 +453,78 @@ class CommandConformance(SchedulerConformance):
 
     # --- commands
 
-    def test_it_is_available_where_its_commands_are(self, commands: Commands) -> None:
+    def test_is_not_available_without_its_commands(self, commands: Commands) -> None:
         assert not self.scheduler.is_available({"PATH": commands.path, **self.recorded.environ})
 
-    def test_a_submission_returns_the_job_id(self, commands: Commands, made: Plan) -> None:
+    def test_submit_returns_the_job_id(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.accepted)
         job = self.scheduler.submit(made).job
         assert job.job_id == self.recorded.job_id
         program, *arguments = self.scheduler.submit_command(made)
-        assert arguments in commands.calls(Path(program).name), "it does not run its submit_command"
-        assert JobIdentity.from_record(json.loads(json.dumps(job.to_record()))) == job, "submitted.json cannot hold it"
+        assert arguments in commands.calls(Path(program).name), "submit does not run submit_command"
+        record = json.loads(json.dumps(job.to_record()))
+        assert JobIdentity.from_record(record) == job, "submitted.json cannot store it"
 
-    def test_a_refused_submission_is_told_in_the_scheduler_s_words(self, commands: Commands, made: Plan) -> None:
+    def test_refused_submission_reports_the_scheduler_s_message(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.refused)
-        with pytest.raises(SchedulerError) as caught:
-            self.scheduler.submit(made)
-        assert not isinstance(one_line_each(caught.value), MaybeSubmittedError), "there is no job, and that is known"
+        error = expect_error(SchedulerError, lambda: self.scheduler.submit(made))
+        assert not isinstance(error, MaybeSubmittedError), "the scheduler has refused the job, so there is none"
         lines = "\n".join(output.err or output.out for output in self.recorded.refused)
         words = set(re.findall(r"\w{4,}", lines))
-        assert words & set(re.findall(r"\w{4,}", caught.value.what)), f"{caught.value.what!r} says nothing of {lines!r}"
+        assert words & set(re.findall(r"\w{4,}", error.what)), f"{error.what!r} has no word of {lines!r}"
 
-    def test_a_submission_without_a_job_id_may_have_succeeded(self, commands: Commands, made: Plan) -> None:
+    def test_submit_without_a_job_id_may_have_succeeded(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.garbled)
-        with pytest.raises(MaybeSubmittedError) as caught:
-            self.scheduler.submit(made)
-        assert str(made.run_dir) in str(one_line_each(caught.value)), "it says which run directory is kept"
+        error = expect_error(MaybeSubmittedError, lambda: self.scheduler.submit(made))
+        assert str(made.run_dir) in str(error), "the error does not name the run directory that is kept"
 
-    def test_a_submission_that_does_not_end_may_have_succeeded(
+    def test_submit_that_times_out_may_have_succeeded(
         self, commands: Commands, made: Plan, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for patience in ("submit_patience", "query_patience"):
             monkeypatch.setattr(self.scheduler, patience, 0.3)
         commands.hang(Path(self.scheduler.submit_command(made)[0]).name)
-        with pytest.raises(MaybeSubmittedError) as caught:
-            self.scheduler.submit(made)
-        one_line_each(caught.value)
+        expect_error(MaybeSubmittedError, lambda: self.scheduler.submit(made))
 
     def calls(self, made: Plan) -> tuple[Callable[[], object], ...]:
-        """All that runs a command of the scheduler."""
-        job, own = JobIdentity(self.recorded.job_id), self.scheduler
-        return lambda: own.submit(made), lambda: own.query([job]), lambda: own.cancel(job)
+        """Submit, query and cancel: the methods that run commands of the scheduler."""
+        job, tested = JobIdentity(self.recorded.job_id), self.scheduler
+        return lambda: tested.submit(made), lambda: tested.query([job]), lambda: tested.cancel(job)
 
-    def test_a_server_that_does_not_answer_is_an_error(self, commands: Commands, made: Plan) -> None:
+    def test_unreachable_server_is_an_error(self, commands: Commands, made: Plan) -> None:
         commands.print(self.recorded.unreachable)
         for call in self.calls(made):
-            with pytest.raises(SchedulerError) as caught:
-                call()
-            error = one_line_each(caught.value)
-            assert not isinstance(error, MaybeSubmittedError), "there is no job, and that is known"
+            error = expect_error(SchedulerError, call)
+            assert not isinstance(error, MaybeSubmittedError), "the server was not reached, so there is no job"
             assert "does not answer" in error.what, error.what
 
-    def test_a_command_that_is_not_there_is_an_error(self, commands: Commands, made: Plan) -> None:
+    def test_missing_command_is_an_error(self, commands: Commands, made: Plan) -> None:
         for call in self.calls(made):
-            with pytest.raises(SchedulerError) as caught:
-                call()
-            one_line_each(caught.value)
+            expect_error(SchedulerError, call)
 
-    def test_all_states_are_understood(self, commands: Commands) -> None:
+    def test_query_parses_all_states(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
         jobs = [JobIdentity(job_id) for job_id in self.recorded.states]
-        found = self.scheduler.query(jobs)
-        assert {job_id: status.state for job_id, status in found.items()} == dict(self.recorded.states)
-        for job_id, status in found.items():
+        statuses = self.scheduler.query(jobs)
+        assert {job_id: status.state for job_id, status in statuses.items()} == dict(self.recorded.states)
+        for job_id, status in statuses.items():
             assert isinstance(status.state, JobState), f"{job_id}: {status.state!r}"
             assert status.reason.isprintable(), f"{job_id}: {status.reason!r} is not one printable line"
-            assert not status.purged, f"{job_id} is listed"
+            assert not status.purged, f"{job_id} is listed, so it is not purged"
 
-    def test_a_job_that_is_no_longer_known_has_not_completed(self, commands: Commands) -> None:
+    def test_unknown_job_is_purged_and_not_completed(self, commands: Commands) -> None:
         commands.print(self.recorded.unknown)
         job = JobIdentity(self.recorded.job_id)
         status = self.scheduler.query([job])[job.job_id]
-        assert status.purged, f"{status}: the scheduler no longer knows it, which is purged"
-        assert status.state not in ENDED, f"{status}: how it ended is not known"
+        assert status.purged, f"{status}: a job that the scheduler no longer knows is purged"
+        assert status.state not in ENDED, f"{status}: it is not known how a purged job has ended"
 
-    def test_a_job_that_is_not_listed_is_purged(self, commands: Commands) -> None:
+    def test_unlisted_job_is_purged(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
         status = self.scheduler.query([JobIdentity("999999"), *map(JobIdentity, self.recorded.states)])["999999"]
         assert status.purged and status.state not in ENDED, status
 
-    def test_without_jobs_nothing_is_queried(self, commands: Commands) -> None:
+    def test_query_of_no_jobs_runs_no_command(self, commands: Commands) -> None:
         assert self.scheduler.query([]) == {}
 
     def test_cancel_names_the_job(self, commands: Commands) -> None:
@@ -525,58 +535,57 @@ class CommandConformance(SchedulerConformance):
         calls = commands.calls(program)
         assert len(calls) == 2 and all(self.recorded.job_id in call for call in calls), calls
 
-    def test_cancelling_a_job_that_has_ended_is_no_error(self, commands: Commands) -> None:
+    def test_cancel_of_an_ended_job_is_no_error(self, commands: Commands) -> None:
         commands.print(self.recorded.ended)
         self.scheduler.cancel(JobIdentity(self.recorded.job_id))
         self.scheduler.cancel(JobIdentity(self.recorded.job_id), force=True)
 
-    def test_cancelling_another_user_s_job_is_an_error(self, commands: Commands) -> None:
+    def test_cancel_of_another_user_s_job_is_an_error(self, commands: Commands) -> None:
         commands.print(self.recorded.denied)
-        with pytest.raises(SchedulerError) as caught:
-            self.scheduler.cancel(JobIdentity(self.recorded.job_id))
-        assert self.recorded.job_id in one_line_each(caught.value).what
+        job = JobIdentity(self.recorded.job_id)
+        assert job.job_id in expect_error(SchedulerError, lambda: self.scheduler.cancel(job)).what
 
     # --- inside a job
 
-    def test_outside_of_a_job_it_is_not_current(self, tmp_path: Path) -> None:
+    def test_is_not_current_outside_a_job(self, tmp_path: Path) -> None:
         assert not self.scheduler.is_current({"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
         assert not self.scheduler.is_current({"PATH": "/usr/bin:/bin", **self.recorded.environ}), "on a login node"
 
-    def test_a_job_knows_who_it_is(self, inside: dict[str, str]) -> None:
+    def test_identity_inside_a_job(self, inside: dict[str, str]) -> None:
         assert self.scheduler.is_current(inside)
         job = self.scheduler.identity(inside)
         assert (job.job_id, job.element) == (self.job.job_id, self.job.element)
-        assert job == self.scheduler.identity(inside), "another one at the second call"
+        assert job == self.scheduler.identity(inside), "the second call returns another identity"
         json.dumps(job.to_record())
 
-    def test_a_job_finds_its_hosts_and_slots(self, inside: dict[str, str]) -> None:
+    def test_allocation_has_the_hosts_and_slots(self, inside: dict[str, str]) -> None:
         request = self.scheduler.resolve(self.spec(**self.job.values), in_job=True)
         hosts = self.scheduler.allocation(inside, request, _no_wait).hosts
         names = [host.name for host in hosts]
-        assert len(names) == len(set(names)), f"a host is there twice: {names}"
+        assert len(names) == len(set(names)), f"a host is listed twice: {names}"
         assert [(host.name, host.slots) for host in hosts] == list(self.job.hosts.items())
 
 
 class BatchConformance(CommandConformance):
-    """What holds besides for one that starts each agent by a command."""
+    """Tests for a scheduler that derives from BatchScheduler."""
 
-    def test_an_agent_is_started_by_a_command_that_names_its_host(self, inside: dict[str, str], tmp_path: Path) -> None:
+    def test_agent_command_names_the_host(self, inside: dict[str, str], tmp_path: Path) -> None:
         assert isinstance(self.scheduler, BatchScheduler)
         call = AgentCall(("RUN", "1"), lambda *_: 0, ("python", "-m", "agent"), tmp_path / "log", lambda environ: None)
         for host in self.job.hosts:
             words = list(self.scheduler.agent_command(host, call, inside))
             at = words.index("python")
             assert words[at:] == ["python", "-m", "agent", host, "RUN", "1"], words
-            assert host in words[:at], f"{words}: nothing says on which host it is to run"
+            assert host in words[:at], f"{words}: no word before the agent's command names its host"
 
 
 class LiveConformance(_Plans):
-    """Submits jobs to the scheduler itself.
+    """Tests that submit jobs to a real cluster of the scheduler.
 
     Attributes:
         patience: Seconds within which a job starts, and within which its end is known.
-        hold: A raw option that keeps a job waiting; empty: there is none.
-        tells_ends: Whether the scheduler knows how a job has ended, or its accounting does.
+        hold: A raw option that keeps a job pending; empty if there is none.
+        tells_ends: Whether the scheduler or its accounting knows how a job has ended.
     """
 
     patience: ClassVar[float] = 60.0
@@ -585,12 +594,12 @@ class LiveConformance(_Plans):
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """A folder that all hosts see."""
+        """A folder that all hosts share."""
         return tmp_path
 
     @pytest.fixture
     def submitted(self) -> Iterator[list[JobIdentity]]:
-        """The jobs of a test, which do not outlive it."""
+        """The jobs of a test; those that have not ended are cancelled after it."""
         jobs: list[JobIdentity] = []
         yield jobs
         for job in jobs:
@@ -598,7 +607,17 @@ class LiveConformance(_Plans):
                 self.scheduler.cancel(job)
 
     def submit(self, folder: Path, jobs: list[JobIdentity], *lines: str, **values: Any) -> JobIdentity:
-        """A job whose script is these lines."""
+        """Submit a job.
+
+        Args:
+            folder: Folder for the run directory.
+            jobs: The fixture ``submitted``, to which the job is added.
+            lines: Lines of the job script, after the directives.
+            values: Keys of the job file.
+
+        Returns:
+            The identity of the job.
+        """
         spec = self.spec(**values)
         run = RunDir(folder / f"run-{len(jobs)}")
         run.path.mkdir()
@@ -611,12 +630,12 @@ class LiveConformance(_Plans):
         return job
 
     def status(self, job: JobIdentity) -> JobStatus:
-        """From the queue, or else from the accounting."""
+        """The status of a job from the queue, or if it is purged, from the accounting."""
         status = self.scheduler.query([job])[job.job_id]
         return self.scheduler.accounting([job]).get(job.job_id, status) if status.purged else status
 
     def until(self, job: JobIdentity, *states: JobState, purged: bool = False) -> JobStatus:
-        """Wait until it is in one of these states, or no longer known where that is as good."""
+        """Wait until a job is in one of these states, or with ``purged``, until the scheduler no longer knows it."""
         deadline = time.monotonic() + self.patience
         while (status := self.status(job)).state not in states and not (purged and status.purged):
             assert time.monotonic() < deadline, f"job {job.job_id} is {status} after {self.patience:g} s"
@@ -624,50 +643,50 @@ class LiveConformance(_Plans):
         return status
 
     def over(self, job: JobIdentity) -> JobStatus:
-        """Wait until it has ended, and it is known how, where that is ever known."""
+        """Wait until a job has ended; with ``tells_ends``, until it is known how."""
         return self.until(job, *map(JobState, ENDED), purged=not self.tells_ends)
 
-    def test_live_it_is_available(self) -> None:
+    def test_live_is_available(self) -> None:
         assert self.scheduler.is_available(os.environ)
 
-    def test_live_a_job_that_ends_with_0_has_completed(self, folder: Path, submitted: list[JobIdentity]) -> None:
+    def test_live_exit_code_0_is_completed(self, folder: Path, submitted: list[JobIdentity]) -> None:
         status = self.over(self.submit(folder, submitted, "exit 0"))
         assert status.state == JobState.COMPLETED if self.tells_ends else status.purged, status
 
-    def test_live_a_job_that_ends_with_3_has_failed(self, folder: Path, submitted: list[JobIdentity]) -> None:
+    def test_live_exit_code_3_is_failed(self, folder: Path, submitted: list[JobIdentity]) -> None:
         status = self.over(self.submit(folder, submitted, "exit 3"))
         assert status.state == JobState.FAILED if self.tells_ends else status.state != JobState.COMPLETED, status
 
-    def test_live_a_job_runs_until_it_is_cancelled(self, folder: Path, submitted: list[JobIdentity]) -> None:
+    def test_live_cancel_of_a_running_job(self, folder: Path, submitted: list[JobIdentity]) -> None:
         begun = folder / "begun"
         job = self.submit(folder, submitted, f"echo > {shlex.quote(str(begun))}", "exec sleep 600")
         self.until(job, JobState.RUNNING)
-        while not begun.exists():  # what is cancelled is the script, not its start
+        while not begun.exists():  # so that the cancel reaches the script, not its start
             assert self.status(job).state == JobState.RUNNING
             time.sleep(0.1)
         self.scheduler.cancel(job)
         assert self.until(job, *map(JobState, ENDED), purged=True).state != JobState.COMPLETED
-        self.scheduler.cancel(job)  # which is no error
+        self.scheduler.cancel(job)  # a second time is no error
 
-    def test_live_a_job_that_is_held_is_pending(self, folder: Path, submitted: list[JobIdentity]) -> None:
+    def test_live_held_job_is_pending(self, folder: Path, submitted: list[JobIdentity]) -> None:
         if self.hold:
             job = self.submit(folder, submitted, "exit 0", native=self.hold)
             assert self.until(job, JobState.PENDING).state == JobState.PENDING
             self.scheduler.cancel(job)
             assert self.until(job, *map(JobState, ENDED), purged=True).state != JobState.COMPLETED
 
-    def test_live_an_unknown_job_is_purged(self) -> None:
+    def test_live_unknown_job_is_purged(self) -> None:
         job = self.unknown_job()
         status = self.scheduler.query([job])[job.job_id]
         assert status.purged and status.state not in ENDED, status
 
     def unknown_job(self) -> JobIdentity:
-        """A job that there is not."""
+        """The identity of a job that does not exist."""
         return JobIdentity("999999")
 
-    def test_live_a_job_finds_itself_and_its_hosts(self, folder: Path, submitted: list[JobIdentity]) -> None:
+    def test_live_identity_and_allocation_inside_a_job(self, folder: Path, submitted: list[JobIdentity]) -> None:
         kind = type(self.scheduler)
-        found = folder / "found.json"
+        result = folder / "result.json"
         code = f"""\
 import json, os, sys
 sys.path[:] = {[os.path.realpath(path) if path else str(Path.cwd()) for path in sys.path]!r}
@@ -678,7 +697,7 @@ request = scheduler.resolve(JobSpec.from_dict({self.spec(nodes=self.most_hosts).
 hosts = scheduler.allocation(os.environ, request, lambda reason, seconds: None).hosts
 job = scheduler.identity(os.environ)
 text = json.dumps([scheduler.is_current(os.environ), job.job_id, [host.name for host in hosts]])
-open({str(found)!r}, "w").write(text)
+open({str(result)!r}, "w").write(text)
 """
         program = folder / "program.py"
         program.write_text(code)
@@ -686,7 +705,7 @@ open({str(found)!r}, "w").write(text)
         job = self.submit(folder, submitted, run, nodes=self.most_hosts)
         self.over(job)
         log = RunDir(folder / "run-0").log
-        assert found.exists(), log.read_text() if log.exists() else "it has printed nothing"
-        current, job_id, hosts = json.loads(found.read_text())
+        assert result.exists(), log.read_text() if log.exists() else "the job has printed nothing"
+        current, job_id, hosts = json.loads(result.read_text())
         assert current and job_id == job.job_id, (current, job_id)
         assert hosts and len(hosts) == len(set(hosts)), hosts

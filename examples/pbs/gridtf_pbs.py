@@ -1,6 +1,6 @@
 """PBS Professional and OpenPBS as a scheduler of gridtf.
 
-Each raw format stands beside the code that reads it. They come from the manual pages qsub(1B), qstat(1B), qdel(1B) and
+Each raw format is shown at the code that parses it. They come from the manual pages qsub(1B), qstat(1B), qdel(1B) and
 pbs_tmrsh(8B), and from the PBS Professional User's Guide.
 """
 
@@ -25,26 +25,28 @@ from gridtf.states import JobState
 
 Environ = Mapping[str, str]
 
-# qstat(1B), "Job states": an array that has Begun, Exiting, Suspended and U (suspended while its host's owner works)
-# count as running.
+# qstat(1B), "Job states": B (array that has begun), E (exiting), S (suspended) and U (suspended because a user works at
+# the host) count as running.
 _STATES = {**dict.fromkeys("QHWT", JobState.PENDING), **dict.fromkeys("RBESU", JobState.RUNNING)}
 _DELETED = "91"  # the substate of a job that qdel has ended
-# Exit statuses below zero are PBS's own. These stand for more vmem, mem or walltime than requested.
+# Exit statuses below zero are set by PBS. These mean that a job exceeded its vmem, mem or walltime.
 _OVER = {"-26": JobState.OUT_OF_MEMORY, "-27": JobState.OUT_OF_MEMORY, "-29": JobState.TIMEOUT}
 
-# qsub's options as getopt(3) writes them: those before a colon take a value.
+# qsub's options for getopt(3): a colon follows those with a value.
 _OPTIONS = "a:A:c:C:e:fGhIj:J:k:l:m:M:N:o:p:P:q:r:R:S:u:v:VW:Xz"
 
 
 class PBS(BatchScheduler):
-    """Jobs of a PBS server. A job's id is ``1234.server``, ``1234[].server`` an array's, ``1234[3].server`` an
-    element's."""
+    """Jobs of a PBS server.
+
+    Job ids are ``1234.server``, for a job array ``1234[].server``, for an element of one ``1234[3].server``.
+    """
 
     name = "pbs"
     title = "PBS"
     directive_prefix = "#PBS"
     list_command = "qstat -u $USER"
-    # tm(3): by these a host's own pbs_mom knows a process
+    # tm(3): each host's own pbs_mom identifies a process by these
     host_variables = re.compile(r"PBS_(NODENUM|TASKNUM|MOMPORT)")
     start_variables = ("PBS_JOBID",)
 
@@ -55,7 +57,7 @@ class PBS(BatchScheduler):
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         """``-q gpu -l walltime=1:0:0`` -> {"-q": "gpu", "-l": "walltime=1:0:0", "-l walltime": "1:0:0"}"""
-        found: dict[str, str] = {}
+        parsed: dict[str, str] = {}
         for line in native:
             try:
                 options, _ = getopt.getopt(shlex.split(line), _OPTIONS)
@@ -64,9 +66,9 @@ class PBS(BatchScheduler):
             for option, value in options:
                 for part in value.split(",") if option == "-l" else ():
                     name, _, text = part.partition("=")
-                    found[f"-l {name}"] = text
-                found[option] = value
-        return found
+                    parsed[f"-l {name}"] = text
+                parsed[option] = value
+        return parsed
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
         if "-J" not in native:
@@ -88,7 +90,7 @@ class PBS(BatchScheduler):
         named = (("-q", "partition"), ("-A", "account"))
         own |= {option: batch.word(key, request.options[key]) for option, key in named if key in request.options}
         own |= {"-S": "/bin/bash", "-j": "oe", "-r": "y"}
-        # qsub refuses two selects, so what the user says takes the place of ours
+        # qsub refuses two selects, so the user's options replace gridtf's
         lines = [f"{key}{'=' if ' ' in key else ' '}{text}" for key, text in own.items() if key not in request.native]
         return (*lines, *batch.native(plan.spec))
 
@@ -97,7 +99,7 @@ class PBS(BatchScheduler):
         if not re.fullmatch(r"[^\s,:'\"\\^]+", str(run.path)):
             key = "run_dir" if plan.spec.run_dir else "run_root"
             raise SpecError(key, f"qsub -o would misread {run.path}", hint="leave out spaces, quotes, , : ^ and \\")
-        # qsub puts the element's index in that place
+        # qsub replaces ^array_index^ by the element
         log = RunDir(run.elements / "^array_index^").log if plan.request.elements else run.log
         return ("qsub", "-o", str(log), str(run.script))
 
@@ -113,14 +115,14 @@ class PBS(BatchScheduler):
         ids = self.run(["qselect", "-N", name], limit=self.query_patience).out.split()
         output = self.run(["qstat", "-x", "-f", *ids], limit=self.query_patience).out if ids else ""
         # Output_Path is ``login1.site:/home/ann/runs/digits-1/job.log``
-        ours = [job_id for job_id, found in _jobs(output) if f":{plan.run_dir}/" in found.get("Output_Path", "")]
+        ours = [job_id for job_id, values in _jobs(output) if f":{plan.run_dir}/" in values.get("Output_Path", "")]
         return JobIdentity(ours[-1]) if ours else None
 
     def query_command(self, jobs: Sequence[JobIdentity]) -> Sequence[str]:
         return ["qstat", "-x", "-f", *(job.job_id for job in jobs)]
 
     def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
-        return {job_id: _status(found) for job_id, found in _jobs(output)}
+        return {job_id: _status(values) for job_id, values in _jobs(output)}
 
     def run(self, argv: Sequence[str], *, limit: float) -> Answer:
         answer = super().run(argv, limit=limit)
@@ -147,12 +149,12 @@ class PBS(BatchScheduler):
         return "PBS_JOBID" in environ and environ.get("PBS_ENVIRONMENT") in ("PBS_BATCH", "PBS_INTERACTIVE")
 
     def identity(self, environ: Environ) -> JobIdentity:
-        # every start has another cookie; as it is a password for pbs_mom, it must not lie in a file
+        # the cookie differs between starts; it is a password for pbs_mom, so only its hash may be written to files
         start = hashlib.sha256(environ.get("PBS_JOBCOOKIE", "").encode()).hexdigest()[:12]
         return JobIdentity(environ["PBS_JOBID"], element=environ.get("PBS_ARRAY_INDEX", ""), restarts=start)
 
     def allocation(self, environ: Environ, request: Request, wait: Wait) -> Allocation:
-        """PBS_NODEFILE has a line for each of a host's mpiprocs, its name."""
+        """Read PBS_NODEFILE, which has one line for each mpiproc: the name of its host."""
         try:
             names = Path(environ.get("PBS_NODEFILE", "")).read_text().split()
         except OSError as error:
@@ -173,17 +175,17 @@ class PBS(BatchScheduler):
         return AgentEnd(code, host, tuple(printed[-3:]))  # 255: pbs_tmrsh's own failure
 
     def gpu_grant(self, environ: Environ, request: Request, need: GpuNeed, wait: Wait) -> gpus.GpuGrant:
-        """What PBS's cgroup hook shows; where it does not run, any that no other job of gridtf has claimed."""
+        """The GPUs that PBS's cgroup hook shows; without it, GPUs that no other job of gridtf has claimed."""
         if gpus.VISIBLE in environ or not need.count:
             return gpus.GpuGrant(gpus.granted(environ))
-        found = gpus.claim(need.count, gpus.idle_first(gpus.present(environ)), need.owner, environ)
-        if isinstance(found, gpus.GpuGrant):
-            return found
-        raise PlacementError(f"{need.count} GPUs are needed, {found.free} are free; {'; '.join(found.holders)}")
+        claim = gpus.claim(need.count, gpus.idle_first(gpus.present(environ)), need.owner, environ)
+        if isinstance(claim, gpus.GpuGrant):
+            return claim
+        raise PlacementError(f"{need.count} GPUs are needed, {claim.free} are free; {'; '.join(claim.holders)}")
 
 
 def _cpus(request: Request) -> int:
-    """CPUs of a host."""
+    """CPUs per host."""
     return (request.task_cpus or 1) * request.tasks_per_node + request.host_non_training_cpus
 
 
@@ -196,7 +198,7 @@ def _select(request: Request) -> str:
 
 
 def _jobs(output: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """(job id, its attributes) of all jobs in qstat's long format.
+    """Parse qstat's long format: (job id, attributes) of each job.
 
     Job Id: 1234.server
         Job_Name = digits
@@ -209,11 +211,11 @@ def _jobs(output: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield job_id.strip(), dict(re.findall(r"^ {4}(\S+) = (.*)$", rest, re.MULTILINE))
 
 
-def _status(found: Mapping[str, str]) -> JobStatus:
-    state, code, comment = (found.get(name, "") for name in ("job_state", "Exit_status", "comment"))
-    if state not in ("F", "X"):  # finished; of an array's element: expired
+def _status(values: Mapping[str, str]) -> JobStatus:
+    state, code, comment = (values.get(name, "") for name in ("job_state", "Exit_status", "comment"))
+    if state not in ("F", "X"):  # F: finished; X: finished, of an array's element
         return JobStatus(_STATES.get(state, JobState.UNKNOWN), "" if state in ("R", "E") else comment)
-    if found.get("substate") == _DELETED:
+    if values.get("substate") == _DELETED:
         return JobStatus(JobState.CANCELLED, "deleted with qdel")
     if code == "0":
         return JobStatus(JobState.COMPLETED)

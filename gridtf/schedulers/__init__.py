@@ -1,4 +1,4 @@
-"""Schedulers by name: those of gridtf itself, and plugins. Each is imported when it is asked for."""
+"""Schedulers by name: those of gridtf itself, and plugins. Each is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# In the order in which they are looked for on a login node; local, which is always there, comes last.
+# In the order in which gridtf looks for them on a login node; local, which is always available, comes last.
 BUILT_IN = ("slurm", "sge", "local")
-_WITH_OPTIONS = BUILT_IN[:-1]  # this machine has none, and is not imported to learn it
-GROUP = "gridtf.schedulers"  # of the entry points of plugins
+_WITH_OPTIONS = BUILT_IN[:-1]  # local has none, and need not be imported to find that out
+GROUP = "gridtf.schedulers"  # group of the entry points of plugins
 
 
 def get(name: str) -> Scheduler:
-    """The scheduler of this name.
+    """Import the scheduler of this name.
 
     Raises:
-        SpecError: For a name that no scheduler has, or a plugin that cannot be used.
+        SpecError: When no scheduler has the name, or it is a plugin that cannot be used.
     """
     if name in BUILT_IN:
-        found: Scheduler = import_module(f"gridtf.schedulers.{name}").scheduler
-        return found
+        built_in: Scheduler = import_module(f"gridtf.schedulers.{name}").scheduler
+        return built_in
     from gridtf.schedulers import plugins
 
     if (plugin := plugins.load(name)) is not None:
@@ -48,8 +48,8 @@ def names() -> list[str]:
 
 
 def _each() -> Iterator[Scheduler]:
-    """All schedulers in the order in which they are looked for: plugins are loaded only where no other is found, and a
-    broken one is told of and left out."""
+    """All schedulers, in the order in which gridtf looks for them: plugins are loaded only after gridtf's own ones, and
+    broken ones are skipped with a warning."""
     for name in BUILT_IN[:-1]:
         yield get(name)
     from gridtf.schedulers import plugins
@@ -62,21 +62,21 @@ def _warn(problem: str) -> None:
     print(f"gridtf: {problem}", file=sys.stderr)
 
 
-def _first(says: Callable[[Scheduler], bool]) -> Scheduler:
-    """The first scheduler of which that is so. A plugin that fails to answer is told of and left out."""
+def _first(fits: Callable[[Scheduler], bool]) -> Scheduler:
+    """The first scheduler that fits; a plugin that raises an error is skipped with a warning."""
     for scheduler in _each():
         try:
-            if says(scheduler):
+            if fits(scheduler):
                 return scheduler
         except Exception as error:
             if scheduler.name in BUILT_IN:
                 raise
-            _warn(f"the scheduler plugin {scheduler.name!r} is left out: {type(error).__name__}: {error}")
+            _warn(f"the scheduler plugin {scheduler.name!r} is skipped: {type(error).__name__}: {error}")
     return get("local")
 
 
 def available_here(environ: Mapping[str, str]) -> str:
-    """The name of the scheduler to submit to from this machine: the first that is found, else local."""
+    """The name of the scheduler to submit to from this machine: the first that is available, else local."""
     return _first(lambda scheduler: scheduler.is_available(environ)).name
 
 
@@ -91,27 +91,34 @@ def around_this_process(environ: Mapping[str, str]) -> str:
 
 
 def unannounced() -> str:
-    """A note for a process that is part of a job without having been told so; mostly empty."""
+    """A note for a process that runs inside a job although its environment does not show it; usually empty."""
     return next(filter(None, (scheduler.unannounced() for scheduler in _each())), "")
 
 
 def without_place(environ: Mapping[str, str], scheduler: Scheduler | None = None) -> dict[str, str]:
-    """This environment without what tells its process its place among others: tasks have places of their own.
+    """Remove the variables that say which of several processes an agent is: its tasks have ranks of their own.
 
     Args:
         environ: The environment of an agent.
-        scheduler: The scheduler whose job it is. A local job may run within one of Slurm or Grid Engine, but no plugin
-            is looked for: that would take an agent longer than all else that it does before its tasks start.
+        scheduler: The scheduler of the job; None: local. If the process runs inside a job of Grid Engine or Slurm, that
+            one is used instead. Plugins are not searched: that would take an agent longer than everything else before
+            its tasks start.
+
+    Returns:
+        The other variables.
     """
     around = next((get(name) for name in ("sge", "slurm") if get(name).is_current(environ)), scheduler or get("local"))
     return {name: text for name, text in environ.items() if not around.place_variables.match(name)}
 
 
 def job_options(*, plugins: bool = False) -> tuple[Option, ...]:
-    """The options of a job: those of every job, then those that only some schedulers know.
+    """List the options of a job.
 
     Args:
-        plugins: Also those of schedulers of other packages. One whose flags mean something else already is left out.
+        plugins: Include the options of plugins, except those whose flags or keys exist already.
+
+    Returns:
+        The options of every job, then those that only some schedulers have.
     """
     from gridtf.jobspec.options import OPTIONS
 
@@ -128,32 +135,41 @@ def job_options(*, plugins: bool = False) -> tuple[Option, ...]:
 
 
 def with_options(use: Callable[[tuple[Option, ...]], T]) -> T:
-    """Call use with the options of gridtf's own schedulers; where it finds something wrong, which may be an option of a
-    plugin, once more with those of plugins.
+    """Call use with the options of gridtf's own schedulers, and only if that fails with the options of plugins as well.
+
+    Args:
+        use: Parses a command line or a job file, given all known options.
+
+    Returns:
+        What use returns.
 
     Raises:
-        UsageError: As use raises it.
+        UsageError: The one that use raises.
     """
-    own = job_options()
+    built_in = job_options()
     try:
-        return use(own)
+        return use(built_in)
     except UsageError:
-        more = job_options(plugins=True)
-        if len(more) == len(own):
+        extended = job_options(plugins=True)
+        if len(extended) == len(built_in):
             raise
-        return use(more)
+        return use(extended)
 
 
 def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:
-    """A note on keys that the user has set and that only other schedulers know; mostly empty."""
+    """A note on keys that the user has set although this scheduler ignores them; usually empty.
+
+    Args:
+        spec: The user's specification.
+        scheduler: The scheduler that the job is for.
+
+    Returns:
+        No note, or one line that names the keys.
+    """
     others = dict.fromkeys([*(option.key for name in _WITH_OPTIONS for option in get(name).options), *spec.options])
     own = {option.key for option in scheduler.options}
     keys = [key for key in others if key not in own]
     keys += [] if scheduler.takes_native else ["native"]
     keys += [] if scheduler.requests_memory else ["mem", "mem_per_task"]
-    chosen = [key for key in keys if spec.option(key) not in (None, ()) and not _is_default(spec, key)]
-    return (f"{scheduler.title} has no use for {', '.join(chosen)}",) if chosen else ()
-
-
-def _is_default(spec: JobSpec, key: str) -> bool:
-    return bool(spec.option(key) == getattr(type(spec), key, None))
+    chosen = [key for key in keys if spec.option(key) not in (None, (), getattr(type(spec), key, None))]
+    return (f"{scheduler.title} ignores {', '.join(chosen)}",) if chosen else ()

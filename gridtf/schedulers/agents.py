@@ -1,4 +1,4 @@
-"""Handles on agents: forked from here, or started on other hosts by a program such as srun or qrsh."""
+"""Handles on agents: forked by the launcher, or started on other hosts by a program such as srun or qrsh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gridtf.schedulers.api import AgentEnd, AgentMain
 if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
 
-# The launcher's own signal to an agent. A TERM may come from elsewhere, and then tasks have received it, too.
+# The launcher's own signal to a forked agent. A TERM comes from elsewhere, and then tasks may have received it as well.
 STOP_SIGNAL = signal.SIGINT
 
 # The variable that tells an agent to read the environment of the job from the run directory.
@@ -30,13 +30,18 @@ RUNNER_PID = "GRIDTF_LOCAL_JOB"
 
 
 def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain, gpus: GpuGrant | None = None) -> ForkedAgent:
-    """Fork an agent: it starts at once, inherits what is open, and is told to end when this process dies.
+    """Fork an agent on this host.
+
+    It starts at once, inherits all open files, and receives TERM when this process dies.
 
     Args:
-        host: The name of this host in the allocation.
-        arguments: What follows the host in the agent's arguments.
+        host: Name of this host in the allocation.
+        arguments: The agent's arguments after the host.
         agent: The agent's main function.
-        gpus: The GPUs that this process has claimed for the agent; None: the agent asks for its own.
+        gpus: The GPUs that this process has claimed for the agent; None: the agent gets its own.
+
+    Returns:
+        The handle on the agent.
     """
     parent = os.getpid()
     pid = os.fork()
@@ -57,7 +62,13 @@ def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain, gpus: GpuG
 
 @dataclass
 class ForkedAgent:
-    """An AgentHandle for a child of ours."""
+    """An AgentHandle for an agent that is a child process.
+
+    Attributes:
+        host: Name of this host in the allocation.
+        pid: Process id of the agent.
+        end: How the agent has ended; None while it runs.
+    """
 
     host: str
     pid: int
@@ -81,7 +92,7 @@ class ForkedAgent:
         self.send(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
-        """Send it this signal, unless it has ended."""
+        """Send the agent this signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -90,15 +101,18 @@ Blame = Callable[[int, Sequence[str]], AgentEnd]
 
 
 class StartedAgents:
-    """An AgentHandle for a program that starts agents on other hosts and stays until they have ended.
+    """An AgentHandle for a program that starts agents on other hosts and runs until they have ended.
 
     Args:
-        argv: Its command. It must pass its standard input on: the end of that tells the agents to stop, whether the
-            launcher closes it or dies. No signal could do that: srun passes signals on to the tasks as well.
-        environ: Its environment.
-        log: The file that it and the agents print to.
-        blame: Makes an AgentEnd of its exit code and the lines that it has printed.
-        ignored: Signals that must not end it.
+        argv: Command of the program. If it forwards its standard input, the agents stop at the end of the input,
+            whether the launcher closes it or dies. No signal could do that: srun forwards signals to the tasks as well.
+        environ: Environment of the program.
+        log: The file that the program and the agents print to.
+        blame: Makes an AgentEnd of the program's exit code and output lines.
+        ignored: Signals that must not end the program.
+
+    Raises:
+        SchedulerError: When the program cannot be run.
     """
 
     def __init__(
@@ -125,7 +139,7 @@ class StartedAgents:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # a Ctrl-C is for us, who then tell the agents
+                    start_new_session=True,  # Ctrl-C reaches the launcher only, which stops the agents
                     preexec_fn=child,  # safe: this process has one thread
                 )
         except OSError as error:

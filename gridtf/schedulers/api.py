@@ -1,19 +1,19 @@
 """The seam between gridtf and a scheduler: the base class, and the values that cross it.
 
-A scheduler has two halves. On the login node it says which lines the head of a job script needs, hands the script over
-and tells how jobs stand. Inside a job it says which hosts the job was given and starts an agent on each of them. The
-life of a job, in the order in which gridtf calls a scheduler:
+A scheduler has two halves. On the login node it returns the directives of a job script, submits the script and reports
+the status of jobs. Inside a job it returns the hosts of the job and starts an agent on each of them. The life of a job,
+in the order in which gridtf calls a scheduler:
 
 1. ``is_available`` (unless the user names a scheduler), ``resolve``, ``directives`` and ``submit_command``: what
    `gridtf render` prints. None of them needs the run directory to exist.
 2. ``check`` and ``submit``, with the script in its run directory; ``query``, ``accounting`` and ``cancel``, any number
    of times, from any host where the scheduler's commands work.
 3. In the job: ``is_current`` (in hand-written scripts), ``identity``, ``allocation``, ``start_agents``; on every host
-   ``gpu_grant``; ``suspended`` when another process falls silent, ``termination_reason`` after a signal that ends the
-   job.
+   ``gpu_grant``; ``suspended`` when the heartbeat of another process stops, ``termination_reason`` after a signal that
+   ends the job.
 
-A plugin derives from Scheduler, or from batch.BatchScheduler, which has all that schedulers with a submit command, a
-queue command and a cancel command share; docs/schedulers.md shows how.
+A plugin derives from Scheduler, or from batch.BatchScheduler, which has everything that schedulers with a submit
+command, a queue command and a cancel command share; docs/schedulers.md shows how.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
     from gridtf.run.rundir import Record
 
-# The version of this seam. A plugin that was written for another one is named and left out.
+# The version of this seam. A plugin that was written for another version is skipped with a warning.
 API_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A submission as a value: rendering it and submitting it start from the same thing.
+    """A submission as a value, from which both `gridtf render` and `gridtf submit` start.
 
     Attributes:
-        spec: What the user asked for.
-        request: What that comes to on this scheduler.
+        spec: The user's specification.
+        request: The resources to request from this scheduler, worked out from the specification.
         run_dir: Absolute path of the run directory; the script is job.sh in it.
-        python: The interpreter that gridtf runs under, also in the job.
+        python: Absolute path of the interpreter that gridtf runs under, also in the job.
         bootstrap: Absolute path of gridtf-bootstrap.sh.
-        sources: Where each value came from, such as ``nodes`` -> ``gridtf.toml:3``.
-        trusted: Users, by id, whose template it may be beside this user and root; None: anybody's.
+        sources: Where each value of the specification comes from, such as ``nodes`` -> ``gridtf.toml:3``.
+        trusted: Ids of users who may own the template, besides this user and root; None: any user.
     """
 
     spec: JobSpec
@@ -69,15 +69,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """How a scheduler knows a job again.
+    """What identifies a job to its scheduler.
 
     Attributes:
-        job_id: The scheduler's id of the job; of an array's element, with the element.
-        details: What else the scheduler's query and cancel need, kept in submitted.json: plain JSON values.
-        user: Who submitted the job; empty where that is not known.
-        host: The host that it was submitted from, or that a local job runs on.
+        job_id: The scheduler's id of the job; for an element of an array, with the element.
+        details: What the scheduler's query and cancel need besides the id, kept in submitted.json: plain JSON values.
+        user: Name of the user who submitted the job; empty where it is not known.
+        host: The host that the job was submitted from, or that a local job runs on.
         element: Inside a job: the element of the job array; empty for a single job.
-        restarts: Inside a job: names this start of it, where a job may be started several times.
+        restarts: Inside a job: differs between the starts of a job that the scheduler may start several times.
     """
 
     job_id: str
@@ -88,32 +88,37 @@ class JobIdentity:
     restarts: str = "0"
 
     def to_record(self) -> Record:
-        """The entries of submitted.json that say which job it is."""
+        """The entries of submitted.json that identify the job."""
         element = {"element": self.element} if self.element else {}
         return {"job_id": self.job_id, **element, **self.details}
 
     @classmethod
     def from_record(cls, record: Record) -> JobIdentity:
-        """From a submitted.json, also one of an earlier version."""
-        own = ("job_id", "user", "host", "element", "restarts")
-        known = {name: str(record[name]) for name in own if name in record}
+        """Read the identity from a submitted.json, also from one of an earlier version of gridtf."""
+        fields = ("job_id", "user", "host", "element", "restarts")
+        known = {name: str(record[name]) for name in fields if name in record}
         return cls(details={name: value for name, value in record.items() if name not in known}, **known)
 
 
 class SubmitResult(NamedTuple):
-    """A job that the scheduler has taken; notes are for the user, one line each."""
+    """A job that the scheduler has accepted.
+
+    Attributes:
+        job: Its identity.
+        notes: Notes for the user, one line each.
+    """
 
     job: JobIdentity
     notes: tuple[str, ...] = ()
 
 
 class JobStatus(NamedTuple):
-    """What a scheduler says of a job.
+    """The status of a job, as its scheduler reports it.
 
     Attributes:
         state: The state of the job.
-        reason: Why it is in this state, in one line; mostly empty.
-        purged: The scheduler no longer knows the job, which says nothing about how it ended.
+        reason: Why it is in this state, in one line; often empty.
+        purged: The scheduler no longer knows the job; how it ended is unknown.
         requeued: This start of the job has ended, and it will be started again.
     """
 
@@ -130,12 +135,12 @@ class Host(NamedTuple):
     """One host of an allocation.
 
     Attributes:
-        name: What the scheduler calls it.
-        slots: Training tasks that it has room for without GPUs, and with them where tasks_per_node sets a limit.
-        gpus: GPUs of the job there; None where that is not known.
-        cpus: CPUs of the job there; None where that is not known.
-        address: What the other hosts reach it by; None: its name.
-        component: Index of the component of the job (jobspec.request.Component) that it belongs to.
+        name: The scheduler's name for the host.
+        slots: Most training tasks on the host if they use no GPUs, or if tasks_per_node sets the limit.
+        gpus: Number of GPUs of the job on the host; None where it is not known.
+        cpus: Number of CPUs of the job on the host; None where it is not known.
+        address: Address at which other hosts reach the host; None: its name.
+        component: Index of the component of the job (jobspec.request.Component) that the host belongs to.
     """
 
     name: str
@@ -147,11 +152,11 @@ class Host(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """What the scheduler gave this job.
+    """The hosts that the scheduler has allocated to this job.
 
     Attributes:
-        hosts: In the order in which tasks are numbered, those of component 0 first.
-        gpus: The GPUs of this very host, where the launcher has had to claim them for the agent that it starts here.
+        hosts: The hosts in the order in which tasks are numbered, those of component 0 first.
+        gpus: GPUs of this host, if the launcher had to claim them for the agent that it starts here.
     """
 
     hosts: tuple[Host, ...]
@@ -163,10 +168,10 @@ class GpuNeed:
     """The GPUs that a process needs on its host.
 
     Attributes:
-        count: How many; None for a process that joins and has not said how many: its own share, or what all of them
-            share.
-        owner: One line that tells others who has them.
-        patience: Seconds that they may be waited for.
+        count: Number of GPUs; None for a process of gridtf_join without a number: its own share, or what the processes
+            of the host share.
+        owner: One line that names the job to others that wait for these GPUs.
+        patience: Seconds to wait for GPUs that are in use.
     """
 
     count: int | None
@@ -174,7 +179,7 @@ class GpuNeed:
     patience: float
 
 
-# wait(reason, seconds): waits, shows the user why, and raises when the job is told to end meanwhile.
+# wait(reason, seconds): waits, shows the user why, and raises an error if the job receives a signal that ends it.
 Wait = Callable[[str, float], None]
 
 
@@ -186,16 +191,16 @@ class AgentMain(Protocol):
 
 
 class AgentCall(NamedTuple):
-    """How to start agents: the one on HOST with the command line ``*command HOST *arguments``.
+    """How to start agents: the agent of HOST has the command line ``*command HOST *arguments``.
 
     Attributes:
-        arguments: What follows the host.
+        arguments: Arguments after HOST.
         main: The agent's main function, to be called in a forked process with HOST and arguments.
-        command: What goes before HOST where another Python has to be started. There, ``@NAME`` for HOST stands for the
-            value of the variable NAME on that host.
+        command: Command before HOST, for an agent that is not forked. As HOST it accepts ``@NAME``, the value of the
+            variable NAME on the agent's host.
         log: The file that agents, and the program that starts them, print to.
-        write_environment: Writes an environment to the run directory, for agents that inherit none; they read it where
-            ENVIRONMENT_FILE=1 is set for them (agents.ENVIRONMENT_FILE).
+        write_environment: Writes an environment to the run directory, for agents that do not inherit it; an agent reads
+            it if the variable agents.ENVIRONMENT_FILE is set to 1.
     """
 
     arguments: tuple[str, ...]
@@ -209,10 +214,10 @@ class AgentEnd(NamedTuple):
     """How an agent has ended.
 
     Attributes:
-        code: Its exit code, or minus the signal.
-        host: Its host; None where that is not known.
-        messages: What the program that started it has printed about it; mostly empty.
-        error: What to make of it, where the scheduler knows better.
+        code: Its exit code, or minus the number of the signal that ended it.
+        host: Its host; None where it is not known.
+        messages: Lines about its end from the program that started it; often empty.
+        error: The error to report, if the scheduler knows a better one than the exit code.
     """
 
     code: int
@@ -225,10 +230,10 @@ class AgentHandle(Protocol):
     """One or more agents that were started together."""
 
     def poll(self) -> AgentEnd | None:
-        """How the first agent that ended has ended; None while all run."""
+        """Return how the first agent that ended has ended; None while all run."""
 
     def terminate(self) -> None:
-        """Ask the agents to tear their tasks down and to end."""
+        """Make the agents end their tasks, and then themselves."""
 
     def kill(self) -> None:
         """End the agents at once."""
@@ -247,13 +252,13 @@ class Parent(NamedTuple):
 
 
 class RankVariables(NamedTuple):
-    """How a program that starts several processes says which one a process is.
+    """The variables in which a program that starts several processes, such as srun, passes each process its rank.
 
     Attributes:
-        rank: The variable with the process's number, from 0 on.
+        rank: The variable with the process's rank, from 0 on.
         size: The variable with the number of processes.
-        step: The variables that together name this start, the same in all of its processes and in no others.
-        reused: Whether these names come again when the job is started again.
+        step: The variables that together identify this start: equal in all of its processes and in no others.
+        reused: Whether their values repeat when the job is started again.
     """
 
     rank: str
@@ -262,13 +267,13 @@ class RankVariables(NamedTuple):
     reused: bool = False
 
 
-# How Open MPI, and starters that speak PMI, tell rank and size.
+# Rank and size in Open MPI, and in programs that speak PMI.
 MPI_RANKS = (
     RankVariables("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("PMIX_NAMESPACE",)),
     RankVariables("PMI_RANK", "PMI_SIZE", ("PMI_JOBID",), reused=True),
 )
 
-# By these Open MPI, MPICH and those that speak PMI or PMIx tell a process its place among those started with it.
+# Variables by which Open MPI, MPICH, PMI and PMIx pass a process its rank among those started together.
 MPI_PLACE = r"OMPI_COMM_WORLD_|OMPI_MCA_(orte|ess|pmix)_|OMPI_UNIVERSE_SIZE$|PMIX?_|MPI_LOCAL(RANKID|NRANKS)$|MV2_COMM_"
 
 
@@ -277,28 +282,28 @@ class Scheduler(ABC):
 
     Attributes:
         api_version: The version of this seam that the scheduler was written for.
-        name: What the user calls it: ``--scheduler NAME``.
-        title: What messages call it.
-        directive_prefix: What a line of the script's head begins with that the scheduler reads, such as ``#SBATCH``.
-        template: Path of the scheduler's own template of the job script; None: job.sh.j2 will do.
-        options: Options that only some schedulers know: keys of the job file and flags of the command line, with their
-            help. Texts are checked to be one line, anything else by resolve. An option that the user sets for a
-            scheduler that does not have it is told in a note.
-        requests_memory: Whether the scheduler is asked for memory.
-        takes_native: Whether the user's raw options are handed on to it.
-        warnings: Signals that the scheduler sends to all processes of a job, tasks included, by way of warning.
-        last_warnings: Those of them that announce the end of the job.
-        place_variables: Variables that tell a process its place among those started with it, matched from the
-            beginning of a name. An agent's place is not that of its tasks, so they do not see it.
-        host_variables: Variables, matched in full, that every host sets for itself: where the job's environment goes to
-            other hosts through a file, each host keeps its own.
-        rank_variables: How the scheduler's own starter of processes tells rank and size, for gridtf_join.
-        restart_variable: The variable that counts how often a job was started again, where there is one; it may be
-            unset in a job that never was.
-        start_variables: Variables that together name this start of a job, for gridtf_join where RANK and WORLD_SIZE
-            are set by hand.
-        accounting_delay: Seconds after the end of a job within which its accounting has it; 0: at once, or there is
-            no accounting.
+        name: The scheduler's name for users: ``--scheduler NAME``.
+        title: The scheduler's name in messages.
+        directive_prefix: Beginning of the lines in a script's head that the scheduler reads, such as ``#SBATCH``.
+        template: Path of the scheduler's own template of the job script; None: job.sh.j2.
+        options: Options that only some schedulers have: keys of the job file and flags of the command line, with their
+            help. Texts are checked to be one line, anything else by resolve. If the user sets an option that the
+            scheduler does not have, a note says so.
+        requests_memory: Whether memory is requested from the scheduler.
+        takes_native: Whether the scheduler accepts the user's raw options.
+        warnings: Signals that the scheduler sends to all processes of a job, including tasks, as a warning.
+        last_warnings: Those warnings that announce the end of the job.
+        place_variables: Variables that pass a process its rank among those started together, matched from the beginning
+            of a name. An agent's rank is not that of its tasks, so these variables are removed for tasks.
+        host_variables: Variables, matched in full, that every host sets for itself: where the job's environment reaches
+            other hosts through a file, each host keeps its own values.
+        rank_variables: The variables in which the scheduler's own starter of processes passes rank and size, for
+            gridtf_join; None without such a starter.
+        restart_variable: The variable that counts how often a job was restarted; it may be unset in a job that was not.
+            Empty: there is none.
+        start_variables: Variables that together identify this start of a job, for gridtf_join where the user sets RANK
+            and WORLD_SIZE.
+        accounting_delay: Seconds after the end of a job until the accounting has it; 0: at once, or no accounting.
     """
 
     api_version: ClassVar[int] = API_VERSION
@@ -322,19 +327,22 @@ class Scheduler(ABC):
 
     @abstractmethod
     def is_available(self, environ: Mapping[str, str]) -> bool:
-        """Whether jobs can be submitted to it from this machine."""
+        """Whether jobs can be submitted to this scheduler from this machine."""
 
     @abstractmethod
     def directives(self, plan: Plan) -> tuple[str, ...]:
-        """The options in the script's head, one a line, without the prefix. Pure.
+        """The options in the head of the job script. Pure.
+
+        Returns:
+            One option per line, without the prefix.
 
         Raises:
-            SpecError: For what the scheduler cannot be asked for.
+            SpecError: For a request that the scheduler does not support.
         """
 
     @abstractmethod
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        """The command that hands plan.run_dir/job.sh over. Pure.
+        """The command that submits plan.run_dir/job.sh. Pure.
 
         Raises:
             SpecError: For a run directory that the command would misread.
@@ -342,16 +350,19 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, plan: Plan) -> SubmitResult:
-        """Hand plan.run_dir/job.sh over.
+        """Submit plan.run_dir/job.sh.
+
+        Returns:
+            The job, and notes for the user.
 
         Raises:
-            SchedulerError: When the scheduler refuses, or does not answer.
-            MaybeSubmittedError: When it is not known whether there is a job now.
+            SchedulerError: When the scheduler refuses the job, or does not answer.
+            MaybeSubmittedError: When it is not known whether the job was submitted.
         """
 
     @abstractmethod
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
-        """How these jobs stand, in one call.
+        """Query the status of jobs, all in one call.
 
         Returns:
             Job id -> status. A job that the scheduler no longer knows is ``purged``.
@@ -362,25 +373,28 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
-        """End this job; one that has ended already is no error.
+        """End a job. It is no error if the job has already ended.
 
         Args:
             job: The job.
-            force: It did not heed the first call.
+            force: The job did not end after a first call.
 
         Raises:
             SchedulerError: When the scheduler refuses, or does not answer.
         """
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
-        """What the specification comes to on this scheduler. Pure.
+        """Work out the resources to request from this scheduler. Pure.
 
         Args:
-            spec: What the user asked for.
-            in_job: The job is there already: what only its submission needs is left out.
+            spec: The user's specification.
+            in_job: Whether this runs inside the job: then memory, raw options and array elements are left out.
+
+        Returns:
+            The request: hosts, tasks, GPUs, CPUs, memory and walltime.
 
         Raises:
-            SpecError: For what cannot be.
+            SpecError: When the specification contradicts itself, or the scheduler cannot provide it.
         """
         from gridtf.jobspec import request  # `gridtf list` and `status` need none of it
 
@@ -392,35 +406,58 @@ class Scheduler(ABC):
         return replace(made, native=native, elements=self.array_elements(native))
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
-        """The user's raw options, as option -> value. Pure."""
+        """Parse the user's raw options. Pure.
+
+        Args:
+            native: Raw options as the user wrote them, one or several a string.
+
+        Returns:
+            Option -> value, in a form of the scheduler's own; it becomes Request.native.
+
+        Raises:
+            SpecError: For text that is not an option.
+        """
         return {}
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
-        """The elements of the job array that the raw options ask for; empty for a single job. Pure.
+        """The elements of the job array that the raw options request. Pure.
+
+        Args:
+            native: As parse_native returned it.
+
+        Returns:
+            The elements in order; empty for a single job.
 
         Raises:
-            SpecError: For elements that cannot be.
+            SpecError: When the list of elements cannot be parsed.
         """
         return ()
 
     def check(self, plan: Plan) -> Sequence[str]:
-        """Ask the scheduler about plan.run_dir/job.sh before it is submitted.
+        """Check, before the submission, whether the site can run plan.run_dir/job.sh.
 
         Returns:
             Notes for the user, one line each.
 
         Raises:
-            SpecError: For what the site can never run, with what it offers instead.
+            SpecError: For a request that the site can never fulfil, with what it offers instead.
             SchedulerError: When the scheduler does not answer.
         """
         return ()
 
     def accounting(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
-        """How jobs ended that query no longer knows, in one call; empty where there is no accounting."""
+        """Query the accounting for the status of jobs that query no longer knows, all in one call.
+
+        Returns:
+            Job id -> status; jobs that the accounting does not have are missing.
+        """
         return {}
 
     def run_dirs(self, job_id: str) -> Sequence[Path]:
-        """Where the run directory of a job may be that is not in this user's index; empty for an unknown job.
+        """Find where the run directory of a job may be that is not in this user's index of runs.
+
+        Returns:
+            Possible paths, the most likely one first; empty for an unknown job.
 
         Raises:
             SchedulerError: When the scheduler does not answer.
@@ -431,24 +468,29 @@ class Scheduler(ABC):
 
     @property
     def starters(self) -> tuple[RankVariables, ...]:
-        """How programs that start several processes of a job tell rank and size, the innermost program first."""
+        """The rank variables of all programs that may start the processes of a job, the innermost program first."""
         return (*MPI_RANKS, self.rank_variables) if self.rank_variables else MPI_RANKS
 
     @abstractmethod
     def is_current(self, environ: Mapping[str, str]) -> bool:
-        """Whether this process runs inside one of its jobs."""
+        """Whether a process with this environment runs inside a job of this scheduler."""
 
     @abstractmethod
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:
-        """The job that this process runs in."""
+        """The job that a process with this environment runs in."""
 
     @abstractmethod
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
-        """What this job was given. A scheduler that has to wait for it calls wait(reason, seconds) again and again.
+        """The hosts of this job.
+
+        Args:
+            environ: The job's environment.
+            request: What the job requests.
+            wait: To be called again and again, with a reason and seconds, while the allocation has to be waited for.
 
         Raises:
-            PlacementError: When the job is not what the request asks for.
-            SchedulerError: For what cannot be read.
+            PlacementError: When the job has less than the request.
+            SchedulerError: When the allocation cannot be read.
         """
 
     @abstractmethod
@@ -458,19 +500,28 @@ class Scheduler(ABC):
         """Start an agent on every host.
 
         Args:
-            allocation: As allocation returned it.
+            allocation: The hosts, as allocation returned them.
             call: How to start an agent.
-            environ: The environment that agents and tasks are to have.
+            environ: The environment of agents and tasks.
+
+        Returns:
+            Handles that together stand for all agents.
+
+        Raises:
+            SchedulerError: When a program that starts agents cannot be run.
         """
 
     def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
-        """On a host of a job: the GPUs that this process may use, as this host calls them.
+        """The GPUs that this process may use on its host.
 
         Args:
             environ: The environment of this process.
             request: What the job requests.
-            need: The GPUs that it needs.
-            wait: Called again and again while GPUs are waited for.
+            need: The GPUs that the process needs.
+            wait: To be called again and again, with a reason and seconds, while GPUs have to be waited for.
+
+        Returns:
+            The GPUs, by the ids that CUDA_VISIBLE_DEVICES has on this host.
 
         Raises:
             PlacementError: When there are too few.
@@ -480,27 +531,36 @@ class Scheduler(ABC):
         return GpuGrant(granted(environ))
 
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
-        """After a signal that ends the job: the final status that the scheduler will report, None if unknown.
+        """Find out, after a signal that ends the job, the final status that the scheduler will report.
 
         Args:
             environ: The job's environment.
-            parent: What had started the launcher.
+            parent: The process that started the launcher.
+
+        Returns:
+            The status; None if it is unknown.
         """
         return None
 
     def parent_lost(self, parent: Parent) -> str:
-        """In words, when the process that would tell the scheduler of the job's end is gone; mostly empty.
+        """Whether the scheduler cannot learn of the job's end any more, since the process that would report it is gone.
 
         Args:
-            parent: What had started the launcher, and is no longer its parent.
+            parent: The process that started the launcher, and has ended.
+
+        Returns:
+            What happened, in one line; empty if the scheduler will learn of the end.
         """
         return ""
 
     def suspended(self, environ: Mapping[str, str]) -> bool | None:
-        """Whether the job is stopped on some hosts and goes on on others, so that silence means nothing; None when the
-        scheduler does not answer."""
+        """Whether the job is suspended on some hosts while others go on, so that a missing heartbeat is no failure.
+
+        Returns:
+            None when the scheduler does not answer.
+        """
         return False
 
     def unannounced(self) -> str:
-        """A note for a process that is part of one of its jobs without having been told so; mostly empty."""
+        """A note for a process that runs inside a job although its environment does not show it; usually empty."""
         return ""

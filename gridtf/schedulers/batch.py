@@ -1,5 +1,5 @@
-"""What schedulers with a submit command, a queue command and a cancel command share: the base class for them, running
-their commands with patience, and the values that a directive line can carry."""
+"""What schedulers with a submit, a queue and a cancel command share: base classes, running commands with a time limit,
+job arrays, values of directive lines, and checks that folders are shared."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 # --- running a scheduler's commands
 
-TRY_LATER = "jobs that run go on; try again later, or ask the administrators"
+TRY_LATER = "running jobs go on; try again later, or ask the administrators"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has printed.
+    """Exit code and output of a command.
 
     Attributes:
-        code: Its exit code, or minus the signal that ended it.
-        out: Its standard output.
-        err: Its standard error.
+        code: Exit code, or minus the number of the signal that ended the command.
+        out: Standard output.
+        err: Standard error.
     """
 
     code: int
@@ -53,28 +53,35 @@ class Answer:
 
     @property
     def last_line(self) -> str:
-        """The last line of its complaints, else of its output, else its exit code in words."""
+        """The last line of standard error, else of standard output, else ``exit code N``."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.code}"
 
 
 class NoAnswerError(SchedulerError):
-    """A command that did not end in time. out: what it had printed until then."""
+    """A command that did not end in time.
+
+    Attributes:
+        out: Its standard output until then.
+    """
 
     out = ""
 
 
 def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None) -> Answer:
-    """Run a command of a scheduler and wait for its end, whatever its exit code.
+    """Run a command of a scheduler and wait for its end.
 
     Args:
         argv: The command.
-        limit: Seconds that it may take.
-        environ: Its environment; None: this process's own, with messages in English.
+        limit: Seconds that the command may take.
+        environ: Environment of the command; None: this process's own, with messages in English.
+
+    Returns:
+        Its exit code, which need not be 0, and output.
 
     Raises:
-        NoAnswerError: When it does not end in time.
-        SchedulerError: When it cannot be run.
+        NoAnswerError: When the command does not end in time.
+        SchedulerError: When the command cannot be run.
     """
     import subprocess
 
@@ -92,7 +99,7 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
         )
     except FileNotFoundError:
         raise SchedulerError(
-            f"{argv[0]} is not there on {os.uname().nodename}", hint="is this a login node? `module load` may be needed"
+            f"{argv[0]} not found on {os.uname().nodename}", hint="is this a login node? `module load` may be needed"
         ) from None
     except OSError as error:
         raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
@@ -100,7 +107,7 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
         silent = NoAnswerError(
             f"{argv[0]} has not answered within {limit:g} s", hint="the scheduler may be down or overloaded: try later"
         )
-        silent.out = (expired.stdout or b"").decode("utf-8", "replace")  # bytes, also where text was asked for
+        silent.out = (expired.stdout or b"").decode("utf-8", "replace")  # bytes, even with an encoding
         raise silent from None
     return Answer(done.returncode, done.stdout, done.stderr)
 
@@ -108,13 +115,13 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
 def _prepare_child() -> None:
     from gridtf.host import processes
 
-    # Grid Engine warns of a job's end by a signal to all processes of the job: the command must not die of that.
+    # Grid Engine announces a job's end by a signal to all processes of the job, which must not end the command.
     processes.ignore_signals(processes.PASSED_ON)
     processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
 
 
 def on_path(program: str, environ: Mapping[str, str]) -> bool:
-    """Whether PATH leads to this program (as shutil.which, at a fraction of its import)."""
+    """Whether a program is on the PATH of this environment, like shutil.which but without the cost of its import."""
     folders = environ.get("PATH", "").split(os.pathsep)
     return any(os.access(Path(folder, program), os.X_OK) for folder in folders if folder)
 
@@ -126,9 +133,9 @@ class CommandScheduler(Scheduler):
     """A scheduler with a command to submit, one to list jobs, and one to cancel.
 
     Attributes:
-        list_command: What lists the user's own jobs, for messages.
-        submit_patience: Seconds that the submit and the cancel command may take.
-        query_patience: Seconds that the queue command may take.
+        list_command: Command that lists the user's own jobs, for messages.
+        submit_patience: Time limit of the submit and the cancel command, in seconds.
+        query_patience: Time limit of the queue command, in seconds.
     """
 
     options: ClassVar[tuple[Option, ...]] = (
@@ -141,10 +148,24 @@ class CommandScheduler(Scheduler):
 
     @abstractmethod
     def parse_job_id(self, output: str) -> str:
-        """The id of the job in what the submit command has printed; empty without one. Pure."""
+        """Find the job id in the output of the submit command. Pure.
+
+        Args:
+            output: Standard output of the command, to which a site may add lines of its own.
+
+        Returns:
+            The id; empty if there is none.
+        """
 
     def parse_job_details(self, output: str) -> Mapping[str, str]:
-        """What else the queue and the cancel command need, from the same output: JobIdentity.details. Pure."""
+        """Find what the queue and the cancel command need besides the id in the submit command's output. Pure.
+
+        Args:
+            output: As for parse_job_id.
+
+        Returns:
+            JobIdentity.details: plain JSON values by name.
+        """
         return {}
 
     @abstractmethod
@@ -153,35 +174,50 @@ class CommandScheduler(Scheduler):
 
     @abstractmethod
     def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
-        """How these jobs stand, by job id, from what the queue command has printed; without those that it does not
-        list. Pure, unless the queue has to be asked once more to tell."""
+        """Parse the output of the queue command. Pure, unless the queue has to be queried once more for a job.
+
+        Args:
+            output: Standard output of the command.
+            jobs: The jobs that it was run for.
+
+        Returns:
+            Job id -> status; jobs that are not listed are missing.
+        """
 
     @abstractmethod
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
-        """The command that ends a job; force: one that did not heed the first call. Pure."""
+        """The command that ends a job. Pure.
+
+        Args:
+            job: The job.
+            force: The job did not end after a first call.
+        """
 
     def locate(self, command: str) -> str:
-        """Where a command of the scheduler lies; its bare name: where PATH leads to."""
+        """Path of a command of the scheduler; its bare name if it is to be found on the PATH."""
         return command
 
     def unreachable(self, answer: Answer) -> bool:
-        """Whether a command says that the scheduler's server does not answer. Pure."""
+        """Whether a failed command reports that the scheduler's server does not answer. Pure."""
         return False
 
     def unknown_job(self, answer: Answer) -> bool:
-        """Whether a command says that the scheduler does not know the job, or no longer. Pure."""
+        """Whether a failed command reports that the scheduler does not, or no longer, know the job. Pure."""
         return False
 
     def outcome_unknown(self, answer: Answer) -> bool:
-        """Whether a failed submit command leaves it open whether there is a job now. Pure."""
+        """Whether it is unknown, after a failed submit command, if the job was submitted. Pure."""
         return False
 
     def message(self, answer: Answer) -> str:
-        """The line of a command's complaints that says what is wrong. Pure."""
+        """The line of a failed command's output that states the error. Pure."""
         return answer.last_line
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
-        """The job in the queue that runs this plan's script, after a submission whose outcome is not known.
+        """Look in the queue for the job that runs this plan's script, after a submission with an unknown outcome.
+
+        Returns:
+            The job; None if the queue does not have it.
 
         Raises:
             SchedulerError: When the scheduler does not answer.
@@ -189,14 +225,21 @@ class CommandScheduler(Scheduler):
         return None
 
     def command_environment(self) -> dict[str, str]:
-        """The environment of the scheduler's commands, but for the submit command: messages are in English."""
+        """Environment of all commands but the submit command: this process's own, with messages in English."""
         return {**os.environ, "LC_ALL": "C"}
 
     def run(self, argv: Sequence[str], *, limit: float) -> Answer:
-        """Run a command of the scheduler, whatever its exit code.
+        """Run a command of the scheduler.
+
+        Args:
+            argv: The command.
+            limit: Seconds that the command may take.
+
+        Returns:
+            Its exit code, which need not be 0, and output.
 
         Raises:
-            SchedulerError: In one line, when the command is not there, or the server does not answer.
+            SchedulerError: When the command cannot be run, or the server does not answer.
         """
         try:
             environ = self.command_environment()
@@ -214,7 +257,7 @@ class CommandScheduler(Scheduler):
     def submit(self, plan: Plan) -> SubmitResult:
         command = self.submit_command(plan)
         try:
-            # with its own environment, which some schedulers make the job's
+            # with the user's own environment, which some schedulers pass on to the job
             argv = [self.locate(command[0]), *command[1:]]
             answer = run_command(argv, limit=self.submit_patience, environ=os.environ)
         except NoAnswerError:
@@ -226,7 +269,14 @@ class CommandScheduler(Scheduler):
         return self.look_for(plan, f"{command[0]} ended with 0 and printed no job id, but: {answer.last_line}")
 
     def not_submitted(self, plan: Plan, answer: Answer) -> SubmitResult:
-        """After a submission that seems to have failed: the job, if there is one nevertheless.
+        """Handle a submit command that ended with an error.
+
+        Args:
+            plan: What was submitted.
+            answer: Exit code and output of the command.
+
+        Returns:
+            The job, if there is one in spite of the error.
 
         Raises:
             SchedulerError: When the scheduler has refused the job, or does not answer.
@@ -239,11 +289,14 @@ class CommandScheduler(Scheduler):
         raise SchedulerError(f"{self.title} has refused the job: {self.message(answer)}")
 
     def look_for(self, plan: Plan, message: str) -> SubmitResult:
-        """The job of a submission whose outcome is not known, if the queue has it.
+        """Look in the queue for the job of a submission with an unknown outcome.
 
         Args:
             plan: What was submitted.
-            message: What is known of it.
+            message: Why the outcome is unknown, in one line.
+
+        Returns:
+            The job.
 
         Raises:
             MaybeSubmittedError: When the queue does not have it, or does not answer.
@@ -275,29 +328,45 @@ class CommandScheduler(Scheduler):
 
 
 class BatchScheduler(CommandScheduler):
-    """One whose agents on other hosts are started by a command for each of them."""
+    """A scheduler whose agents on other hosts are started by one command per host."""
 
     @abstractmethod
     def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
-        """The command that starts the agent of another host of the job and stays until the agent has ended. Pure.
+        """The command that starts the agent of another host of the job and runs until the agent has ended. Pure.
 
-        Where it passes its standard input on, the end of that tells the agent to stop; where it does not, the agent
-        hears of it through the run directory.
+        If the command forwards its standard input, the agent stops at the end of the input; if not, it learns from the
+        run directory that it shall stop.
+
+        Args:
+            host: Name of the host in the allocation.
+            call: How an agent is started.
+            environ: The job's environment.
+
+        Returns:
+            The command. It exits with the agent's exit code.
         """
 
     def this_host(self, environ: Mapping[str, str]) -> str:
-        """What the scheduler calls this host."""
+        """The scheduler's name for this host."""
         return os.uname().nodename
 
     def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
-        """How an agent on another host has ended, from the exit code of what had started it and the lines that this has
-        printed. Pure."""
+        """Tell from the end of agent_command how the agent has ended. Pure.
+
+        Args:
+            host: The agent's host.
+            code: Exit code of the command, or minus the number of the signal that ended it.
+            printed: Output lines of the command and the agent.
+
+        Returns:
+            The agent's exit code, host and last lines.
+        """
         return AgentEnd(code if code < 128 else 128 - code, host, tuple(printed[-3:]))
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
-        """One agent forked on this host, and one agent_command for each of the others, all at once."""
+        """Fork the agent of this host, and start agent_command for each other host, all at the same time."""
         from gridtf.schedulers.agents import StartedAgents, fork_agent
 
         here = self.this_host(environ)
@@ -317,21 +386,21 @@ class BatchScheduler(CommandScheduler):
 
 
 def short_name(name: str) -> str:
-    """The first part of a host's name, in lower case."""
+    """A host's name without its domain, in lower case."""
     return name.split(".", 1)[0].lower()
 
 
 def same_host(one: str, other: str) -> bool:
-    """Whether two names mean one host: they are alike, or one of them is the other without its domain."""
+    """Whether two names mean the same host: they are equal, or one is the other without its domain."""
     one, other = one.lower(), other.lower()
     return one == other or (("." in one) != ("." in other) and short_name(one) == short_name(other))
 
 
 # --- job arrays
 
-_MOST_ELEMENTS = 4_000_001  # the largest MaxArraySize that Slurm takes; Grid Engine's arrays are smaller
+_MOST_ELEMENTS = 4_000_001  # the largest MaxArraySize that Slurm accepts; Grid Engine's arrays are smaller
 _INDICES = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?")
-# Of several parts of a job the worst state is that of the whole.
+# The worst state of its parts is the state of a job.
 WORST_FIRST = (
     JobState.NODE_FAIL,
     JobState.OUT_OF_MEMORY,
@@ -345,7 +414,7 @@ WORST_FIRST = (
 
 
 def indices(text: str) -> range | None:
-    """Elements of a job array as schedulers write them, ``3``, ``0-6`` or ``0-6:2``; None for anything else."""
+    """Parse elements of a job array as schedulers write them, ``3``, ``0-6`` or ``0-6:2``; None for other text."""
     match = _INDICES.fullmatch(text)
     if match is None:
         return None
@@ -356,15 +425,18 @@ def indices(text: str) -> range | None:
 
 
 def array_elements(text: str, complaint: Callable[[str], SpecError], *, least: int = 0) -> tuple[str, ...]:
-    """The elements of a list such as ``0-6:2,9``.
+    """Parse a list of array elements such as ``0-6:2,9``.
 
     Args:
         text: The list.
-        complaint: Makes the error for a part that is no index.
-        least: The lowest index that the scheduler takes.
+        complaint: Returns the error to raise for a part that is not an index or a range.
+        least: Lowest index that the scheduler accepts.
+
+    Returns:
+        The elements in numerical order, each once.
 
     Raises:
-        SpecError: As complaint made it.
+        SpecError: The one that complaint returned.
     """
     numbers: set[int] = set()
     for part in text.split(","):
@@ -376,21 +448,25 @@ def array_elements(text: str, complaint: Callable[[str], SpecError], *, least: i
 
 
 def array_status(parts: Iterable[tuple[JobStatus, int]], known: str, *, always: bool = False) -> JobStatus:
-    """The status of an array: running if an element runs, waiting if one waits, else the worst that became of one.
+    """Combine the status of an array's elements: RUNNING if one runs, PENDING if one is pending, else the worst state.
 
     Args:
-        parts: (status, number of elements that it holds for).
-        known: Who still knows these elements, for the message about an array that has ended.
-        always: The message says that of an array that has not ended, too.
+        parts: (status, number of elements that have it).
+        known: A phrase that limits which elements are counted, such as ``that Slurm still knows``, for the reason of an
+            array that has ended.
+        always: Put the phrase into the reason of an array that has not ended, too.
+
+    Returns:
+        The array's status; its reason has the number of elements by state.
     """
-    found = list(parts)
+    parts = list(parts)
     counts: Counter[JobState] = Counter()
-    for status, count in found:
+    for status, count in parts:
         counts[status.state] += count
     in_order = [JobState.RUNNING, JobState.PENDING, *WORST_FIRST]
     words = ", ".join(f"{counts[state]} {state}" for state in in_order if counts[state])
     worst = next(state for state in in_order if counts[state])
-    why = next((status.reason for status, _ in found if status.state == worst and status.reason), "")
+    why = next((status.reason for status, _ in parts if status.state == worst and status.reason), "")
     live = counts[JobState.RUNNING] or counts[JobState.PENDING]
     which = f" {known}" if always or not live else ""
     return JobStatus(worst, f"elements of the array{which}: {words}" + (f" ({why})" if why else ""))
@@ -398,42 +474,50 @@ def array_status(parts: Iterable[tuple[JobStatus, int]], known: str, *, always: 
 
 # --- values in directive lines
 
-# Quotes, backslashes and # mean something to the one scheduler or the other; whitespace ends a word.
+# Quotes, backslashes and # have a meaning in some scheduler's directives; whitespace ends a value.
 _WORD = re.compile(r"""[^\s'"`\\#-][^\s'"`\\#]*""")
 
 
 def word(key: str, value: str) -> str:
-    """value for a directive line, which no shell reads and each scheduler parses in its own way.
+    """Check a value for a directive line, which no shell reads and which each scheduler parses in its own way.
+
+    Args:
+        key: Key of the job file that the value comes from.
+        value: The value.
+
+    Returns:
+        The value, unchanged.
 
     Raises:
-        SpecError: With the key, for a value that cannot stand there.
+        SpecError: When a directive line cannot contain the value; it names the key.
     """
     if not value.isprintable() or not _WORD.fullmatch(value):
         raise SpecError(
             key,
-            f"{value!r} cannot stand in a directive line",
-            why="whitespace, quotes, backslashes and # there end a value or change it, and a dash begins an option",
-            hint="if it has to be, give the whole option with native, written as the scheduler's manual says",
+            f"a directive line cannot contain {value!r}",
+            why="whitespace, quotes, backslashes and # end or change a value there, and a dash begins an option",
+            hint="if you need it, pass the whole option with native, quoted as the scheduler's manual says",
         )
     return value
 
 
 def native(spec: JobSpec) -> tuple[str, ...]:
-    """The user's raw options, one a line.
+    """The user's raw options, one per directive line.
 
     Raises:
-        SpecError: For what is not an option on a line of its own.
+        SpecError: For text that is not one line beginning with a dash.
     """
     for option in spec.native:
         if not option.startswith("-") or not option.isprintable():
-            raise SpecError("native", f"{option!r} is not an option", hint="one option a string, such as '--qos=high'")
+            hint = "write one option per string, such as '--qos=high'"
+            raise SpecError("native", f"{option!r} is not an option", hint=hint)
     return tuple(spec.native)
 
 
 def whole(text: str) -> int | None:
-    """A whole number as commands and files of schedulers have it, such as ``16``; None for anything else.
+    """Parse a whole number in a scheduler's output or files, such as ``16``; None for other text.
 
-    ``²`` is a digit for Python, too, and numbers of thousands of digits are an error.
+    Stricter than int(), which accepts digits of other scripts and fails on numbers of thousands of digits.
     """
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
 
@@ -445,36 +529,51 @@ SHARED_HINT = "choose a folder on a file system that all hosts share"
 
 
 def check_shared(plan: Plan, mounts: str | None = None) -> None:
-    """Check that other hosts can see the run directory and the working folder, as far as this host can tell.
+    """Refuse a run directory or a working folder in this host's memory, which other hosts cannot see.
 
     Args:
         plan: The submission.
-        mounts: The content of /proc/self/mounts; None: it is read.
+        mounts: Content of /proc/self/mounts; None: read that file.
 
     Raises:
-        SpecError: When one of them lies in this host's memory.
+        SpecError: For such a folder; it names the key that sets the folder.
     """
     run_key = "run_dir" if plan.spec.run_dir else "run_root"
     for key, folder in (("chdir", Path(plan.spec.chdir or "/")), (run_key, plan.run_dir)):
-        why = not_shared(folder, mounts)
-        if why:
+        if why := not_shared(folder, mounts):
             raise SpecError(key, f"{folder} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
 
 
 def not_shared(folder: Path, mounts: str | None = None) -> str:
-    """Why other hosts cannot see a folder; empty for one on a disk, which they may mount. mounts: see check_shared."""
+    """Explain why other hosts cannot see a folder.
+
+    Args:
+        folder: Absolute path.
+        mounts: Content of /proc/self/mounts; None: read that file.
+
+    Returns:
+        One line; empty for a folder on a disk or network file system, which other hosts may mount.
+    """
     text = Path("/proc/self/mounts").read_text(errors="replace") if mounts is None else mounts
     mount, kind = file_system(folder, text)
-    return f"{mount} is a {kind}: it lies in the memory of this one" if kind in _MEMORY else ""
+    return f"{mount} is a {kind}, which lies in the memory of this host" if kind in _MEMORY else ""
 
 
 def file_system(folder: Path, mounts: str) -> tuple[str, str]:
-    """(mount point, type) of the file system that a folder lies on. mounts: as in fstab(5)."""
-    found = ("/", "")
+    """Find the file system that a folder lies on.
+
+    Args:
+        folder: Absolute path.
+        mounts: Content of /proc/self/mounts, in the format of fstab(5).
+
+    Returns:
+        (mount point, type), such as ("/home", "nfs4").
+    """
+    nearest = ("/", "")
     for line in mounts.splitlines():
         _, raw, kind, *_ = line.split(" ")
         point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), raw)  # \040 is a space
-        # of two mounts on the same folder the later one is seen
-        if PurePosixPath(folder).is_relative_to(point) and len(point) >= len(found[0]):
-            found = (point, kind)
-    return found
+        # of two mounts on the same folder, the later one hides the other
+        if PurePosixPath(folder).is_relative_to(point) and len(point) >= len(nearest[0]):
+            nearest = (point, kind)
+    return nearest

@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
-# A job that waits for GPUs longer than this gives up; on a machine without a real queue nobody will miss it.
+# Seconds after which a job gives up waiting for GPUs.
 _LONGEST_WAIT = 24 * 3600.0
 
-# gridtf and the standard library are all that it needs; what a user's folder calls signal.py must not become ours.
+# It needs only gridtf and the standard library; a signal.py in the user's folder must not be imported in its place.
 _RUNNER = """\
 import sys
 sys.path[:] = [*filter(None, sys.path), {root!r}]
@@ -52,8 +52,11 @@ sys.exit(run_job(sys.argv[1:]))"""
 
 
 class LocalScheduler(Scheduler):
-    """Jobs on this machine. A job's id is ``PID.HOST`` of the job runner that runs its script (bootstrap/node.py), or
-    of the launcher of a job that was not submitted."""
+    """Jobs on this machine.
+
+    A job's id is ``PID.HOST`` of the job runner that runs its script (bootstrap/node.py), or of the launcher of a job
+    that was not submitted.
+    """
 
     name = "local"
     title = "the local scheduler"
@@ -75,7 +78,7 @@ class LocalScheduler(Scheduler):
             raise SpecError(
                 "nodes",
                 f"{request.nodes[0]} hosts are needed, but the local scheduler has one",
-                hint=f"{hint}, or ask for fewer nodes or workers",
+                hint=f"{hint}, or request fewer nodes or workers",
             )
         return request
 
@@ -87,15 +90,15 @@ class LocalScheduler(Scheduler):
 
     def check(self, plan: Plan) -> Sequence[str]:
         request, environ = plan.request, {**os.environ, **plan.spec.env}
-        if plan.spec.setup:  # which may say which GPUs and CPUs there are
+        if plan.spec.setup:  # these lines may set which GPUs and CPUs the job has
             return ()
         present = gpus.present(environ)
-        if wanted := _gpus_wanted(request, len(present)):
-            _candidates(wanted, present, environ)
+        if count := _gpu_count(request, len(present)):
+            _candidates(count, present, environ)
         elif (training := request.training or 0) > (slots := _slots(request)):
             raise PlacementError(
                 f"{training} training tasks do not fit into the {slots} CPU slots of {os.uname().nodename}",
-                hint="ask for fewer workers, or let tasks share cores with --tasks-per-node",
+                hint="request fewer workers, or let tasks share cores with --tasks-per-node",
             )
         return ()
 
@@ -116,16 +119,18 @@ class LocalScheduler(Scheduler):
                 )
         except OSError as error:
             raise SchedulerError(f"cannot start {plan.python}: {error.strerror}") from None
-        runner.returncode = 0  # it is to outlive this process, which does not wait for it
+        runner.returncode = 0  # it shall outlive this process, which does not wait for it
         return SubmitResult(_identity(runner.pid, ended=str(run.ended)))
 
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         return {job.job_id: _status(job) for job in jobs}
 
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
-        """TERM to the job runner, which tears everything down, or to the launcher of a job that was not submitted.
-        force: KILL to all below the job runner, which ends then."""
-        if not job.host:  # an id alone may be another process's by now
+        """Send TERM to the job runner, which ends all tasks, or to the launcher of a job that was not submitted.
+
+        With force, send KILL to all processes below the job runner, which ends then.
+        """
+        if not job.host:  # the id alone may be another process's by now
             pid_text, _, host = job.job_id.partition(".")
             hint = f"see whose it is, and end it yourself on host {host}: ps {pid_text}, kill {pid_text}"
             raise SchedulerError(f"local job {job.job_id} can only be cancelled through its run directory", hint=hint)
@@ -147,37 +152,37 @@ class LocalScheduler(Scheduler):
     # --- inside a job
 
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:
-        parent = os.getppid()  # a job that this one is a task of has left its own job runner's pid in the environment
+        parent = os.getppid()  # in a task of another local job, the variable has that job's runner
         return _identity(parent if environ.get(RUNNER_PID) == str(parent) else os.getpid())
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         present = gpus.present(environ)
-        wanted = _gpus_wanted(request, len(present))
+        count = _gpu_count(request, len(present))
         none = GpuGrant((), variables={gpus.VISIBLE: ""})
-        grant = self._claim(wanted, present, environ, request, wait) if wanted else none
+        grant = self._claim(count, present, environ, request, wait) if count else none
         _set_walltime(request)
         host, cpus = os.uname().nodename, len(os.sched_getaffinity(0))
         hosts = (Host(host, _slots(request), gpus=len(grant.gpus), cpus=cpus, address=LOOPBACK),)
         return Allocation(hosts, grant)
 
     def _claim(
-        self, wanted: int, present: Sequence[str], environ: Mapping[str, str], request: Request, wait: Wait
+        self, count: int, present: Sequence[str], environ: Mapping[str, str], request: Request, wait: Wait
     ) -> GpuGrant:
-        """Claim GPUs, waiting for other jobs to let theirs go. The walltime does not run meanwhile."""
+        """Claim GPUs, waiting for other jobs to release theirs. The walltime does not count while waiting."""
         import random
 
-        candidates = _candidates(wanted, present, environ)
+        candidates = _candidates(count, present, environ)
         owner = f"{request.name}, job {self.identity(environ).job_id}"
         deadline = time.monotonic() + _LONGEST_WAIT
-        left = 0  # of the walltime, in seconds
+        remaining = 0  # seconds of the walltime
         while True:
-            claim = gpus.claim(wanted, candidates, owner, environ)
+            claim = gpus.claim(count, candidates, owner, environ)
             if isinstance(claim, GpuGrant):
-                if left:
-                    signal.alarm(left)
+                if remaining:
+                    signal.alarm(remaining)
                 return claim
-            left = signal.alarm(0) or left
-            why = f"waiting for {counted(wanted, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
+            remaining = signal.alarm(0) or remaining
+            why = f"waiting for {counted(count, 'GPU')}, {claim.free} free; {'; '.join(claim.holders)}"
             if time.monotonic() > deadline:
                 raise PlacementError(f"gave up after {_LONGEST_WAIT / 3600:g} h of {why}")
             wait(why, 0.5 + random.random() / 2)
@@ -188,7 +193,7 @@ class LocalScheduler(Scheduler):
         return [fork_agent(host.name, call.arguments, call.main, allocation.gpus) for host in allocation.hosts]
 
     def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
-        """For processes that join: they share what the driver shows. An agent has the launcher's claim."""
+        """For processes that join: they share the visible GPUs. Agents use the GPUs that the launcher has claimed."""
         return GpuGrant(gpus.granted(environ) if gpus.VISIBLE in environ else gpus.present(environ))
 
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
@@ -197,80 +202,76 @@ class LocalScheduler(Scheduler):
         return None
 
     def suspended(self, environ: Mapping[str, str]) -> bool:
-        # the launcher, by Ctrl-Z in its terminal; a job that was submitted has none
+        # the launcher, by Ctrl-Z in its terminal; a job that was submitted has no terminal
         launcher = os.getppid()
         return environ.get(RUNNER_PID) != str(next(procfs.ancestors(launcher), 0)) and procfs.stopped(launcher)
 
 
-def _gpus_wanted(request: Request, present: int) -> int:
-    """GPUs of the job on this host. present: how many it has."""
+def _gpu_count(request: Request, present: int) -> int:
+    """Number of GPUs of the job. present: number of GPUs of this host."""
     if (per_node := request.chosen("gpus_per_node")) is not None:
         return int(per_node)
     default = 1 if present else 0
-    wanted, per_task = request.gpus_in_all(default), request.most_gpus(default)
-    if wanted is None:  # as many workers as there is room for
+    count, per_task = request.gpus_in_all(default), request.most_gpus(default)
+    if count is None:  # as many workers as fit
         return present - present % per_task if per_task else 0
-    return wanted
+    return count
 
 
-def _candidates(wanted: int, present: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
-    """The GPUs to claim some of. Raises PlacementError when they are too few."""
-    found = present or gpus.declared(wanted, environ)
-    if wanted > len(found):
+def _candidates(count: int, present: Sequence[str], environ: Mapping[str, str]) -> Sequence[str]:
+    """The GPUs from which count GPUs can be claimed. Raises PlacementError when they are too few."""
+    candidates = present or gpus.declared(count, environ)
+    if count > len(candidates):
         host, visible = os.uname().nodename, environ.get(gpus.VISIBLE)
         raise PlacementError(
-            f"{wanted} GPUs are asked for, but {host} has {len(found)}",
+            f"{count} GPUs are requested, but {host} has {len(candidates)}",
             why="" if visible is None else f"{gpus.VISIBLE} is {visible!r}",
-            hint="ask for fewer with --gpus-per-node or --workers",
+            hint="request fewer with --gpus-per-node or --workers",
         )
-    return found
+    return candidates
 
 
 def _slots(request: Request) -> int:
-    """Training tasks that this machine has room for where GPUs do not say."""
+    """Number of training tasks that fit on this machine if GPUs do not limit it."""
     per_task = next((role.cpus for role in reversed(request.roles) if role.takes_gpu), None) or 1
     return int(request.chosen("tasks_per_node") or max(1, len(os.sched_getaffinity(0)) // per_task))
 
 
 def _set_walltime(request: Request) -> None:
-    """Unless it runs already, since the script began."""
+    """Start the timer of the walltime, unless it has been running since the script began."""
     if request.walltime and not signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.alarm(request.walltime)
 
 
 def _identity(pid: int, **more: str) -> JobIdentity:
-    found = procfs.identity(pid)
-    host = str(found.pop("host"))
-    return JobIdentity(f"{pid}.{host}", {**found, **more}, host=host)
+    process = procfs.identity(pid)
+    host = str(process.pop("host"))
+    return JobIdentity(f"{pid}.{host}", {**process, **more}, host=host)
 
 
 def _process(job: JobIdentity) -> Record:
-    """What names the process of a job, as procfs.identity has it."""
+    """The job's process in the form of procfs.identity."""
     return {**job.details, "host": job.host}
 
 
 def _status(job: JobIdentity) -> JobStatus:
-    try:
-        return _status_here(job)
-    except RunDirError as error:  # of this job alone
-        return JobStatus(JobState.UNKNOWN, error.what)
-
-
-def _status_here(job: JobIdentity) -> JobStatus:
     pid, ended = job.details.get("pid", 0), job.details.get("ended")
     if job.host != os.uname().nodename:
-        return JobStatus(JobState.UNKNOWN, f"it runs on {job.host}; ask there")
+        return JobStatus(JobState.UNKNOWN, f"it runs on {job.host}; query it there")
     if pid > 0:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # a child of this process, when the one that submitted the job asks
+            os.waitpid(pid, os.WNOHANG)  # it is a child of this process if this process has submitted it
     if procfs.lives(_process(job)):
         return JobStatus(JobState.RUNNING)
     if job.details.get("boot") == procfs.boot_id() and ended:
-        end = read_record(Path(ended), recordtypes.Ended)
-        if end is not None:
-            return _ended(end)
-        if _launcher_lives(Path(ended).parent):
-            return JobStatus(JobState.RUNNING, "its job runner was killed; it is ending")
+        try:
+            end = read_record(Path(ended), recordtypes.Ended)
+            if end is not None:
+                return _ended(end)
+            if _launcher_lives(Path(ended).parent):
+                return JobStatus(JobState.RUNNING, "its job runner was killed; the job is ending")
+        except RunDirError as error:  # affects only this job
+            return JobStatus(JobState.UNKNOWN, error.what)
     return JobStatus(JobState.UNKNOWN, "its process is gone", purged=True)
 
 
@@ -281,11 +282,11 @@ def _launcher_lives(run_dir: Path) -> bool:
 
 
 def _ended(end: Record) -> JobStatus:
-    """From the job runner's record of how the script has ended. Pure."""
+    """The status of a job, from its runner's record of how the script has ended. Pure."""
     if end.get("error"):
         return JobStatus(JobState.FAILED, str(end["error"]))
     if end.get("told"):
-        return JobStatus(JobState.CANCELLED, f"told to end by {end['told']}")
+        return JobStatus(JobState.CANCELLED, f"its job runner received {end['told']}")
     if end.get("signal") == "SIGALRM":
         return JobStatus(JobState.TIMEOUT, "the walltime is over")
     if end.get("signal"):

@@ -1,7 +1,7 @@
 """Schedulers of other packages, by the entry points of the group ``gridtf.schedulers``: NAME = "package.module:Class".
 
-To look for them reads the metadata of every installed package, so that is done only where no scheduler of gridtf's own
-will do.
+Looking for them reads the metadata of every installed package, so that is done only when no scheduler of gridtf's own
+fits.
 """
 
 from __future__ import annotations
@@ -29,47 +29,58 @@ def _found() -> dict[str, list[EntryPoint]]:
 
 
 def forget() -> None:
-    """Look for plugins again at the next call: packages have come or gone."""
+    """Look for plugins again at the next call, after packages were installed or removed."""
     _found.cache_clear()
 
 
 def names() -> list[str]:
-    """The names of the plugins that are installed, usable or not."""
+    """The names of the installed plugins, usable or not."""
     return [name for name in _found() if name not in BUILT_IN]
 
 
 def load(name: str) -> Scheduler | None:
-    """The plugin of this name; None where none is installed.
+    """Load the plugin of this name.
+
+    Returns:
+        The scheduler; None when no plugin of this name is installed.
 
     Raises:
-        SpecError: For one that cannot be used, with its package and the reason.
+        SpecError: When the plugin cannot be used, with its package and the reason.
     """
     if name not in names():
         return None
     return _loaded(*_found()[name])
 
 
-def usable(tell: Callable[[str], object]) -> Iterator[Scheduler]:
-    """All plugins that can be used. tell: is given one line for each that cannot."""
+def usable(warn: Callable[[str], object]) -> Iterator[Scheduler]:
+    """Load all plugins, skipping those that cannot be used.
+
+    Args:
+        warn: Called with one line for each plugin that cannot be used.
+
+    Yields:
+        The schedulers, each when it is needed.
+    """
     for name, points in _found().items():
         try:
             if name in BUILT_IN:
                 raise _broken(points[0], "gridtf itself has a scheduler of this name")
             yield _loaded(*points)
         except SpecError as error:
-            tell(error.what)
+            warn(error.what)
 
 
 def _loaded(point: EntryPoint, *others: EntryPoint) -> Scheduler:
     if others:
-        raise _broken(point, f"another package has it as well ({', '.join(other.value for other in others)})")
+        values = ", ".join(other.value for other in others)
+        raise _broken(point, f"another package has a scheduler of this name ({values})")
     try:
         made = point.load()
         if not isinstance(made, Scheduler) and not (isinstance(made, type) and issubclass(made, Scheduler)):
-            raise _broken(point, f"{point.value} is no gridtf.schedulers.api.Scheduler")
+            raise _broken(point, f"{point.value} is not a gridtf.schedulers.api.Scheduler")
         if made.api_version != API_VERSION:
-            theirs = f"version {made.api_version} of gridtf's scheduler interface"
-            raise _broken(point, f"it is written for {theirs}, this gridtf has version {API_VERSION}")
+            written_for = f"version {made.api_version} of gridtf's scheduler interface"
+            raise _broken(point, f"it is written for {written_for}, this gridtf has version {API_VERSION}")
         if isinstance(made, type):
             if missing := sorted(made.__abstractmethods__):
                 raise _broken(point, f"it lacks {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""Test beds for the tests here: one of a kind for all of them, tidied after each test that has used it."""
+"""Test beds for the tests on clusters: one of each kind per session, tidied after each test that uses it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
-    """A test bed with a state folder of its own, that is gone at the end whatever happens."""
+    """A test bed with its own state folder; it is taken down and removed at the end, whatever happens."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to bring up hosts")
     folder = tempfile.mkdtemp(prefix="tb-", dir="/tmp")  # short: sockets lie below it
@@ -43,8 +43,8 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
 
 @contextmanager
 def _taken_down(bed: Bed, folder: str) -> Iterator[None]:
-    """By a process that learns from the end of its input that it is time: also when this one is killed, as pytest-xdist
-    does with its workers when it is interrupted."""
+    """Take the bed down from a separate process at the end of its input, so that this also happens when this process is
+    killed, as pytest-xdist does with its workers when it is interrupted."""
     down = ["sh", "-c", 'cat; "$@"; code=$?; rm -rf "$0"; exit $code', folder, *bed.own_command("down")]
     guard = subprocess.Popen(down, env=bed.environ(), stdin=subprocess.PIPE, start_new_session=True)
     try:
@@ -57,50 +57,50 @@ def _taken_down(bed: Bed, folder: str) -> Iterator[None]:
 
 @pytest.fixture
 def bed(request: pytest.FixtureRequest) -> Bed:
-    """The test bed whose name is the parameter: see tests/support/beds.py, on_every_scheduler."""
-    found: Bed = request.getfixturevalue(request.param)
-    return found
+    """The test bed that the parameter names: see on_every_scheduler in tests/support/beds.py."""
+    named: Bed = request.getfixturevalue(request.param)
+    return named
 
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Bed]:
-    """A Slurm cluster whose hosts all see the shared folder as it is."""
+    """A Slurm cluster with a shared folder that no host caches."""
     with bed_for_tests() as bed:
         yield bed
 
 
 @pytest.fixture(scope="session")
 def laggy_slurm() -> Iterator[Bed]:
-    """A Slurm cluster with a caching view of the shared folder on every host."""
+    """A Slurm cluster whose hosts cache the shared folder."""
     with bed_for_tests(shared="laggy") as bed:
         yield bed
 
 
 @pytest.fixture(scope="session")
 def constrained_slurm() -> Iterator[Bed]:
-    """A Slurm cluster of a strict site: control groups keep the devices of others and more memory than it has asked for
-    from a job, and srun ends tasks that outlive the first one by a second."""
+    """A Slurm cluster of a strict site: control groups limit a job to its own devices and the memory that it requests,
+    and srun ends tasks one second after the first task has ended."""
     with bed_for_tests(cgroups=True, options=["WaitTime=1"]) as bed:
         yield bed
 
 
 @pytest.fixture(scope="session")
 def sge() -> Iterator[Bed]:
-    """A Grid Engine cluster whose hosts all see the shared folder as it is."""
+    """A Grid Engine cluster with a shared folder that no host caches."""
     with bed_for_tests(GridEngineBed) as bed:
         yield bed
 
 
 @pytest.fixture(scope="session")
 def laggy_sge() -> Iterator[Bed]:
-    """A Grid Engine cluster with a caching view of the shared folder on every host."""
+    """A Grid Engine cluster whose hosts cache the shared folder."""
     with bed_for_tests(GridEngineBed, shared="laggy") as bed:
         yield bed
 
 
 @pytest.fixture(autouse=True)
 def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The next test finds all hosts idle and no job."""
+    """Make sure that the next test finds all hosts idle and no job."""
     beds = [request.getfixturevalue(name) for name in beds_of(request.node)]
     yield
     for bed in beds:

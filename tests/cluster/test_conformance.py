@@ -1,4 +1,4 @@
-"""The conformance suite of gridtf.testing on real clusters: it runs on their login host, as a plain user."""
+"""The conformance suite of gridtf.testing on real clusters, run on their login host as a plain user."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.support.cluster import CHECKOUT, SHARED
 
 
 @pytest.mark.parametrize(("name", "tests"), [("slurm", "TestSlurm"), ("sge", "TestGridEngine")])
-def test_live(request: pytest.FixtureRequest, name: str, tests: str) -> None:
+def test_live_conformance(request: pytest.FixtureRequest, name: str, tests: str) -> None:
     bed = request.getfixturevalue(name)
-    # without the conftest of the tests here, which takes the environment of a cluster away
+    # without the conftest of these tests, which removes the variables of a cluster from the environment
     options = ("-q", "-p", "no:cacheprovider", "--noconftest", f"--basetemp={SHARED}/home/alice/conformance")
     done = bed.run(
         "login",

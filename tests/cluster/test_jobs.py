@@ -1,4 +1,4 @@
-"""Jobs on a real cluster, as a plain user sees them from the login host: what holds for every scheduler."""
+"""Jobs on a real cluster, submitted by a plain user on the login host; for every scheduler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL, **
 
 
 @pytest.mark.parametrize(("bed", "way"), [("slurm", "sbatch"), ("sge", "drmaa"), ("sge", "qsub")], indirect=["bed"])
-def test_from_submit_to_logs_in_other_processes(bed: Bed, way: str) -> None:
+def test_submit_wait_status_list_and_logs(bed: Bed, way: str) -> None:
     env = {"GRIDTF_SGE_SUBMIT": way} if bed.kind == "sge" else {}
     job = submitted(bed, *bed.two_gpus_on_each_of_four_hosts, "--time", "10", name=way, env=env)
     for word in (job.id, way, job.seen_as):
@@ -38,11 +38,11 @@ def test_from_submit_to_logs_in_other_processes(bed: Bed, way: str) -> None:
     assert job.gridtf("logs", "--task", "job").stdout == job.output
     record = read_record(job.run.submitted) or {}
     assert (record["scheduler"], record.get("by", "sbatch")) == (bed.kind, way)
-    assert not job.attempt.environment.exists()  # it is nobody's business once all hosts have read it
+    assert not job.attempt.environment.exists()  # it is removed once all hosts have read it
 
 
 @on_every_scheduler
-def test_every_element_of_an_array_is_a_job_of_its_own(bed: Bed) -> None:
+def test_each_array_element_has_its_own_status_and_log(bed: Bed) -> None:
     fails = f"{TELL}; [ ${bed.element_variable} != 2 ]"
     job = submitted(bed, *ONE_TASK, f"--native={' '.join(bed.array)}", name="many", command=fails)
     done = job.gridtf("wait", check=False)
@@ -62,7 +62,7 @@ def test_every_element_of_an_array_is_a_job_of_its_own(bed: Bed) -> None:
 
 
 @on_every_scheduler
-def test_a_dry_run_changes_nothing_and_is_what_runs(bed: Bed) -> None:
+def test_dry_run_creates_nothing_and_renders_the_submitted_script(bed: Bed) -> None:
     options = (*bed.options, "--nodes", "2", "--tasks-per-node", "1", "--time", "30", "--name", "dry")
     words = (*options, "--run-dir", f"{SHARED}/home/alice/dry-run", "--", "bash", "-c", TELL)
     shown = gridtf(bed, "render", *words)

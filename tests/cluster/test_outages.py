@@ -1,4 +1,4 @@
-"""Hosts and the scheduler's server fail while jobs run: what holds for every scheduler."""
+"""Outages of hosts and of the scheduler's server while jobs run; for every scheduler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @on_every_scheduler
-def test_power_cut_of_a_host(bed: Bed) -> None:
+def test_power_cut_of_a_host_is_a_node_failure(bed: Bed) -> None:
     job = started(bed, "--heartbeat-timeout", "4", command=STUBBORN)
     cut = time.time()
     bed.kill("n3")
@@ -41,8 +41,8 @@ def test_power_cut_of_a_host(bed: Bed) -> None:
 
 
 @on_every_scheduler
-def test_the_scheduler_s_server_is_down(bed: Bed) -> None:
-    """A job goes on meanwhile, another one ends."""
+def test_outage_of_the_scheduler_s_server(bed: Bed) -> None:
+    """One job goes on during the outage, another one ends."""
     job = started(bed, nodes=2, command=UNTIL_TOLD.replace("go", "outage"))
     ends = started(bed, nodes=2, name="ends", command=UNTIL_TOLD.replace("go", "end"))
     runs = set((bed.home() / "gridtf-runs").iterdir())
@@ -50,17 +50,17 @@ def test_the_scheduler_s_server_is_down(bed: Bed) -> None:
     with begun(job, "wait") as waits:
         bed.stop_server()
         with (
-            begun(job, "status", "--json") as asks,
-            begun(job, "cancel") as cancels,
+            begun(job, "status", "--json") as status,
+            begun(job, "cancel") as cancel,
             bed.popen("login", *submit, env=GRIDTF_ENVIRON) as submits,
         ):
-            refused, shown, kept = finished(submits, 1), finished(asks, 0), finished(cancels, 1)
+            not_submitted, shown, not_cancelled = finished(submits, 1), finished(status, 0), finished(cancel, 1)
         view = json.loads(shown)
         assert view["state"] == "RUNNING"
         assert [task["state"] for task in view["tasks"]] == ["RUNNING", "RUNNING"]
-        for said in (refused, kept):
-            assert f"{bed.server} does not answer" in said
-            assert "try again later" in said
+        for output in (not_submitted, not_cancelled):
+            assert f"{bed.server} does not answer" in output
+            assert "try again later" in output
         assert set((bed.home() / "gridtf-runs").iterdir()) == runs
         assert not job.run.cancelled.exists()
         (bed.home() / "end").touch()
@@ -73,7 +73,7 @@ def test_the_scheduler_s_server_is_down(bed: Bed) -> None:
 
 
 @on_every_laggy_scheduler
-def test_a_deleted_job_and_a_failure_where_hosts_cache_the_shared_folder(bed: Bed) -> None:
+def test_cancelled_and_failed_job_with_a_laggy_shared_folder(bed: Bed) -> None:
     job = started(bed, command=STUBBORN)
     bed.run("login", bed.delete, job.id)
     ended(job, "CANCELLED", bed.deleted)

@@ -1,4 +1,4 @@
-"""Hand-written job scripts on a real cluster: the examples, and what gridtf_run makes of a job; for every scheduler."""
+"""Hand-written job scripts with gridtf_run on a real cluster, and the examples; for every scheduler."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.mark.timeout(290)
 @pytest.mark.parametrize("script", ["run.sh", "join.sh"])
 @on_every_scheduler
-def test_example(bed: Bed, script: str) -> None:
+def test_example_script(bed: Bed, script: str) -> None:
     name = f"{bed.kind}_scripts"
     folder = folder_on(bed, name)
     folder.run("cp", "-r", f"{CHECKOUT}/examples/{name}", HOME)
-    # each task says where it is and what it sees, then becomes the program
+    # each task prints its host and GPUs, then becomes the program
     (folder.path / "tell.sh").write_text(f"{folder.tell}\nexec python train.py\n")
     text = (folder.path / script).read_text().replace("python train.py", "bash tell.sh")
     (folder.path / script).write_text(text)
     job = folder.submit(script).over(240)
     (run,) = folder.runs(job.id)
-    said = job.output + "\n".join(logs(run))
-    assert (run.output / "result.json").exists(), said
+    output = job.output + "\n".join(logs(run))
+    assert (run.output / "result.json").exists(), output
     reached = json.loads((run.output / "result.json").read_text())["accuracy"]
     assert stated_accuracy(name) <= reached <= 1
-    tasks = told(said)
+    tasks = told(output)
     one_gpu_each(tasks, 8)
     assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
     if script == "join.sh" and bed.kind == "slurm":
@@ -43,23 +43,23 @@ def test_example(bed: Bed, script: str) -> None:
 
 
 @on_every_scheduler
-def test_every_element_of_an_array_has_a_run_of_its_own(bed: Bed) -> None:
+def test_each_array_element_has_its_own_run(bed: Bed) -> None:
     folder = folder_on(bed, "array")
     task = f"""bash -c '{folder.tell}; [ "${bed.element_variable}" != 2 ]'"""
     job = folder.on_two_hosts(f"gridtf_run --name tell -- {task} || [ $? = 1 ]\n", *bed.array).ended()
     ids = [f"{job.id}{bed.element_separator}{element}" for element in bed.elements]
-    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{one}" for one in ids]
+    assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job_id}" for job_id in ids]
     assert folder.verdicts(job.id) == ["FAILED" if element == "2" else "COMPLETED" for element in bed.elements]
     failed = f"{job.id}{bed.element_separator}2"
     status = json.loads(folder.run("gridtf", "status", "--json", failed))
     assert (status["state"], status["name"]) == ("FAILED", "tell_2")
-    said = folder.run("gridtf", "status", job.id)
-    assert [line.split()[0] for line in said.splitlines()[1:4]] == [f"tell_{element}" for element in bed.elements]
-    assert re.search(rf"^{re.escape(failed)}: worker:\d on n\d: exit code 1$", said, re.MULTILINE), said
+    shown = folder.run("gridtf", "status", job.id)
+    assert [line.split()[0] for line in shown.splitlines()[1:4]] == [f"tell_{element}" for element in bed.elements]
+    assert re.search(rf"^{re.escape(failed)}: worker:\d on n\d: exit code 1$", shown, re.MULTILINE), shown
 
 
 @on_every_scheduler
-def test_several_runs_in_one_script(bed: Bed) -> None:
+def test_several_gridtf_run_in_one_script(bed: Bed) -> None:
     folder = folder_on(bed, "several")
     task = f"bash -c '{folder.tell}'"
     runs = (f"-- {task}", f"--ps 1 -- {task}", "-- false || echo code=$?")
@@ -73,7 +73,7 @@ def test_several_runs_in_one_script(bed: Bed) -> None:
 
 
 @on_every_scheduler
-def test_a_rendered_script_can_be_piped_to_the_scheduler(bed: Bed) -> None:
+def test_rendered_script_piped_to_the_scheduler(bed: Bed) -> None:
     folder = folder_on(bed, "piped")
     options = " ".join([*bed.options, "--nodes 2 --tasks-per-node 1 --gpus-per-task 1 --run-dir there"])
     piped = f"gridtf render {options} -- bash -c '{folder.tell}' | {folder.from_stdin}"

@@ -1,4 +1,4 @@
-"""A Slurm cluster with accounting: it still knows how a job ended that has left the queue, and who may use what."""
+"""A Slurm cluster with accounting: the status of jobs that squeue no longer lists, and the user's accounts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.clusterjobs import gridtf
 pytestmark = pytest.mark.timeout(200)
 
 
-def test_accounting_says_what_the_queue_has_forgotten_and_accounts_are_named() -> None:
+def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> None:
     with bed_for_tests(accounting=True, options=["MinJobAge=2", "AccountingStorageEnforce=associations"]) as bed:
         admin(bed, "sacctmgr", "-i", "add", "account", "vision")
         admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision")
@@ -25,7 +25,7 @@ def test_accounting_says_what_the_queue_has_forgotten_and_accounts_are_named() -
 
         job = started(bed, "--account", "vision", nodes=1, command=STUBBORN)
         launcher = read_record(job.attempt.launcher) or {}
-        kill9(bed, launcher["host"], launcher["pid"])  # nobody is left to write a verdict
+        kill9(bed, launcher["host"], launcher["pid"])  # no process remains to write a verdict
         nobody_left(bed)
 
         def forgotten() -> bool:

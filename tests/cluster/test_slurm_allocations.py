@@ -1,4 +1,4 @@
-"""Where processes or hosts are there already, on a real Slurm cluster: gridtf_join, and gridtf run under salloc."""
+"""Existing processes and allocations on a real Slurm cluster: gridtf_join under srun, and gridtf run under salloc."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BINDINGS = [["--ntasks=4", "--ntasks-per-node=2", "--gpus-per-task=1"], ["--ntas
 
 
 @pytest.mark.parametrize("options", BINDINGS, ids=lambda options: options[-1])
-def test_processes_of_srun_join_with_a_gpu_each(slurm: Bed, options: list[str]) -> None:
+def test_join_of_srun_processes_with_one_gpu_each(slurm: Bed, options: list[str]) -> None:
     folder = Folder(slurm, "joins")
     (folder.path / "step.sh").write_text(JOIN)
     job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
@@ -49,18 +49,18 @@ def test_processes_of_srun_join_with_a_gpu_each(slurm: Bed, options: list[str]) 
 
 
 @pytest.mark.parametrize("options", BINDINGS, ids=lambda options: options[-1])
-def test_processes_join_where_each_sees_its_own_devices_only(constrained_slurm: Bed, options: list[str]) -> None:
+def test_join_with_constrained_devices(constrained_slurm: Bed, options: list[str]) -> None:
     folder = Folder(constrained_slurm, "constrained")
     (folder.path / "step.sh").write_text(JOIN)
     job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
     tasks = told(job.output)
-    # one that is bound to a device of its own calls it 0, as the others do
+    # a process that is bound to its own device sees it as 0, whichever it is
     bound = "--gpus-per-task=1" in options
     assert [tasks[f"worker:{index}"].gpus for index in range(4)] == [("0",), ("0" if bound else "1",)] * 2
 
 
 @pytest.mark.parametrize("bed", ["slurm", "constrained_slurm"], indirect=True)
-def test_processes_that_would_share_a_gpu_are_told_so(bed: Bed) -> None:
+def test_join_of_processes_that_share_a_gpu_is_refused(bed: Bed) -> None:
     folder = Folder(bed, "sharing")
     (folder.path / "step.sh").write_text(JOIN)
     script = "srun bash step.sh || echo code=$?\n"
@@ -69,41 +69,41 @@ def test_processes_that_would_share_a_gpu_are_told_so(bed: Bed) -> None:
     assert "n1: 2 processes see the same GPU 0" in job.output
 
 
-# --- allocations that are there already
+# --- existing allocations
 
 ALLOCATED = ("--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2", "--quiet")
 
 
-def test_gridtf_run_in_an_allocation(slurm: Bed) -> None:
+def test_run_in_an_allocation(slurm: Bed) -> None:
     folder = Folder(slurm, "allocation")
-    said = folder.run("salloc", *ALLOCATED, "bash", "-c", f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?")
-    match = re.search(r"job=(\d+) code=0", said)
+    output = folder.run("salloc", *ALLOCATED, "bash", "-c", f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?")
+    match = re.search(r"job=(\d+) code=0", output)
     assert match
     one_gpu_each(folder.tasks(match[1]), 4)
     assert folder.verdicts(match[1]) == ["COMPLETED"]
 
 
-def test_what_gridtf_run_says_of_a_failure_and_of_what_cannot_be(slurm: Bed) -> None:
-    folder = Folder(slurm, "said")
+def test_run_reports_a_failure_and_too_many_tasks(slurm: Bed) -> None:
+    folder = Folder(slurm, "reports")
     runs = "gridtf run -- false; echo code=$?; gridtf run --tasks-per-node 16 -- true; echo code=$?"
-    said = folder.run("salloc", "--nodes=2", "--exclusive", "--quiet", "bash", "-c", f"({runs}) 2>&1")
-    assert said.count("code=1") == 2, said
-    place = re.search(r"to see what its tasks print: gridtf logs -f (\S+)", said)
+    output = folder.run("salloc", "--nodes=2", "--exclusive", "--quiet", "bash", "-c", f"({runs}) 2>&1")
+    assert output.count("code=1") == 2, output
+    place = re.search(r"to see what its tasks print: gridtf logs -f (\S+)", output)
     assert place
-    assert re.search(rf"it printed nothing: {place[1]}/attempt-1/logs/worker-\d\.log", said)
-    assert "tasks_per_node: 16 tasks x 1 GPUs need more than this job has on n1, 4" in said
+    assert re.search(rf"it printed nothing: {place[1]}/attempt-1/logs/worker-\d\.log", output)
+    assert "tasks_per_node: 16 tasks x 1 GPUs need more than this job has on n1, 4" in output
 
 
-def test_gridtf_run_in_a_step_of_the_allocation(slurm: Bed) -> None:
+def test_run_in_a_step_of_an_allocation(slurm: Bed) -> None:
     folder = Folder(slurm, "step")
     command = f"gridtf run -- {TASK}; echo job=$SLURM_JOB_ID code=$?"
-    said = folder.run("salloc", *ALLOCATED, "srun", "--nodes=1", "--ntasks=1", "bash", "-c", command)
-    match = re.search(r"job=(\d+) code=0", said)
-    assert match, said
+    output = folder.run("salloc", *ALLOCATED, "srun", "--nodes=1", "--ntasks=1", "bash", "-c", command)
+    match = re.search(r"job=(\d+) code=0", output)
+    assert match, output
     one_gpu_each(folder.tasks(match[1]), 4)
 
 
-def test_hosts_that_end_at_different_times_where_the_site_has_a_waittime(constrained_slurm: Bed) -> None:
+def test_hosts_may_end_later_than_the_site_s_waittime(constrained_slurm: Bed) -> None:
     folder = Folder(constrained_slurm, "waittime")
     task = f"{TELL}; [ $RANK = 0 ] || sleep 3"
     job = folder.sbatch(f"{RUN}gridtf_run -- bash -c '{task}'", "--nodes=2", "--gpus-per-node=1").ended()
@@ -111,10 +111,10 @@ def test_hosts_that_end_at_different_times_where_the_site_has_a_waittime(constra
     assert folder.verdicts(job.id) == ["COMPLETED"]
 
 
-def test_a_launcher_in_every_process_of_a_step_is_refused(slurm: Bed) -> None:
+def test_run_in_every_process_of_a_step_is_refused(slurm: Bed) -> None:
     folder = Folder(slurm, "copies")
-    said = folder.run("bash", "-c", f"srun {' '.join(ALLOCATED)} gridtf run -- {TASK} 2>&1 || echo code=$?")
-    assert "started 4 times" in said
+    output = folder.run("bash", "-c", f"srun {' '.join(ALLOCATED)} gridtf run -- {TASK} 2>&1 || echo code=$?")
+    assert "started 4 times" in output
     assert folder.runs(r"\d+") == []
 
 
@@ -142,7 +142,7 @@ print(seen.decode(), "code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def ended_when_all_run(folder: Folder, process: Popen[str]) -> tuple[str, str]:
-    """Tell the process, which waits for it, that all tasks run; gives what it prints."""
+    """Signal the waiting process, by the file ``now``, that all tasks run; return what it prints."""
     try:
         wait_until(folder, r"\d+", "started", 4)
         (folder.path / "now").touch()
@@ -163,7 +163,7 @@ def test_ctrl_c_ends_a_run_in_an_allocation(slurm: Bed) -> None:
     nothing_left(slurm)
 
 
-def test_terminating_a_run_leaves_nobody_and_keeps_the_allocation(slurm: Bed) -> None:
+def test_terminating_a_run_ends_its_processes_and_keeps_the_allocation(slurm: Bed) -> None:
     folder = Folder(slurm, "term")
     (folder.path / "task.sh").write_text(f"setsid sleep 600 &\n{SAVES}")
     script = """gridtf run --name term -- bash task.sh & run=$!

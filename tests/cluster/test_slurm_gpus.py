@@ -1,4 +1,4 @@
-"""GPUs on a real Slurm cluster: what the scheduler grants is what the tasks see, with and without control groups."""
+"""GPUs on a real Slurm cluster: tasks see the GPUs that Slurm grants, with and without control groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.clusterjobs import ClusterJob
 
 pytestmark = pytest.mark.timeout(120)
 
-# The devices have no driver: one of ours answers "No such device", one that a control group keeps from us does not.
+# The devices have no driver: opening one fails with "No such device", or otherwise if a control group forbids it.
 LOOK = """
 echo "sees $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES $ZE_AFFINITY_MASK on $SLURMD_NODENAME"
 for device in /run/testbed/gpu*; do
@@ -27,14 +27,14 @@ def look(bed: Bed, name: str) -> ClusterJob:
 
 
 def seen(job: ClusterJob) -> list[tuple[str, str, set[str]]]:
-    """(host, what every variable says, devices that can be opened) of each task."""
-    found = []
+    """(host, value of all GPU variables, devices that can be opened) of each task."""
+    tasks = []
     for text in job.logs().values():
         match = re.match(r"sees (\d) (\d) (\d) on (\S+)", text)
         assert match, text
         assert len(set(match.group(1, 2, 3))) == 1, text
-        found.append((match[4], match[1], set(re.findall(r"opens (\d)", text))))
-    return found
+        tasks.append((match[4], match[1], set(re.findall(r"opens (\d)", text))))
+    return tasks
 
 
 def both(bed: Bed) -> tuple[list[tuple[str, str, set[str]]], list[tuple[str, str, set[str]]]]:
@@ -52,13 +52,13 @@ def both(bed: Bed) -> tuple[list[tuple[str, str, set[str]]], list[tuple[str, str
         bed.run("ctl", "scontrol", "update", "nodename=n[3-4]", "state=resume", user="root")
 
 
-def test_two_jobs_on_the_same_hosts_share_no_gpu(slurm: Bed) -> None:
+def test_two_jobs_on_the_same_hosts_have_different_gpus(slurm: Bed) -> None:
     one, other = both(slurm)
     assert {(host, gpu) for host, gpu, _ in one} == {(host, gpu) for host in ("n1", "n2") for gpu in ("0", "1")}
     assert {(host, gpu) for host, gpu, _ in other} == {(host, gpu) for host in ("n1", "n2") for gpu in ("2", "3")}
 
 
-def test_where_a_job_opens_its_own_devices_alone_both_count_from_0(constrained_slurm: Bed) -> None:
+def test_two_jobs_with_constrained_devices_both_count_from_0(constrained_slurm: Bed) -> None:
     one, other = both(constrained_slurm)
     expected = {(host, gpu) for host in ("n1", "n2") for gpu in ("0", "1")}
     assert {(host, gpu) for host, gpu, _ in one} == {(host, gpu) for host, gpu, _ in other} == expected

@@ -1,4 +1,4 @@
-"""Our reader of hostlists against Slurm's own."""
+"""Expanding hostlists, compared with Slurm's own scontrol."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HAND_PICKED = [
 ]
 
 
-def test_the_same_hosts_in_the_same_order_as_scontrol(slurm: Bed) -> None:
+def test_expand_returns_the_same_hosts_as_scontrol(slurm: Bed) -> None:
     chance = random.Random(20)
     lists = HAND_PICKED + [random_hostlist(chance, suffixes=False) for _ in range(300)]
     script = "".join(f"scontrol show hostnames {shlex.quote(text)} | tr '\\n' ' '; echo\n" for text in lists)
@@ -41,7 +41,7 @@ def test_the_same_hosts_in_the_same_order_as_scontrol(slurm: Bed) -> None:
 
 
 @pytest.mark.parametrize("text", ["n[]", "n[3-1]", "n[a]", "n[1-2-3]", "n[[1]]", "n[0-99999]"])
-def test_what_scontrol_refuses_is_refused(slurm: Bed, text: str) -> None:
+def test_expand_refuses_what_scontrol_refuses(slurm: Bed, text: str) -> None:
     done = slurm.run("login", "scontrol", "show", "hostnames", text, check=False)
     assert "Invalid hostlist" in done.stderr + done.stdout
     with pytest.raises(Exception, match="is not a hostlist"):

@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm cluster, as a plain user sees them. What holds for every scheduler: test_jobs.py."""
+"""Jobs of a plain user on a real Slurm cluster. Tests for every scheduler are in test_jobs.py."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL) ->
     return ClusterJob(bed, "--scheduler", "slurm", "--name", name, *words, "--", "bash", "-c", command)
 
 
-def test_default_scheduler_is_the_one_that_is_here(slurm: Bed) -> None:
+def test_default_scheduler_is_slurm(slurm: Bed) -> None:
     job = ClusterJob(slurm, "--nodes", "2", "--tasks-per-node", "1", "--", "true")
     assert job.verdict()["state"] == "COMPLETED"
     assert read_record(job.run.submitted)["scheduler"] == "slurm"  # type: ignore[index]
 
 
-def test_as_many_nodes_as_there_are_between_two_and_four(slurm: Bed) -> None:
+def test_range_of_nodes_gets_the_free_ones(slurm: Bed) -> None:
     whole = ("--nodes", "1", "--workers", "1", "--native=--exclusive")
     blocker = submitted(slurm, *whole, name="blocker", command="sleep 60")
     blocker.running(1)
@@ -36,7 +36,7 @@ def test_as_many_nodes_as_there_are_between_two_and_four(slurm: Bed) -> None:
     assert blocker.gridtf("cancel").returncode == 0
 
 
-def test_a_job_of_somebody_else_is_not_ours_to_cancel(slurm: Bed) -> None:
+def test_job_of_another_user_cannot_be_cancelled(slurm: Bed) -> None:
     job = submitted(slurm, "--nodes", "1", "--workers", "1", name="mine", command="sleep 60")
     job.running(1)
     done = gridtf(slurm, "cancel", job.seen_as, user="bob", check=False)

@@ -1,4 +1,4 @@
-"""Memory on a real Slurm cluster that keeps jobs to what they have asked for."""
+"""Memory on a real Slurm cluster that limits jobs to the memory they request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(120)
 GREEDY = 'import os, time; held = bytearray(300 << 20) if os.environ["RANK"] == "1" else b""; time.sleep(60)'
 
 
-def test_a_task_that_takes_more_memory_than_the_job_has(constrained_slurm: Bed) -> None:
+def test_out_of_memory_is_reported(constrained_slurm: Bed) -> None:
     options = ("--scheduler", "slurm", "--nodes", "2", "--tasks-per-node", "1", "--mem", "200M", "--name", "greedy")
     job = ClusterJob(constrained_slurm, *options, "--", "python3", "-c", GREEDY)
     verdict = job.verdict()

@@ -1,4 +1,4 @@
-"""Hosts and links of a real Slurm cluster fail while jobs run. What holds for every scheduler: test_outages.py."""
+"""Outages of hosts and links of a real Slurm cluster while jobs run. Tests for every scheduler: test_outages.py."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ pytestmark = pytest.mark.timeout(120)
 SOON = ("--heartbeat-timeout", "4")
 
 
-def test_power_cut_of_the_launchers_host(slurm: Bed) -> None:
+def test_power_cut_of_the_launcher_s_host_is_a_node_failure(slurm: Bed) -> None:
     job = started(slurm, *SOON, "--native=--no-requeue", command=STUBBORN)
     slurm.kill("n1")
-    nobody_left(slurm, ("n2", "n3", "n4"), seconds=25)  # they notice by themselves
+    nobody_left(slurm, ("n2", "n3", "n4"), seconds=25)  # the agents notice the lost heartbeat by themselves
     view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
     assert view["state"] == "NODE_FAIL"
     assert "the launcher on n1 ended; the scheduler says NODE_FAIL" in view["reason"]
     slurm.mend("n1")
 
 
-def test_link_of_the_launchers_host_is_cut_and_mended(slurm: Bed) -> None:
-    """All defaults: Slurm takes the job back, while its launcher on the cut host cannot know it."""
+def test_link_of_the_launcher_s_host_is_cut_and_mended(slurm: Bed) -> None:
+    """With all defaults: Slurm requeues the job while its launcher, on the host behind the cut link, cannot know."""
     job = started(slurm, command="[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300")
     with begun(job, "wait") as waits:
         slurm.cut("n1")
         time.sleep(20)
         slurm.mend("n1")
-        said = finished(waits, 0, seconds=90)
-    assert f"fault ({job.id}): COMPLETED" in said
+        output = finished(waits, 0, seconds=90)
+    assert f"fault ({job.id}): COMPLETED" in output
     assert job.run.attempt(1).verdict.exists()
     view = job.status()
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
     nobody_left(slurm)
 
 
-def test_link_of_a_host_is_cut(slurm: Bed) -> None:
+def test_cut_link_of_a_host_is_a_node_failure(slurm: Bed) -> None:
     job = started(slurm, *SOON, "--native=--no-requeue", command=STUBBORN)
     slurm.cut("n3")
-    # the shared folder is still there: Slurm is the first to notice
+    # the shared folder still works, so Slurm is the first to notice
     verdict = ended(job, "NODE_FAIL", seconds=60)
     assert "n3" in verdict["reason"], verdict
     nobody_left(slurm)
@@ -50,7 +50,7 @@ def test_link_of_a_host_is_cut(slurm: Bed) -> None:
     assert slurm.states()["n3"].startswith("idle")
 
 
-def test_a_host_whose_shared_folder_hangs(laggy_slurm: Bed) -> None:
+def test_host_whose_shared_folder_hangs_is_a_node_failure(laggy_slurm: Bed) -> None:
     job = started(laggy_slurm, *SOON, command=STUBBORN)
     admin(laggy_slurm, "pkill", "-STOP", "-x", "bindfs", host="n3")  # in n3's own namespace of processes
     try:

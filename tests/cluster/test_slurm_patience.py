@@ -1,4 +1,4 @@
-"""What takes the times that are the defaults: several jobs on one real Slurm cluster wait beside each other."""
+"""Default timeouts: several jobs on one real Slurm cluster wait for them at the same time."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tests.support.disks import ext4, fill
 pytestmark = pytest.mark.timeout(180)
 
 ALICE = 7001  # her user id
-Check = Callable[[], None]  # waits for what a job that was started before comes to, and looks at it
+Check = Callable[[], None]  # waits for the end of a job that was started before, and asserts how it ended
 
 
 @contextmanager
 def unseen(bed: Bed, host: str, name: str) -> Iterator[None]:
-    """A folder in alice's home, in which this host sees nothing of what the others see there."""
+    """A folder in alice's home that is empty on this host, whatever the others write there."""
     folder = bed.home() / name
     bed.run("login", "mkdir", bed.seen(folder))
     with mounted(bed, host, "-t", "tmpfs", "none", bed.seen(folder)):
         yield
 
 
-def a_late_host(bed: Bed) -> Check:
+def late_host(bed: Bed) -> Check:
     job = started(bed, "--env", "AGENT_DELAY=45", command="true", running=False)
 
     def check() -> None:
@@ -51,7 +51,7 @@ def a_late_host(bed: Bed) -> Check:
     return check
 
 
-def a_host_that_never_comes(bed: Bed) -> Check:
+def host_that_never_starts(bed: Bed) -> Check:
     job = started(bed, "--env", "AGENT_DELAY=300", "--start-timeout", "40", running=False)
 
     def check() -> None:
@@ -61,7 +61,7 @@ def a_host_that_never_comes(bed: Bed) -> Check:
     return check
 
 
-def a_host_that_does_not_see_the_run_directory(bed: Bed) -> Check:
+def host_without_the_run_directory(bed: Bed) -> Check:
     job = started(bed, "--run-root", "unseen", "--heartbeat-timeout", "10", running=False)
 
     def check() -> None:
@@ -70,29 +70,29 @@ def a_host_that_does_not_see_the_run_directory(bed: Bed) -> Check:
     return check
 
 
-def a_launcher_that_is_stopped(bed: Bed) -> Check:
+def stopped_launcher(bed: Bed) -> Check:
     job = started(bed, nodes=2)
     launcher = read_record(job.attempt.launcher) or {}
     admin(bed, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
 
     def check() -> None:
-        told = f"the launcher on host {launcher['host']} stood still for"
-        ended(job, "FAILED", told, "stopped by a signal", seconds=90)
+        reason = f"the launcher on host {launcher['host']} stood still for"
+        ended(job, "FAILED", reason, "stopped by a signal", seconds=90)
         job.until(lambda: not admin(bed, "squeue", "--noheader", f"--jobs={job.id}", "--states=running"), "its end")
         view = job.status()
         assert view["state"] == "FAILED"
-        assert told in view["reason"]
+        assert reason in view["reason"]
         assert all(task["state"] == "STOPPED" for task in view["tasks"])
 
     return check
 
 
-def test_the_usual_times_are_kept_and_nobody_healthy_is_blamed(slurm: Bed) -> None:
+def test_default_timeouts_blame_only_the_failing_host(slurm: Bed) -> None:
     jobs = (
-        a_late_host,
-        a_host_that_never_comes,
-        a_host_that_does_not_see_the_run_directory,
-        a_launcher_that_is_stopped,
+        late_host,
+        host_that_never_starts,
+        host_without_the_run_directory,
+        stopped_launcher,
     )
     with late_agents(slurm, "n3"), unseen(slurm, "n3", "unseen"):
         for check in [job(slurm) for job in jobs]:
@@ -100,15 +100,15 @@ def test_the_usual_times_are_kept_and_nobody_healthy_is_blamed(slurm: Bed) -> No
     nobody_left(slurm)
 
 
-def test_a_launcher_behind_a_cut_link_does_not_say_what_it_cannot_know(slurm: Bed) -> None:
-    """Slurm ends the other hosts of a job whose first one is lost; there the launcher lives on, and can ask nobody."""
+def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
+    """Slurm ends a job on the other hosts when its first host is lost; the launcher there lives on without Slurm."""
     again = started(slurm, nodes=2, command="[ $GRIDTF_ATTEMPT = 2 ] || exec sleep 300")
     lost = started(slurm, "--native=--no-requeue", nodes=2)
     with begun(again, "wait") as waits:
         slurm.cut("n1")
         for job in (again, lost):
-            told = "the agent on host n2 was told to end by SIGTERM (the scheduler does not say why)"
-            assert ended(job, "FAILED", told, seconds=90)["again"] is None
+            reason = "the agent on host n2 was told to end by SIGTERM (the scheduler does not say why)"
+            assert ended(job, "FAILED", reason, seconds=90)["again"] is None
         slurm.mend("n1")
         assert f"fault ({again.id}): COMPLETED" in finished(waits, 0, seconds=90)
     view = lost.status()
@@ -119,7 +119,7 @@ def test_a_launcher_behind_a_cut_link_does_not_say_what_it_cannot_know(slurm: Be
 
 @pytest.fixture
 def disks() -> Iterator[tuple[Path, Path]]:
-    """Two small disks of alice's."""
+    """Two small disks that belong to alice."""
     with tempfile.TemporaryDirectory(prefix="tb-disks-", dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         one, other = Path(folder, "one"), Path(folder, "other")
@@ -129,14 +129,14 @@ def disks() -> Iterator[tuple[Path, Path]]:
             yield one, other
 
 
-def test_a_full_run_root_is_borne_for_a_while_and_then_told(disks: tuple[Path, Path]) -> None:
+def test_full_run_root_is_tolerated_for_a_while_then_reported(disks: tuple[Path, Path]) -> None:
     with bed_for_tests(share=disks) as bed:
         jobs = [started(bed, "--run-root", str(disk), nodes=2, command=UNTIL_TOLD, running=False) for disk in disks]
         for job in jobs:
             job.running(2)
         big, _ = (fill(disk) for disk in disks)
         passes, stays = jobs
-        time.sleep(8)  # several signs of life cannot be written
+        time.sleep(8)  # several heartbeats cannot be written
         big.unlink()
         (bed.home() / "go").touch()
         ended(passes, "COMPLETED")

@@ -1,4 +1,4 @@
-"""What cannot be on a real Slurm cluster is said as soon as it can be known; jobs that wait, and that are forgotten."""
+"""Refused, pending, cancelled and purged jobs on a real Slurm cluster."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf, refused
 
 pytestmark = pytest.mark.timeout(120)
 
-OWN_FOLDER = "/run/testbed/disk/alice"  # on a disk, where every host has something else
+OWN_FOLDER = "/run/testbed/disk/alice"  # on a disk that every host has for itself
 SLURM = ("--scheduler", "slurm")
 
 
 @contextmanager
 def own_folder(bed: Bed, host: str) -> Iterator[None]:
-    """A folder of alice's that only this host has."""
+    """Create a folder of alice's on this host only."""
     admin(bed, "install", "-d", "-o", "alice", OWN_FOLDER, host=host)
     admin(bed, "chmod", "o+x", str(Path(OWN_FOLDER).parent), host=host)
     try:
@@ -40,7 +40,7 @@ def own_folder(bed: Bed, host: str) -> Iterator[None]:
     [
         (
             ["--nodes", "1", "--partition", "gpus"],
-            ["partition 'gpus' is not there", "gpu (default), cpu"],
+            ["there is no partition 'gpus'", "gpu (default), cpu"],
         ),
         (["--nodes", "1", "--native=--gres=fpga:1"], ["nvalid generic resource", "gres"]),
         (["--nodes", "1", "--gpus-per-node", "5"], ["5 GPUs a node requested", "have 4"]),
@@ -51,29 +51,29 @@ def own_folder(bed: Bed, host: str) -> Iterator[None]:
     ],
     ids=["partition", "gres", "gpus", "no-gpus", "nodes", "walltime", "option"],
 )
-def test_what_the_site_does_not_have(slurm: Bed, words: list[str], pieces: list[str]) -> None:
-    said = refused(slurm, *words)
-    assert all(piece in said for piece in pieces), said
+def test_request_beyond_the_site_is_refused(slurm: Bed, words: list[str], pieces: list[str]) -> None:
+    error = refused(slurm, *words)
+    assert all(piece in error for piece in pieces), error
 
 
-def test_without_sbatch(slurm: Bed) -> None:
+def test_submit_without_sbatch(slurm: Bed) -> None:
     env = {**GRIDTF_ENVIRON, "PATH": "/nowhere"}
     command = [sys.executable, *GRIDTF[1:], "submit", *SLURM, "--nodes", "1", "--", "true"]
     done = slurm.run("login", *command, env=env, check=False)
     assert done.returncode == 1
-    assert "sbatch is not there on login" in done.stderr
+    assert "sbatch not found on login" in done.stderr
     assert "module load" in done.stderr
 
 
-def test_a_run_directory_in_the_memory_of_this_host(slurm: Bed) -> None:
-    said = refused(slurm, "--nodes", "2", "--run-root", "/tmp/runs")
-    assert "/tmp/runs" in said
-    assert "cannot be seen by other hosts" in said
-    said = refused(slurm, "--nodes", "2", "--run-root", f"{SHARED}/home/alice/gridtf-runs", cwd="/tmp")
-    assert "/tmp cannot be seen by other hosts" in said
+def test_run_directory_in_memory_is_refused(slurm: Bed) -> None:
+    error = refused(slurm, "--nodes", "2", "--run-root", "/tmp/runs")
+    assert "/tmp/runs" in error
+    assert "cannot be seen by other hosts" in error
+    error = refused(slurm, "--nodes", "2", "--run-root", f"{SHARED}/home/alice/gridtf-runs", cwd="/tmp")
+    assert "/tmp cannot be seen by other hosts" in error
 
 
-def test_a_run_directory_on_a_disk_of_this_host(slurm: Bed) -> None:
+def test_run_directory_on_a_local_disk_is_reported(slurm: Bed) -> None:
     options = ("--nodes", "2", "--tasks-per-node", "1", "--run-root", f"{OWN_FOLDER}/runs")
     with own_folder(slurm, "login"):
         done = gridtf(slurm, "submit", *SLURM, *options, "--wait", "--", "true", check=False, timeout=50)
@@ -83,16 +83,16 @@ def test_a_run_directory_on_a_disk_of_this_host(slurm: Bed) -> None:
     assert "--run-root" in done.stdout
 
 
-def test_a_run_directory_in_a_script_by_hand_that_the_other_hosts_do_not_see(slurm: Bed) -> None:
+def test_run_directory_of_a_hand_written_script_must_be_shared(slurm: Bed) -> None:
     words = "gridtf_run --workers 2 --tasks-per-node 1 --run-dir"
     assert "/tmp/mine cannot be seen by other hosts" in _by_hand(slurm, f"{words} /tmp/mine -- true\n", "--nodes=2")
     with own_folder(slurm, "n1"):
-        said = _by_hand(slurm, f"{words} {OWN_FOLDER}/run -- true\n", "--nodes=2")
-    assert "the agent on host n2 does not see the run directory: it must lie on a file system that all hosts" in said
+        log = _by_hand(slurm, f"{words} {OWN_FOLDER}/run -- true\n", "--nodes=2")
+    assert "the agent on host n2 does not see the run directory: it must lie on a file system that all hosts" in log
     nobody_left(slurm)
 
 
-def test_a_working_folder_that_the_nodes_do_not_have(slurm: Bed) -> None:
+def test_missing_working_folder_is_reported(slurm: Bed) -> None:
     folders = ("--chdir", OWN_FOLDER, "--run-root", f"{SHARED}/home/alice/gridtf-runs")
     with own_folder(slurm, "login"):
         job = ClusterJob(slurm, *SLURM, "--nodes", "1", "--workers", "1", *folders, "--", "true")
@@ -102,7 +102,7 @@ def test_a_working_folder_that_the_nodes_do_not_have(slurm: Bed) -> None:
     assert job.status()["state"] == "FAILED"
 
 
-def test_a_working_folder_that_one_of_the_nodes_does_not_have(slurm: Bed) -> None:
+def test_working_folder_missing_on_one_node_is_reported(slurm: Bed) -> None:
     script = "mkdir -p /tmp/only/here\ncd /tmp/only/here\n"
     script += f"gridtf_run --run-dir {SHARED}/home/alice/run-$SLURM_JOB_ID --tasks-per-node 1 -- true\n"
     out = _by_hand(slurm, script, "--nodes=2")
@@ -111,13 +111,13 @@ def test_a_working_folder_that_one_of_the_nodes_does_not_have(slurm: Bed) -> Non
 
 
 def _by_hand(bed: Bed, script: str, *options: str) -> str:
-    """The log of a script that alice has handed to sbatch herself, when it has failed."""
+    """Submit a script with sbatch as alice, wait until it has failed, and return its log."""
     bootstrap = shlex.quote(str(CHECKOUT / "scripts/gridtf-bootstrap.sh"))
     (bed.home() / "by-hand.sh").write_text(f"#!/bin/bash\nset -eu\nsource {bootstrap}\n{script}")
     env = {**GRIDTF_ENVIRON, "GRIDTF_PYTHON": sys.executable}
     log = bed.home() / "by-hand.log"
     log.unlink(missing_ok=True)
-    # sbatch --wait looks only every half minute
+    # sbatch --wait checks only every half minute
     words = ["sbatch", "--parsable", f"--output={log.name}", *options, "by-hand.sh"]
     job_id = bed.run("login", *words, env=env).stdout.strip()
     deadline = time.monotonic() + 40
@@ -127,10 +127,10 @@ def _by_hand(bed: Bed, script: str, *options: str) -> str:
     return log.read_text()
 
 
-# --- waiting, cancelling, forgetting
+# --- pending, cancelled and purged jobs
 
 
-def test_pending_with_slurms_reason_and_expected_start(slurm: Bed) -> None:
+def test_pending_job_has_slurm_s_reason_and_expected_start(slurm: Bed) -> None:
     started(slurm, "--native=--exclusive", "--time", "10", name="blocker")
     job = started(slurm, name="waiting", running=False)
     view = job.until(lambda: (view := job.status()) and "expected" in view["reason"] and view, "an expected start")
@@ -138,7 +138,7 @@ def test_pending_with_slurms_reason_and_expected_start(slurm: Bed) -> None:
     assert re.search(r"the nodes are busy \(Resources\); expected to start \d{4}-\d\d-\d\d \d\d:\d\d", view["reason"])
     slurm.run("login", "scancel", job.id)
     view = job.until(lambda: (view := job.status())["state"] == "CANCELLED" and view, "its end")
-    assert view["reason"].startswith("cancelled before it began, while it waited")
+    assert view["reason"].startswith("cancelled before it began, while it was pending")
     job = started(slurm, name="waiting", running=False)
     done = job.gridtf("cancel")
     assert f"waiting ({job.id}): CANCELLED" in done.stdout
@@ -146,7 +146,7 @@ def test_pending_with_slurms_reason_and_expected_start(slurm: Bed) -> None:
     assert admin(slurm, "squeue", "-h", "-j", job.id, "-t", "PENDING,RUNNING") == ""
 
 
-def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
+def test_cancel_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
     jobs = [started(slurm, nodes=1, name=f"cancel-{number}") for number in range(3)]
     for job, word in zip(jobs, (jobs[0].id, "cancel-1", jobs[2].seen_as), strict=True):
         done = gridtf(slurm, "cancel", word)
@@ -165,7 +165,7 @@ def test_cancelled_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
     nobody_left(slurm)
 
 
-def test_a_job_for_a_reservation_that_begins_later_is_submitted(slurm: Bed) -> None:
+def test_job_for_a_later_reservation_is_submitted(slurm: Bed) -> None:
     later = ("starttime=now+1hour", "duration=60", "users=alice", "nodes=n4")
     admin(slurm, "scontrol", "create", "reservation", "reservationname=later", *later)
     try:
@@ -177,35 +177,35 @@ def test_a_job_for_a_reservation_that_begins_later_is_submitted(slurm: Bed) -> N
         admin(slurm, "scontrol", "delete", "reservation=later")
 
 
-def test_a_job_that_is_none_of_gridtf_s(slurm: Bed) -> None:
+def test_cancel_refuses_a_job_not_started_by_gridtf(slurm: Bed) -> None:
     done = slurm.run("login", "sbatch", "--parsable", "--wrap", "sleep 60")
     job_id = done.stdout.strip()
-    said = gridtf(slurm, "cancel", job_id, check=False)
+    refusal = gridtf(slurm, "cancel", job_id, check=False)
     slurm.run("login", "scancel", job_id)
-    assert said.returncode == 2
-    assert f"job {job_id} was not started by gridtf" in said.stderr
+    assert refusal.returncode == 2
+    assert f"job {job_id} was not started by gridtf" in refusal.stderr
 
 
-def test_a_run_directory_that_is_removed_while_the_job_is_waited_for(slurm: Bed) -> None:
+def test_wait_for_a_job_whose_run_directory_is_removed(slurm: Bed) -> None:
     job = started(slurm, nodes=1, name="removed")
     with begun(job, "wait") as waits:
         assert waits.stderr is not None
         assert "running" in waits.stderr.readline()
         slurm.run("login", "chmod", "000", job.seen_as)
-        said = finished(waits, 1)
-        assert f"it is yours: chmod u+rwX {job.seen_as}" in said
+        output = finished(waits, 1)
+        assert f"it is yours: chmod u+rwX {job.seen_as}" in output
     slurm.run("login", "chmod", "700", job.seen_as)
     job = started(slurm, nodes=1, name="removed")
     with begun(job, "wait") as waits:
         assert waits.stderr is not None
         assert "running" in waits.stderr.readline()
         slurm.run("login", "rm", "-rf", job.seen_as)
-        said = finished(waits, 1)
-    assert f"{job.seen_as} was removed while its job, {job.id}, was waited for" in said
+        output = finished(waits, 1)
+    assert f"{job.seen_as} was removed while its job, {job.id}, was waited for" in output
     nobody_left(slurm)
 
 
-def test_slurm_has_forgotten_it() -> None:
+def test_status_of_jobs_that_slurm_has_purged() -> None:
     with bed_for_tests(options=["MinJobAge=2"]) as bed:
         good = started(bed, nodes=1, name="good", command="true", running=False)
         bad = started(bed, nodes=1, name="bad", command="exit 3", running=False)

@@ -1,4 +1,4 @@
-"""Hand-written sbatch scripts on a real Slurm cluster. What holds for every scheduler: test_scripts.py."""
+"""Hand-written sbatch scripts on a real Slurm cluster. Tests for every scheduler are in test_scripts.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.clusterscripts import (
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_script_that_inherits_nothing(slurm: Bed) -> None:
+def test_script_with_export_none(slurm: Bed) -> None:
     folder = Folder(slurm, "inherits-nothing")
     script = f"{ENTER}\n{RUN}gridtf_run -- {TASK}"
     job = folder.sbatch(script, "--export=NONE", "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2").ended()
@@ -40,7 +40,7 @@ def test_a_script_that_inherits_nothing(slurm: Bed) -> None:
         pytest.param(["--nodes=2", "--ntasks=3", "--gpus-per-task=1"], [1, 2], id="gpus-per-task"),
     ],
 )
-def test_one_task_per_gpu_however_they_were_asked_for(slurm: Bed, options: list[str], shape: list[int]) -> None:
+def test_one_task_per_gpu_for_all_ways_to_request_them(slurm: Bed, options: list[str], shape: list[int]) -> None:
     folder = Folder(slurm, "shapes")
     job = folder.sbatch(f"{RUN}gridtf_run -- {TASK}", *options).ended()
     tasks = folder.tasks(job.id)
@@ -48,7 +48,7 @@ def test_one_task_per_gpu_however_they_were_asked_for(slurm: Bed, options: list[
     assert sorted(Counter(task.host for task in tasks.values()).values()) == shape
 
 
-def test_tasks_without_gpus_go_where_slurm_laid_them_out(slurm: Bed) -> None:
+def test_tasks_without_gpus_follow_slurm_s_task_layout(slurm: Bed) -> None:
     folder = Folder(slurm, "uneven")
     script = f"{RUN}echo laid out: $SLURM_TASKS_PER_NODE\ngridtf_run -- {TASK}"
     job = folder.sbatch(script, "--nodes=2", "--ntasks=5").ended()
@@ -60,7 +60,7 @@ def test_tasks_without_gpus_go_where_slurm_laid_them_out(slurm: Bed) -> None:
     assert not any(task.gpus or task.granted for task in tasks.values())
 
 
-def test_a_hand_written_heterogeneous_job(slurm: Bed) -> None:
+def test_heterogeneous_job(slurm: Bed) -> None:
     folder = Folder(slurm, "het")
     (folder.path / "job.toml").write_text('[tasks.ps]\ncount = 1\npartition = "cpu"\n')
     head = ["--nodes=2 --ntasks-per-node=2 --gpus-per-node=2", "hetjob", "--partition=cpu --ntasks=1"]
@@ -92,13 +92,13 @@ def test_tasks_can_save_when_another_one_fails(slurm: Bed) -> None:
     assert "saved" in logs(folder.runs(job.id)[0])[0]
 
 
-def test_a_signal_from_the_user_is_for_the_tasks(slurm: Bed) -> None:
+def test_scancel_signal_usr1_reaches_the_tasks(slurm: Bed) -> None:
     folder = Folder(slurm, "usr1")
     (folder.path / "task.sh").write_text(SAVES)
     job = folder.sbatch(f"{RUN}gridtf_run -- bash task.sh", "--nodes=2", "--gpus-per-node=1")
     job.until_said("started", 2)
     folder.run("scancel", "--signal=USR1", job.id)
     job.until_said("time for a checkpoint", 2)
-    time.sleep(1)  # enough to notice an agent that has died of it
+    time.sleep(1)  # enough to notice an agent that the signal has killed
     assert [state for state, _ in job.states()] == ["RUNNING"]
     assert folder.verdicts(job.id) == [""]

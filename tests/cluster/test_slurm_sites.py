@@ -1,4 +1,4 @@
-"""Sites whose commands print lines of their own around what Slurm says: wrappers of the real ones, first in PATH."""
+"""Sites whose commands print lines of their own around Slurm's: wrappers of the real commands, first in PATH."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(120)
 
 BANNER = "echo; echo '  Welcome to the cluster'; echo '--> Checking available allocation (ASC26009)...OK'"
 PLAIN = f'#!/bin/sh\n{BANNER}\n{BANNER} >&2\nexec /usr/bin/$(basename "$0") "$@"\n'
-# What stands where sbatch itself would print --parsable's line.
+# Where the site's lines are, relative to the one that sbatch --parsable prints.
 SBATCHES = {
     "before": PLAIN,
     "after": f'#!/bin/sh\n/usr/bin/sbatch "$@"; code=$?\n{BANNER}\nexit $code\n',
@@ -32,11 +32,11 @@ def site(slurm: Bed) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", SBATCHES)
-def test_whatever_a_site_prints_its_jobs_are_found(slurm: Bed, site: dict[str, str], form: str) -> None:
+def test_job_is_found_whatever_the_site_s_wrappers_print(slurm: Bed, site: dict[str, str], form: str) -> None:
     path = slurm.home() / "site" / "sbatch"
     path.write_text(SBATCHES[form])
     path.chmod(0o755)
-    # the shape and the walltime have gridtf ask sinfo as well
+    # because of the walltime, gridtf runs sinfo as well
     words = ("--scheduler", "slurm", "--nodes", "2", "--gpus-per-node", "1", "--time", "10", "--name", form)
     job = ClusterJob(slurm, *words, "--", "bash", "-c", "[ $RANK = 0 ] || sleep 300", env=site)
     job.running(1)
@@ -45,4 +45,4 @@ def test_whatever_a_site_prints_its_jobs_are_found(slurm: Bed, site: dict[str, s
     assert "RUNNING" in gridtf(slurm, "status", form, env=site).stdout
     assert f"{form} ({job.id}): CANCELLED" in gridtf(slurm, "cancel", form, env=site).stdout
     refused = gridtf(slurm, "submit", *words[:-2], "--partition", "gpus", "--", "true", env=site, check=False)
-    assert "partition 'gpus' is not there" in refused.stderr
+    assert "there is no partition 'gpus'" in refused.stderr

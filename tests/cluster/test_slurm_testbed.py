@@ -1,4 +1,4 @@
-"""scripts/testbed: what it promises, on a real Slurm."""
+"""scripts/testbed with a real Slurm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.path.append(str(CHECKOUT / "scripts"))
 from testbeds import enter, errors, packages, slurm as slurm_bed, slurmconf, view  # noqa: E402, I001
 
 
-def test_a_command_runs_as_if_typed_on_the_host(slurm: Bed) -> None:
+def test_exec_runs_a_command_as_on_the_host_itself(slurm: Bed) -> None:
     script = (
         'read line; echo "$line|$(hostname)|$(id -un)|$HOME|$PWD|$USER|$LANG|$SLURM_CONF|$X"; echo oops >&2; exit 7'
     )
@@ -34,7 +34,7 @@ def test_a_command_runs_as_if_typed_on_the_host(slurm: Bed) -> None:
     assert done.returncode == 7
 
 
-def test_the_exit_code_tells_what_became_of_a_command(slurm: Bed) -> None:
+def test_exec_exit_codes(slurm: Bed) -> None:
     assert slurm.run("n1", "bash", "-c", "kill -9 $$", check=False).returncode == 128 + signal.SIGKILL
     missing = slurm.run("n1", "no-such-command", check=False)
     assert missing.returncode == 127
@@ -42,7 +42,7 @@ def test_the_exit_code_tells_what_became_of_a_command(slurm: Bed) -> None:
     assert slurm.run("n1", "/etc/passwd", check=False).returncode == 126
 
 
-def test_a_signal_is_passed_on(slurm: Bed) -> None:
+def test_exec_forwards_signals(slurm: Bed) -> None:
     trap = "trap 'echo got it; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
     with slurm.running("login", trap) as (process, _):
         process.terminate()
@@ -50,13 +50,13 @@ def test_a_signal_is_passed_on(slurm: Bed) -> None:
         assert process.returncode == 3
 
 
-def test_a_command_does_not_outlive_the_tool(slurm: Bed) -> None:
+def test_exec_ends_the_command_when_the_tool_ends(slurm: Bed) -> None:
     with slurm.running("login", "echo $$; exec sleep 1000") as (_, pid):
         pass
     await_("the process of the host is gone", lambda: slurm.run("login", "kill", "-0", pid, check=False).returncode)
 
 
-def test_users_are_plain_and_apart(slurm: Bed) -> None:
+def test_users_have_no_access_to_each_other_s_files(slurm: Bed) -> None:
     slurm.run("login", "bash", "-c", "umask 077; echo secret >mine")
     other = slurm.run("n1", "cat", "/mnt/shared/home/alice/mine", user="bob", check=False)
     assert "Permission denied" in other.stderr
@@ -65,7 +65,7 @@ def test_users_are_plain_and_apart(slurm: Bed) -> None:
     assert "/mnt/shared/home" not in Path("/etc/passwd").read_text()
 
 
-def test_a_host_has_folders_of_its_own_and_shares_one(slurm: Bed) -> None:
+def test_hosts_have_their_own_temporary_folders_and_share_one(slurm: Bed) -> None:
     name = f"mark-{os.getpid()}"
     for folder in ("/tmp", "/var/tmp", "/dev/shm", "/mnt/shared/home/alice"):
         slurm.run("n1", "touch", f"{folder}/{name}")
@@ -76,14 +76,16 @@ def test_a_host_has_folders_of_its_own_and_shares_one(slurm: Bed) -> None:
     assert slurm.seen(slurm.home() / name) == f"/mnt/shared/home/alice/{name}"
 
 
-def test_hosts_see_the_checkout_and_this_python_and_nothing_of_the_network(slurm: Bed) -> None:
+def test_hosts_have_the_checkout_and_this_python_but_no_network(slurm: Bed) -> None:
     code = "import sys, socket, gridtf; print(gridtf.__file__, [name for _, name in socket.if_nameindex()])"
     seen = slurm.run("c1", sys.executable, "-c", code, user="bob", cwd=str(CHECKOUT)).stdout
     assert seen == f"{CHECKOUT}/gridtf/__init__.py ['lo', 'eth0']\n"
-    assert slurm.run("c1", "cat", "/proc/net/route").stdout.count("\n") == 2  # its heading, and the cluster's own
+    assert (
+        slurm.run("c1", "cat", "/proc/net/route").stdout.count("\n") == 2
+    )  # the heading and the cluster's own network
 
 
-def test_tasks_of_a_job_run_on_all_hosts_with_gpus_of_their_own(slurm: Bed) -> None:
+def test_srun_tasks_run_on_all_hosts_with_their_own_gpus(slurm: Bed) -> None:
     script = "echo $(hostname) $CUDA_VISIBLE_DEVICES"
     step = ["srun", "-N4", "--ntasks-per-node=2", "--gpus-per-task=1", "bash", "-c", script]
     assert sorted(slurm.run("login", *step).stdout.splitlines()) == [
@@ -103,8 +105,8 @@ def test_partitions(slurm: Bed) -> None:
     ]
 
 
-def test_power_and_links_fail_and_are_mended(slurm: Bed) -> None:
-    """Slurm notices both; the processes of a host without power are gone, those of one without a link live on."""
+def test_kill_and_cut_hosts_and_mend_them(slurm: Bed) -> None:
+    """Slurm notices both. Processes of a host without power have ended, those of a host without a link live on."""
     script = "echo ready; exec sleep 1000"
     with slurm.running("n4", script) as (without_power, _), slurm.running("n3", script) as (without_link, _):
         slurm.kill("n4")
@@ -123,22 +125,22 @@ def test_power_and_links_fail_and_are_mended(slurm: Bed) -> None:
     assert set(slurm.run("login", "srun", "-N4", "hostname").stdout.split()) == set(GPU_HOSTS)
 
 
-def test_a_host_that_is_on_again_before_slurm_has_noticed(slurm: Bed) -> None:
+def test_mend_host_before_slurm_has_noticed(slurm: Bed) -> None:
     slurm.kill("n1")
     slurm.mend("n1")
     assert slurm.run("login", "srun", "-w", "n1", "hostname").stdout == "n1\n"
 
 
-def test_a_host_whose_daemon_is_dead_is_mended(slurm: Bed) -> None:
+def test_mend_host_with_a_dead_daemon(slurm: Bed) -> None:
     slurm.run("n2", "pkill", "-9", "slurmd", user="root")
     await_("the dead daemon is noticed", lambda: "n2      no daemon" in slurm.tool("status").stdout)
     slurm.mend("n2")
     assert slurm.run("login", "srun", "-w", "n2", "hostname").stdout == "n2\n"
 
 
-def test_the_controller_comes_back_with_what_it_knew(slurm: Bed) -> None:
+def test_mended_controller_still_has_its_jobs(slurm: Bed) -> None:
     job = slurm.run("login", "sbatch", "--parsable", "--hold", "--wrap", "true").stdout.strip()
-    slurm.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")  # in good order: Slurm saves its state late
+    slurm.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")  # orderly: Slurm saves its state with a delay
     await_("slurmctld has ended", lambda: "ctl     no daemon" in slurm.tool("status").stdout)
     slurm.kill("ctl")
     assert slurm.run("login", "timeout", "1", "squeue", check=False).returncode == 124
@@ -146,20 +148,20 @@ def test_the_controller_comes_back_with_what_it_knew(slurm: Bed) -> None:
     assert slurm.run("login", "squeue", "-h", "-o", "%i").stdout.split() == [job]
 
 
-def test_a_laggy_folder_lies(laggy_slurm: Bed) -> None:
-    """A name that was not there is not there for seconds, for the host that has asked; a listing tells."""
-    ask = ("test", "-e", "news")
-    assert laggy_slurm.run("n1", *ask, check=False).returncode == 1
+def test_laggy_folder_caches_missing_names(laggy_slurm: Bed) -> None:
+    """A host that has not found a name does not find it for seconds after it was created; a listing shows it."""
+    exists = ("test", "-e", "news")
+    assert laggy_slurm.run("n1", *exists, check=False).returncode == 1
     laggy_slurm.run("n2", "touch", "news")
-    assert laggy_slurm.run("n1", *ask, check=False).returncode == 1
-    assert laggy_slurm.run("n3", *ask).returncode == 0
+    assert laggy_slurm.run("n1", *exists, check=False).returncode == 1
+    assert laggy_slurm.run("n3", *exists).returncode == 0
     assert "news" in laggy_slurm.run("n1", "ls").stdout.splitlines()
     assert (laggy_slurm.home() / "news").stat().st_uid == 7001
     laggy_slurm.run("login", "srun", "-N2", "touch", "news")
 
 
 def test_constrained_devices() -> None:
-    """With control groups a task can open its own GPU only: nobody answers there, but it is not forbidden."""
+    """With control groups a task may open its own GPU only, which fails for want of a driver, not of permission."""
     before = footprint()
     try:
         with bed_for_tests(cgroups=True) as bed:
@@ -178,13 +180,13 @@ def test_constrained_devices() -> None:
 def test_accounting() -> None:
     with bed_for_tests(accounting=True) as bed:
         job = bed.run("login", "sbatch", "--parsable", "--wait", "--wrap", "exit 3", check=False).stdout.strip()
-        ask = ["sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode"]
-        await_("slurmdbd knows how the job ended", lambda: f"{job}|FAILED|3:0\n" == bed.run("login", *ask).stdout)
+        sacct = ["sacct", "-n", "-X", "-P", "-o", "JobID,State,ExitCode"]
+        await_("slurmdbd knows how the job ended", lambda: f"{job}|FAILED|3:0\n" == bed.run("login", *sacct).stdout)
 
 
 @pytest.mark.root
-def test_no_job_ignores_a_signal_for_the_caller_does(tmp_path: Path) -> None:
-    """As under nohup, or in the background of a shell."""
+def test_jobs_do_not_inherit_ignored_signals_of_the_caller(tmp_path: Path) -> None:
+    """A caller ignores signals under nohup, or in the background of a shell."""
     bed = Bed(tmp_path / "state")
     up = "trap '' INT HUP TERM; exec \"$@\""
     environ = {"PATH": "/usr/bin:/bin", "GRIDTF_TESTBED_STATE": str(bed.state)}
@@ -200,7 +202,7 @@ def test_no_job_ignores_a_signal_for_the_caller_does(tmp_path: Path) -> None:
 
 
 def test_up_again_is_a_clean_restart_and_down_leaves_nothing(slurm: Bed, tmp_path: Path) -> None:
-    """While another test bed is up, of which neither takes notice."""
+    """Another test bed is up all the time, and the two do not affect each other."""
     before = footprint()
     (slurm.home() / "of-the-other").touch()
     with bed_for_tests(shared="laggy", options=["MinJobAge=7"]) as bed:
@@ -225,7 +227,7 @@ def test_up_again_is_a_clean_restart_and_down_leaves_nothing(slurm: Bed, tmp_pat
 
 
 @pytest.mark.root
-def test_an_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_up_reports_why_and_leaves_nothing(tmp_path: Path) -> None:
     bed = Bed(tmp_path / "state")
     before = footprint()
     failed = bed.tool("up", "--option", "SchedulerType=sched/nonsense", check=False)
@@ -238,8 +240,8 @@ def test_an_up_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_an_up_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
-    """Told to end, it leaves nothing; killed, it leaves what the next down or up removes."""
+def test_interrupted_up(tmp_path: Path, number: signal.Signals) -> None:
+    """After TERM it leaves nothing; after KILL it leaves what the next down or up removes."""
     bed = Bed(tmp_path / "state")
     before = footprint()
     record = bed.state / "slurm/bed.json"
@@ -259,8 +261,8 @@ def test_an_up_that_is_interrupted(tmp_path: Path, number: signal.Signals) -> No
 
 
 @pytest.mark.root
-def test_a_rough_path(rough_path: Path) -> None:
-    """The tool, its state and a shared folder, in a hidden place that careless quoting does not survive."""
+def test_path_with_special_characters(rough_path: Path) -> None:
+    """The tool, its state and a shared folder are in a hidden folder whose name breaks careless quoting."""
     shutil.copytree(CHECKOUT / "scripts", rough_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     (rough_path / "data, more").mkdir()
     bed = Bed(rough_path / "state", script=rough_path / "scripts/testbed")
@@ -280,8 +282,7 @@ def test_a_rough_path(rough_path: Path) -> None:
         bed.down()
 
 
-def test_refusals(slurm: Bed, tmp_path: Path) -> None:
-    """One line what, one line what to do."""
+def test_errors_have_one_line_and_a_hint(slurm: Bed, tmp_path: Path) -> None:
     tool = [sys.executable, str(CHECKOUT / "scripts/testbed"), "slurm"]
     plain = slurm.run("login", *tool, "up", check=False)
     assert (plain.returncode, plain.stdout) == (2, "")
@@ -302,20 +303,20 @@ def test_refusals(slurm: Bed, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["--help", "up --help", "exec --help"])
-def test_help(verb: str) -> None:
+def test_help_of_the_tool(verb: str) -> None:
     tool = [sys.executable, str(CHECKOUT / "scripts/testbed"), "slurm", *verb.split()]
     assert subprocess.run(tool, capture_output=True, text=True, timeout=20).stdout.startswith(
         "usage: scripts/testbed slurm"
     )
 
 
-def test_what_a_host_gets_an_empty_folder_for() -> None:
+def test_hidden_folders_of_a_host() -> None:
     closed = {"/srv", "/srv/a", "/home/eve"}
-    found = view.hidden(["/srv/a/b", "/tmp/x", "/home/eve/src", "/opt/y"], lambda folder: str(folder) not in closed)
-    assert found == [*view.OWN, "/srv", "/home/eve"]
+    hidden = view.hidden(["/srv/a/b", "/tmp/x", "/home/eve/src", "/opt/y"], lambda folder: str(folder) not in closed)
+    assert hidden == [*view.OWN, "/srv", "/home/eve"]
 
 
-def test_nodes_are_read() -> None:
+def test_parse_nodes_of_scontrol() -> None:
     text = (
         "NodeName=n1 Arch=x86_64 State=IDLE+COMPLETING Comment=a=b SlurmdStartTime=1970-01-01T00:01:40\n"
         "NodeName=n2 State=DOWN*+NOT_RESPONDING SlurmdStartTime=None Reason=Not responding [root@2026-01-01T00:00:00]\n"
@@ -336,7 +337,7 @@ def test_options_override_lines_of_slurm_conf() -> None:
 
 
 def test_packages_are_installed_without_starting_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """apt-get is asked again while another one holds the lock; a failure is told in its words."""
+    """apt-get is run again while another process holds the lock; a failure is reported with its message."""
     fake = f"""#!/bin/sh
         cd '{tmp_path}'; echo "$4 $(stat -c %a policy)" >>calls
         [ -e busy ] || {{ touch busy; echo "E: Could not get lock /var/lib/dpkg/lock" >&2; exit 100; }}
@@ -352,7 +353,7 @@ def test_packages_are_installed_without_starting_anything(monkeypatch: pytest.Mo
     assert not (tmp_path / "policy").exists()
 
 
-def test_the_search_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_search_path_of_a_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(enter, "_CHECKOUT", tmp_path)
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv-test/bin").mkdir(parents=True)

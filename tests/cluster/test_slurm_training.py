@@ -1,4 +1,4 @@
-"""Training on a real Slurm cluster. What holds for every scheduler: test_training.py."""
+"""Training on a real Slurm cluster. Tests for every scheduler are in test_training.py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
 
 
 def test_parameter_servers_on_nodes_without_gpus(slurm: Bed) -> None:
-    """A heterogeneous job: two components, one cluster."""
+    """A heterogeneous job has two components, whose tasks form one TensorFlow cluster."""
     folder = example(slurm, "parameter_server")
-    told = slurm.run("login", "sed", r's/\[tasks.ps\]/&\npartition = "cpu"\ncpus = 2/', f"{folder}/gridtf.toml").stdout
-    slurm.run("login", "tee", f"{folder}/het.toml", stdin=told)
+    toml = slurm.run("login", "sed", r's/\[tasks.ps\]/&\npartition = "cpu"\ncpus = 2/', f"{folder}/gridtf.toml").stdout
+    slurm.run("login", "tee", f"{folder}/het.toml", stdin=toml)
     options = ("--scheduler", "slurm", "--nodes", "2", "--gpus-per-node", "2", "--tasks-per-node", "2")
     job = ClusterJob(slurm, f"{folder}/het.toml", *options)
     trained(job, "parameter_server")
@@ -25,7 +25,7 @@ def test_parameter_servers_on_nodes_without_gpus(slurm: Bed) -> None:
     assert {gpus[name][0] for name in ("chief:0", "worker:0", "worker:1")} == {"n1", "n2"}
 
 
-# Both find their place by themselves under srun, one process a task.
+# TensorFlow's resolver reads Slurm's variables, as under srun with one process per task.
 FINDING_THEIR_PLACE = """
 import os, pathlib, time
 import tensorflow as tf
@@ -34,22 +34,22 @@ print("an agent's:", sorted(agents & os.environ.keys()), flush=True)
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.environ["SLURMD_NODENAME"], flush=True)
 place = pathlib.Path(os.environ["OUTPUT_DIR"])
 (place / os.environ["RANK"]).touch()
-while len(list(place.iterdir())) < 4:  # else the first to fail would end those that have printed nothing yet
+while len(list(place.iterdir())) < 4:  # else the first to fail would end tasks that have printed nothing yet
     time.sleep(0.1)
 resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
 print("would train alone, as one of", resolver.cluster_spec().num_tasks("worker"))
 """
 
 
-def test_no_task_takes_itself_for_the_agent_and_trains_alone(slurm: Bed) -> None:
-    """With an agent's identity every task on a host believed to be the only one there, and said nothing."""
+def test_slurm_cluster_resolver_fails_instead_of_training_alone(slurm: Bed) -> None:
+    """With the rank variables of their agent, all tasks of a host would take themselves for the only one there."""
     options = ("--scheduler", "slurm", "--nodes", "2", "--tasks-per-node", "2", "--gpus-per-node", "2")
     job = ClusterJob(slurm, *options, "--", "python", "-c", FINDING_THEIR_PLACE)
     verdict = job.verdict(120)
-    said = "".join(job.logs().values())
+    output = "".join(job.logs().values())
     assert verdict["state"] == "FAILED"
-    assert "would train alone" not in said
-    assert verdict["hint"].startswith("gridtf's tasks are not srun's tasks: use TFConfigClusterResolver()"), said
+    assert "would train alone" not in output
+    assert verdict["hint"].startswith("gridtf's tasks are not srun's tasks: use TFConfigClusterResolver()"), output
     assert "SLURM_PROCID not found in environment. Not running inside a SLURM step?" in verdict["cause"]["tail"][-1]
     for rank in range(4):
-        assert f"an agent's: []\nrank {rank} of 4 on n{1 + rank // 2}\n" in job.logs()[f"worker-{rank}"], said
+        assert f"an agent's: []\nrank {rank} of 4 on n{1 + rank // 2}\n" in job.logs()[f"worker-{rank}"], output

@@ -1,4 +1,4 @@
-"""Training on a real cluster: TensorFlow over four hosts, one task per GPU; what holds for every scheduler."""
+"""Training with TensorFlow over four hosts of a real cluster, one task per GPU; for every scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_multi_worker_mirrored_strategy_over_four_hosts(bed: Bed) -> None:
         trained(job, "multiworker")
     names = [f"worker:{index}" for index in range(8)]
     one_gpu_each(job, *names)
-    # in the order of the hosts, and as the scheduler gave them: each task's own words say the same as the records
+    # in the order of the hosts; what each task prints about its GPUs agrees with the records
     assert where(job) == job.gpus()
     hosts = [where(job)[name][0] for name in names]
     assert sorted(hosts) == [node for node in NODES for _ in range(2)]
@@ -30,7 +30,7 @@ def test_multi_worker_mirrored_strategy_over_four_hosts(bed: Bed) -> None:
     ("bed", "words"),
     [
         ("slurm", ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2")),
-        ("sge", ("--pe", "fill", "--gpus-per-task", "1")),  # two GPUs a host: seven slots fill four hosts
+        ("sge", ("--pe", "fill", "--gpus-per-task", "1")),  # two GPUs a host: seven slots need four hosts
     ],
     indirect=["bed"],
     ids=["slurm", "sge"],
@@ -47,13 +47,13 @@ def test_parameter_servers_over_four_hosts(bed: Bed, words: tuple[str, ...]) -> 
     ("bed", "words"),
     [
         ("laggy_slurm", ("--nodes", "4", "--gpus-per-node", "1", "--tasks-per-node", "1")),
-        # the script itself is the first task, so the first host takes a qrsh less than it has slots
+        # the script itself is the first task, so the first host accepts one qrsh less than it has slots
         ("laggy_sge", ("--pe", "rrj", "--gpus-per-task", "1")),
     ],
     indirect=["bed"],
     ids=["laggy_slurm", "laggy_sge"],
 )
-def test_training_where_every_host_has_a_view_of_its_own(bed: Bed, words: tuple[str, ...]) -> None:
+def test_training_with_a_laggy_shared_folder(bed: Bed, words: tuple[str, ...]) -> None:
     with traffic(bed, 200_000):
         job = submit(bed, "multiworker", *words, "--workers", "4")
         trained(job, "multiworker")

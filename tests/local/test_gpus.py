@@ -93,7 +93,7 @@ def test_who_holds_a_gpu_or_the_turn_of_all_keeps_no_job_from_the_others(on_gpus
 def test_more_gpus_than_there_are_is_an_error_with_the_numbers(on_gpus: Any) -> None:
     verdict = on_gpus("greedy", "true", gpus_per_node=3).verdict()
     assert verdict["state"] == "FAILED"
-    assert f"3 GPUs are asked for, but {os.uname().nodename} has 2" in verdict["reason"]
+    assert f"3 GPUs are requested, but {os.uname().nodename} has 2" in verdict["reason"]
 
 
 def test_a_chief_without_a_gpu_asks_for_none(on_gpus: Any) -> None:
@@ -117,7 +117,7 @@ def test_a_cancelled_wait_for_gpus_ends_at_once(on_gpus: Any) -> None:
 def test_gpus_that_are_hidden_are_not_taken(launch: Launch, hidden: str) -> None:
     env = {"GRIDTF_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": hidden}
     reason = launch("true", env=env, gpus_per_node=2).verdict()["reason"]
-    assert f"2 GPUs are asked for, but {os.uname().nodename} has 0" in reason
+    assert f"2 GPUs are requested, but {os.uname().nodename} has 0" in reason
     assert f"CUDA_VISIBLE_DEVICES is {hidden!r}" in reason
 
 

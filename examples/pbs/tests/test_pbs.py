@@ -1,4 +1,4 @@
-"""The PBS scheduler: the conformance tests of gridtf.testing on recorded outputs, and what is PBS's own."""
+"""The PBS scheduler: the conformance tests of gridtf.testing on recorded outputs, and tests of its own."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from gridtf.testing import (
     Output,
     Recorded,
     RecordedJob,
-    one_line_each,
+    expect_error,
 )
 
 HERE = Path(__file__).parent / "recorded"
 
 
-def said(name: str, code: int = 0) -> Output:
-    """recorded/PROGRAM-….out and .err"""
+def output(name: str, code: int = 0) -> Output:
+    """The output in recorded/NAME.out and .err; the program is the first part of the name."""
     return Output.read(name.partition("-")[0], HERE / name, code)
 
 
-# PBS's commands end with the lowest eight bits of its error number: 15001 for an unknown job, 15139 for one that has
-# ended, 15018 for an unknown queue, 15007 for what is another user's.
+# Exit codes of PBS's commands are the lowest eight bits of an error number: 15001 for an unknown job, 15139 for one
+# that has ended, 15018 for an unknown queue, 15007 for another user's job.
 UNKNOWN, ENDED, NO_QUEUE, DENIED, NO_SERVER = 153, 35, 170, 159, 255
 STATES = {
     "1201.pbs01": JobState.PENDING,
@@ -71,17 +71,20 @@ class TestPBS(BatchConformance):
     native = ("-p 100", "-W group_list=ml")
     array = ("-J 0-15:5%2", ("0", "5", "10", "15"))
     recorded = Recorded(
-        accepted=(said("qsub"),),
+        accepted=(output("qsub"),),
         job_id="1234.pbs01",
-        refused=(said("qsub-refused", NO_QUEUE),),
-        garbled=(said("qsub-garbled"), Output("qselect")),
-        unreachable=(said("qsub-unreachable", 1), *(said(f"{n}-unreachable", NO_SERVER) for n in ("qstat", "qdel"))),
-        listed=(said("qstat-states"),),
+        refused=(output("qsub-refused", NO_QUEUE),),
+        garbled=(output("qsub-garbled"), Output("qselect")),
+        unreachable=(
+            output("qsub-unreachable", 1),
+            *(output(f"{n}-unreachable", NO_SERVER) for n in ("qstat", "qdel")),
+        ),
+        listed=(output("qstat-states"),),
         states=STATES,
-        unknown=(said("qstat-unknown", UNKNOWN),),
+        unknown=(output("qstat-unknown", UNKNOWN),),
         cancelled=(Output("qdel"),),
-        ended=(said("qdel-ended", ENDED), said("qdel-unknown", UNKNOWN)),
-        denied=(said("qdel-foreign", DENIED),),
+        ended=(output("qdel-ended", ENDED), output("qdel-unknown", UNKNOWN)),
+        denied=(output("qdel-foreign", DENIED),),
     )
     job = RecordedJob(
         {**JOB, "PBS_JOBID": "1234[3].pbs01", "PBS_ARRAY_INDEX": "3"},
@@ -91,7 +94,7 @@ class TestPBS(BatchConformance):
         hosts={"n1.cluster": 2, "n2.cluster": 2},
     )
 
-    # --- what PBS alone has
+    # --- specific to PBS
 
     def directives(self, **values: Any) -> list[str]:
         return list(self.scheduler.directives(self.plan(Path("/shared/run"), self.spec(**values))))
@@ -111,11 +114,11 @@ class TestPBS(BatchConformance):
             "-r y",
         ]
 
-    def test_tasks_that_ride_along_have_cpus_of_their_own(self) -> None:
+    def test_select_includes_cpus_of_non_training_tasks(self) -> None:
         tasks = {"worker": {"count": 2}, "ps": {"count": 1, "cpus": 2}}
         assert "-l select=1:ncpus=4:mpiprocs=2:ompthreads=1" in self.directives(tasks=tasks)
 
-    def test_a_raw_option_takes_the_place_of_gridtf_s_own(self) -> None:
+    def test_native_option_replaces_gridtf_s_own(self) -> None:
         lines = self.directives(native=["-l select=1:ncpus=8,walltime=60 -q long"], time="2h", partition="gpu")
         assert lines == [
             "-N digits",
@@ -137,18 +140,15 @@ class TestPBS(BatchConformance):
             ("native", {"native": ["-J 0-x"]}),
         ],
     )
-    def test_what_pbs_cannot_do_is_refused(self, key: str, values: dict[str, Any]) -> None:
-        with pytest.raises(SpecError) as caught:
-            self.directives(**values)
-        assert one_line_each(caught.value) and caught.value.key == key
+    def test_unsupported_requests_are_refused(self, key: str, values: dict[str, Any]) -> None:
+        assert expect_error(SpecError, lambda: self.directives(**values)).key == key
 
     @pytest.mark.parametrize("name", ["with space", "host:path", "a,b", "x^y"])
-    def test_a_run_directory_that_qsub_would_misread_is_refused(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(SpecError) as caught:
-            self.scheduler.submit_command(self.plan(tmp_path / name, self.spec()))
-        assert caught.value.key == "run_root"
+    def test_run_directory_that_qsub_would_misread_is_refused(self, tmp_path: Path, name: str) -> None:
+        plan = self.plan(tmp_path / name, self.spec())
+        assert expect_error(SpecError, lambda: self.scheduler.submit_command(plan)).key == "run_root"
 
-    def test_each_element_of_an_array_has_a_log_of_its_own(self) -> None:
+    def test_each_array_element_has_its_own_log(self) -> None:
         plan = self.plan(Path("/shared/run"), self.spec(native=["-J 0-3"]))
         log = "/shared/run/array/^array_index^/job.log"
         assert self.scheduler.submit_command(plan) == ("qsub", "-o", log, "/shared/run/job.sh")
@@ -156,45 +156,45 @@ class TestPBS(BatchConformance):
     @pytest.mark.parametrize(
         ("name", "job_id"), [("qsub-array", "1240[].pbs01"), ("qsub-hook", "1235.pbs01"), ("qsub-garbled", "")]
     )
-    def test_job_ids(self, name: str, job_id: str) -> None:
-        assert self.scheduler.parse_job_id(said(name).out) == job_id
+    def test_parse_job_id(self, name: str, job_id: str) -> None:
+        assert self.scheduler.parse_job_id(output(name).out) == job_id
 
-    def test_a_server_that_keeps_no_history_is_asked_without_it(self, commands: Commands) -> None:
-        commands.print([said("qstat-no-history"), said("qstat-running")])
+    def test_query_of_a_server_without_job_history(self, commands: Commands) -> None:
+        commands.print([output("qstat-no-history"), output("qstat-running")])
         assert self.scheduler.query([JobIdentity("1234.pbs01")])["1234.pbs01"].state == JobState.RUNNING
         assert commands.calls("qstat") == [["-x", "-f", "1234.pbs01"], ["-f", "1234.pbs01"]]
 
-    def test_a_job_whose_answer_was_lost_is_found_by_its_log(self, commands: Commands) -> None:
-        running = said("qstat-running")
-        lost = said("qsub-answer-lost", 1)
+    def test_submit_with_a_lost_answer_finds_the_job_by_its_log(self, commands: Commands) -> None:
+        running = output("qstat-running")
+        lost = output("qsub-answer-lost", 1)
         commands.print([lost, Output("qselect", "1233.pbs01\n1234.pbs01\n"), running])
         plan = self.plan(Path("/home/ann/train/gridtf-runs/digits-1"), self.spec())
         assert self.scheduler.submit(plan).job == JobIdentity("1234.pbs01")
         other = replace(plan, run_dir=Path("/home/ann/train/gridtf-runs/digits"))
         assert self.scheduler.find_submitted(other) is None
 
-    def test_reasons(self, commands: Commands) -> None:
+    def test_reasons_of_states(self, commands: Commands) -> None:
         commands.print(self.recorded.listed)
-        found = self.scheduler.query([JobIdentity(job_id) for job_id in STATES])
-        assert found["1201.pbs01"].reason == "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 2 T: 8)"
-        assert found["1205.pbs01"].reason == ""
-        assert found["1207.pbs01"].reason == "Job suspended by scheduler at Mon Nov 02 at 09:30"
-        assert found["1211.pbs01"].reason == "exit status 3"
-        assert found["1214.pbs01"].reason.endswith("and exceeded resource walltime")
-        assert found["1216.pbs01"].reason.endswith("and failed")
+        statuses = self.scheduler.query([JobIdentity(job_id) for job_id in STATES])
+        assert statuses["1201.pbs01"].reason == "Not Running: Insufficient amount of resource: ngpus (R: 4 A: 2 T: 8)"
+        assert statuses["1205.pbs01"].reason == ""
+        assert statuses["1207.pbs01"].reason == "Job suspended by scheduler at Mon Nov 02 at 09:30"
+        assert statuses["1211.pbs01"].reason == "exit status 3"
+        assert statuses["1214.pbs01"].reason.endswith("and exceeded resource walltime")
+        assert statuses["1216.pbs01"].reason.endswith("and failed")
 
-    def test_the_job_s_cookie_is_not_told(self, inside: dict[str, str]) -> None:
+    def test_identity_does_not_contain_the_job_cookie(self, inside: dict[str, str]) -> None:
         first, second = inside, {**inside, "PBS_JOBCOOKIE": "00000000FFFFFFFF"}
         restarts = [self.scheduler.identity(environ).restarts for environ in (first, first, second)]
         assert restarts[0] == restarts[1] != restarts[2]
         assert inside["PBS_JOBCOOKIE"] not in restarts[0]
 
-    def test_other_hosts_have_no_list_of_hosts(self, inside: dict[str, str]) -> None:
+    def test_allocation_without_a_nodefile(self, inside: dict[str, str]) -> None:
         request = self.scheduler.resolve(self.spec(), in_job=True)
         with pytest.raises(SchedulerError, match="PBS_NODEFILE: No such file"):
             self.scheduler.allocation({**inside, "PBS_NODEFILE": "/nothing"}, request, lambda *_: None)
 
-    def test_gpus_are_those_that_pbs_shows_or_those_requested(self, inside: dict[str, str]) -> None:
+    def test_allocation_has_visible_or_requested_gpus(self, inside: dict[str, str]) -> None:
         request = self.scheduler.resolve(self.spec(nodes=2, tasks_per_node=2, gpus_per_task=2))
 
         def gpus(**environ: str) -> set[int | None]:
@@ -205,7 +205,7 @@ class TestPBS(BatchConformance):
         assert gpus(CUDA_VISIBLE_DEVICES="GPU-1,GPU-2") == {2}
         assert gpus(CUDA_VISIBLE_DEVICES="") == {0}
 
-    def test_gpus_that_pbs_does_not_show_are_claimed(self, inside: dict[str, str]) -> None:
+    def test_gpus_are_claimed_where_none_are_visible(self, inside: dict[str, str]) -> None:
         request = self.scheduler.resolve(self.spec())
 
         def grant(count: int, **environ: str) -> tuple[str, ...]:
@@ -222,7 +222,7 @@ class TestPBS(BatchConformance):
             grant(2, GRIDTF_LOCAL_GPUS="0")
 
 
-if "PBS_LIVE" in os.environ:  # a folder that all hosts see
+if "PBS_LIVE" in os.environ:  # a folder that all hosts share
 
     class TestLivePBS(LiveConformance):
         scheduler = PBS()
@@ -238,7 +238,7 @@ if "PBS_LIVE" in os.environ:  # a folder that all hosts see
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """A folder as pip fills it: the module, and the entry points that pyproject.toml declares."""
+    """A folder as pip installs into it: the module, and the entry points that pyproject.toml declares."""
     module = Path(gridtf_pbs.__file__)
     project = (module.parent / "pyproject.toml").read_text()
     entry = next(line for line in project.splitlines() if line.startswith("pbs = "))
@@ -264,7 +264,7 @@ def render(site: Path, *words: str, **environ: str) -> subprocess.CompletedProce
     )
 
 
-def test_installed_it_renders(site: Path) -> None:
+def test_installed_plugin_renders(site: Path) -> None:
     done = render(site, "--scheduler", "pbs", "--nodes", "2", "--gpus-per-node", "4", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(
@@ -273,7 +273,7 @@ def test_installed_it_renders(site: Path) -> None:
     assert "submit with    qsub -o " in done.stderr
 
 
-def test_installed_it_is_found_where_pbs_s_commands_are(site: Path, tmp_path: Path) -> None:
+def test_installed_plugin_is_chosen_where_pbs_commands_are(site: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("qsub", "pbs_rstat"):

@@ -31,7 +31,7 @@ _STEPD = "slurmstepd"
 # and a job that is hidden looks like one that is purged.
 _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")
 
-# Patterns are not compiled until a command has failed: rendering has no use for them.
+# Patterns are compiled only after a command has failed: rendering does not need them.
 # slurm_load_jobs error: Unable to contact slurm controller (connect failure)
 _UNREACHABLE = (
     r"(?i)unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
@@ -52,7 +52,7 @@ class Slurm(batch.CommandScheduler):
     title = "Slurm"
     directive_prefix = "#SBATCH"
     list_command = "squeue --me"
-    # srun(1), OUTPUT ENVIRONMENT VARIABLES: of the task that an agent is, and of how the tasks of its step are laid out
+    # srun(1), OUTPUT ENVIRONMENT VARIABLES: an agent's own rank, and the layout of the tasks of its step
     place_variables = re.compile(
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
         rf"CPUS_PER_TASK\w*|CPU_BIND\w*|DISTRIBUTION)$|{MPI_PLACE}"
@@ -70,7 +70,7 @@ class Slurm(batch.CommandScheduler):
         return {name: text for name, text in environ.items() if not name.startswith(_FILTERS)}
 
     def message(self, answer: batch.Answer) -> str:
-        # without the command's name before it; a site may print lines of its own beside it
+        # without the command's name in front; a site may print lines of its own as well
         complaints = re.findall(_COMPLAINT, answer.err)
         return str(complaints[-1]) if complaints else answer.last_line
 
@@ -118,23 +118,18 @@ class Slurm(batch.CommandScheduler):
         # Installed, but without a configuration of its own: sbatch knows whether the network has one.
         return self.try_run(["sbatch", "--version"], limit=5.0) is not None
 
-    def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
-        return submit.parse_native(native)
+    parse_native = staticmethod(submit.parse_native)
+    directives = staticmethod(submit.directives)
+    submit_command = staticmethod(submit.submit_command)
 
     def array_elements(self, native: Mapping[str, str]) -> tuple[str, ...]:
         def complaint(part: str) -> SpecError:
-            what = f"--array={native['array']}: {part!r} is no array index"
-            return SpecError("native", what, hint="such as --array=0-15%4")
+            what = f"--array={native['array']}: {part!r} is not an array index"
+            return SpecError("native", what, hint="write it as in --array=0-15%4")
 
         if "array" not in native:
             return ()
-        return batch.array_elements(native["array"].partition("%")[0], complaint)  # %4: so many at a time
-
-    def directives(self, plan: Plan) -> tuple[str, ...]:
-        return submit.directives(plan)
-
-    def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        return submit.submit_command(plan)
+        return batch.array_elements(native["array"].partition("%")[0], complaint)  # %4: at most 4 at a time
 
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers.slurm import advice
@@ -142,8 +137,8 @@ class Slurm(batch.CommandScheduler):
         try:
             batch.check_shared(plan)
         except SpecError:
-            this = ["scontrol", "show", "node", os.uname().nodename]
-            if self.run(this, limit=self.submit_patience).code != 0:  # else a cluster of one machine
+            show_node = ["scontrol", "show", "node", os.uname().nodename]
+            if self.run(show_node, limit=self.submit_patience).code != 0:  # else a cluster of one machine
                 raise
         output, log = plan.request.native.get("output"), RunDir(plan.run_dir).log
         note = f"native --output={output} has no effect: the output of the script goes to {log}"
@@ -165,8 +160,8 @@ class Slurm(batch.CommandScheduler):
         from gridtf.schedulers.slurm import query
 
         found: dict[str, JobStatus] = {}
-        for some in query.by_cluster(jobs):  # one squeue for each cluster
-            found.update(super().query(some))
+        for group in query.by_cluster(jobs):  # one squeue for each cluster
+            found.update(super().query(group))
         return found
 
     def query_command(self, jobs: Sequence[JobIdentity]) -> Sequence[str]:
@@ -215,7 +210,7 @@ class Slurm(batch.CommandScheduler):
         return injob.allocation(environ, request, self._gpus_of_nodes)
 
     def _gpus_of_nodes(self, job_id: str) -> Mapping[str, int]:
-        """GPUs of a job by node, 0 included. Raises SchedulerError when the controller does not say."""
+        """Query scontrol for the GPUs of a job by node. Raises SchedulerError when it does not show the job."""
         from gridtf.schedulers.slurm import query
 
         answer = self.run(["scontrol", "-d", "-o", "show", "job", job_id], limit=self.query_patience)
@@ -226,7 +221,7 @@ class Slurm(batch.CommandScheduler):
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
     ) -> Sequence[AgentHandle]:
-        """All agents are started by one srun."""
+        """One srun starts all agents."""
         from gridtf.schedulers.agents import StartedAgents
         from gridtf.schedulers.slurm import injob
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
@@ -20,9 +20,12 @@ from gridtf.schedulers.slurm import submit
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
 
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+
 # --- what the site offers: sinfo(1) ------------------------------------------------------------------------------
 
-# sinfo(1), --format. --exact: nodes are put together only when they are alike.
+# sinfo(1), --format. --exact: nodes are grouped only when their configurations are identical.
 _SINFO = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%T|%c|%m|%G|%N")
 _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "blocked"})
 # gpu:4   gpu:a100:4(S:0-1)   tpu:2,gpu:v100:8
@@ -31,15 +34,15 @@ _GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes that are alike.
+    """Nodes of a partition with the same configuration and state: one line of sinfo.
 
     Attributes:
-        names: A hostlist.
-        count: How many they are.
-        state: That of sinfo, such as ``idle`` or ``down*``.
-        cpus: CPUs of each.
-        mem: Memory of each in MiB.
-        gres: Number by (name, type), such as ("gpu", "a100"); the type may be empty.
+        names: Hostlist of the nodes, such as ``n[1-4]``.
+        count: Number of nodes.
+        state: State as sinfo(1) prints it, such as ``idle`` or ``down*``; the star means not responding.
+        cpus: CPUs of each node.
+        mem: Memory of each node in MiB.
+        gres: Generic resources of each node: (name, type), such as ("gpu", "a100"), -> number; the type may be empty.
     """
 
     names: str
@@ -51,12 +54,12 @@ class Nodes:
 
     @property
     def works(self) -> bool:
-        """Whether jobs can run there now or when others have ended."""
+        """Whether jobs can run on these nodes, now or when other jobs have ended."""
         return "*" not in self.state and self.state.rstrip("~#!%$@^-+") in _WORKS
 
     def gpus(self, kind: str = "") -> int:
-        """GPUs a node, of this type or of all."""
-        return sum(n for (name, own), n in self.gres.items() if name == "gpu" and kind in ("", own))
+        """Number of GPUs of each node: of this type, or of all types if it is empty."""
+        return sum(number for (name, own), number in self.gres.items() if name == "gpu" and kind in ("", own))
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,12 @@ class Partition:
     """A partition of the site.
 
     Attributes:
-        name: Its name.
-        default: Whether jobs that name none run there.
-        up: ``up``, ``down``, ``drain`` or ``inact``.
-        limit: The longest walltime in seconds; None: no limit.
-        most_nodes: The most nodes of one job; None: no limit.
-        nodes: Its nodes, those that are alike together.
+        name: Name of the partition.
+        default: Whether jobs that name no partition run in it.
+        up: Availability as sinfo(1) prints it: ``up``, ``down``, ``drain`` or ``inact``.
+        limit: Longest walltime of a job in seconds; None: no limit.
+        most_nodes: Most nodes of one job; None: no limit.
+        nodes: Nodes of the partition, grouped by configuration and state.
     """
 
     name: str
@@ -81,20 +84,30 @@ class Partition:
 
     @property
     def size(self) -> int:
-        """How many nodes it has, whatever their state."""
-        return sum(some.count for some in self.nodes)
+        """Number of nodes in any state."""
+        return sum(group.count for group in self.nodes)
 
     def fitting(self, fits: Callable[[Nodes], bool]) -> int:
-        """How many of its nodes, whatever their state, fit."""
-        return sum(some.count for some in self.nodes if fits(some))
+        """Number of nodes in any state for which fits returns True."""
+        return sum(group.count for group in self.nodes if fits(group))
 
     def most(self, of: Callable[[Nodes], int]) -> int:
-        """The most that one of its nodes has."""
-        return max((of(some) for some in self.nodes), default=0)
+        """Largest value of ``of`` among the nodes, such as the most CPUs of a node; 0 without nodes."""
+        return max((of(group) for group in self.nodes), default=0)
 
 
 def query_partitions(slurm: Slurm) -> list[Partition]:
-    """The partitions of this site. Raises SchedulerError when the controller does not answer."""
+    """Query sinfo for the partitions of this site.
+
+    Args:
+        slurm: The scheduler, which runs the command.
+
+    Returns:
+        All partitions, in sinfo's order.
+
+    Raises:
+        SchedulerError: When sinfo fails or the controller does not answer.
+    """
     answer = slurm.run(_SINFO, limit=slurm.query_patience)
     if answer.code:
         raise SchedulerError(f"sinfo has failed: {slurm.message(answer)}")
@@ -102,9 +115,14 @@ def query_partitions(slurm: Slurm) -> list[Partition]:
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """What sinfo prints, put together by partition, in its order.
+    """Parse the output of sinfo.
 
-    ``gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]`` (the star marks the default partition)
+    Args:
+        text: Lines such as ``gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]``, in the format of _SINFO; the
+            star marks the default partition. Other lines are skipped.
+
+    Returns:
+        The partitions, in the order of their first lines.
     """
     rows: dict[str, list[list[str]]] = {}
     for line in text.splitlines():
@@ -115,21 +133,21 @@ def parse_partitions(text: str) -> list[Partition]:
         Partition(
             name=name.removesuffix("*"),
             default=name.endswith("*"),
-            up=some[0][1],
-            limit=_seconds(some[0][2]),
-            most_nodes=_number(some[0][3].rpartition("-")[2]),
+            up=lines[0][1],
+            limit=_seconds(lines[0][2]),
+            most_nodes=_number(lines[0][3].rpartition("-")[2]),
             nodes=tuple(
                 Nodes(names, _number(count) or 0, state, _number(cpus) or 0, _number(mem) or 0, _gres(gres))
-                for _, _, _, _, count, state, cpus, mem, gres, names in some
+                for _, _, _, _, count, state, cpus, mem, gres, names in lines
                 if _number(count)
             ),
         )
-        for name, some in rows.items()
+        for name, lines in rows.items()
     ]
 
 
 def _number(text: str) -> int | None:
-    """``8``, ``512000+``, and ``1.50K``, as sinfo shortens what is larger."""
+    """Parse a number of sinfo's: ``8``, ``512000+``, or ``1.50K``, its short form of large ones."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)([KMGT]?)\+?", text, re.ASCII)
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")) if match else None
 
@@ -142,7 +160,16 @@ def _gres(text: str) -> dict[tuple[str, str], int]:
 
 
 def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] = lambda partition: "") -> str:
-    """``gpu (default), cpu``, or with what more says of each: ``gpu (4 each)``."""
+    """List partitions in one line, for messages.
+
+    Args:
+        site: The partitions.
+        more: Returns a note on a partition, or "" for none.
+
+    Returns:
+        Names with notes: ``gpu (4 each), cpu``; a partition without a note is marked if it is the default:
+        ``gpu (default), cpu``.
+    """
     words = []
     for partition in site:
         note = more(partition) or ("default" if partition.default else "")
@@ -151,87 +178,87 @@ def list_partitions(site: Iterable[Partition], more: Callable[[Partition], str] 
 
 
 def show_walltime(partition: Partition) -> str:
-    """Its limit, as it is written in a job file."""
+    """Walltime limit of a partition, in the syntax of a job file."""
     return "no limit" if partition.limit is None else format_walltime(partition.limit)
 
 
 def show_gpus(partition: Partition) -> str:
-    """``4 each``, ``2 to 4 each``, ``4 a100 each``."""
-    kinds = sorted({kind for some in partition.nodes for name, kind in some.gres if name == "gpu"})
+    """GPUs of a partition's nodes, for messages: ``4 each``, ``2 to 4 each``, ``4 a100 each``; empty without GPUs."""
+    kinds = sorted({kind for group in partition.nodes for name, kind in group.gres if name == "gpu"})
     return " or ".join(_each(partition, kind) for kind in kinds)
 
 
 def _each(partition: Partition, kind: str) -> str:
-    has = sorted({count for some in partition.nodes if (count := some.gpus(kind) if kind else _untyped(some))})
+    has = sorted({count for group in partition.nodes if (count := group.gres.get(("gpu", kind), 0))})
     number = f"{has[0]}" if len(has) == 1 else f"{has[0]} to {has[-1]}"
     return f"{number}{f' {kind}' if kind else ''} each"
 
 
-def _untyped(some: Nodes) -> int:
-    return some.gres.get(("gpu", ""), 0)
-
-
 def unusable_nodes(chosen: Sequence[Partition]) -> str:
-    """Which nodes of these partitions jobs cannot use now: ``n[1-2] down, n3 drained``; empty: none."""
+    """List the nodes of these partitions that jobs cannot use now: ``n[1-2] down, n3 drained``; empty: none."""
     words = [
-        f"{some.names} {some.state.rstrip('*')}{' (does not answer)' if '*' in some.state else ''}"
+        f"{group.names} {group.state.rstrip('*')}{' (not responding)' if '*' in group.state else ''}"
         for partition in chosen
-        for some in partition.nodes
-        if not some.works
+        for group in partition.nodes
+        if not group.works
     ]
     return ", ".join(dict.fromkeys(words))
 
 
 # --- what the job requests; pure ---------------------------------------------------------------------------------
 
-# sbatch(1), INPUT ENVIRONMENT VARIABLES: they win over the lines of a script.
+# sbatch(1), INPUT ENVIRONMENT VARIABLES: they override the directives of a script.
 _VARIABLES = {
     "SBATCH_PARTITION": "partition",
     "SBATCH_TIMELIMIT": "time",
     "SBATCH_ACCOUNT": "account",
     "SBATCH_QOS": "qos",
 }
-# Options that sbatch hands on from the first component of a heterogeneous job to the others.
-_HANDED_ON = ("time", "account", "qos", "mem")
+# Options that sbatch copies from the first component of a heterogeneous job to the others.
+_COPIED = ("time", "account", "qos", "mem")
 # 2, gpu:2, a100:2, gpu:2080ti:2, gpu:1g.10gb:1; gres/gpu:2
 _GPU_OPTION = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([^:,]+):)?(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ComponentRequest:
-    """What one component requests.
+    """What one component of a job requests; a job that is not heterogeneous has one component.
 
     Attributes:
-        partitions: Any of these; empty for the default one.
-        nodes: The fewest.
-        gpus: GPUs of a node.
-        gpu_type: Their type; mostly empty.
-        cpus: CPUs of a node.
-        mem: Memory of a node in MiB.
-        time: Seconds; None where that is not known.
-        keys: Option of sbatch -> the key of the job file, or the variable, that it comes from.
+        partitions: The job may run in any of these; empty: in the default partition.
+        cpus: CPUs per node.
+        mem: Memory per node in MiB.
+        time: Walltime in seconds; None where it is not known.
+        keys: Option of sbatch -> the key of the job file, or the environment variable, that it comes from.
+        nodes: Fewest nodes.
+        gpus: GPUs per node.
+        gpu_type: Type of the GPUs; empty: any.
     """
 
     partitions: tuple[str, ...]
-    nodes: int
-    gpus: int
-    gpu_type: str
     cpus: int
     mem: int
     time: int | None
     keys: Mapping[str, str]
+    nodes: int = 1
+    gpus: int = 0
+    gpu_type: str = ""
 
     def key(self, option: str) -> str:
-        """The key to blame for this option of sbatch."""
+        """The key of the job file, or the variable, to name in an error about this option of sbatch."""
         return self.keys.get(option, option.replace("-", "_"))
 
 
 def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[ComponentRequest, ...]:
-    """What each component requests: the plan's request, but where raw options or sbatch's variables say otherwise.
+    """Work out what each component of a job requests.
 
     Args:
         plan: The submission.
-        environ: The environment of sbatch.
+        environ: The environment of sbatch. Its variables override the user's raw options, and both override the plan's
+            request.
+
+    Returns:
+        One request for each component, the one with the training tasks first.
     """
     request = plan.request
     variables = {option: name for name, option in _VARIABLES.items() if environ.get(name)}
@@ -239,13 +266,10 @@ def component_requests(plan: Plan, environ: Mapping[str, str]) -> tuple[Componen
     keys = {**dict.fromkeys(request.native, "native"), **variables}
     found = [_first(plan, options, keys)]
     for component in request.components[1:]:
-        own = {option: value for option, value in options.items() if option in (*_HANDED_ON, *variables)}
+        own = {option: value for option, value in options.items() if option in (*_COPIED, *variables)}
         found.append(
             ComponentRequest(
                 partitions=_partitions(own, component.partition),
-                nodes=1,
-                gpus=0,
-                gpu_type="",
                 cpus=component.cpus or 1,
                 mem=max(component.mem or 0, _mib(own.get("mem"))),
                 time=_seconds(own["time"]) if "time" in own else request.walltime,
@@ -265,7 +289,7 @@ def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> C
     keys = {**_job_keys(plan.spec), **keys}
     return ComponentRequest(
         partitions=_partitions(options, request.components[0].partition),
-        nodes=_nodes(options["nodes"]) if "nodes" in options else request.nodes[0],
+        nodes=_parsed(parse_nodes, options["nodes"], (1, 1))[0] if "nodes" in options else request.nodes[0],
         gpus=gpus,
         gpu_type=gpu_type,
         cpus=tasks * task_cpus,
@@ -276,7 +300,7 @@ def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> C
 
 
 def _gpus(options: Mapping[str, str], requested: int) -> tuple[str, int, str]:
-    """(type, GPUs a node, the option that says so). requested: by the plan's request."""
+    """(type, GPUs per node, the option that sets them). requested: GPUs per node of the plan's request."""
     if "gpus-per-node" not in options and requested:
         return "", requested, "gpus-per-node"
     for option in ("gpus-per-node", "gres"):
@@ -287,7 +311,7 @@ def _gpus(options: Mapping[str, str], requested: int) -> tuple[str, int, str]:
 
 
 def _job_keys(spec: JobSpec) -> dict[str, str]:
-    """Option of sbatch -> the key that has led to it, for the job's own partition."""
+    """Option of sbatch -> the key of the job file that it comes from, for the first component."""
     gpus = next((key for key in ("gpus_per_node", "gpus_per_task") if getattr(spec, key) is not None), "tasks")
     return {
         "nodes": "nodes" if spec.nodes is not None else "tasks",
@@ -311,33 +335,28 @@ def _partitions(options: Mapping[str, str], requested: str | None) -> tuple[str,
     return tuple(name for name in options.get("partition", requested or "").split(",") if name)
 
 
-# A raw option that is none of these is sbatch's to judge.
+# Values that cannot be parsed are left for sbatch to refuse.
+
+
+def _parsed(parse: Callable[[str], Value], text: str | None, default: Default) -> Value | Default:
+    try:
+        return parse(text or "")
+    except ValueError:
+        return default
 
 
 def _mib(text: str | None) -> int:
-    try:
-        return parse_memory(text or "")
-    except ValueError:
-        return 0
-
-
-def _nodes(text: str) -> int:
-    try:
-        return parse_nodes(text)[0]
-    except ValueError:
-        return 1
+    return _parsed(parse_memory, text, 0)
 
 
 def _seconds(text: str) -> int | None:
-    try:
-        return parse_walltime(text)
-    except ValueError:  # UNLIMITED; of sinfo also infinite, n/a
-        return None
+    """Parse a walltime; None for UNLIMITED, and for infinite and n/a, which sinfo prints."""
+    return _parsed(parse_walltime, text, None)
 
 
-# --- the two compared, and what sbatch --test-only answers -------------------------------------------------------
+# --- comparing both, with the output of sbatch --test-only ------------------------------------------------------
 
-# What sbatch prints, by key phrases, since messages differ between versions.
+# Messages of sbatch are recognized by key phrases, since they differ between versions.
 _BAD_PARTITION = re.compile(r"invalid partition specified: (\S+)|invalid partition name", re.IGNORECASE)
 _CLOSED = re.compile(r"partition not available|partition.* (inactive|drain)", re.IGNORECASE)
 _NOT_PERMITTED = re.compile(r"(group|account|qos) not permitted to use this partition", re.IGNORECASE)
@@ -346,38 +365,38 @@ _SHAPE = re.compile(
     r"more processors requested|memory specification|cpu count|unable to satisfy",
     re.IGNORECASE,
 )
-# Seen of a job whose reservation begins later, which sbatch itself queues.
+# Seen for a job whose reservation begins later; without --test-only, sbatch queues it.
 _NOT_YET = re.compile(r"invalid time specified", re.IGNORECASE)
 _MARKED = re.compile(r"sbatch: (error|fatal|unrecognized|invalid|option)|allocation failure", re.IGNORECASE)
 _OTHERS = (
-    (re.compile(r"invalid account", re.IGNORECASE), "account", "sacctmgr show associations user=$USER lists yours"),
-    (re.compile(r"invalid qos", re.IGNORECASE), "qos", "sacctmgr show associations user=$USER format=qos lists yours"),
-    (re.compile(r"generic resource", re.IGNORECASE), "gres", "sinfo --format='%P %G' lists the site's"),
-    (re.compile(r"feature", re.IGNORECASE), "constraint", "sinfo --format='%P %f' lists what nodes have"),
-    (re.compile(r"reservation", re.IGNORECASE), "reservation", "scontrol show reservation lists them"),
-    (re.compile(r"license", re.IGNORECASE), "licenses", "scontrol show licenses lists them"),
-    (re.compile(r"node name", re.IGNORECASE), "nodelist", "sinfo --Node lists them"),
-    (re.compile(r"unrecognized option|invalid option|invalid -|depend", re.IGNORECASE), "native", "see man sbatch"),
+    ("invalid account", "account", "sacctmgr show associations user=$USER lists your accounts"),
+    ("invalid qos", "qos", "sacctmgr show associations user=$USER format=qos lists your QOS"),
+    ("generic resource", "gres", "sinfo --format='%P %G' lists the site's resources"),
+    ("feature", "constraint", "sinfo --format='%P %f' lists the nodes' features"),
+    ("reservation", "reservation", "scontrol show reservation lists the reservations"),
+    ("license", "licenses", "scontrol show licenses lists the licenses"),
+    ("node name", "nodelist", "sinfo --Node lists the nodes"),
+    ("unrecognized option|invalid option|invalid -|depend", "native", "see man sbatch"),
 )
 
 
 def check(slurm: Slurm, plan: Plan) -> tuple[str, ...]:
-    """Ask Slurm about a job without submitting it.
+    """Check with sbatch --test-only, and against the site's partitions, whether Slurm would accept and start a job.
 
     Args:
-        slurm: The scheduler.
+        slurm: The scheduler, which runs the commands.
         plan: The submission; its script is in the run directory.
 
     Returns:
-        Notes: what will make the job wait, but may pass.
+        Notes for the user: what the job will have to wait for.
 
     Raises:
-        SpecError: With the key to blame, for what the site does not have.
+        SpecError: When the job requests what the site does not have; it names the key of the job file.
         SchedulerError: When Slurm does not answer, or refuses the job for another reason.
     """
     answer = slurm.run(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=slurm.query_patience)
     requests = component_requests(plan, os.environ)
-    # it says nothing of a walltime that a partition never allows, unless the site has EnforcePartLimits
+    # sbatch accepts a walltime above the partition's limit, unless the site has EnforcePartLimits
     if answer.code == 0 and all(request.time is None for request in requests):
         return ()
     try:
@@ -392,7 +411,7 @@ def check(slurm: Slurm, plan: Plan) -> tuple[str, ...]:
         answer.code,
         output,
         partitions,
-        yours=_yours(slurm, output) if answer.code else "",
+        available=_available(slurm, output) if answer.code else "",
         reserved=bool(os.environ.get("SBATCH_RESERVATION")),
     )
 
@@ -403,28 +422,28 @@ def judge(
     output: str,
     partitions: Sequence[Partition],
     *,
-    yours: str = "",
+    available: str = "",
     reserved: bool = False,
 ) -> tuple[str, ...]:
-    """What sbatch's answer means for the user. Pure.
+    """Judge a job by the output of sbatch --test-only and the site's partitions. Pure.
 
     Args:
         requests: What each component requests.
         code: Exit code of sbatch --test-only.
-        output: What it has printed.
-        partitions: What the site has.
-        yours: Which accounts or QOS the user has; mostly empty.
+        output: Its output.
+        partitions: The partitions of the site.
+        available: Accounts or QOS that the user may use, as a hint; empty where they are not known.
         reserved: Whether the environment names a reservation.
 
     Returns:
-        Notes.
+        Notes for the user: what the job will have to wait for.
 
     Raises:
-        SpecError: With the key to blame, for what the site does not have.
-        SchedulerError: For a refusal for another reason.
+        SpecError: When the job requests what the site does not have; it names the key of the job file.
+        SchedulerError: When Slurm refuses the job for another reason.
     """
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("Try ")]
-    # a site may print lines of its own; sbatch does not mark all of its own ones
+    # a site may print lines of its own; sbatch marks most of its errors, but not all
     complaints = [_plain(line) for line in lines if _MARKED.match(line)] or [_plain(line) for line in lines]
     message = "; ".join(dict.fromkeys(complaints)) or f"exit code {code}"
     shape = _SHAPE.search(output) is not None
@@ -436,21 +455,20 @@ def judge(
         _refuse_partition(request, output, message, partitions)
     if shape:
         chosen = [partition for request in requests for partition in _chosen(request, partitions)]
-        waiting = unusable_nodes(chosen)
-        if waiting:
-            return (f"the job waits until nodes are back that cannot be used now: {waiting}",)
+        if unusable := unusable_nodes(chosen):
+            return (f"the job waits for nodes that cannot be used now: {unusable}",)
     if _NOT_YET.search(output) and (reserved or any("reservation" in request.keys for request in requests)):
         return ("the job waits until its reservation begins",)
     for phrase, option, hint in _OTHERS:
-        if phrase.search(output):
+        if re.search(phrase, output, re.IGNORECASE):
             key = option if option in ("account", "native") else "native"
-            raise SpecError(requests[0].keys.get(option, key), message, hint=yours or hint)
+            raise SpecError(requests[0].keys.get(option, key), message, hint=available or hint)
     offers = "; ".join(_offer(partition) for partition in partitions)
     raise SchedulerError(f"Slurm would refuse this job: {message}", hint=f"the site has {offers}" if offers else "")
 
 
-def _yours(slurm: Slurm, output: str) -> str:
-    """Which accounts or QOS the user has, where sbatch refuses one; empty where Slurm does not say."""
+def _available(slurm: Slurm, output: str) -> str:
+    """The accounts or QOS that the user may use, when sbatch has refused one; empty where sacctmgr lists none."""
     invalid = re.search(r"invalid (account|qos)", output, re.IGNORECASE)
     if invalid is None:
         return ""
@@ -458,7 +476,7 @@ def _yours(slurm: Slurm, output: str) -> str:
     printed = slurm.try_run(["sacctmgr", *options, f"format={invalid[1].lower()}"], limit=5.0) or ""
     words = (line.split() for line in printed.splitlines())  # a site may print lines of its own, with blanks
     names = sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
-    return f"yours are: {', '.join(names)}" if names else ""
+    return f"available to you: {', '.join(names)}" if names else ""
 
 
 def _plain(line: str) -> str:
@@ -467,7 +485,7 @@ def _plain(line: str) -> str:
 
 def _chosen(request: ComponentRequest, partitions: Sequence[Partition]) -> list[Partition]:
     """The partitions that a component may run in."""
-    return [one for one in partitions if one.name in request.partitions or (not request.partitions and one.default)]
+    return [each for each in partitions if (each.name in request.partitions if request.partitions else each.default)]
 
 
 def _refuse_partition(request: ComponentRequest, output: str, message: str, partitions: Sequence[Partition]) -> None:
@@ -479,81 +497,75 @@ def _refuse_partition(request: ComponentRequest, output: str, message: str, part
     if unknown and _BAD_PARTITION.search(output):
         raise SpecError(
             key,
-            f"partition {unknown[0]!r} is not there",
+            f"there is no partition {unknown[0]!r}",
             why=nearest(unknown[0], names),
-            hint=f"these are: {list_partitions(partitions)}",
+            hint=f"this site has: {list_partitions(partitions)}",
         )
-    closed = [one for one in _chosen(request, partitions) if one.up not in ("up", "down")]
+    closed = [partition for partition in _chosen(request, partitions) if partition.up not in ("up", "down")]
     if closed and _CLOSED.search(output):
-        open_ones = list_partitions(one for one in others if one.up == "up")
-        raise SpecError(
-            key, f"partition {closed[0].name} takes no jobs now ({closed[0].up})", hint=f"these do: {open_ones}"
-        )
-    barred = _NOT_PERMITTED.search(output)
-    if barred:
+        accepting = list_partitions(partition for partition in others if partition.up == "up")
+        what = f"partition {closed[0].name} accepts no jobs now ({closed[0].up})"
+        raise SpecError(key, what, hint=f"these partitions do: {accepting}")
+    if barred := _NOT_PERMITTED.search(output):
         key = {"account": request.key("account"), "qos": request.key("qos")}.get(barred[1].lower(), key)
-        raise SpecError(
-            key, message, why=f"partition {named or 'by default'}", hint=f"others: {list_partitions(others)}"
-        )
+        why = f"partition {named}" if named else "no partition is named, so it is the default one"
+        raise SpecError(key, message, why=why, hint=f"other partitions: {list_partitions(others)}")
 
 
 def _closed_now(chosen: Sequence[Partition]) -> str:
-    if not chosen or any(one.up == "up" for one in chosen):
+    if not chosen or any(partition.up == "up" for partition in chosen):
         return ""
-    return f"the job waits until a partition is open again: {list_partitions(chosen, lambda one: one.up)}"
+    return f"the job waits until its partition is up: {list_partitions(chosen, lambda partition: partition.up)}"
 
 
 Judge = Callable[[ComponentRequest, Partition, Sequence[Partition]], SpecError | None]
 
 
 def _refuse(request: ComponentRequest, partitions: Sequence[Partition], judges: Sequence[Judge]) -> None:
-    """Raise SpecError when no partition that the component may run in can ever give what it asks for."""
+    """Raise SpecError when the request exceeds what every partition that the component may run in has or allows."""
     chosen = _chosen(request, partitions)
     if not chosen or len(chosen) < len(request.partitions):
         return
     problems = [
-        next(filter(None, (one(request, partition, partitions) for one in judges)), None) for partition in chosen
+        next(filter(None, (judge(request, partition, partitions) for judge in judges)), None) for partition in chosen
     ]
-    # any of several partitions will do
-    if problems[0] is not None and all(problems):
+    if problems[0] is not None and all(problems):  # of several partitions, one that fits is enough
         raise problems[0]
 
 
 def _too_long(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
     if request.time is None or partition.limit is None or request.time <= partition.limit or "qos" in request.keys:
         return None  # a QOS may allow more than its partition
-    longer = [one for one in partitions if one.limit is None or one.limit >= request.time]
+    longer = [other for other in partitions if other.limit is None or other.limit >= request.time]
     return SpecError(
         request.key("time"),
         f"{format_walltime(request.time)} is more than partition {partition.name} allows ({show_walltime(partition)})",
-        why="where a QOS allows more, name it, such as --native=--qos=long",
-        hint=_these("allow it", longer, partitions, show_walltime),
+        why="if a QOS allows more, request it, such as with --native=--qos=long",
+        hint=_alternatives("allow it", longer, partitions, show_walltime),
     )
 
 
 def _too_large(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
     name, most = partition.name, partition.most_nodes
     if request.nodes > partition.size:
-        larger = [one for one in partitions if request.nodes <= one.size]
+        larger = [other for other in partitions if request.nodes <= other.size]
         return SpecError(
             request.key("nodes"),
             f"{request.nodes} nodes requested, partition {name} has {partition.size}",
-            hint=_these("have enough", larger, partitions, lambda one: str(one.size)),
+            hint=_alternatives("have enough", larger, partitions, lambda other: str(other.size)),
         )
     if most is not None and request.nodes > most:
-        freer = [
-            one for one in partitions if one.size >= request.nodes and (one.most_nodes or one.size) >= request.nodes
-        ]
+        freer = [other for other in partitions if min(other.size, other.most_nodes or other.size) >= request.nodes]
         return SpecError(
             request.key("nodes"),
-            f"{request.nodes} nodes requested, partition {name} allows a job {most} at most",
-            hint=_these("allow it", freer, partitions, lambda one: str(one.most_nodes or one.size)),
+            f"{request.nodes} nodes requested, partition {name} allows at most {most} a job",
+            hint=_alternatives("allow it", freer, partitions, lambda other: str(other.most_nodes or other.size)),
         )
     return None
 
 
 def _too_much(request: ComponentRequest, partition: Partition, partitions: Sequence[Partition]) -> SpecError | None:
-    """More of a node than any has."""
+    """More GPUs, CPUs or memory per node than the nodes have."""
     name, kind = partition.name, f"{request.gpu_type} " if request.gpu_type else ""
 
     def gpus(nodes: Nodes) -> int:
@@ -567,37 +579,39 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
         ("cpus-per-task", request.cpus, lambda nodes: nodes.cpus, "CPUs"),
         ("mem", request.mem, lambda nodes: nodes.mem, "MiB of memory"),
     )
-    for option, wanted, of, noun in kinds:
+    for option, requested, of, noun in kinds:
         most = partition.most(of)
-        if wanted <= most:
+        if requested <= most:
             continue
-        better = [one for one in partitions if one.most(of) >= (wanted if option != "gpus" or most else 1)]
-        unit = " MiB" if option == "mem" else ""
-        have = show_gpus if option == "gpus" else (lambda one, of=of, unit=unit: f"{one.most(of)}{unit}")
-        what = f"{wanted} {noun} a node requested, those of partition {name} have {most}"
-        if not most and option == "gpus":
+        no_gpus = option == "gpus" and not most
+        what = f"{requested} {noun} a node requested, nodes of partition {name} have {most}"
+        if no_gpus:
             what = f"no node of partition {name} has {noun}"
-        return SpecError(request.key(option), what, hint=_these("have", better, partitions, have))
+        better = [other for other in partitions if other.most(of) >= (1 if no_gpus else requested)]
+        unit = " MiB" if option == "mem" else ""
+        show = show_gpus if option == "gpus" else (lambda other, of=of, unit=unit: f"{other.most(of)}{unit}")
+        have = "have GPUs" if no_gpus else "have enough"
+        return SpecError(request.key(option), what, hint=_alternatives(have, better, partitions, show))
     number = partition.fitting(fits)
     if number < request.nodes:
-        has = ", ".join(f"{wanted} {noun}" for _, wanted, _, noun in kinds if wanted)
-        what = f"{request.nodes} nodes with {has} requested, partition {name} has {number} such"
-        enough = [one for one in partitions if one.fitting(fits) >= request.nodes]
-        hint = _these("have enough", enough, partitions, lambda one: str(one.fitting(fits)))
+        has = ", ".join(f"{requested} {noun}" for _, requested, _, noun in kinds if requested)
+        what = f"{request.nodes} nodes with {has} requested, partition {name} has {number} such nodes"
+        enough = [other for other in partitions if other.fitting(fits) >= request.nodes]
+        hint = _alternatives("have enough", enough, partitions, lambda other: str(other.fitting(fits)))
         return SpecError(request.key("nodes"), what, hint=hint)
     return None
 
 
-def _these(
+def _alternatives(
     what: str,
     fitting: Sequence[Partition],
     partitions: Sequence[Partition],
     more: Callable[[Partition], str] = lambda partition: "",
 ) -> str:
-    """What the site offers instead: the partitions that fit, or else what all of them have."""
+    """What the site offers instead: the partitions that fit, or if none does, what each partition has."""
     if fitting:
-        return f"these {what}: {list_partitions(fitting, more)}"
-    return f"no partition does; there are: {list_partitions(partitions, lambda one: more(one) or 'none')}"
+        return f"these partitions {what}: {list_partitions(fitting, more)}"
+    return f"no partition does; there are: {list_partitions(partitions, lambda other: more(other) or 'none')}"
 
 
 def _offer(partition: Partition) -> str:

@@ -8,45 +8,54 @@ from typing import NoReturn
 
 from gridtf.errors import SchedulerError
 
-# Slurm itself stops at so many in one range, and no cluster has as many.
+# Slurm's own limit for one range; no cluster has as many hosts.
 MOST_HOSTS = 65536
 
-_BETWEEN = re.compile(r"[\s,]*")
-_HOST = re.compile(r"(?:[^\s,\[\]]+|\[[^\[\]]*\])+")
+_HOST = re.compile(r"[\s,]*((?:[^\s,\[\]]+|\[[^\[\]]*\])+)")
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
-# Longer numbers are no hosts' numbers, and Python is slow with them.
+# No host has a longer number, and Python converts longer ones slowly.
 _DIGITS = 18
 
 
 def expand(text: str) -> list[str]:
-    """The hosts of a hostlist, in its order, those named twice twice.
+    """Expand a hostlist.
 
-    ``n[008-011],n3`` n008 n009 n010 n011 n3 (a range is padded to the width of its first number)
-    ``n[3,1-2]-ib``   n3-ib n1-ib n2-ib
-    ``r[1-2]n[1-2]``  r1n1 r1n2 r2n1 r2n2 (the last bracket counts fastest)
-    Between hosts there are commas, spaces or newlines. Raises SchedulerError for text that is no hostlist, or one of
-    more than MOST_HOSTS hosts.
+    Args:
+        text: A hostlist as in SLURM_JOB_NODELIST (scontrol(1), "show hostnames"); hosts are separated by commas, spaces
+            or newlines.
+
+    Returns:
+        The hosts in the order of the text; a host that it names twice is returned twice:
+        ``n[008-011],n3`` n008 n009 n010 n011 n3 (a range is padded to the width of its first number)
+        ``n[3,1-2]-ib``   n3-ib n1-ib n2-ib
+        ``r[1-2]n[1-2]``  r1n1 r1n2 r2n1 r2n2 (the last bracket counts fastest)
+
+    Raises:
+        SchedulerError: For text that is not a hostlist, with the position of the error, or more than MOST_HOSTS hosts.
     """
     hosts: list[str] = []
-    at = _end(_BETWEEN, text, 0)
-    while at < len(text):
-        match = _HOST.match(text, at)
-        if match is None:
-            _refuse_bracket(text, at)
+    at = 0
+    while match := _HOST.match(text, at):
         hosts += _expand_one(text, match, MOST_HOSTS - len(hosts))
-        after = _end(_BETWEEN, text, match.end())
-        if after == match.end() < len(text):  # a host ends where a list goes on, or else in a stray bracket
-            _refuse_bracket(text, after)
-        at = after
+        at = match.end()
+    if bracket := re.compile(r"[^\s,]").search(text, at):  # a host ends at a separator, or else at a stray bracket
+        _refuse_bracket(text, bracket.start())
     return hosts
 
 
 def counts(text: str) -> list[int]:
-    """One number a host from the short form of SLURM_JOB_CPUS_PER_NODE and SLURM_TASKS_PER_NODE.
+    """Expand the short form of SLURM_JOB_CPUS_PER_NODE and SLURM_TASKS_PER_NODE.
 
-    ``8(x2),4`` is 8 8 4. Raises SchedulerError for other text, or for more than MOST_HOSTS numbers.
+    Args:
+        text: Such as ``8(x2),4`` (sbatch(1), OUTPUT ENVIRONMENT VARIABLES); may be empty.
+
+    Returns:
+        One number per host: 8 8 4.
+
+    Raises:
+        SchedulerError: For any other text, or for more than MOST_HOSTS numbers.
     """
     numbers: list[int] = []
     for part in text.strip().split(",") if text.strip() else []:
@@ -60,17 +69,12 @@ def counts(text: str) -> list[int]:
     return numbers
 
 
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return match.end() if match else at
-
-
 def _expand_one(text: str, host: re.Match[str], room: int) -> list[str]:
-    """All hosts of one name with brackets. room: how many there may be at most."""
+    """Expand one name with brackets. room: most hosts that it may expand to."""
     if room < 1:
-        _refuse(text, host.start(), f"there are more than {MOST_HOSTS} hosts")
+        _refuse(text, host.start(1), f"there are more than {MOST_HOSTS} hosts")
     parts: list[list[str]] = []
-    for part in _PART.finditer(text, host.start(), host.end()):
+    for part in _PART.finditer(text, *host.span(1)):
         if part[2] is not None:
             parts.append([part[2]])
             continue
@@ -80,7 +84,7 @@ def _expand_one(text: str, host: re.Match[str], room: int) -> list[str]:
 
 
 def _numbers(text: str, bracket: re.Match[str], room: int) -> list[str]:
-    """What stands in a bracket: 3,1-2."""
+    """Expand the content of one bracket, such as 3,1-2. room: most numbers that it may expand to."""
     numbers: list[str] = []
     at = bracket.start(1)
     for word in bracket[1].split(","):

@@ -1,4 +1,4 @@
-"""Inside a job: what it was given, from its environment, and the srun step that starts one agent a node. Pure."""
+"""Inside a job: its allocation, read from its environment, and the srun step that starts one agent per node. Pure."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ GpusOfNodes = Callable[[str], Mapping[str, int]]
 
 
 def allocation(environ: Mapping[str, str], request: Request, gpus_of_nodes: GpusOfNodes) -> Allocation:
-    """The hosts of this job, those of the components of a heterogeneous job one after the other.
+    """Read the hosts of this job from its environment, component by component where the job is heterogeneous.
 
     Args:
-        environ: The job's environment.
+        environ: The job's environment (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
         request: What the job requests.
-        gpus_of_nodes: Job id -> GPUs by node, as the controller knows them; called only where the environment does not
-            say it.
+        gpus_of_nodes: Queries the controller: job id -> GPUs by node. Called only where the environment does not have
+            the number of GPUs.
+
+    Returns:
+        The hosts with their slots, CPUs and GPUs, in Slurm's order; first those of the training tasks.
 
     Raises:
-        PlacementError: When the job is not what the request asks for.
-        SchedulerError: For what cannot be read.
+        PlacementError: When the job has less than the request.
+        SchedulerError: When a variable is missing or cannot be parsed.
     """
-    wanted, found = len(request.components), _components(environ)
-    if wanted > found:
+    requested, present = len(request.components), _components(environ)
+    if requested > present:
         raise PlacementError(
-            f"tasks with partitions of their own make {wanted} components of a heterogeneous job, this job has {found}",
-            hint="leave partition out of the [tasks.…] tables, or let gridtf submit the job",
+            f"tasks with partitions of their own need a heterogeneous job of {requested} components, this job has "
+            f"{present}",
+            hint="leave partition out of the [tasks.…] tables, or submit the job with gridtf submit",
         )
-    suffixes = [f"_HET_GROUP_{number}" if found > 1 else "" for number in range(wanted)]
+    suffixes = [f"_HET_GROUP_{number}" if present > 1 else "" for number in range(requested)]
     hosts = _training_hosts(environ, suffixes[0], request, gpus_of_nodes)
     for number, suffix in enumerate(suffixes[1:], 1):  # components share no nodes
         # the tasks there take no GPUs
@@ -48,10 +52,12 @@ def allocation(environ: Mapping[str, str], request: Request, gpus_of_nodes: Gpus
 
 def _components(environ: Mapping[str, str]) -> int:
     text = environ.get("SLURM_HET_SIZE") or "1"
-    found = whole(text)
-    if found is None:
-        raise SchedulerError(f"SLURM_HET_SIZE={text!r} is not a number", hint="Slurm sets it: leave it alone")
-    return found
+    size = whole(text)
+    if size is None:
+        raise SchedulerError(
+            f"SLURM_HET_SIZE={text!r} is not a number", hint="Slurm sets this variable; do not change it"
+        )
+    return size
 
 
 def _names(environ: Mapping[str, str], suffix: str) -> list[str]:
@@ -59,7 +65,7 @@ def _names(environ: Mapping[str, str], suffix: str) -> list[str]:
     if not names:
         raise SchedulerError(
             f"SLURM_JOB_NODELIST{suffix} is not set on {environ.get('SLURMD_NODENAME', 'this host')}",
-            hint="is this inside a job script, or an salloc?",
+            hint="does this run inside a job script or an salloc session?",
         )
     return names
 
@@ -73,24 +79,24 @@ def _training_hosts(
     if fewest > len(names):
         raise PlacementError(
             f"{counted(fewest, 'node')} are requested, but this job has {len(names)}: {some(names)}",
-            hint="leave --nodes out, or ask sbatch or salloc for as many",
+            hint="leave --nodes out, or request as many nodes from sbatch or salloc",
         )
     gpus = _gpus(environ, suffix, names, gpus_of_nodes)
     least = min(names, key=lambda name: gpus.get(name, 0))
-    wanted = request.chosen("gpus_per_node") or 0
-    short = [name for name in names if gpus.get(name, 0) < wanted]
+    requested = request.chosen("gpus_per_node") or 0
+    short = [name for name in names if gpus.get(name, 0) < requested]
     if short:
         raise PlacementError(
-            f"{wanted} GPUs a node are requested, but this job has {gpus.get(short[0], 0)} on {short[0]}",
-            hint="leave --gpus-per-node out, or ask sbatch for as many",
+            f"{requested} GPUs a node are requested, but this job has {gpus.get(short[0], 0)} on {short[0]}",
+            hint="leave --gpus-per-node out, or request as many GPUs from sbatch",
         )
     tasks = request.chosen("tasks_per_node")
     per_task = request.most_gpus(1 if any(gpus.values()) else 0)
-    if tasks and tasks * per_task > gpus.get(least, 0):  # as request.resolve has it before a submission
+    if tasks and tasks * per_task > gpus.get(least, 0):  # request.resolve checks the same before a submission
         raise PlacementError(
             f"tasks_per_node: {tasks} tasks x {per_task} GPUs need more than this job has on {least}, "
             f"{gpus.get(least, 0)}",
-            hint="leave --tasks-per-node out, or ask for tasks without GPUs: --gpus-per-task 0",
+            hint="leave --tasks-per-node out, or request tasks without GPUs: --gpus-per-task 0",
         )
     return _hosts(environ, suffix, names, gpus, slots=tasks)
 
@@ -104,12 +110,12 @@ def _hosts(
     slots: int | None = None,
     component: int = 0,
 ) -> list[Host]:
-    """slots: of each host; None: as many as Slurm would start tasks there."""
+    """Hosts of one component. slots: slots of each host; None: the number of tasks that Slurm would start there."""
     cpus = _of_each(environ.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}"), names)
     tasks = _of_each(environ.get(f"SLURM_TASKS_PER_NODE{suffix}"), names)
     return [
-        Host(name, slots or there or 1, gpus.get(name, 0), number, name, component)
-        for name, there, number in zip(names, tasks, cpus, strict=True)
+        Host(name, slots or host_tasks or 1, gpus.get(name, 0), host_cpus, name, component)
+        for name, host_tasks, host_cpus in zip(names, tasks, cpus, strict=True)
     ]
 
 
@@ -119,12 +125,12 @@ def _of_each(text: str | None, names: list[str]) -> list[int | None]:
 
 
 def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], gpus_of_nodes: GpusOfNodes) -> Mapping[str, int]:
-    """GPUs by host. What a host really grants its agent reads there; a host that grants fewer ends the attempt."""
+    """GPUs by host. Each agent reads on its host what is granted there; a host that grants fewer ends the attempt."""
     per_node = environ.get(f"SLURM_GPUS_PER_NODE{suffix}")
     if per_node is not None:
         return dict.fromkeys(names, _sum(per_node))
-    # --gpus, --gpus-per-task and --gres may give each host another number, which only the controller knows
-    on_host = "SLURMD_NODENAME" in environ  # else an salloc's shell elsewhere, which has fewer variables
+    # with --gpus, --gpus-per-task and --gres the number may differ by host, and only the controller knows it
+    on_host = "SLURMD_NODENAME" in environ  # else the shell of an salloc on another host, which has fewer variables
     if on_host and not any(re.match(r"SLURM_(JOB_|STEP_)?(GPUS|GRES)", name) for name in environ):
         return {}
     job = environ.get(f"SLURM_JOB_ID{suffix}") or environ.get("SLURM_JOB_ID", "")
@@ -136,21 +142,22 @@ def _gpus(environ: Mapping[str, str], suffix: str, names: list[str], gpus_of_nod
 
 
 def _sum(text: str) -> int:
-    """``4``, ``a100:4`` or ``a100:2,v100:1``: GPUs on a node, by type."""
+    """Number of GPUs in ``4``, ``a100:4`` or ``a100:2,v100:1``, the GPUs of a node by type."""
     return sum(int(number) for number in re.findall(r"(?:^|[:,])([0-9]{1,9})(?=,|$)", text))
 
 
 # --- the step: srun(1) -------------------------------------------------------------------------------------------
 
-# What a job's own options have left in its environment, where srun takes them for its own (srun(1), INPUT ENVIRONMENT
-# VARIABLES). They describe the training tasks: --gpus-per-task=1 would leave an agent one GPU of its host's four.
+# Options of the job that Slurm leaves in its environment, where srun would take them as its own (srun(1), INPUT
+# ENVIRONMENT VARIABLES). They describe the training tasks: --gpus-per-task=1 would leave an agent one GPU of its host's
+# four.
 _MEANT_FOR_TASKS = re.compile(
     r"SLURM_(CPUS?_|CPUS_PER_|CPU_BIND|DISTRIBUTION$|EXACT$|EXCLUSIVE$|EXPORT_ENV$|GPUS|GPU_BIND|GRES|HINT$|"
     r"KILL_BAD_EXIT$|LABELIO$|MEM_PER_|MEM_BIND|MPI_TYPE$|MULTI_PROG$|NCORES_PER_SOCKET$|NPROCS$|NTASKS|OPEN_MODE$|"
     r"OVERCOMMIT$|OVERLAP$|RESV_PORTS$|SPREAD_JOB$|STD(ERR|IN|OUT)MODE$|STEP_GRES|TASK_(EPILOG|PROLOG)$|THREADS|"
     r"TRES_|UNBUFFEREDIO$|WAIT$|WHOLE$|WORKING_DIR$)"
 )
-# What tells how much this job has, rather than how a step is to be laid out.
+# These say how much the job has, not how a step is laid out.
 _KEPT = frozenset({"SLURM_CPUS_ON_NODE", "SLURM_GPUS_ON_NODE"})
 
 # srun: error: n3: task 2: Killed      srun: error: n[2-3]: tasks 1-2: Exited with exit code 70
@@ -158,21 +165,27 @@ _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 # srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error
 _NOT_LAUNCHED = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.+)")
-# Before any task has ended: the step was ended from outside. Slurm's daemons say of both when, and may say why:
+# Printed before any task has ended: the step was cancelled. Slurm's daemons print when, and sometimes why:
 # slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-21T23:35:24 DUE TO NODE FAILURE, SEE … ***
 _ABORTED = "srun: Job step aborted"
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON \S+ CANCELLED AT \S+(?: DUE TO ([^,*]+))?")
 
 
 def srun_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What srun finds in its environment: what the job has, without options that are meant for other steps."""
+    """The environment of the agents' srun: the job's, without options that are meant for the training tasks."""
     return {name: text for name, text in environ.items() if name in _KEPT or not _MEANT_FOR_TASKS.match(name)}
 
 
 def srun_command(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, str]) -> list[str]:
-    """srun for one agent on each of these hosts, component by component where the job is heterogeneous.
+    """Build the srun command that starts one agent on each host.
 
-    environ: the job's environment.
+    Args:
+        hosts: Hosts of the allocation.
+        call: How an agent is started.
+        environ: The job's environment.
+
+    Returns:
+        The command; with one part per component where the job is heterogeneous.
     """
     words = ["srun"]
     for component in sorted({host.component for host in hosts}):
@@ -193,18 +206,18 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
         f"--ntasks={count}",
         "--ntasks-per-node=1",
         "--job-name=gridtf",
-        # all that the job has on the node: memory, and below the CPUs
+        # all memory that the job has on the node; all of its CPUs: see below
         "--mem=0",
-        "--export=ALL",  # sbatch --export=NONE means the job, not what the job starts
-        "--wait=0",  # a site may have set a time after which the others are killed when the first has ended
+        "--export=ALL",  # sbatch --export=NONE is meant for the job, not for what the job starts
+        "--wait=0",  # a site may have set WaitTime, after which srun kills the others when the first has ended
         "--kill-on-bad-exit=1",  # an agent that fails ends the step: the other agents get TERM, and tear down
-        "--cpu-bind=none",  # an agent is not one task but all of its host's
+        "--cpu-bind=none",  # an agent stands for all tasks of its host
         "--mpi=none",  # agents speak no MPI: a site's default may start PMIx servers
         "--input=all",  # the end of the input tells the agents to stop
     ]
     cpus = {host.cpus for host in hosts}
     if len(cpus) == 1 and None not in cpus:
-        # else it is left out, and the step has all CPUs on every node, however many that are
+        # without the option, the step has all CPUs of every node, whatever their number
         words.append(f"--cpus-per-task={cpus.pop()}")
     # without this, a step of an --exclusive job gets no GPUs
     gpus = {host.gpus or 0 for host in hosts}
@@ -213,28 +226,31 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
     elif gpus != {0}:
         words.append(f"--gpus-per-node={gpus.pop()}")
     if "SLURM_STEP_ID" in environ and len(gpus) < 2:
-        # The step that we run in, such as srun --pty bash, has all there is. (With GPUs that are not the same number
-        # everywhere, Slurm would give too few.)
+        # The step that the launcher runs in, such as srun --pty bash, holds all resources. (Where the number of GPUs
+        # differs by host, Slurm would grant an overlapping step too few.)
         words.append("--overlap")
     return words
 
 
 def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> AgentEnd:
-    """Which agent ended first, and how; or what became of srun or of its step, when no agent had ended.
+    """Find out from srun's output which agent ended first, or what ended srun or its step if no agent had ended.
 
     Args:
         code: Exit code of srun, or minus the signal that ended it.
-        printed: Its lines, one for every agent, in the order in which it hears of their ends.
-        restarts: How often the job had been started before.
+        printed: Output lines of srun and Slurm's daemons; srun prints one for every agent, in the order of their ends.
+        restarts: Number of earlier starts of the job (SLURM_RESTART_COUNT).
+
+    Returns:
+        The end of the first agent. Its host is None where srun, its step or all agents together have ended.
     """
     if code < 0:
         killed = f"srun, which had started the agents, was killed by {signal_name(-code)}"
-        return AgentEnd(code, None, (), GridtfError(killed, hint="by hand, or by the kernel because memory ran out?"))
+        return AgentEnd(code, None, (), GridtfError(killed, hint="by a user, or by the kernel because memory ran out?"))
     for line in printed:
         if line.startswith(_ABORTED):
             return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
         if failed := _NOT_LAUNCHED.match(line):
-            what = f"Slurm has not started the agent on host {failed[1]}"
+            what = f"Slurm could not start the agent on host {failed[1]}"
             return AgentEnd(code, failed[1], (), SchedulerError(what, why=failed[2].strip()))
         match = _TASK_ENDED.match(line)
         if match is None:
@@ -244,7 +260,7 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         if exited is None and how not in ("Killed", "Out Of Memory"):
             continue
         if exited is None and restarts:  # seen after a cut link, seconds into the second start
-            late = ("Slurm may have cleaned up there only now, after an earlier start of this job",)
+            late = ("Slurm may only now have cleaned up that host after an earlier start of this job",)
             return AgentEnd(-signal.SIGKILL, host, late)
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
@@ -252,7 +268,7 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
 
 def _cancelled(printed: Sequence[str]) -> ToldToEndError:
     cancelled = next((match for line in printed if (match := _CANCELLED.search(line))), None)
-    what = f"the step of the agents{f', {cancelled[1]},' if cancelled else ''} was cancelled"
+    what = f"the agents' job step{f' {cancelled[1]}' if cancelled else ''} was cancelled"
     if cancelled and cancelled[2]:
-        return ToldToEndError(what, why=f"Slurm says: due to {cancelled[2].strip().lower()}")
-    return ToldToEndError(what, hint="by scancel of the step, or by Slurm, which does so when it ends a job")
+        return ToldToEndError(what, why=f"Slurm's reason: {cancelled[2].strip().lower()}")
+    return ToldToEndError(what, hint="by scancel of the step, or by Slurm itself when it ends the job")

@@ -1,4 +1,4 @@
-"""How jobs stand: squeue, sacct and scontrol, what they print, and Slurm's states and reasons in plain words."""
+"""The status of jobs: squeue, sacct and scontrol, their output, and Slurm's states and reasons in plain words."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gridtf.states import JobState
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
 
-_ACCOUNTING_PATIENCE = 5.0  # the run directory has most of it already
+_ACCOUNTING_PATIENCE = 5.0  # seconds; the run directory has most of the answer already
 _TERMINATION_PATIENCE = 3.0  # seconds; KILL may follow TERM after KillWait, 30 s at most sites
-_LONGEST = 100_000  # bytes of ids: Linux takes 128 KiB in one word of a command line
+_LONGEST = 100_000  # bytes of ids; Linux accepts 128 KiB in one argument of a command
 
-# squeue(1), --format. The reason is last, since it may hold any character.
+# squeue(1), --format. The reason comes last, since it may contain any character.
 _SQUEUE = "--format=%i|%A|%T|%S|%r"
 # 12, 12_3, 12_[4-9%2], 12+0
 _ID = re.compile(r"\d{1,18}(?:[_+].+)?", re.ASCII)
@@ -35,14 +35,14 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d{1,18})(?=[(,]|$)|\(CNT:(\d{
 
 @dataclass(frozen=True)
 class Row:
-    """A line on one job, one or some elements of an array, or one component of a heterogeneous job.
+    """One line of squeue or sacct: a job, one or several elements of an array, or a component of a heterogeneous job.
 
     Attributes:
-        job_id: ``12``, ``12_3``, ``12_[4-9%2]``, ``12+0``.
-        number: The job's own, also where it is an element or a component.
-        state: Slurm's, such as ``RUNNING`` or ``CANCELLED by 1000``.
-        start: When it started or is expected to, or ``N/A``.
-        reason: Slurm's, such as ``Resources``.
+        job_id: ``12``, ``12_3``, ``12_[4-9%2]`` or ``12+0``, as squeue's %i prints it.
+        number: The job's raw id, which an element or a component has as well (squeue's %A).
+        state: Slurm's state, such as ``RUNNING`` or ``CANCELLED by 1000``.
+        start: Actual or expected start, such as ``2026-11-21T11:40:00``, or ``N/A``.
+        reason: Slurm's reason, such as ``Resources``.
         exit_code: ``code:signal``; empty where it is not known.
     """
 
@@ -54,37 +54,40 @@ class Row:
     exit_code: str = ""
 
 
-# --- what the commands are given ---------------------------------------------------------------------------------
+# --- running the commands ----------------------------------------------------------------------------------------
 
 
 def by_cluster(jobs: Sequence[JobIdentity]) -> list[list[JobIdentity]]:
-    """The jobs, each once, grouped by the cluster that they were submitted to."""
-    found: dict[str, dict[str, JobIdentity]] = {}
+    """Group jobs by the cluster that they were submitted to; a job that is named twice is returned once."""
+    groups: dict[str, dict[str, JobIdentity]] = {}
     for job in jobs:
-        found.setdefault(job.details.get("cluster", ""), {})[job.job_id] = job
-    return [list(group.values()) for group in found.values()]
+        groups.setdefault(job.details.get("cluster", ""), {})[job.job_id] = job
+    return [list(group.values()) for group in groups.values()]
 
 
 def cluster_option(job: JobIdentity) -> list[str]:
-    """The option that names the cluster of a job, where it was submitted to one of several."""
+    """The option --clusters for a job that was submitted to a cluster of a federation; else no option."""
     return [f"--clusters={job.details['cluster']}"] if job.details.get("cluster") else []
 
 
 def query_command(jobs: Sequence[JobIdentity]) -> list[str]:
-    """squeue for these jobs, which are of one cluster."""
+    """Build the squeue command that lists these jobs of one cluster; it lists all jobs if their ids are too many."""
     which = f"--jobs={','.join(job.job_id for job in jobs)}"
-    # --all: in hidden partitions, too
+    # --all: also in hidden partitions
     argv = ["squeue", "--noheader", "--all", "--states=all", *cluster_option(jobs[0]), _SQUEUE]
     return [*argv, which] if len(which) < _LONGEST else argv
 
 
 def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row]:
-    """The same, with the exit codes of jobs for which squeue prints a reason that leaves open how they ended.
+    """Add the exit codes of jobs that ended with JobLaunchFailure, which leaves open whether the script was killed.
 
     Args:
-        slurm: The scheduler.
-        rows: Of squeue.
-        job: A job of the cluster that the rows are of.
+        slurm: The scheduler, which runs scontrol for each of these jobs.
+        rows: Rows of squeue.
+        job: Any job of the cluster that the rows come from.
+
+    Returns:
+        All rows, in the same order.
     """
     return [
         replace(row, exit_code=_exit_code(slurm, row.number, cluster_option(job)))
@@ -95,53 +98,70 @@ def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[
 
 
 def _exit_code(slurm: Slurm, number: str, options: Sequence[str]) -> str:
-    """The exit code of a job, as code:signal; mostly empty."""
+    """The exit code of a job as ``code:signal``; empty if scontrol does not print it."""
     output = slurm.try_run(["scontrol", "-o", *options, "show", "job", number], limit=slurm.query_patience) or ""
     return next((parse_fields(line).get("ExitCode", "") for line in output.splitlines() if _is(line, number)), "")
 
 
 def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
-    """How these jobs stand in Slurm's accounting, by job id; without those that it does not have."""
+    """Query sacct for jobs.
+
+    Args:
+        slurm: The scheduler, which runs sacct.
+        jobs: The jobs, also of several clusters.
+
+    Returns:
+        Job id -> status; jobs that the accounting does not have are missing. Empty where a site has no accounting.
+    """
     found: dict[str, JobStatus] = {}
     for group in by_cluster(jobs):
         ids = [job.job_id for job in group]
-        # in pieces, since sacct has no way to name more than a command line holds
-        for some in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
-            options = [*cluster_option(group[0]), f"--jobs={','.join(some)}", "--format=JobID,JobIDRaw,State"]
+        # in pieces: a command line holds only so many ids, and sacct takes them in no other way
+        for piece in (ids[at : at + 5000] for at in range(0, len(ids), 5000)):
+            options = [*cluster_option(group[0]), f"--jobs={','.join(piece)}", "--format=JobID,JobIDRaw,State"]
             output = slurm.try_run(["sacct", "-X", "-n", "-P", *options], limit=_ACCOUNTING_PATIENCE)
             if output is None:
                 return found
-            listed = statuses(some, parse_sacct(output))
+            listed = statuses(piece, parse_sacct(output))
             found.update({job_id: _with_user_name(status) for job_id, status in listed.items()})
     return found
 
 
 def _with_user_name(status: JobStatus) -> JobStatus:
-    """``by 1000``, as accounting has it of a cancelled job, with the user's name."""
+    """Replace the user id in ``by 1000``, sacct's reason of a cancelled job, with the user's name."""
     uid = whole(status.reason.removeprefix("by "))
     return status if uid is None else status._replace(reason=f"by {user_name(uid)}")
 
 
-# --- what the commands print -------------------------------------------------------------------------------------
+# --- parsing their output ----------------------------------------------------------------------------------------
 
 
 def parse_squeue(text: str) -> list[Row]:
-    """What squeue prints: ``53_[3-5%2]|53|PENDING|N/A|JobArrayTaskLimit``. Other lines (CLUSTER: …) are left out."""
+    """Parse lines of squeue such as ``53_[3-5%2]|53|PENDING|N/A|JobArrayTaskLimit``; skip others (CLUSTER: …)."""
     return _rows(text, 5)
 
 
 def parse_sacct(text: str) -> list[Row]:
-    """What sacct prints: ``53_1|61|CANCELLED by 1000`` (sacct(1), --parsable2)."""
+    """Parse lines of sacct such as ``53_1|61|CANCELLED by 1000`` (sacct(1), --parsable2); skip others."""
     return _rows(text, 3)
 
 
 def _rows(text: str, width: int) -> list[Row]:
-    fields = (line.split("|", width - 1) for line in text.splitlines())
-    return [Row(*map(str.strip, some)) for some in fields if len(some) == width and _ID.fullmatch(some[0].strip())]
+    lines = ([field.strip() for field in line.split("|", width - 1)] for line in text.splitlines())
+    return [Row(*fields) for fields in lines if len(fields) == width and _ID.fullmatch(fields[0])]
 
 
 def statuses(ids: Sequence[str], rows: Sequence[Row]) -> dict[str, JobStatus]:
-    """The status of each job that the rows know. An array or a heterogeneous job has one for all of its rows."""
+    """Find the status of each job in the rows of squeue or sacct.
+
+    Args:
+        ids: Ids of jobs, arrays, elements (``12_3``) or components.
+        rows: Rows of one cluster.
+
+    Returns:
+        Job id -> status; jobs without a row are missing. An array has one status for all of its elements, a
+        heterogeneous job that of its first component, which runs the script.
+    """
     by_id: dict[str, list[Row]] = {}
     for row in rows:
         for name in {row.job_id, row.number, re.split(r"[_+]", row.job_id)[0]}:
@@ -166,7 +186,7 @@ def _of_row(row: Row) -> JobStatus:
     if state == JobState.PENDING:
         return JobStatus(state, words or why_pending(row.reason, row.start))
     if row.state == "COMPLETING":
-        # a script that was killed is told from one that never began by an exit code that is not there yet
+        # without the exit code, which comes later, a killed script looks like one that was never started
         why = why_ended(row.reason) if row.reason != LAUNCH_FAILURE else ""
         return JobStatus(state, f"{words}: {why}" if why else words)
     why = why_ended(row.reason, row.exit_code)
@@ -174,19 +194,27 @@ def _of_row(row: Row) -> JobStatus:
 
 
 def _holds(job_id: str, element: str) -> bool:
-    """Whether 12_[3-5,9-15:2%2] stands for this element."""
+    """Whether a row's id such as 12_[3-5,9-15:2%2] includes this element."""
     return _NUMBER.fullmatch(element) is not None and any(int(element) in span for span in _spans(job_id))
 
 
 def _spans(job_id: str) -> list[range]:
-    # Slurm cuts long lists short: 12_[1,3,5,7,...]
+    # Slurm abbreviates long lists: 12_[1,3,5,7,...]
     found = re.findall(r"[\[,](\d{1,18})(?:-(\d{1,18}))?(?::(\d{1,18}))?(?=[\],%])", job_id, re.ASCII)
     return [range(int(low), int(high or low) + 1, int(step or 1) or 1) for low, high, step in found]
 
 
 def parse_run_dirs(text: str, job_id: str) -> list[Path]:
-    """Where the run directory of a job may be, by `scontrol -o show job`: that of its script, or where gridtf_run makes
-    one. Nothing of a job that is not there."""
+    """Find where the run directory of a job may be.
+
+    Args:
+        text: Output of ``scontrol -o show job``.
+        job_id: The job, or an array's element such as ``12_3``.
+
+    Returns:
+        The folder of the job's script, and the one that gridtf_run creates below the job's working folder; empty if the
+        output does not show the job.
+    """
     found: list[Path] = []
     for line in text.splitlines():
         if _is(line, job_id):
@@ -198,9 +226,18 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
 
 
 def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
-    """GPUs by node from `scontrol -d -o show job`.
+    """Read the GPUs that a job has on each of its nodes.
 
-    ``Nodes=n1 CPU_IDs=0 Mem=500 GRES=gpu:3(IDX:0-2)   Nodes=n[2-3] CPU_IDs=0 Mem=500 GRES=gpu:a100:1(IDX:0)``
+    Args:
+        text: Output of ``scontrol -d -o show job``, which has parts such as
+            ``Nodes=n1 CPU_IDs=0 Mem=500 GRES=gpu:3(IDX:0-2)   Nodes=n[2-3] CPU_IDs=0 Mem=500 GRES=gpu:a100:1(IDX:0)``.
+        job_id: The job; of a heterogeneous job, the component.
+
+    Returns:
+        Node -> number of GPUs, including nodes with none.
+
+    Raises:
+        SchedulerError: When the nodes are not a hostlist.
     """
     found: dict[str, int] = {}
     for line in text.splitlines():
@@ -214,18 +251,18 @@ def parse_node_gpus(text: str, job_id: str) -> dict[str, int]:
 
 
 def parse_fields(line: str) -> dict[str, str]:
-    """JobId=88 JobState=x … of one line; of a name that is there twice, such as Nodes=, the last."""
+    """Parse a line of scontrol, ``JobId=88 JobState=RUNNING …``; of repeated names such as Nodes, the last value."""
     return dict(re.findall(r"(?:^|\s)([A-Za-z]+)=(\S*)", _without_user_text(line)))
 
 
 def _without_user_text(line: str) -> str:
-    """One line of scontrol show job without what the user has chosen, which may look like fields: the job's name, and
-    from the command on, after which there are only paths and comments."""
+    """Remove texts that the user chooses, which may look like fields, from a line of ``scontrol show job``: the job's
+    name, and everything from the command on, where only paths and comments follow."""
     return re.sub(r"\sJobName=(?:.*?(?=\sUserId=\S+\(\d+\)\s)|\S*)", "", line).partition(" Command=")[0]
 
 
 def _is(line: str, job_id: str) -> bool:
-    """Whether a line of scontrol show job, which may show all components or elements, is on this one."""
+    """Whether a line of ``scontrol show job``, which prints all components and elements of a job, is about this one."""
     shown = parse_fields(line)
     return job_id in (shown.get("JobId"), f"{shown.get('ArrayJobId')}_{shown.get('ArrayTaskId')}")
 
@@ -234,19 +271,27 @@ def _is(line: str, job_id: str) -> bool:
 
 
 def termination_reason(slurm: Slurm, environ: Mapping[str, str]) -> JobStatus | None:
-    """The final status that Slurm will report for this job; None when that is not known. environ: the job's."""
+    """Find out, after SIGTERM, the final status that Slurm will report for this job.
+
+    Args:
+        slurm: The scheduler, which runs scontrol and sinfo.
+        environ: The job's environment.
+
+    Returns:
+        The status, with the nodes that have failed, if any; None when Slurm does not answer or nothing ends the job.
+    """
     job_id, restarts = environ["SLURM_JOB_ID"], whole(environ.get("SLURM_RESTART_COUNT", "")) or 0
     output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE)
     if output is None:
         return None
     status = parse_termination(output, job_id, restarts)
     if status is None or status.requeued or status.state == JobState.NODE_FAIL:
-        return _blaming_nodes(status, _down_nodes(slurm, environ.get("SLURM_JOB_NODELIST", "")))
+        return _with_down_nodes(status, _down_nodes(slurm, environ.get("SLURM_JOB_NODELIST", "")))
     return status
 
 
 def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:
-    """Those of these nodes that Slurm has marked as down. nodes: a hostlist."""
+    """The nodes of a hostlist that Slurm has marked as down."""
     if not nodes:
         return []
     argv = ["sinfo", "-h", "-N", f"--nodes={nodes}", "--states=down", "--format=%N"]
@@ -255,18 +300,18 @@ def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:
     return sorted({line.strip() for line in output.splitlines()}.intersection(expand(nodes)))
 
 
-def _blaming_nodes(status: JobStatus | None, down: list[str]) -> JobStatus | None:
-    """The same, with the nodes that are to blame."""
+def _with_down_nodes(status: JobStatus | None, down: list[str]) -> JobStatus | None:
+    """Change a status to NODE_FAIL, naming the nodes that are down, if there are any."""
     if not down:
         return status
     requeued = status is not None and status.requeued
     reason = f"{', '.join(down)} {'has' if len(down) == 1 else 'have'} failed"
-    words = f"{reason}; Slurm has put the job back into the queue" if requeued else reason
+    words = f"{reason}; Slurm has requeued the job" if requeued else reason
     return JobStatus(JobState.NODE_FAIL, words, requeued=requeued)
 
 
 def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None:
-    """What `scontrol -o show job` prints at the moment of SIGTERM. restarts: how often this job had been requeued.
+    """Find out why a job is being ended from what scontrol prints at the moment of SIGTERM.
 
     The job is COMPLETING by then, which hides the state that it will have (seen on Slurm 22.05):
       time limit   JobState=COMPLETING Reason=TimeLimit
@@ -275,142 +320,156 @@ def parse_termination(text: str, job_id: str, restarts: int) -> JobStatus | None
       node failed  JobState=COMPLETING Reason=NodeDown
       requeued     JobState=COMPLETING Reason=None Restarts=1   (the next start is counted already)
       a signal     JobState=RUNNING
+
+    Args:
+        text: Output of ``scontrol -o show job``.
+        job_id: The job.
+        restarts: How often the job had been requeued when this start began (SLURM_RESTART_COUNT).
+
+    Returns:
+        The final status; ``requeued`` if the job will start again. None when Slurm is not ending the job.
     """
     shown = next((found for line in text.splitlines() if (found := parse_fields(line)).get("JobId") == job_id), {})
     state, reason = shown.get("JobState", ""), shown.get("Reason", "None").replace("_", " ")
     count = shown.get("Restarts", "")
     by_reason = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY"}
     if reason in by_reason and state != "RUNNING":
-        own, words = parse_state(by_reason[reason])
-        return JobStatus(own, words)
+        return JobStatus(*parse_state(by_reason[reason]))
     if shown.get("PreemptTime", "None") not in ("None", "N/A", "Unknown"):
         return JobStatus(*parse_state("PREEMPTED"))
     if state in ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT") and count.isdecimal():
         if int(count) > restarts:
-            words = "Slurm has put it back into the queue: it will start again"
+            words = "Slurm has requeued it: it will start again"
             return JobStatus(JobState.CANCELLED, words, requeued=True)
         if state == "COMPLETING":
             return JobStatus(JobState.CANCELLED, "cancelled with scancel")
-    own, words = parse_state(state)
-    return JobStatus(own, words or why_ended(reason)) if own.ended else None
+    ours, words = parse_state(state)
+    return JobStatus(ours, words or why_ended(reason)) if ours.ended else None
 
 
 # --- states and reasons: squeue(1), JOB STATE CODES and JOB REASON CODES; pure -----------------------------------
 
-# Slurm's state -> ours, and what a user should know beside it.
+# Slurm's state -> (gridtf's state, what a user should know in addition).
 _STATES = {
     "BOOT_FAIL": (JobState.NODE_FAIL, "its nodes did not boot"),
     "CANCELLED": (JobState.CANCELLED, ""),
     "COMPLETED": (JobState.COMPLETED, ""),
     "COMPLETING": (JobState.RUNNING, "ending"),
-    "CONFIGURING": (JobState.PENDING, "its nodes are being made ready"),
+    "CONFIGURING": (JobState.PENDING, "its nodes are being prepared"),
     "DEADLINE": (JobState.TIMEOUT, "its deadline (--deadline) has passed"),
-    "EXPEDITING": (JobState.PENDING, "it is put back to the head of the queue"),
+    "EXPEDITING": (JobState.PENDING, "requeued at the head of the queue"),
     "FAILED": (JobState.FAILED, ""),
     "LAUNCH_FAILED": (JobState.FAILED, "Slurm could not start it on its nodes"),
-    "NODE_FAIL": (JobState.NODE_FAIL, "a node of it has failed"),
-    "OUT_OF_MEMORY": (JobState.OUT_OF_MEMORY, "a process of it took more memory than the job has"),
+    "NODE_FAIL": (JobState.NODE_FAIL, "one of its nodes has failed"),
+    "OUT_OF_MEMORY": (JobState.OUT_OF_MEMORY, "one of its processes used more memory than the job has"),
     "PENDING": (JobState.PENDING, ""),
     "POWER_UP_NODE": (JobState.PENDING, "its nodes are being powered up"),
-    "PREEMPTED": (JobState.PREEMPTED, "ended for a job of higher priority"),
+    "PREEMPTED": (JobState.PREEMPTED, "ended to make room for a job of higher priority"),
     "RECONFIG_FAIL": (JobState.NODE_FAIL, "its nodes could not be configured"),
-    "REQUEUED": (JobState.PENDING, "it was put back into the queue"),
-    "REQUEUE_FED": (JobState.PENDING, "it is put back into the queue of the federation"),
-    "REQUEUE_HOLD": (JobState.PENDING, "it was put back into the queue and is held: scontrol release"),
+    "REQUEUED": (JobState.PENDING, "it was requeued"),
+    "REQUEUE_FED": (JobState.PENDING, "it is being requeued in the federation"),
+    "REQUEUE_HOLD": (JobState.PENDING, "it was requeued and is held: scontrol release"),
     "RESIZING": (JobState.RUNNING, "its size is being changed"),
     "RESV_DEL_HOLD": (JobState.PENDING, "held: its reservation was deleted"),
     "REVOKED": (JobState.UNKNOWN, "it runs on another cluster of the federation"),
     "RUNNING": (JobState.RUNNING, ""),
-    "SIGNALING": (JobState.RUNNING, "it is being sent a signal"),
-    "SPECIAL_EXIT": (
-        JobState.PENDING,
-        "it was put back into the queue for its exit code and is held: scontrol release",
-    ),
+    "SIGNALING": (JobState.RUNNING, "Slurm is sending it a signal"),
+    "SPECIAL_EXIT": (JobState.PENDING, "it was requeued for its exit code and is held: scontrol release"),
     "STAGE_OUT": (JobState.RUNNING, "its files are being copied out"),
     "STOPPED": (JobState.RUNNING, "stopped by a signal; it keeps its CPUs"),
-    "SUSPENDED": (JobState.RUNNING, "suspended: its CPUs are lent to other jobs"),
+    "SUSPENDED": (JobState.RUNNING, "suspended: other jobs use its CPUs"),
     "TIMEOUT": (JobState.TIMEOUT, "the walltime is over"),
 }
 
-# Why a job waits; Slurm's own word is added in parentheses.
+# Why a job is pending; messages add Slurm's own reason in parentheses.
 _WAITS = {
-    "AssociationJobLimit": "your account may run no more jobs at the same time",
-    "AssociationResourceLimit": "your account has all that it may use at the same time",
+    "AssociationJobLimit": "your account has reached its limit of running jobs",
+    "AssociationResourceLimit": "your account has reached its limit of resources in use",
     "AssociationTimeLimit": "your account has used up its time",
-    "BadConstraints": "no node can ever give what it asks for",
-    "BeginTime": "it may not begin yet",
+    "BadConstraints": "no node can satisfy its request",
+    "BeginTime": "its begin time has not come",
     "BurstBufferResources": "the burst buffer is full",
     "BurstBufferStageIn": "its files are being copied in",
     "Cleaning": "an earlier run of it is still being cleaned up",
     "Dependency": "it waits for another job",
-    "DependencyNeverSatisfied": "the job it waits for did not end as it should: it will never start",
+    "DependencyNeverSatisfied": "the job it depends on did not end as required: it will never start",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
-    "JobArrayTaskLimit": "so many elements of the array as may run at the same time do",
+    "JobArrayTaskLimit": "the array already runs as many tasks as its limit allows",
     "JobHeldAdmin": "held by an administrator",
     "JobHeldUser": "held: scontrol release",
     "Licenses": "it waits for a licence",
-    "MaxMemPerLimit": "it asks for more memory a CPU or node than is allowed",
-    "MaxPoweredUpNodes": "as many nodes are powered up as may be",
-    "None": "not looked at yet",
-    "PartitionConfig": "the partition does not take such a job",
+    "MaxMemPerLimit": "it requests more memory per CPU or node than is allowed",
+    "MaxPoweredUpNodes": "the limit of powered-up nodes is reached",
+    "None": "Slurm has not considered it yet",
+    "PartitionConfig": "the partition does not accept such a job",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is inactive",
-    "PartitionNodeLimit": "it asks for more or fewer nodes than the partition has or allows",
-    "PartitionTimeLimit": "it asks for more time than the partition allows",
-    "Priority": "other jobs are before it",
-    "Prolog": "the prolog of its nodes runs",
-    "QOSJobLimit": "its QOS may run no more jobs at the same time",
-    "QOSNotAllowed": "the partition does not take its QOS",
-    "QOSResourceLimit": "its QOS has all that it may use at the same time",
+    "PartitionNodeLimit": "it requests more or fewer nodes than the partition has or allows",
+    "PartitionTimeLimit": "it requests more time than the partition allows",
+    "Priority": "jobs of higher priority come first",
+    "Prolog": "the prolog is running on its nodes",
+    "QOSJobLimit": "its QOS has reached its limit of running jobs",
+    "QOSNotAllowed": "the partition does not accept its QOS",
+    "QOSResourceLimit": "its QOS has reached its limit of resources in use",
     "QOSTimeLimit": "its QOS has used up its time",
-    "QOSUsageThreshold": "your share of the cluster is used up further than its QOS allows",
-    "ReqNodeNotAvail": "a node that it asks for is down, drained or reserved",
+    "QOSUsageThreshold": "you have used more of your share of the cluster than its QOS allows",
+    "ReqNodeNotAvail": "a node that it requests is down, drained or reserved",
     "Reservation": "it waits for its reservation",
     "ReservationDeleted": "its reservation was deleted",
     "Resources": "the nodes are busy",
-    "SchedDefer": "it is left for the next round of scheduling",
-    "launch failed requeued held": "it could not be started, and is held: scontrol release",
-    "job requeued in held state": "it was put back into the queue and is held: scontrol release",
+    "SchedDefer": "deferred to the next scheduling cycle",
+    "launch failed requeued held": "it could not be started and is held: scontrol release",
+    "job requeued in held state": "it was requeued and is held: scontrol release",
 }
-# Limits of associations and QOS, which there are for every kind of resource (sacctmgr(1)): the first that fits.
-# GrpRunMinutes are those of the jobs that run, GrpMinutes and GrpWall what was used until now.
+# Limits of associations and QOS, which exist for every kind of resource (sacctmgr(1)); the first match counts.
+# GrpRunMinutes limits the running jobs, GrpMinutes and GrpWall all use so far.
 _LIMITS = (
-    (re.compile(r"(QOS|Assoc)Max\w+Per(Job|Node)\w*"), "it asks for more than one job may have"),
-    (re.compile(r"QOSMin\w+"), "it asks for less than its QOS demands of a job"),
-    (re.compile(r"(QOS|Assoc)Grp\w+RunMinutes\w*"), "jobs that run have all that is allowed at the same time"),
+    (re.compile(r"(QOS|Assoc)Max\w+Per(Job|Node)\w*"), "it requests more than one job may have"),
+    (re.compile(r"QOSMin\w+"), "it requests less than its QOS requires of a job"),
+    (re.compile(r"(QOS|Assoc)Grp\w+RunMinutes\w*"), "running jobs already use all that is allowed"),
     (re.compile(r"(QOS|Assoc)Grp(Wall|Billing|Energy|\w+Minutes)\w*"), "your account or QOS has used up its budget"),
-    (re.compile(r"(QOS|Assoc|Max)\w*"), "you, your account or the QOS have all that is allowed at the same time"),
+    (re.compile(r"(QOS|Assoc|Max)\w*"), "you, your account or the QOS already use all that is allowed"),
 )
 
-# Slurm's word for a script that was killed, and for one that never began, which has exit code 0:53 (seen on 22.05).
+# Slurm's reason for a script that was killed, and for one that never began, which has exit code 0:53 (seen on 22.05).
 LAUNCH_FAILURE = "JobLaunchFailure"
 _NOT_LAUNCHED = 53
 
-# Why one has ended.
+# Why a job has ended.
 _ENDED = {
-    "NodeDown": "a node of it is down",
+    "NodeDown": "one of its nodes is down",
     "NonZeroExitCode": "its script ended with an exit code other than 0",
-    "OutOfMemory": "a process of it took more memory than the job has",
+    "OutOfMemory": "one of its processes used more memory than the job has",
     "SystemFailure": "Slurm itself has failed",
     "TimeLimit": "the walltime is over",
 }
 
 
 def parse_state(state: str) -> tuple[JobState, str]:
-    """Slurm's state, such as ``CANCELLED by 1000``, as (state, in words what it means where that says too little).
+    """Translate a state of Slurm's.
 
-    A state that the table does not have yet is UNKNOWN, and named in the words.
+    Args:
+        state: Such as ``RUNNING`` or ``CANCELLED by 1000`` (squeue(1), JOB STATE CODES).
+
+    Returns:
+        (state, explanation): the explanation is empty where the state says enough. A state that this version does not
+        know is UNKNOWN, and its explanation names it.
     """
     name, _, more = state.strip().partition(" ")
-    found, words = _STATES.get(name.rstrip("+").upper(), (JobState.UNKNOWN, f"Slurm says {state}"))
-    return found, (more if found == JobState.CANCELLED else words)
+    ours, words = _STATES.get(name.rstrip("+").upper(), (JobState.UNKNOWN, f"Slurm reports the state {state}"))
+    return ours, (more if ours == JobState.CANCELLED else words)
 
 
 def why_pending(reason: str, start: str) -> str:
-    """Why a job waits, and when Slurm expects it to start.
+    """Explain why a job is pending, and when Slurm expects it to start.
 
-    reason: Slurm's, such as ``Resources``; free text as well. start: ``2026-11-21T11:40:00`` or ``N/A``.
+    Args:
+        reason: Slurm's reason, such as ``Resources`` (squeue(1), JOB REASON CODES), or free text.
+        start: ``2026-11-21T11:40:00`` or ``N/A``.
+
+    Returns:
+        One line, with Slurm's reason in parentheses.
     """
     reason = reason.strip().removeprefix("(").removesuffix(")")
     word = reason.partition(",")[0]  # ReqNodeNotAvail, UnavailableNodes:n[3-4]
@@ -422,7 +481,15 @@ def why_pending(reason: str, start: str) -> str:
 
 
 def why_ended(reason: str, exit_code: str = "") -> str:
-    """Why a job has ended, in words; empty where Slurm's reason says nothing. exit_code: ``code:signal``."""
+    """Explain why a job has ended.
+
+    Args:
+        reason: Slurm's reason, such as ``NonZeroExitCode`` or ``None``.
+        exit_code: ``code:signal``; empty where it is not known.
+
+    Returns:
+        One line; empty where Slurm has no reason.
+    """
     if reason in ("", "None"):
         return ""
     signal = re.fullmatch(r"RaisedSignal:(\d{1,3})(?:\(.+\))?", reason, re.ASCII)
@@ -432,7 +499,7 @@ def why_ended(reason: str, exit_code: str = "") -> str:
         number = re.fullmatch(r"\d+:(\d{1,3})", exit_code, re.ASCII)
         if number and 0 < int(number[1]) < NSIG and int(number[1]) != _NOT_LAUNCHED:
             return f"its script was {killed_by(int(number[1]))}"
-        return "Slurm could not start its script: a working directory or a log file that its node lacks?"
+        return "Slurm could not start its script: does its node lack the working directory or the log's folder?"
     if reason in _WAITS:
-        return f"while it waited ({reason})"
+        return f"while it was pending ({reason})"
     return _ENDED.get(reason, reason)

@@ -1,4 +1,4 @@
-"""From a plan to sbatch: #SBATCH lines, the command, and what it prints. Pure."""
+"""From a plan to sbatch: #SBATCH lines, the submit command, and parsing its output. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobIdentity, Plan
 from gridtf.schedulers.batch import native, word
 
-# Not compiled until they are used: rendering has no use for them.
-# --parsable: the id, and in a federation the cluster; a wrapper of the site's may drop that option
+# Compiled only when used: rendering does not need them.
+# --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
 _PARSABLE = r"(?a)(\d+)(?:;(\S+))?"
 _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
 
@@ -35,18 +35,24 @@ _SHORT = {
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
-    """Options of sbatch, one a line.
+    """Options of sbatch for a plan.
 
-    A Slurm task is a training task, so that --ntasks-per-node says in this script what it says in a hand-written
-    one, and site defaults such as DefCpuPerGPU apply; one agent a node is a matter of the launcher's srun. Room
-    for tasks that ride along is made by requesting some more CPUs a task.
+    A Slurm task is a training task, so that --ntasks-per-node means the same as in a hand-written script, and site
+    defaults such as DefCpuPerGPU apply; the launcher's srun starts one agent per node whatever it is. Non-training
+    tasks find room because more CPUs per task are requested.
 
-    Tasks with a partition of their own are components of a heterogeneous job. From the first component sbatch hands
-    on --time, --account, --qos, --mem, --output and most of what is no matter of nodes; CPUs, GPUs, --mem-per-cpu,
-    --mem-per-gpu, --constraint, --exclusive and the like it does not.
+    Tasks with a partition of their own are components of a heterogeneous job. sbatch copies --time, --account, --qos,
+    --mem, --output and most options that are not about nodes from the first component to the others, but not CPUs,
+    GPUs, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
+
+    Args:
+        plan: The submission.
+
+    Returns:
+        One option per line, without ``#SBATCH``; the line ``hetjob`` stands between components.
 
     Raises:
-        SpecError: For values that an #SBATCH line cannot carry, and an array of heterogeneous jobs.
+        SpecError: For values that an #SBATCH line cannot contain, and for an array of heterogeneous jobs.
     """
     spec, request = plan.spec, plan.request
     low, high = request.nodes
@@ -54,7 +60,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines = [
         f"--job-name={word('name', request.name)}",
         f"--nodes={low}" if low == high else f"--nodes={low}-{high}",
-        # without it, -N4 -n8 may be laid out 5,1,1,1
+        # without it, Slurm may distribute -N4 -n8 as 5,1,1,1
         f"--ntasks-per-node={request.tasks_per_node}",
     ]
     cpus = cpus_per_task(request)
@@ -66,7 +72,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     if request.walltime is not None:
         lines.append(f"--time={format_walltime(request.walltime)}")
     lines += [f"--{key}={word(key, value)}" for key, value in request.options.items()]
-    lines.append("--open-mode=append")  # a requeued job goes on in the same log
+    lines.append("--open-mode=append")  # a requeued job continues the same log
     lines += native(spec)
     if others and request.elements:
         raise SpecError(
@@ -81,26 +87,26 @@ def directives(plan: Plan) -> tuple[str, ...]:
 
 
 def cpus_per_task(request: Request) -> int | None:
-    """--cpus-per-task of the job's own partition; None where the user has not said."""
+    """--cpus-per-task of the first component; None where the user has not set CPUs."""
     if request.task_cpus is None:
         return None
     return request.task_cpus + -(-request.host_non_training_cpus // request.tasks_per_node)
 
 
 def memory(request: Request) -> dict[str, int]:
-    """Memory of the job's own partition as an option of sbatch -> MiB; empty where the user has not said."""
+    """The memory of the job's own partition: option of sbatch -> MiB; empty if the user has not requested any."""
     if request.host_mem is None:
         return {}
     if len(request.components) == 1:
         return {"mem": request.host_mem}
-    # sbatch would hand --mem on to the other components, and there refuse the --mem-per-cpu beside it
+    # sbatch would copy --mem to the other components and refuse it there together with their --mem-per-cpu
     if request.gpus_per_node:
         return {"mem-per-gpu": -(-request.host_mem // request.gpus_per_node)}
     return {"mem-per-cpu": -(-request.host_mem // (request.tasks_per_node * (cpus_per_task(request) or 1)))}
 
 
 def _component(component: Component) -> list[str]:
-    """The lines of one of the other components. How its tasks share nodes is left to what Slurm finds free."""
+    """Lines of another component. Slurm decides, by what is free, how its tasks share nodes."""
     lines = [
         f"--partition={word(f'tasks.{component.types[0]}.partition', component.partition or '')}",
         "--nodes=1" if component.count == 1 else f"--nodes=1-{component.count}",
@@ -114,10 +120,16 @@ def _component(component: Component) -> list[str]:
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:
-    """sbatch with the options that need the run directory to exist.
+    """The sbatch command, with the options that name the run directory.
+
+    Args:
+        plan: The submission; its run directory need not exist.
+
+    Returns:
+        The command, whose last argument is the script.
 
     Raises:
-        SpecError: For a path that sbatch would misread.
+        SpecError: For a run directory that sbatch would misread.
     """
     run = RunDir(plan.run_dir)
     if "\\" in str(run.path):
@@ -135,25 +147,30 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
     return "sbatch", "--parsable", f"--output={log}", str(run.script)
 
 
-def parse_native(lines: Sequence[str]) -> dict[str, str]:
-    """The user's raw options as long name -> value; of one that is there twice, the last.
+def parse_native(native: Sequence[str]) -> dict[str, str]:
+    """Parse the user's raw options.
 
-    sbatch takes ``--x=1``, ``--x 1``, ``-x 1`` and ``-x1``, quotes, and after # a comment.
+    Args:
+        native: Options as sbatch reads them from a directive: ``--x=1``, ``--x 1``, ``-x 1`` or ``-x1``, with quotes
+            and comments after #.
+
+    Returns:
+        Long name without dashes -> value, "" for an option without one; of a repeated option, the last value.
     """
-    found: dict[str, str] = {}
-    waiting = ""
-    for text in (text for line in lines for text in _words(line)):
+    options: dict[str, str] = {}
+    without_value = ""
+    for text in (text for line in native for text in _words(line)):
         if match := re.fullmatch(_LONG, text, re.DOTALL):
-            found[match[1]] = match[2] or ""
-            waiting = "" if match[2] is not None else match[1]
+            options[match[1]] = match[2] or ""
+            without_value = "" if match[2] is not None else match[1]
         elif re.match(r"-[A-Za-z]", text):
             name = _SHORT.get(text[1], text[1])
-            found[name] = text[2:].removeprefix("=")
-            waiting = "" if text[2:] else name
-        elif waiting:
-            found[waiting] = text
-            waiting = ""
-    return found
+            options[name] = text[2:].removeprefix("=")
+            without_value = "" if text[2:] else name
+        elif without_value:
+            options[without_value] = text
+            without_value = ""
+    return options
 
 
 def _words(line: str) -> list[str]:
@@ -161,24 +178,30 @@ def _words(line: str) -> list[str]:
 
     try:
         return shlex.split(line, comments=True)
-    except ValueError:  # a quote that is not closed, which is sbatch's to judge
+    except ValueError:  # an unclosed quote: sbatch will refuse it
         return line.split()
 
 
-# --- what sbatch and squeue print --------------------------------------------------------------------------------
+# --- parsing the output of sbatch and squeue ---------------------------------------------------------------------
 
 
 def parse_submitted(output: str) -> tuple[str, str]:
-    """(job id, cluster) of the job that sbatch has printed, in its last line or in words; a site may print lines of its
-    own beside it. Empty without an id, or outside a federation."""
+    """Find the job in the output of sbatch, to which a site may add lines of its own.
+
+    Args:
+        output: Has ``4711`` or ``4711;cluster`` as its last line, or ``Submitted batch job 4711 on cluster east``.
+
+    Returns:
+        (job id, cluster); the id is empty if there is none, the cluster outside a federation.
+    """
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = re.fullmatch(_PARSABLE, lines[-1]) if lines else None
-    match = last or next((found for line in reversed(lines) if (found := re.search(_PLAIN, line))), None)
+    match = last or next((plain for line in reversed(lines) if (plain := re.search(_PLAIN, line))), None)
     return (match[1], match[2] or "") if match else ("", "")
 
 
 def parse_scripts(output: str, script: Path) -> JobIdentity | None:
-    """The job that runs this script, from lines ``4711|/path/job.sh``."""
+    """Find the job that runs this script in lines of squeue such as ``4711|/path/job.sh``; None if there is none."""
     rows = (line.strip().partition("|") for line in output.splitlines())
     ids = [int(number) for number, _, command in rows if command == str(script) and number.isdecimal()]
     return JobIdentity(str(min(ids))) if ids else None  # of a heterogeneous job, the first component has the script

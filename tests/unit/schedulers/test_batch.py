@@ -33,20 +33,20 @@ tmpfs /data tmpfs rw 0 0
         ("/", "ext4"),
     ],
 )
-def test_the_file_system_of_a_folder(folder: str, kind: str) -> None:
+def test_file_system_of_a_folder(folder: str, kind: str) -> None:
     assert batch.file_system(Path(folder), MOUNTS)[1] == kind
 
 
-def test_a_run_directory_in_memory() -> None:
+def test_run_directory_in_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="run_root: /tmp/runs/a cannot be seen by other hosts") as caught:
         batch.check_shared(plan("slurm", run_dir="/tmp/runs/a", chdir="/home/me"), MOUNTS)
-    assert caught.value.why == "/tmp is a tmpfs: it lies in the memory of this one"
+    assert caught.value.why == "/tmp is a tmpfs, which lies in the memory of this host"
 
 
-def test_a_working_folder_in_memory() -> None:
+def test_working_folder_in_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="chdir: /tmp/me cannot be seen"):
         batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/tmp/me"), MOUNTS)
 
 
-def test_folders_that_may_be_shared() -> None:
+def test_folders_that_may_be_shared_are_accepted() -> None:
     batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)

@@ -1,5 +1,5 @@
-"""The conformance suite on gridtf's own schedulers. What the commands print was recorded on Slurm 22.05 and Son of Grid
-Engine 8.1.9; on real clusters tests/cluster/test_conformance.py runs it."""
+"""The conformance suite on gridtf's own schedulers, with outputs recorded on Slurm 22.05 and Son of Grid Engine 8.1.9.
+tests/cluster/test_conformance.py runs it on real clusters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestLiveLocal(LiveConformance):
     most_hosts = 1
 
     def unknown_job(self) -> JobIdentity:
-        # without the process's details, as an earlier version may have left it
+        # without the process's start time, as in a record of an earlier version
         return JobIdentity("999999.here", {"pid": 999999, "boot": "another"}, host=local.identity({}).host)
 
 
@@ -139,15 +139,16 @@ _NO_QMASTER = 'error: unable to send message to qmaster using port 6444 on host 
 
 
 def _listed(*jobs: tuple[int, str]) -> str:
-    """qstat -xml: those that run below queue_info, the others below job_info."""
-    found = {"running": "", "pending": ""}
+    """Output of qstat -xml: running jobs are below queue_info, pending ones below job_info."""
+    sections = {"running": "", "pending": ""}
     for number, state in jobs:
         where = "pending" if "q" in state else "running"
-        found[where] += (
+        sections[where] += (
             f'    <job_list state="{where}">\n      <JB_job_number>{number}</JB_job_number>\n'
             f"      <JB_owner>alice</JB_owner>\n      <state>{state}</state>\n      <slots>1</slots>\n    </job_list>\n"
         )
-    return f"{_HEAD}{found['running']}  </queue_info>\n  <job_info>\n{found['pending']}  </job_info>\n</job_info>\n"
+    running, pending = sections.values()
+    return f"{_HEAD}{running}  </queue_info>\n  <job_info>\n{pending}  </job_info>\n</job_info>\n"
 
 
 _MAY_FORCE = Output("qconf", "qmaster_params               ENABLE_FORCED_QDEL=1\n")

@@ -1,4 +1,4 @@
-"""What the local scheduler says of a job before it starts it: what can never run here, what means nothing."""
+"""The local scheduler: jobs that can never run on this machine, options that it ignores, and cancelling."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from tests.support.plans import job
 
 
 def check(**spec: Any) -> Sequence[str]:
-    asked = job(**spec)
-    request = scheduler.resolve(asked)
-    plan = Plan(asked, request, Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {})
-    return scheduler.check(plan)
+    made = job(**spec)
+    return scheduler.check(Plan(made, scheduler.resolve(made), Path("/run"), "/usr/bin/python3", Path("/boot.sh"), {}))
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +39,7 @@ def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
         {"gpus_per_node": 2, "env": {"GRIDTF_LOCAL_GPUS": "0,1"}},
     ],
 )
-def test_what_fits(spec: dict[str, Any]) -> None:
+def test_check_accepts_jobs_that_fit(spec: dict[str, Any]) -> None:
     assert check(**spec) == ()
 
 
@@ -54,7 +52,7 @@ def test_what_fits(spec: dict[str, Any]) -> None:
             "--tasks-per-node",
         ),
         ({"tasks": {"worker": {"count": 2, "cpus": 2}}}, "2 training tasks do not fit into the 1 CPU slots", "fewer"),
-        ({"gpus_per_node": 3, "env": {"GRIDTF_LOCAL_GPUS": "0,1"}}, "3 GPUs are asked for, but", "ask for fewer"),
+        ({"gpus_per_node": 3, "env": {"GRIDTF_LOCAL_GPUS": "0,1"}}, "3 GPUs are requested, but", "request fewer"),
         ({"nodes": 2}, "2 hosts are needed, but the local scheduler has one", "raise --tasks-per-node"),
         (
             {"gpus_per_node": 2, "tasks": {"worker": {"count": 3}}},
@@ -63,34 +61,33 @@ def test_what_fits(spec: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_does_not_fit(spec: dict[str, Any], what: str, hint: str) -> None:
+def test_jobs_that_do_not_fit_are_refused(spec: dict[str, Any], what: str, hint: str) -> None:
     with pytest.raises(GridtfError) as caught:
         check(**spec)
     assert what in caught.value.what
     assert hint in caught.value.hint
 
 
-def test_this_machine_has_no_options_of_its_own() -> None:
-    assert scheduler.options == ()  # schedulers.job_options does not ask for them
+def test_local_scheduler_has_no_options() -> None:
+    assert scheduler.options == ()  # so schedulers.job_options need not import it
 
 
-def test_what_is_set_for_another_scheduler_is_told() -> None:
+def test_note_on_ignored_options_of_other_schedulers() -> None:
     notes = schedulers.unused(job(partition="gpu", mem="8G", native=["--qos=long"]), scheduler)
-    assert notes == ("the local scheduler has no use for partition, native, mem",)
+    assert notes == ("the local scheduler ignores partition, native, mem",)
 
 
 @pytest.mark.parametrize("wrong", [{"start": 1}, {"boot": ""}, {"boot": "another"}, {"start": None}, {"pid": 1}])
-def test_cancel_ends_no_process_that_only_has_the_number(wrong: dict[str, Any]) -> None:
-    """A number may be anybody's by now: with its start and its boot it names one process."""
+def test_cancel_does_not_signal_another_process_with_the_same_pid(wrong: dict[str, Any]) -> None:
+    """A pid may belong to another process by now; only with start time and boot id it identifies a process."""
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            own = replace(local._identity(process.pid), user="alice")
-            scheduler.cancel(replace(own, details={**own.details, **wrong}))
-            scheduler.cancel(
-                replace(own, details={key: value for key, value in own.details.items() if key not in wrong})
-            )
+            right = replace(local._identity(process.pid), user="alice")
+            scheduler.cancel(replace(right, details={**right.details, **wrong}))
+            missing = {key: value for key, value in right.details.items() if key not in wrong}
+            scheduler.cancel(replace(right, details=missing))
             assert process.poll() is None
-            scheduler.cancel(own)
+            scheduler.cancel(right)
             assert process.wait(60) == -signal.SIGTERM
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""Schedulers of other packages: found by their entry points, as they are installed, through the command line."""
+"""Scheduler plugins: found by the entry points of installed packages, through the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# A whole scheduler: what a job script needs, and no more.
+# A complete scheduler: the abstract methods, and no more.
 GOOD = """
 from gridtf.schedulers.batch import BatchScheduler
 
@@ -48,14 +48,14 @@ BROKEN = {
     ),
     "calls itself something else": (f"{GOOD}\n    name = 'cue'", "its class has the name 'cue'"),
     "has no name": (GOOD.replace('"queue", "Queue", "#Q"', '1, "Queue", "#Q"'), "its class has the name 1"),
-    "is no scheduler": ("Queue = dict", "queue_plugin:Queue is no gridtf.schedulers.api.Scheduler"),
+    "is no scheduler": ("Queue = dict", "queue_plugin:Queue is not a gridtf.schedulers.api.Scheduler"),
     "lacks the class": ("", "AttributeError: module 'queue_plugin' has no attribute 'Queue'"),
     "is no Python": ("class Queue(:", "SyntaxError: invalid syntax (queue_plugin.py, line 1)"),
 }
 
 
 def install(folder: Path, code: str, *, name: str = "queue", package: str = "queue-plugin") -> Path:
-    """What pip leaves of a package with one module and one entry point."""
+    """Install a package with one module and one entry point, as pip does."""
     module = package.replace("-", "_")
     (folder / f"{module}.py").write_text(code)
     info = folder / f"{module}-1.0.dist-info"
@@ -66,7 +66,7 @@ def install(folder: Path, code: str, *, name: str = "queue", package: str = "que
 
 
 def gridtf(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A fresh ``gridtf WORDS`` that finds the packages in folder; its import times follow on stderr."""
+    """Run ``gridtf WORDS`` so that it finds the packages in folder; it prints its import times on stderr."""
     return subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gridtf", *words],
         cwd=folder,
@@ -92,15 +92,15 @@ def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
     return set(re.findall(r"^import time:[\d |]+\| +(\S+)$", done.stderr, re.MULTILINE))
 
 
-def test_a_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
+def test_plugin_renders_with_the_common_template(tmp_path: Path) -> None:
     done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queue", "--name", "digits", "--", "true")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("#!/bin/bash\n#Q -n digits\n")
     assert "submit with    qput " in done.stderr
 
 
-def test_a_plugin_has_options_of_its_own(tmp_path: Path) -> None:
-    """As a flag, a key of the job file and a variable; checked by the plugin; unknown without it."""
+def test_plugin_adds_options_of_its_own(tmp_path: Path) -> None:
+    """They are a flag, a key of the job file and a variable; without the plugin they are unknown."""
     option = 'of_scheduler("lane", "--lane --track", "NAME", "the lane of the queue")'
     code = GOOD.replace('return ("-n " + plan.request.name,)', 'return ("-l " + plan.request.options["lane"],)')
     code = code.replace("    def is_available", f"    options = ({option},)\n\n    def is_available", 1)
@@ -123,7 +123,7 @@ def test_a_plugin_has_options_of_its_own(tmp_path: Path) -> None:
     assert "gridtf: unknown option --lane" in output(done)
 
 
-def test_a_plugin_is_found_where_it_is_available(tmp_path: Path) -> None:
+def test_plugin_is_chosen_where_it_is_available(tmp_path: Path) -> None:
     folder = install(tmp_path, GOOD)
     done = gridtf(folder, "render", "--", "true", QUEUE_SERVER="q1")
     assert "scheduler      queue" in output(done)
@@ -132,7 +132,7 @@ def test_a_plugin_is_found_where_it_is_available(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_plugin_is_named_with_its_package_and_the_reason(tmp_path: Path, case: str) -> None:
+def test_broken_plugin_is_reported_with_its_package_and_the_reason(tmp_path: Path, case: str) -> None:
     code, reason = BROKEN[case]
     line = f"the scheduler plugin 'queue' of queue-plugin cannot be used: {reason}"
     done = gridtf(install(tmp_path, code), "render", "--scheduler", "queue", "--", "true")
@@ -140,7 +140,7 @@ def test_a_broken_plugin_is_named_with_its_package_and_the_reason(tmp_path: Path
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_others_are_found_beside_a_broken_plugin(tmp_path: Path, case: str) -> None:
+def test_other_schedulers_work_with_a_broken_plugin_installed(tmp_path: Path, case: str) -> None:
     code, reason = BROKEN[case]
     done = gridtf(install(tmp_path, code), "render", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -149,23 +149,23 @@ def test_others_are_found_beside_a_broken_plugin(tmp_path: Path, case: str) -> N
     assert "scheduler      local" in output(done)
 
 
-def test_a_plugin_that_fails_to_say_whether_it_is_available_is_left_out(tmp_path: Path) -> None:
+def test_plugin_whose_is_available_raises_is_skipped_with_a_warning(tmp_path: Path) -> None:
     code = GOOD.replace('return "QUEUE_SERVER" in environ', "return open('/no/such/file')")
     done = gridtf(install(tmp_path, code), "render", "--", "true")
     assert done.returncode == 0, done.stderr
-    assert sum("gridtf: the scheduler plugin 'queue' is left out: FileNotFoundError" in x for x in output(done)) == 1
+    assert sum("gridtf: the scheduler plugin 'queue' is skipped: FileNotFoundError" in x for x in output(done)) == 1
     assert "scheduler      local" in output(done)
 
 
-def test_two_packages_with_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_two_plugins_with_the_same_name_are_refused(tmp_path: Path) -> None:
     folder = install(install(tmp_path, GOOD), GOOD, package="other-plugin")
     done = gridtf(folder, "render", "--scheduler", "queue", "--", "true")
     assert done.returncode == 2
     (line,) = output(done)
-    assert "cannot be used: another package has it as well (" in line
+    assert "cannot be used: another package has a scheduler of this name (" in line
 
 
-def test_a_plugin_does_not_take_the_name_of_a_built_in_scheduler(tmp_path: Path) -> None:
+def test_plugin_cannot_replace_a_built_in_scheduler(tmp_path: Path) -> None:
     folder = install(tmp_path, GOOD.replace('"queue"', '"slurm"'), name="slurm")
     done = gridtf(folder, "render", "--scheduler", "slurm", "--", "true")
     assert done.returncode == 0, done.stderr
@@ -179,7 +179,7 @@ def test_a_plugin_does_not_take_the_name_of_a_built_in_scheduler(tmp_path: Path)
 
 @pytest.mark.parametrize("words", [["list"], ["render", "--scheduler", "slurm", "--", "true"]], ids=["list", "render"])
 @pytest.mark.parametrize("case", ["raises on import", "good"])
-def test_commands_that_need_no_plugin_do_not_look_for_any(tmp_path: Path, words: list[str], case: str) -> None:
+def test_commands_that_need_no_plugin_import_none(tmp_path: Path, words: list[str], case: str) -> None:
     code = GOOD if case == "good" else BROKEN[case][0]
     done = gridtf(install(tmp_path, code), *words)
     assert done.returncode == 0, done.stderr
@@ -187,7 +187,7 @@ def test_commands_that_need_no_plugin_do_not_look_for_any(tmp_path: Path, words:
     assert "plugin" not in "\n".join(output(done))
 
 
-def test_an_unknown_scheduler_is_told_the_names_of_plugins(tmp_path: Path) -> None:
+def test_error_on_unknown_scheduler_lists_plugins(tmp_path: Path) -> None:
     done = gridtf(install(tmp_path, GOOD), "render", "--scheduler", "queu", "--", "true")
     assert done.returncode == 2
     assert output(done) == [
@@ -196,7 +196,7 @@ def test_an_unknown_scheduler_is_told_the_names_of_plugins(tmp_path: Path) -> No
     ]
 
 
-def test_the_worked_example_of_the_documentation_is_the_code() -> None:
+def test_code_in_docs_schedulers_md_is_that_of_examples_pbs() -> None:
     text = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")
     code = (ROOT / "examples" / "pbs" / "gridtf_pbs.py").read_text(encoding="utf-8")
     shown = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -82,9 +82,9 @@ def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
             "tasks.ps.partition",
             "cannot ask for different hosts",
         ),
-        ({"pe": "mpi 99 -V"}, "pe", "cannot stand in a directive line"),
-        ({"partition": "-V"}, "partition", "cannot stand in a directive line"),
-        ({"account": "a\u00a0b"}, "account", "cannot stand in a directive line"),
+        ({"pe": "mpi 99 -V"}, "pe", "a directive line cannot contain"),
+        ({"partition": "-V"}, "partition", "a directive line cannot contain"),
+        ({"account": "a\u00a0b"}, "account", "a directive line cannot contain"),
     ],
 )
 def test_what_grid_engine_cannot_be_asked_for(values: dict[str, Any], key: str, said: str) -> None:

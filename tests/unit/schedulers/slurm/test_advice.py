@@ -1,4 +1,4 @@
-"""What a site would refuse. What sbatch and sinfo print was recorded on Slurm 22.05.8, unless a line says otherwise."""
+"""Checks before a submission. Output of sbatch and sinfo was recorded on Slurm 22.05.8, unless noted."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ CLOSED = "allocation failure: Required partition not available (inactive or drai
 STARTS = "sbatch: Job 1 to start at 2026-11-21T11:21:34 using 1 processors on nodes n1 in partition gpu\n"
 
 
-def asked(environ: dict[str, str] | None = None, **values: Any) -> tuple[ComponentRequest, ...]:
+def requests(environ: dict[str, str] | None = None, **values: Any) -> tuple[ComponentRequest, ...]:
     return component_requests(plan("slurm", name="x", **values), environ or {})
 
 
-def refusal(said: str, sinfo: str = SINFO, environ: dict[str, str] | None = None, **values: Any) -> SpecError:
-    code = 0 if said == STARTS else 1
+def refusal(output: str, sinfo: str = SINFO, environ: dict[str, str] | None = None, **values: Any) -> SpecError:
+    code = 0 if output == STARTS else 1
     with pytest.raises(SpecError) as caught:
-        advice.judge(asked(environ, **values), code, said, parse_partitions(sinfo))
+        advice.judge(requests(environ, **values), code, output, parse_partitions(sinfo))
     return caught.value
 
 
@@ -56,43 +56,45 @@ def refusal(said: str, sinfo: str = SINFO, environ: dict[str, str] | None = None
             {"nodes": 2, "partition": "cpu"},
             "nodes",
             "2 nodes requested, partition cpu has 1",
-            "these have enough: gpu (4), short (4)",
+            "these partitions have enough: gpu (4), short (4)",
         ),
         (
             {"nodes": 3, "partition": "short"},
             "nodes",
-            "3 nodes requested, partition short allows a job 2 at most",
-            "these allow it: gpu (4)",
+            "3 nodes requested, partition short allows at most 2 a job",
+            "these partitions allow it: gpu (4)",
         ),
         (
             {"gpus_per_node": 1, "partition": "cpu"},
             "gpus_per_node",
             "no node of partition cpu has GPUs",
-            "these have: gpu (4 each), short (4 each)",
+            "these partitions have GPUs: gpu (4 each), short (4 each)",
         ),
         ({"gpus_per_task": 1, "partition": "cpu"}, "gpus_per_task", "no node of partition cpu has GPUs", ""),
         (
             {"gpus_per_node": 9},
             "gpus_per_node",
-            "9 GPUs a node requested, those of partition gpu have 4",
+            "9 GPUs a node requested, nodes of partition gpu have 4",
             "there are: gpu (4 each), cpu (none)",
         ),
         ({"native": ["--gres=gpu:a100:1"]}, "native", "no node of partition gpu has a100 GPUs", "gpu (4 each)"),
-        ({"cpus_per_task": 99}, "cpus_per_task", "99 CPUs a node requested, those of partition gpu have 8", "(8)"),
+        ({"cpus_per_task": 99}, "cpus_per_task", "99 CPUs a node requested, nodes of partition gpu have 8", "(8)"),
         ({"tasks_per_node": 9}, "tasks_per_node", "9 CPUs a node requested", ""),
-        ({"mem": "900G"}, "mem", "921600 MiB of memory a node requested, those of partition gpu have 16000", "MiB"),
+        ({"mem": "900G"}, "mem", "921600 MiB of memory a node requested, nodes of partition gpu have 16000", "MiB"),
         ({"mem_per_task": "900G"}, "mem_per_task", "921600 MiB", ""),
         ({"native": ["-N", "--nodes=7"]}, "native", "7 nodes requested", ""),
         (
             {"gpus_per_node": 2, "tasks": {"ps": {"count": 2, "partition": "cpu", "cpus": 9}}},
             "tasks.ps.cpus",
-            "9 CPUs a node requested, those of partition cpu have 8",
+            "9 CPUs a node requested, nodes of partition cpu have 8",
             "",
         ),
         ({"nodes": 2, "partition": "cpu,short", "gpus_per_node": 9}, "nodes", "2 nodes requested, partition cpu", ""),
     ],
 )
-def test_more_than_the_site_can_ever_give(values: dict[str, Any], key: str, what: str, hint: str) -> None:
+def test_request_beyond_the_partition_is_refused_with_alternatives(
+    values: dict[str, Any], key: str, what: str, hint: str
+) -> None:
     error = refusal(SHAPE, **values)
     assert error.key == key
     assert what in error.problem
@@ -100,45 +102,45 @@ def test_more_than_the_site_can_ever_give(values: dict[str, Any], key: str, what
     assert "\n" not in error.problem + error.hint
 
 
-def test_other_words_for_the_same() -> None:
+def test_refusals_of_sites_that_enforce_partition_limits() -> None:
     # with EnforcePartLimits=ALL
     assert refusal("allocation failure: Node count specification invalid\n", nodes=9).key == "nodes"
-    said = "allocation failure: Requested time limit is invalid (missing or exceeds some limit)\n"
-    assert refusal(said, partition="short", time="2h").key == "time"
+    output = "allocation failure: Requested time limit is invalid (missing or exceeds some limit)\n"
+    assert refusal(output, partition="short", time="2h").key == "time"
 
 
-def test_a_partition_that_is_not_there() -> None:
+def test_unknown_partition_is_refused() -> None:
     error = refusal(NO_PARTITION.format("gpux"), partition="gpux")
-    assert (error.key, error.problem) == ("partition", "partition 'gpux' is not there")
+    assert (error.key, error.problem) == ("partition", "there is no partition 'gpux'")
     assert error.why == "did you mean gpu?"
-    assert error.hint == "these are: gpu (default), cpu, short"
-    assert refusal(NO_PARTITION.format("x"), partition="cpu,x").problem == "partition 'x' is not there"
+    assert error.hint == "this site has: gpu (default), cpu, short"
+    assert refusal(NO_PARTITION.format("x"), partition="cpu,x").problem == "there is no partition 'x'"
     assert refusal(NO_PARTITION.format("x"), native=["-p x"]).key == "native"
     assert (
         refusal(NO_PARTITION.format("x"), environ={"SBATCH_PARTITION": "x"}, partition="cpu").key == "SBATCH_PARTITION"
     )
-    riders = {"ps": {"count": 2, "partition": "cpux"}}
-    assert refusal(NO_PARTITION.format("cpux"), tasks=riders).key == "tasks.ps.partition"
+    tasks = {"ps": {"count": 2, "partition": "cpux"}}
+    assert refusal(NO_PARTITION.format("cpux"), tasks=tasks).key == "tasks.ps.partition"
 
 
-def test_a_partition_that_takes_no_jobs() -> None:
+def test_closed_or_forbidden_partition_is_refused() -> None:
     error = refusal(CLOSED, SINFO.replace("short|up", "short|drain"), partition="short")
-    assert (error.key, error.problem) == ("partition", "partition short takes no jobs now (drain)")
-    assert error.hint == "these do: gpu (default), cpu"
+    assert (error.key, error.problem) == ("partition", "partition short accepts no jobs now (drain)")
+    assert error.hint == "these partitions do: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n", partition="short")
     assert (error.key, error.why) == ("partition", "partition short")
     assert "cpu" in error.hint
 
 
-def test_a_walltime_that_sbatch_takes_and_the_partition_never_gives() -> None:
+def test_walltime_above_the_partition_limit_is_refused() -> None:
     error = refusal(STARTS, partition="short", time="2h")
     assert (error.key, error.problem) == ("time", "02:00:00 is more than partition short allows (00:30:00)")
-    assert error.hint == "these allow it: gpu (7-00:00:00), cpu (7-00:00:00)"
+    assert error.hint == "these partitions allow it: gpu (7-00:00:00), cpu (7-00:00:00)"
     assert "QOS" in error.why
     error = refusal(STARTS, time="30d")
     assert error.hint.startswith("no partition does; there are: gpu (7-00:00:00)")
-    riders = {"ps": {"count": 1, "partition": "short"}}
-    assert "partition short allows" in refusal(STARTS, time="1h", tasks=riders).problem
+    tasks = {"ps": {"count": 1, "partition": "short"}}
+    assert "partition short allows" in refusal(STARTS, time="1h", tasks=tasks).problem
     assert refusal(STARTS, environ={"SBATCH_TIMELIMIT": "8-0"}).key == "SBATCH_TIMELIMIT"
 
 
@@ -146,27 +148,27 @@ def test_a_walltime_that_sbatch_takes_and_the_partition_never_gives() -> None:
     "values",
     [
         {"partition": "short", "time": 30},
-        {"partition": "cpu,short", "time": "2h"},  # the other one will do
+        {"partition": "cpu,short", "time": "2h"},  # the other partition allows it
         {"partition": "short", "time": "2h", "native": ["--qos=long"]},  # which may allow more
         {"native": ["--time=UNLIMITED"]},
     ],
 )
-def test_walltimes_that_can_be(values: dict[str, Any]) -> None:
-    assert advice.judge(asked(**values), 0, STARTS, parse_partitions(SINFO)) == ()
+def test_walltime_within_a_limit_is_accepted(values: dict[str, Any]) -> None:
+    assert advice.judge(requests(**values), 0, STARTS, parse_partitions(SINFO)) == ()
 
 
-def test_what_is_of_the_moment_is_a_note() -> None:
-    (note,) = advice.judge(asked(nodes=4), 1, SHAPE, parse_partitions(NODES_DOWN))
-    assert note.endswith("cannot be used now: n[1-2] down (does not answer), n3 drained")
+def test_nodes_and_partitions_that_are_down_are_a_note() -> None:
+    (note,) = advice.judge(requests(nodes=4), 1, SHAPE, parse_partitions(NODES_DOWN))
+    assert note.endswith("cannot be used now: n[1-2] down (not responding), n3 drained")
     assert refusal(SHAPE, NODES_DOWN, nodes=5).problem == "5 nodes requested, partition gpu has 4"
     down = SINFO.replace("gpu*|up", "gpu*|down")
-    assert advice.judge(asked(time=10), 0, STARTS, parse_partitions(down)) == (
-        "the job waits until a partition is open again: gpu (down)",
+    assert advice.judge(requests(time=10), 0, STARTS, parse_partitions(down)) == (
+        "the job waits until its partition is up: gpu (down)",
     )
 
 
 @pytest.mark.parametrize(
-    ("said", "values", "key"),
+    ("output", "values", "key"),
     [
         ("sbatch: error: Invalid generic resource (gres) specification", {"native": ["--gres=tpu:1"]}, "native"),
         ("allocation failure: Invalid feature specification", {"native": ["--constraint=x"]}, "native"),
@@ -181,34 +183,34 @@ def test_what_is_of_the_moment_is_a_note() -> None:
         ("allocation failure: Invalid qos specification", {"native": ["--qos=x"]}, "native"),
     ],
 )
-def test_the_rest_in_slurms_own_words(said: str, values: dict[str, Any], key: str) -> None:
-    error = refusal(said, **values)
+def test_other_refusals_have_slurm_s_message(output: str, values: dict[str, Any], key: str) -> None:
+    error = refusal(output, **values)
     assert error.key == key
-    assert error.problem in said
+    assert error.problem in output
     assert error.hint
 
 
-def test_a_refusal_for_a_reason_of_its_own() -> None:
+def test_refusal_without_a_known_key_lists_the_partitions() -> None:
     # from Slurm's documentation
-    said = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    output = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     with pytest.raises(SchedulerError, match="refuse this job: Job violates accounting/QOS policy") as caught:
-        advice.judge(asked(), 1, said, parse_partitions(SINFO))
+        advice.judge(requests(), 1, output, parse_partitions(SINFO))
     assert "short: 4 nodes, walltime 00:30:00, GPUs 4 each" in caught.value.hint
 
 
-def test_what_sinfo_prints() -> None:
+def test_parse_partitions() -> None:
     big, old, empty = parse_partitions(MIXED)
     assert (big.name, big.default, big.limit, big.most_nodes, big.size) == ("big", True, None, None, 5)
     assert (old.up, old.limit, empty.size, empty.nodes) == ("drain", 3600, 0, ())
-    assert [some.gpus() for some in big.nodes + old.nodes] == [8, 4, 4]
+    assert [nodes.gpus() for nodes in big.nodes + old.nodes] == [8, 4, 4]
     assert old.nodes[0].gpus("k80") == 2
     assert big.nodes[0].mem == 512000
-    assert all(some.works for some in big.nodes)
+    assert all(nodes.works for nodes in big.nodes)
     assert advice.show_gpus(big) == "8 a100 each or 4 v100 each"
     assert advice.unusable_nodes([big, old]) == ""
 
 
-def test_large_numbers_as_sinfo_shortens_them() -> None:
+def test_parse_partitions_with_abbreviated_numbers() -> None:
     (big,) = parse_partitions("Welcome\nfat*|up|infinite|1-1.50K|1.50K|idle|1.50K|512000|(null)|f[1-1536]\n")
     assert (big.size, big.most_nodes) == (1536, 1536)
     assert (big.nodes[0].cpus, big.nodes[0].mem) == (1536, 512000)
@@ -218,29 +220,28 @@ def test_large_numbers_as_sinfo_shortens_them() -> None:
     ("option", "gpu_type", "gpus"),
     [("gpu:4", "", 4), ("gpu:a100:4", "a100", 4), ("gpu:2080ti:2", "2080ti", 2), ("gpu:1g.10gb:1", "1g.10gb", 1)],
 )
-def test_types_of_gpus(option: str, gpu_type: str, gpus: int) -> None:
-    (one,) = asked(native=[f"--gres={option}"])
-    assert (one.gpu_type, one.gpus) == (gpu_type, gpus)
-    (one,) = asked(native=[f"--gpus-per-node={option.removeprefix('gpu:')}"])
-    assert (one.gpu_type, one.gpus) == (gpu_type, gpus)
+def test_gpu_types_in_native_options(option: str, gpu_type: str, gpus: int) -> None:
+    for native in (f"--gres={option}", f"--gpus-per-node={option.removeprefix('gpu:')}"):
+        (request,) = requests(native=[native])
+        assert (request.gpu_type, request.gpus) == (gpu_type, gpus)
 
 
-def test_a_reservation_that_begins_later_is_waited_for() -> None:
-    said = "allocation failure: Invalid time specified\n"
-    for wanted, reserved in ((asked(native=["--reservation=x"]), False), (asked(), True)):
-        notes = advice.judge(wanted, 1, said, parse_partitions(SINFO), reserved=reserved)
+def test_reservation_that_begins_later_is_a_note() -> None:
+    output = "allocation failure: Invalid time specified\n"
+    for request, reserved in ((requests(native=["--reservation=x"]), False), (requests(), True)):
+        notes = advice.judge(request, 1, output, parse_partitions(SINFO), reserved=reserved)
         assert notes == ("the job waits until its reservation begins",)
     with pytest.raises(SchedulerError, match="Invalid time specified"):
-        advice.judge(asked(), 1, said, parse_partitions(SINFO))
+        advice.judge(requests(), 1, output, parse_partitions(SINFO))
 
 
-def test_lines_of_a_site_s_own_are_not_slurm_s() -> None:
+def test_banner_of_a_site_is_not_part_of_slurm_s_message() -> None:
     banner = "Welcome to the cluster\n--> Checking allocation...OK\n"
     error = refusal(f"{banner}allocation failure: Invalid qos specification\n{banner}", native=["--qos=x"])
     assert error.problem == "Invalid qos specification"
 
 
-def test_nodes_of_several_kinds() -> None:
+def test_request_beyond_a_partition_of_several_node_types() -> None:
     error = refusal(SHAPE, MIXED, nodes=3, gpus_per_node=8)
     assert "3 nodes with 8 GPUs" in error.problem
     assert "partition big has 2 such" in error.problem
@@ -249,22 +250,22 @@ def test_nodes_of_several_kinds() -> None:
     assert "no node of partition big has h100 GPUs" in error.problem
 
 
-def test_what_each_component_requests() -> None:
+def test_component_requests() -> None:
     tasks = {"worker": {"count": 4}, "ps": {"count": 2, "partition": "cpu", "cpus": 3, "mem": "1G"}}
     values: dict[str, Any] = {"nodes": 2, "gpus_per_node": 2, "time": "1h", "cpus_per_task": 4, "mem_per_task": "2G"}
-    first, second = asked(tasks=tasks, **values)
+    first, second = requests(tasks=tasks, **values)
     assert (first.partitions, first.nodes, first.gpus, first.cpus, first.time) == ((), 2, 2, 8, 3600)
     assert first.mem == 4096
     assert (second.partitions, second.nodes, second.gpus, second.cpus, second.time) == (("cpu",), 1, 0, 3, 3600)
     assert second.mem == 1024
-    # sbatch multiplies --mem-per-cpu by the CPUs, whoever has asked for them
-    more, _ = asked(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
+    # sbatch multiplies --mem-per-cpu by the CPUs, whichever option requests them
+    more, _ = requests(**{**values, "gpus_per_node": None, "nodes": 2, "tasks": tasks}, native=["--cpus-per-task=16"])
     assert (more.cpus, more.mem) == (32, 16384)
-    (native,) = asked(native=["-p", "--partition=a,b", "-t2:00:00", "--gpus-per-node", "-N 3", "--mem=max"])
+    (native,) = requests(native=["-p", "--partition=a,b", "-t2:00:00", "--gpus-per-node", "-N 3", "--mem=max"])
     assert (native.partitions, native.time, native.nodes, native.mem) == (("a", "b"), 7200, 3, 0)
 
 
-# --- what is asked, with commands that only print ----------------------------------------------------------------
+# --- check, with stand-ins for Slurm's commands ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -280,50 +281,50 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def command(folder: Path, name: str, script: str) -> None:
     path = folder / name
-    path.write_text(f'#!/bin/bash\necho {name} "$@" >> "{folder}/asked"\n{script}\n')
+    path.write_text(f'#!/bin/bash\necho {name} "$@" >> "{folder}/calls"\n{script}\n')
     path.chmod(0o755)
 
 
-def answers(tools: Path, said: str, code: int = 1) -> None:
-    command(tools, "sbatch", f"cat >&2 <<'END'\n{said}\nEND\nexit {code}")
+def sbatch_prints(tools: Path, output: str, code: int = 1) -> None:
+    command(tools, "sbatch", f"cat >&2 <<'END'\n{output}\nEND\nexit {code}")
 
 
-def names(tools: Path) -> list[str]:
-    return [line.split()[0] for line in (tools / "asked").read_text().splitlines()]
+def called(tools: Path) -> list[str]:
+    return [line.split()[0] for line in (tools / "calls").read_text().splitlines()]
 
 
-def test_a_job_that_is_fine_costs_one_command(tools: Path) -> None:
-    answers(tools, STARTS, 0)
+def test_check_runs_sinfo_only_for_a_walltime(tools: Path) -> None:
+    sbatch_prints(tools, STARTS, 0)
     assert advice.check(scheduler, plan("slurm", run_dir="/runs/x")) == ()
-    assert (tools / "asked").read_text() == "sbatch --test-only /runs/x/job.sh\n"
+    assert (tools / "calls").read_text() == "sbatch --test-only /runs/x/job.sh\n"
     assert advice.check(scheduler, plan("slurm", time=10)) == ()
-    assert names(tools) == ["sbatch", "sbatch", "sinfo"]
+    assert called(tools) == ["sbatch", "sbatch", "sinfo"]
 
 
-def test_a_site_whose_partitions_cannot_be_asked_for(tools: Path) -> None:
+def test_check_without_sinfo(tools: Path) -> None:
     command(tools, "sinfo", "exit 1")
-    answers(tools, STARTS, 0)
+    sbatch_prints(tools, STARTS, 0)
     assert advice.check(scheduler, plan("slurm", time="99d")) == ()
-    answers(tools, SHAPE)
+    sbatch_prints(tools, SHAPE)
     with pytest.raises(SchedulerError, match="sinfo has failed"):
         advice.check(scheduler, plan("slurm", nodes=9))
 
 
-def test_the_accounts_that_one_has_are_offered(tools: Path) -> None:
-    answers(tools, "allocation failure: Invalid account or account/partition combination specified")
+def test_refused_account_lists_the_user_s_accounts(tools: Path) -> None:
+    sbatch_prints(tools, "allocation failure: Invalid account or account/partition combination specified")
     with pytest.raises(SpecError) as caught:
         advice.check(scheduler, plan("slurm", account="physisc"))
-    assert (caught.value.key, caught.value.hint) == ("account", "yours are: chemistry, physics")
+    assert (caught.value.key, caught.value.hint) == ("account", "available to you: chemistry, physics")
 
 
-def test_no_controller(tools: Path) -> None:
-    answers(tools, "allocation failure: Unable to contact slurm controller (connect failure)")
+def test_check_without_a_controller(tools: Path) -> None:
+    sbatch_prints(tools, "allocation failure: Unable to contact slurm controller (connect failure)")
     with pytest.raises(SchedulerError, match="Slurm's controller on ctl does not answer"):
         advice.check(scheduler, plan("slurm"))
-    assert names(tools) == ["sbatch", "scontrol"]
+    assert called(tools) == ["sbatch", "scontrol"]
 
 
-def test_no_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_check_without_sbatch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SchedulerError, match="sbatch is not there"):
+    with pytest.raises(SchedulerError, match="sbatch not found on"):
         advice.check(scheduler, plan("slurm"))

@@ -1,4 +1,4 @@
-"""Hostlists and counts. Against `scontrol show hostnames`: tests/cluster/test_slurm_hostlist.py."""
+"""Hostlists and counts. tests/cluster/test_slurm_hostlist.py compares them with `scontrol show hostnames`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.support.hostlists import random_hostlist
         ("n1,,n2,", "n1 n2"),
     ],
 )
-def test_every_shape(text: str, hosts: str) -> None:
+def test_expand_hostlist(text: str, hosts: str) -> None:
     assert expand(text) == hosts.split()
 
 
@@ -74,7 +74,7 @@ def test_every_shape(text: str, hosts: str) -> None:
         ("a[0-65534],b[0-1]", "with 0-1 it has more than"),
     ],
 )
-def test_other_text_is_refused_with_the_place(text: str, why: str) -> None:
+def test_invalid_hostlist_is_refused_with_the_position(text: str, why: str) -> None:
     with pytest.raises(SchedulerError) as caught:
         expand(text)
     assert why in caught.value.what
@@ -82,19 +82,19 @@ def test_other_text_is_refused_with_the_place(text: str, why: str) -> None:
     assert len(str(caught.value)) < 400
 
 
-def test_as_many_as_there_may_be() -> None:
+def test_expand_to_the_limit_of_hosts() -> None:
     assert len(expand("n[0-65535]")) == MOST_HOSTS
     assert len(expand("n[0-255]x[0-255]")) == MOST_HOSTS
 
 
-def test_the_inverse_of_a_list_of_names() -> None:
+def test_expand_ten_thousand_names() -> None:
     names = [f"node{number:05}" for number in random.Random(4).sample(range(100_000), 10_000)]
     assert expand(",".join(names)) == names
     assert expand("node[" + ",".join(name[4:] for name in names) + "]") == names
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_same_hosts_as_clustershell(seed: int) -> None:
+def test_expand_returns_the_same_hosts_as_clustershell(seed: int) -> None:
     text = random_hostlist(random.Random(seed))
     assert set(expand(text)) == set(NodeSet(text))
 
@@ -114,6 +114,6 @@ def test_counts(text: str, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "8(2)", "8(x2", "8,,4", "8(x2)4", "-1", "8(x)", "8(x999999999)", "9" * 5000])
-def test_other_counts_are_refused(text: str) -> None:
+def test_invalid_counts_are_refused(text: str) -> None:
     with pytest.raises(SchedulerError, match="list of"):
         counts(text)

@@ -1,4 +1,4 @@
-"""Inside a Slurm job: the allocation from the environment, the srun step, and what srun says of agents that ended."""
+"""Inside a Slurm job: the allocation from the environment, the srun step, and srun's output when agents have ended."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ BATCH = {
 }
 
 
-def nobody(job: str) -> Mapping[str, int]:
-    raise AssertionError("the controller need not be asked")
+def no_query(job: str) -> Mapping[str, int]:
+    raise AssertionError("the controller need not be queried")
 
 
-def hosts(environ: Mapping[str, str], ask: object = nobody, **spec: object) -> tuple[Host, ...]:
+def hosts(environ: Mapping[str, str], query: object = no_query, **spec: object) -> tuple[Host, ...]:
     request = scheduler.resolve(JobSpec.from_dict({"command": ["x"], **spec}), in_job=True)
-    return allocation(environ, request, ask).hosts  # type: ignore[arg-type]
+    return allocation(environ, request, query).hosts  # type: ignore[arg-type]
 
 
-def test_hosts_with_what_each_of_them_has() -> None:
+def test_allocation_from_the_environment() -> None:
     assert hosts(BATCH) == (
         Host("n1", 2, 0, 4, "n1"),
         Host("n2", 2, 0, 4, "n2"),
@@ -50,53 +50,53 @@ def test_hosts_with_what_each_of_them_has() -> None:
     )
 
 
-def test_tasks_per_node_of_the_specification_come_first() -> None:
+def test_tasks_per_node_of_the_specification_sets_the_slots() -> None:
     assert [host.slots for host in hosts(BATCH, tasks_per_node=6)] == [6, 6, 6, 6]
 
 
 @pytest.mark.parametrize(("text", "count"), [("2", 2), ("a100:4", 4), ("a100:2,v100:1", 3)])
-def test_gpus_per_node_as_slurm_spells_them(text: str, count: int) -> None:
+def test_gpus_per_node_with_types(text: str, count: int) -> None:
     assert [host.gpus for host in hosts({**BATCH, "SLURM_GPUS_PER_NODE": text})] == [count] * 4
 
 
 @pytest.mark.parametrize("more", [{"SLURM_GPUS": "5"}, {"SLURM_GPUS_PER_TASK": "1"}, {"SLURM_JOB_GPUS": "0,1"}])
-def test_gpus_that_may_differ_by_host_are_asked_for(more: dict[str, str]) -> None:
-    asked = []
+def test_gpus_that_may_differ_by_host_are_queried(more: dict[str, str]) -> None:
+    queried = []
 
-    def ask(job: str) -> Mapping[str, int]:
-        asked.append(job)
+    def query(job: str) -> Mapping[str, int]:
+        queried.append(job)
         return {"n1": 3, "n2": 2}
 
-    assert [host.gpus for host in hosts({**BATCH, **more}, ask)] == [3, 2, 0, 0]
-    assert asked == ["7"]
+    assert [host.gpus for host in hosts({**BATCH, **more}, query)] == [3, 2, 0, 0]
+    assert queried == ["7"]
 
 
-def test_a_shell_that_salloc_started_is_told_less_so_the_controller_is_asked() -> None:
+def test_gpus_are_queried_in_the_shell_of_an_salloc() -> None:
     elsewhere = {name: text for name, text in BATCH.items() if name != "SLURMD_NODENAME"}
     assert hosts(elsewhere, lambda job: {"n2": 4})[1].gpus == 4
 
 
-def test_without_a_controller_all_hosts_are_taken_to_be_like_the_first() -> None:
-    def ask(job: str) -> Mapping[str, int]:
+def test_without_a_controller_all_hosts_have_the_gpus_of_the_first() -> None:
+    def query(job: str) -> Mapping[str, int]:
         raise SchedulerError("down")
 
-    assert {host.gpus for host in hosts({**BATCH, "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"}, ask)} == {2}
+    assert {host.gpus for host in hosts({**BATCH, "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_GPUS": "0,1"}, query)} == {2}
 
 
-def test_fewer_gpus_than_asked_for() -> None:
+def test_fewer_gpus_than_requested() -> None:
     with pytest.raises(PlacementError, match="4 GPUs a node are requested, but this job has 2 on n1"):
         hosts({**BATCH, "SLURM_GPUS_PER_NODE": "2"}, gpus_per_node=4)
     with pytest.raises(PlacementError, match="this job has 0 on n1"):
         hosts(BATCH, gpus_per_node=1)
 
 
-def test_fewer_nodes_than_asked_for() -> None:
+def test_fewer_nodes_than_requested() -> None:
     with pytest.raises(PlacementError, match=r"9 nodes are requested, but this job has \d: n1, n2"):
         hosts(BATCH, nodes=9)
     assert hosts(BATCH, nodes="1-9")
 
 
-def test_more_tasks_a_node_than_it_has_gpus_are_refused_as_before_a_submission() -> None:
+def test_more_tasks_per_node_than_gpus_are_refused() -> None:
     four = {**BATCH, "SLURM_GPUS_PER_NODE": "4"}
     with pytest.raises(PlacementError, match="16 tasks x 1 GPUs need more than this job has on n1, 4"):
         hosts(four, tasks_per_node=16)
@@ -108,7 +108,7 @@ def test_more_tasks_a_node_than_it_has_gpus_are_refused_as_before_a_submission()
     assert [host.slots for host in hosts(four, tasks_per_node=16, gpus_per_task=0)] == [16, 16, 16, 16]
 
 
-def test_no_hosts_is_an_error() -> None:
+def test_missing_nodelist_is_an_error() -> None:
     with pytest.raises(SchedulerError, match="SLURM_JOB_NODELIST is not set"):
         hosts({"SLURM_JOB_ID": "7"})
 
@@ -128,7 +128,7 @@ HET = {
 PS_ELSEWHERE = {"tasks": {"ps": {"count": 2, "partition": "cpu"}}}
 
 
-def test_the_components_of_a_heterogeneous_job() -> None:
+def test_components_of_a_heterogeneous_job() -> None:
     assert hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE) == (
         Host("n1", 2, 2, 4, "n1", 0),
         Host("n2", 2, 2, 4, "n2", 0),
@@ -136,7 +136,7 @@ def test_the_components_of_a_heterogeneous_job() -> None:
     )
 
 
-def test_components_that_the_job_does_not_have() -> None:
+def test_fewer_components_than_requested() -> None:
     with pytest.raises(PlacementError, match="this job has 1"):
         hosts(BATCH, **PS_ELSEWHERE)
 
@@ -144,7 +144,7 @@ def test_components_that_the_job_does_not_have() -> None:
 # --- the step
 
 
-def test_one_agent_a_node_with_everything_said() -> None:
+def test_srun_command_starts_one_agent_per_node() -> None:
     made = (Host("n1", 2, 2, 4), Host("n2", 2, 3, 4))
     words = injob.srun_command(made, CALL, {})
     assert words[0] == "srun"
@@ -163,7 +163,7 @@ def test_one_agent_a_node_with_everything_said() -> None:
     assert "--overlap" not in words
 
 
-def test_gpus_of_the_step() -> None:
+def test_srun_command_requests_the_gpus_of_the_hosts() -> None:
     inside = {"SLURM_STEP_ID": "0"}
     same = (Host("n1", 2, 2, 4), Host("n2", 2, 2, 4))
     assert {"--gpus-per-node=2", "--overlap"} <= set(injob.srun_command(same, CALL, inside))
@@ -175,13 +175,13 @@ def test_gpus_of_the_step() -> None:
     assert not [word for word in none if word.startswith("--gpus")]
 
 
-def test_hosts_with_different_numbers_of_cpus_have_all_of_them() -> None:
+def test_srun_command_without_cpus_where_hosts_differ() -> None:
     assert not [
         word for word in injob.srun_command((Host("n1", 1, 0, 4), Host("n2", 1, 0, 2)), CALL, {}) if "cpus" in word
     ]
 
 
-def test_a_step_over_two_components() -> None:
+def test_srun_command_over_two_components() -> None:
     words = injob.srun_command(hosts({**HET, "SLURMD_NODENAME": "n1"}, **PS_ELSEWHERE), CALL, {})
     first, second = words[: words.index(":")], words[words.index(":") :]
     assert {"--het-group=0", "--nodes=2", "--gpus-per-node=2", "--cpus-per-task=4", "--mem=0"} <= set(first)
@@ -189,23 +189,23 @@ def test_a_step_over_two_components() -> None:
     assert first[-2:] == second[-2:] == list(CALL.arguments)
 
 
-def test_options_for_the_training_tasks_are_kept_from_the_step() -> None:
-    ours = {
+def test_srun_environment_omits_options_of_the_training_tasks() -> None:
+    kept = {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "n1",
         "SLURM_CPUS_ON_NODE": "4",
         "SLURM_CONF": "/c",
         "PATH": "/bin",
     }
-    meant = (
+    names = (
         "CPUS_PER_TASK NTASKS NTASKS_PER_NODE GPUS_PER_TASK GPU_BIND EXPORT_ENV MEM_PER_CPU EXACT CPU_BIND WAIT NPROCS"
     )
-    theirs = {f"SLURM_{name}": "1" for name in meant.split()}
-    assert injob.srun_environment({**ours, **theirs}) == ours
+    omitted = {f"SLURM_{name}": "1" for name in names.split()}
+    assert injob.srun_environment({**kept, **omitted}) == kept
 
 
-def test_a_task_is_not_taken_for_the_agent_that_has_started_it() -> None:
-    """What jax.distributed and TensorFlow's SlurmClusterResolver read; each agent is one of two tasks of its step."""
+def test_tasks_do_not_inherit_the_rank_variables_of_their_agent() -> None:
+    """jax.distributed and TensorFlow's SlurmClusterResolver would read them, and take a task for one of the agents."""
     place = (
         "SLURM_PROCID SLURM_LOCALID SLURM_NTASKS SLURM_NPROCS SLURM_STEP_NUM_TASKS SLURM_TASKS_PER_NODE "
         "SLURM_STEP_TASKS_PER_NODE SLURM_NTASKS_PER_NODE SLURM_GTIDS SLURM_TASK_PID SLURM_CPUS_PER_TASK "
@@ -218,13 +218,13 @@ def test_a_task_is_not_taken_for_the_agent_that_has_started_it() -> None:
     )
     environ = dict.fromkeys(f"{place} {kept}".split(), "1")
     assert schedulers.without_place(environ).keys() == set(kept.split())
-    # the local scheduler's tasks, too, may find themselves inside a step of Slurm; elsewhere its names mean nothing
+    # tasks of the local scheduler may run inside a step of Slurm, too; outside, Slurm's names mean nothing
     del environ["SLURM_JOB_ID"]
     assert {name for name in environ if name.startswith("SLURM")} < schedulers.without_place(environ).keys()
     assert "PMI_RANK" not in schedulers.without_place(environ)
 
 
-# As srun 22.05 prints it.
+# Output of srun 22.05.
 KILLED = [
     "srun: error: n3: task 2: Killed",
     "srun: launch/slurm: _step_signal: Terminating StepId=1.1",
@@ -249,11 +249,11 @@ KILLED = [
         ),
     ],
 )
-def test_who_ended_first(code: int, printed: list[str], end: AgentEnd) -> None:
+def test_parse_failure_finds_the_first_agent_that_ended(code: int, printed: list[str], end: AgentEnd) -> None:
     assert injob.parse_failure(code, printed) == end
 
 
-# As it prints it after scancel of the step, where the job itself was not asked to end.
+# Its output after scancel of the step only.
 ABORTED = [
     "srun: Job step aborted: Waiting up to 7 seconds for job step to finish.",
     "slurmstepd-n1: error: *** STEP 16.0 ON n1 CANCELLED AT 2026-11-21T23:45:52 ***",
@@ -274,28 +274,28 @@ NOT_LAUNCHED = [
     ("code", "printed", "what", "why"),
     [
         (-signal.SIGKILL, [], "srun, which had started the agents, was killed by SIGKILL", ""),
-        (137, ABORTED, "the step of the agents, 16.0, was cancelled", ""),
-        (143, ABORTED[:1], "the step of the agents was cancelled", ""),
-        (143, NODE_FAILED, "the step of the agents, 7.0, was cancelled", "Slurm says: due to node failure"),
-        (1, NOT_LAUNCHED, "Slurm has not started the agent on host n4", "Protocol authentication error"),
+        (137, ABORTED, "the agents' job step 16.0 was cancelled", ""),
+        (143, ABORTED[:1], "the agents' job step was cancelled", ""),
+        (143, NODE_FAILED, "the agents' job step 7.0 was cancelled", "Slurm's reason: node failure"),
+        (1, NOT_LAUNCHED, "Slurm could not start the agent on host n4", "Protocol authentication error"),
     ],
 )
-def test_what_ended_when_no_agent_did(code: int, printed: list[str], what: str, why: str) -> None:
+def test_parse_failure_of_srun_or_its_step(code: int, printed: list[str], what: str, why: str) -> None:
     error = injob.parse_failure(code, printed).error
     assert error is not None
     assert (error.what, error.why) == (what, why)
 
 
-def test_slurms_late_clean_up_may_be_what_killed_an_agent_of_a_later_start() -> None:
+def test_parse_failure_of_a_restarted_job_mentions_late_clean_up() -> None:
     assert injob.parse_failure(137, KILLED, restarts=1).messages == (
-        "Slurm may have cleaned up there only now, after an earlier start of this job",
+        "Slurm may only now have cleaned up that host after an earlier start of this job",
     )
     assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(
         75, "n3"
     )
 
 
-def test_an_end_that_follows_another_one_is_not_an_order_from_outside() -> None:
+def test_parse_failure_ignores_a_cancelled_step_after_an_agent_failed() -> None:
     assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75", *ABORTED]).error is None
 
 
@@ -323,16 +323,16 @@ def test_parent_lost_is_a_killed_slurmstepd() -> None:
         (['--comment="--array=0-1"'], ""),
     ],
 )
-def test_elements_of_an_array(native: list[str], expected: str) -> None:
+def test_array_elements_of_native_options(native: list[str], expected: str) -> None:
     assert plan("slurm", native=native).request.elements == tuple(expected.split())
 
 
 @pytest.mark.parametrize("text", ["--array=a", "--array=3-1", "--array=0-4:0", "--array=1,,2", "--array=0-99999999"])
-def test_no_array_index(text: str) -> None:
-    with pytest.raises(SpecError, match="no array index"):
+def test_invalid_array_index_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="is not an array index"):
         plan("slurm", native=[text])
 
 
-def test_every_element_has_a_log_of_its_own() -> None:
+def test_each_array_element_has_its_own_log() -> None:
     made = plan("slurm", run_dir="/runs/100%", native=("--array=0-2",))
     assert "--output=/runs/100%%/array/%a/job.log" in scheduler.submit_command(made)

@@ -1,4 +1,4 @@
-"""How jobs stand. What commands print was recorded on Slurm 22.05.8, unless a line says otherwise."""
+"""The status of jobs. Output of commands was recorded on Slurm 22.05.8, unless a line says otherwise."""
 
 from __future__ import annotations
 
@@ -47,35 +47,35 @@ SQUEUE = """\
     ("job_id", "state", "reason"),
     [
         ("50", JobState.COMPLETED, ""),
-        ("51", JobState.COMPLETED, ""),  # a component asked for by its own number
+        ("51", JobState.COMPLETED, ""),  # a component by its own id
         ("45", JobState.RUNNING, ""),  # the first component has the script
-        ("47", JobState.CANCELLED, "while it waited (Resources)"),  # the other rows were forgotten already
+        ("47", JobState.CANCELLED, "while it was pending (Resources)"),  # Slurm has purged the other rows
         ("52", JobState.FAILED, "its script ended with an exit code other than 0"),
         ("60", JobState.COMPLETED, ""),
         ("77", JobState.TIMEOUT, "the walltime is over"),
-        ("4", JobState.PREEMPTED, "ended for a job of higher priority"),
+        ("4", JobState.PREEMPTED, "ended to make room for a job of higher priority"),
         ("54", JobState.PENDING, "held: scontrol release (JobHeldUser)"),
         ("55", JobState.PENDING, "it waits for another job (Dependency)"),
-        ("56", JobState.PENDING, "it may not begin yet (BeginTime); expected to start 2026-11-21 12:08"),
+        ("56", JobState.PENDING, "its begin time has not come (BeginTime); expected to start 2026-11-21 12:08"),
         ("57", JobState.PENDING, "the nodes are busy (Resources); expected to start 2027-11-21 11:08"),
         (
             "59",
             JobState.PENDING,
-            "it asks for more or fewer nodes than the partition has or allows (PartitionNodeLimit)",
+            "it requests more or fewer nodes than the partition has or allows (PartitionNodeLimit)",
         ),
         (
             "81",
             JobState.PENDING,
-            "it was put back into the queue and is held: scontrol release (job requeued in held state)",
+            "it was requeued and is held: scontrol release (job requeued in held state)",
         ),
-        ("10", JobState.RUNNING, "ending: a node of it is down"),
+        ("10", JobState.RUNNING, "ending: one of its nodes is down"),
         ("11", JobState.RUNNING, "ending"),
         ("53_1", JobState.RUNNING, ""),
         ("62", JobState.RUNNING, ""),
-        ("53_4", JobState.PENDING, "so many elements of the array as may run at the same time do (JobArrayTaskLimit)"),
+        ("53_4", JobState.PENDING, "the array already runs as many tasks as its limit allows (JobArrayTaskLimit)"),
     ],
 )
-def test_each_job_from_one_answer(job_id: str, state: JobState, reason: str) -> None:
+def test_statuses_of_squeue_rows(job_id: str, state: JobState, reason: str) -> None:
     assert statuses([job_id], parse_squeue(SQUEUE)) == {job_id: JobStatus(state, reason)}
 
 
@@ -83,11 +83,11 @@ def test_each_job_from_one_answer(job_id: str, state: JobState, reason: str) -> 
     "job_id",
     ["x", "53_x", "53_²", "²", "53_99999999999999999999", "", "_", "1", "5", "530", "53_6", "53_9", "61_1", "47_1"],
 )
-def test_what_slurm_does_not_know_is_purged_and_never_completed(job_id: str) -> None:
+def test_unlisted_job_has_no_status(job_id: str) -> None:
     assert statuses([job_id], parse_squeue(SQUEUE)) == {}
 
 
-def test_a_whole_array_is_one_status() -> None:
+def test_array_has_one_status() -> None:
     found = statuses(["53"], parse_squeue(SQUEUE))["53"]
     assert found == JobStatus(JobState.RUNNING, "elements of the array: 2 RUNNING, 3 PENDING")
 
@@ -98,7 +98,7 @@ def test_a_whole_array_is_one_status() -> None:
         (
             ["7_1 PENDING", "7_[3-9:2,20%4] PENDING"],
             JobState.PENDING,
-            "elements of the array: 6 PENDING (not looked at yet)",
+            "elements of the array: 6 PENDING (Slurm has not considered it yet)",
         ),
         (["7_1 COMPLETED", "7_2 FAILED", "7_3 PENDING"], JobState.PENDING, "1 PENDING, 1 FAILED, 1 COMPLETED"),
         (
@@ -106,30 +106,30 @@ def test_a_whole_array_is_one_status() -> None:
             JobState.FAILED,
             "that Slurm still knows: 1 FAILED, 1 TIMEOUT, 1 COM",
         ),
-        (["7_1 COMPLETED", "7_2 NODE_FAIL", "7_3 FAILED"], JobState.NODE_FAIL, "(a node of it has failed)"),
+        (["7_1 COMPLETED", "7_2 NODE_FAIL", "7_3 FAILED"], JobState.NODE_FAIL, "(one of its nodes has failed)"),
         (
             ["7_1 COMPLETED", "7_2 COMPLETED"],
             JobState.COMPLETED,
             "elements of the array that Slurm still knows: 2 COMPLETED",
         ),
         (["7_[3-99999999999999999999] PENDING", "7_0 RUNNING"], JobState.RUNNING, "1 RUNNING, "),
-        (["7_[1,3,5,...] PENDING", "7_0 RUNNING"], JobState.RUNNING, "1 RUNNING, "),  # cut short by Slurm
+        (["7_[1,3,5,...] PENDING", "7_0 RUNNING"], JobState.RUNNING, "1 RUNNING, "),  # abbreviated by Slurm
     ],
 )
-def test_arrays_are_summed_up(rows: list[str], state: str, words: str) -> None:
+def test_array_status_counts_elements_by_state(rows: list[str], state: str, words: str) -> None:
     made = [Row(job_id, "7", letter, reason="None") for job_id, letter in map(str.split, rows)]
     found = statuses(["7"], made)["7"]
     assert found.state == state
     assert words in found.reason
 
 
-def test_reasons_may_hold_any_character() -> None:
+def test_reason_may_contain_any_character() -> None:
     # Slurm 23.11, from its documentation: free text
     text = "12|12|PENDING|N/A|Nodes required for job are DOWN, DRAINED or reserved | see (ops), 'now'\n"
     assert "reserved | see (ops), 'now'" in statuses(["12"], parse_squeue(text))["12"].reason
 
 
-def test_other_lines_are_left_out() -> None:
+def test_parse_squeue_skips_other_lines() -> None:
     # squeue --clusters prints a line a cluster even without a header
     text = "CLUSTER: alpha\n60|60|RUNNING|2026-11-21T11:08:18|None\n\nCLUSTER: beta\nsqueue: warning|a|b|c|d\n"
     assert parse_squeue(text) == [Row("60", "60", "RUNNING", "2026-11-21T11:08:18", "None")]
@@ -142,54 +142,54 @@ STOPPED SUSPENDED TIMEOUT LAUNCH_FAILED POWER_UP_NODE RECONFIG_FAIL EXPEDITING""
 
 
 @pytest.mark.parametrize("state", ALL_STATES.split())
-def test_every_state_is_known(state: str) -> None:
+def test_parse_state_knows_every_state(state: str) -> None:
     ours, words = query.parse_state(state)
-    assert "Slurm says" not in words
+    assert "Slurm reports" not in words
     assert ours != JobState.COMPLETED or state == "COMPLETED"
     assert ours != JobState.UNKNOWN or state == "REVOKED"
 
 
-def test_a_state_that_is_not_known_is_named() -> None:
-    assert query.parse_state("BRAND_NEW") == (JobState.UNKNOWN, "Slurm says BRAND_NEW")
+def test_unknown_state_is_named() -> None:
+    assert query.parse_state("BRAND_NEW") == (JobState.UNKNOWN, "Slurm reports the state BRAND_NEW")
 
 
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
         ("Resources", "the nodes are busy (Resources)"),
-        ("None", "not looked at yet"),
-        ("QOSMaxCpuPerUserLimit", "all that is allowed at the same time (QOSMaxCpuPerUserLimit)"),
-        ("AssocGrpGRES", "all that is allowed at the same time (AssocGrpGRES)"),
-        ("AssocMaxJobsLimit", "all that is allowed at the same time"),
+        ("None", "Slurm has not considered it yet"),
+        ("QOSMaxCpuPerUserLimit", "already use all that is allowed (QOSMaxCpuPerUserLimit)"),
+        ("AssocGrpGRES", "already use all that is allowed (AssocGrpGRES)"),
+        ("AssocMaxJobsLimit", "already use all that is allowed"),
         ("AssocGrpCPUMinutesLimit", "has used up its budget (AssocGrpCPUMinutesLimit)"),
         ("AssocGrpBilling", "has used up its budget"),
         ("QOSGrpEnergyMinutes", "has used up its budget"),
         ("AssocGrpWallLimit", "has used up its budget"),
         ("QOSGrpWallLimit", "has used up its budget"),
-        ("AssocGrpCPURunMinutesLimit", "jobs that run have all that is allowed at the same time"),
-        ("QOSMinCpuNotSatisfied", "it asks for less than its QOS demands of a job"),
-        ("QOSMinGRES", "it asks for less than its QOS demands"),
-        ("QOSUsageThreshold", "your share of the cluster is used up further than its QOS allows"),
-        ("MaxPoweredUpNodes", "as many nodes are powered up as may be"),
+        ("AssocGrpCPURunMinutesLimit", "running jobs already use all that is allowed"),
+        ("QOSMinCpuNotSatisfied", "it requests less than its QOS requires of a job"),
+        ("QOSMinGRES", "it requests less than its QOS requires"),
+        ("QOSUsageThreshold", "you have used more of your share of the cluster than its QOS allows"),
+        ("MaxPoweredUpNodes", "the limit of powered-up nodes is reached"),
         ("AssocMaxCpuMinutesPerJobLimit", "more than one job may have"),
         ("QOSMaxGRESPerJob", "more than one job may have (QOSMaxGRESPerJob)"),
         ("QOSMaxWallDurationPerJobLimit", "more than one job may have"),
         ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", "down, drained or reserved (ReqNodeNotAvail, UnavailableNodes:n"),
-        ("launch_failed_requeued_held", "it could not be started, and is held"),
+        ("launch_failed_requeued_held", "it could not be started and is held"),
         ("(DependencyNeverSatisfied)", "it will never start (DependencyNeverSatisfied)"),
         ("Something new", "Something new"),
     ],
 )
-def test_why_a_job_waits(reason: str, words: str) -> None:
+def test_why_pending(reason: str, words: str) -> None:
     assert words in query.why_pending(reason, "N/A")
 
 
-def test_why_a_job_has_ended() -> None:
+def test_why_ended() -> None:
     killed = "its script was killed by SIGKILL: by a user, or by the kernel because memory ran out"
     assert query.why_ended("RaisedSignal:9(Killed)") == query.why_ended("JobLaunchFailure", "0:9") == killed
     assert query.why_ended("RaisedSignal:11(Segmentation_fault)") == "its script was killed by SIGSEGV"
-    for never in ("0:53", "1:0", "0:²", "0:900", ""):
-        assert query.why_ended("JobLaunchFailure", never).startswith("Slurm could not start its script")
+    for not_launched in ("0:53", "1:0", "0:²", "0:900", ""):
+        assert query.why_ended("JobLaunchFailure", not_launched).startswith("Slurm could not start its script")
     assert query.why_ended("Whatever") == "Whatever"
     assert query.why_ended("None") == ""
 
@@ -206,7 +206,7 @@ SACCT = """\
 """
 
 
-def test_accounting_is_read_like_the_queue() -> None:
+def test_statuses_of_sacct_rows() -> None:
     found = statuses(["12", "13", "14_2", "17", "19", "99"], parse_sacct(SACCT))
     assert {job_id: status.state for job_id, status in found.items()} == {
         "12": JobState.COMPLETED,
@@ -220,7 +220,7 @@ def test_accounting_is_read_like_the_queue() -> None:
 
 STEPD = Parent(71, "slurmstepd")
 
-# What a batch script saw of its own job in its trap for SIGTERM: scontrol -o show job, shortened
+# Output of scontrol -o show job in a batch script's trap for SIGTERM, shortened
 SEEN = (
     "JobId=76 JobName={name} UserId=slu1(1001) JobState={state} Reason={reason} Dependency=(null) Restarts={restarts} "
 )
@@ -237,29 +237,29 @@ SEEN = (
             "None",
             "PreemptEligibleTime=2026-11-21T11:14:35 PreemptTime=2026-11-21T11:14:37",
             (0, 0),
-            (JobState.PREEMPTED, "ended for a job of higher priority"),
+            (JobState.PREEMPTED, "ended to make room for a job of higher priority"),
         ),
         (
             "COMPLETING",
             "NodeDown",
             "EndTime=2026-11-21T11:15:59",
             (0, 0),
-            (JobState.NODE_FAIL, "a node of it has failed"),
+            (JobState.NODE_FAIL, "one of its nodes has failed"),
         ),
-        ("COMPLETING", "None", "EndTime=Unknown", (1, 0), (JobState.CANCELLED, "Slurm has put it back into the queue")),
+        ("COMPLETING", "None", "EndTime=Unknown", (1, 0), (JobState.CANCELLED, "Slurm has requeued it")),
         (
             "COMPLETING",
             "job_requeued_in_held_state",
             "EndTime=Unknown",
             (1, 0),
-            (JobState.CANCELLED, "put it back into the"),
+            (JobState.CANCELLED, "Slurm has requeued it"),
         ),
         ("RUNNING", "None", "EndTime=2026-11-21T11:10:13 PreemptTime=None", (0, 0), None),
         ("RUNNING", "None", "PreemptTime=2026-11-21T11:14:37", (1, 1), (JobState.PREEMPTED, "higher priority")),
         ("OUT_OF_MEMORY", "OutOfMemory", "", (0, 0), (JobState.OUT_OF_MEMORY, "more memory")),
     ],
 )
-def test_why_it_was_told_to_end(
+def test_parse_termination(
     state: str, reason: str, more: str, restarts: tuple[int, int], expected: tuple[str, str] | None
 ) -> None:
     now, before = restarts
@@ -273,7 +273,7 @@ def test_why_it_was_told_to_end(
         assert expected[1] in found.reason
 
 
-def test_what_the_user_has_chosen_is_no_field() -> None:
+def test_texts_of_the_user_are_not_parsed_as_fields() -> None:
     name = "x JobState=RUNNING Reason=None JobId=9 UserId=y"
     text = SEEN.format(name=name, state="COMPLETING", reason="TimeLimit", restarts=0)
     text += "Nodes=n1 CPU_IDs=0 Mem=5 GRES=gpu:1(IDX:0) Command=/a JobState=RUNNING Reason=None WorkDir=/b Nodes=n2 "
@@ -294,13 +294,13 @@ def test_what_the_user_has_chosen_is_no_field() -> None:
         ("Welcome", []),
     ],
 )
-def test_where_the_run_directory_of_a_job_may_be(shown: str, places: list[str]) -> None:
+def test_parse_run_dirs(shown: str, places: list[str]) -> None:
     assert [str(place) for place in query.parse_run_dirs(shown, "7")] == places
     element = ["/r", "/h/gridtf-runs/x-7_3"] if "ArrayJobId" in shown else []
     assert [str(place) for place in query.parse_run_dirs(shown, "7_3")] == element
 
 
-def test_no_telling_why_from_nothing() -> None:
+def test_termination_reason_is_unknown_without_output() -> None:
     assert parse_termination("", "76", 0) is None
 
 
@@ -319,7 +319,7 @@ JobId=92 HetJobId=91 HetJobOffset=1 JobName=sl.sh JOB_GRES=gpu:2   Nodes=sl4 CPU
             {"sl1": 3, "sl2": 1, "sl3": 1},
         ),
         ("Nodes=sl2 CPU_IDs=2 Mem=500 GRES=", {"sl2": 0}),
-        # the types and the second kind of GRES: Slurm's documentation
+        # types, and several kinds of GRES: from Slurm's documentation
         ("Nodes=n[1-2] CPU_IDs=0-3,8 Mem=0 GRES=gpu:a100:2(IDX:0,3)", {"n1": 2, "n2": 2}),
         ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1),gpu:v100:1(IDX:2)", {"n1": 3}),
         # where gres.conf names no files
@@ -330,21 +330,21 @@ JobId=92 HetJobId=91 HetJobOffset=1 JobName=sl.sh JOB_GRES=gpu:2   Nodes=sl4 CPU
         ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=nvme:7,gpu:2(IDX:0-1),xgpu:4(IDX:0-3)", {"n1": 2}),
     ],
 )
-def test_gpus_by_node(nodes: str, gpus: dict[str, int]) -> None:
+def test_parse_node_gpus(nodes: str, gpus: dict[str, int]) -> None:
     assert parse_node_gpus(SHOWN.format(nodes=nodes), "88") == gpus
 
 
-def test_gpus_of_one_component() -> None:
+def test_parse_node_gpus_of_one_component() -> None:
     assert parse_node_gpus(HET, "91") == {"sl2": 1}
     assert parse_node_gpus(HET, "92") == {"sl4": 2}
 
 
-# --- what is asked, with commands that only print ----------------------------------------------------------------
+# --- with stand-ins for Slurm's commands -------------------------------------------------------------------------
 
 
 def command(folder: Path, name: str, script: str) -> None:
     path = folder / name
-    path.write_text(f'#!/bin/bash\nprintf "%s " "$0" "$@" >> "{folder}/asked"; echo >> "{folder}/asked"\n{script}\n')
+    path.write_text(f'#!/bin/bash\nprintf "%s " "$0" "$@" >> "{folder}/calls"; echo >> "{folder}/calls"\n{script}\n')
     path.chmod(0o755)
 
 
@@ -355,21 +355,21 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asked(tools: Path) -> list[str]:
-    return (tools / "asked").read_text().splitlines()
+def calls(tools: Path) -> list[str]:
+    return (tools / "calls").read_text().splitlines()
 
 
-def test_a_script_that_was_killed_is_told_from_one_that_never_began(tools: Path) -> None:
+def test_query_distinguishes_a_killed_script_from_one_never_started(tools: Path) -> None:
     rows = ("9|9|FAILED|N/A|JobLaunchFailure", "8|8|COMPLETING|N/A|JobLaunchFailure", "7|7|COMPLETED|N/A|None")
     command(tools, "squeue", "".join(f"echo '{row}'\n" for row in rows))
     command(tools, "scontrol", "echo 'JobId=9 JobName=a ExitCode=0:1 UserId=a(1) JobState=FAILED ExitCode=0:9 Power='")
     found = scheduler.query([JobIdentity(job_id) for job_id in "987"])
     assert found["9"].reason.startswith("its script was killed by SIGKILL")
     assert found["8"] == JobStatus(JobState.RUNNING, "ending")
-    assert [line.split("/")[-1] for line in asked(tools)][1:] == ["scontrol -o show job 9 "]
+    assert [line.split("/")[-1] for line in calls(tools)][1:] == ["scontrol -o show job 9 "]
 
 
-def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
+def test_query_runs_one_squeue_for_several_jobs(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
     found = scheduler.query([JobIdentity(job_id) for job_id in ("60", "52", "53", "99", "60")])
     assert {job_id: status.state for job_id, status in found.items()} == {
@@ -378,33 +378,33 @@ def test_one_squeue_for_any_number_of_jobs(tools: Path) -> None:
         "53": JobState.RUNNING,
         "99": JobState.UNKNOWN,
     }
-    assert len(asked(tools)) == 1
-    assert "--jobs=60,52,53,99 " in asked(tools)[0]
+    assert len(calls(tools)) == 1
+    assert "--jobs=60,52,53,99 " in calls(tools)[0]
 
 
-def test_more_jobs_than_a_command_line_holds(tools: Path) -> None:
+def test_query_of_more_jobs_than_a_command_line_holds(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
     found = scheduler.query([JobIdentity(str(number)) for number in range(100_000)])
     assert found["60"].state == JobState.COMPLETED
-    assert len(asked(tools)) == 1
-    assert "--jobs" not in asked(tools)[0]
+    assert len(calls(tools)) == 1
+    assert "--jobs" not in calls(tools)[0]
 
 
-def test_each_cluster_is_asked_for_its_own(tools: Path) -> None:
+def test_query_runs_one_squeue_per_cluster(tools: Path) -> None:
     command(tools, "squeue", "true")
     east = {"cluster": "a"}
     scheduler.query([JobIdentity("1", east), JobIdentity("2"), JobIdentity("3", east)])
-    assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in asked(tools)] == [True, False]
+    assert ["--clusters=a" in line and "--jobs=1,3 " in line for line in calls(tools)] == [True, False]
 
 
-def test_a_single_unknown_id_is_no_error(tools: Path) -> None:
+def test_query_of_an_unknown_job_is_no_error(tools: Path) -> None:
     command(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     assert scheduler.query([JobIdentity("99999")])["99999"].purged
 
 
-def test_no_controller_is_never_taken_for_gone(tools: Path) -> None:
-    said = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    command(tools, "squeue", f"echo '{said}' >&2; exit 1")
+def test_query_without_a_controller_is_an_error(tools: Path) -> None:
+    error = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+    command(tools, "squeue", f"echo '{error}' >&2; exit 1")
     with pytest.raises(SchedulerError, match=r"controller on ctl does not answer: .*connect failure") as caught:
         scheduler.query([JobIdentity("1")])
     assert caught.value.hint
@@ -413,25 +413,25 @@ def test_no_controller_is_never_taken_for_gone(tools: Path) -> None:
         scheduler.query([JobIdentity("1")])
 
 
-def test_filters_in_the_environment_hide_no_job(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_ignores_filters_in_the_environment(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_USERS", "bob")
     command(tools, "squeue", '[ -z "$SQUEUE_USERS" ] && echo "60|60|RUNNING|N/A|None"')
     assert scheduler.query([JobIdentity("60")])["60"].state == JobState.RUNNING
 
 
-def test_accounting_where_there_is_none(tools: Path) -> None:
+def test_accounting_that_is_disabled_or_unreachable_is_empty(tools: Path) -> None:
     command(tools, "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     assert scheduler.accounting([JobIdentity("1")]) == {}
     command(tools, "sacct", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1")
     assert scheduler.accounting([JobIdentity("1")]) == {}
 
 
-def test_accounting_where_there_is_no_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounting_without_sacct_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert scheduler.accounting([JobIdentity("1")]) == {}
 
 
-def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
+def test_accounting_names_the_user_who_cancelled_a_job(tools: Path) -> None:
     command(tools, "sacct", "echo '1|1|CANCELLED by 0'; echo '2|2|COMPLETED'; echo '4|4|CANCELLED by 123454321'")
     assert scheduler.accounting([JobIdentity(job_id) for job_id in "1234"]) == {
         "1": JobStatus(JobState.CANCELLED, "by root"),
@@ -440,7 +440,7 @@ def test_accounting_says_who_cancelled_a_job(tools: Path) -> None:
     }
 
 
-def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
+def test_termination_reason_without_and_with_scontrol(tools: Path) -> None:
     command(tools, "scontrol", "exit 1")
     assert scheduler.termination_reason({"SLURM_JOB_ID": "76"}, STEPD) is None
     shown = SEEN.format(name="x", state="COMPLETING", reason="None", restarts=1)
@@ -459,11 +459,11 @@ def test_the_launcher_goes_on_without_an_answer(tools: Path) -> None:
             "COMPLETING",
             "None",
             1,
-            JobStatus(JobState.NODE_FAIL, "n3 has failed; Slurm has put the job back into the queue", requeued=True),
+            JobStatus(JobState.NODE_FAIL, "n3 has failed; Slurm has requeued the job", requeued=True),
         ),
     ],
 )
-def test_nodes_that_are_down_are_named(
+def test_termination_reason_names_nodes_that_are_down(
     state: str, reason: str, restarts: int, expected: JobStatus, tools: Path
 ) -> None:
     shown = SEEN.format(name="x", state=state, reason=reason, restarts=restarts)

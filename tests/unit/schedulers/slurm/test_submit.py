@@ -1,4 +1,4 @@
-"""What becomes of sbatch's answers; sbatch is a stand-in here, tests/cluster has the real one."""
+"""Submitting with a stand-in for sbatch; tests/cluster has the real one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.rendering import plan
 
 
 def queue(folder: Path, *rows: str, code: int = 0) -> None:
-    """An squeue that prints these rows."""
+    """Install an squeue that prints these rows."""
     path = folder / "squeue"
     path.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows) + f"exit {code}\n")
     path.chmod(0o755)
@@ -21,7 +21,7 @@ def queue(folder: Path, *rows: str, code: int = 0) -> None:
 
 @pytest.fixture
 def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file to write a shell script into, which is sbatch."""
+    """The file of the stand-in for sbatch, on the PATH: each test writes a shell script into it."""
     path = tmp_path / "sbatch"
     path.touch(mode=0o755)
     queue(tmp_path)
@@ -29,7 +29,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_an_id_is_no_option_of_scancel_s(tmp_path: Path, sbatch: Path) -> None:
+def test_cancel_separates_the_job_id_from_scancel_options(tmp_path: Path, sbatch: Path) -> None:
     scancel = tmp_path / "scancel"
     scancel.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/called\n')
     scancel.chmod(0o755)
@@ -39,7 +39,7 @@ def test_an_id_is_no_option_of_scancel_s(tmp_path: Path, sbatch: Path) -> None:
     assert "--clusters=east" in called
 
 
-# What sites and their wrappers print around it; the first ones from TACC's documentation.
+# Output of sites and their wrappers around sbatch's own; the banner is from TACC's documentation.
 BANNER = """
 -----------------------------------------------------------------
            Welcome to the Frontera Supercomputer
@@ -62,12 +62,12 @@ No reservation for this job
         ("Submitted batch job 24\nYou have 3 jobs in the queue.", {"job_id": "24"}),
     ],
 )
-def test_the_id_of_the_job(sbatch: Path, printed: str, record: dict[str, str]) -> None:
+def test_submit_finds_the_job_id_in_the_output(sbatch: Path, printed: str, record: dict[str, str]) -> None:
     sbatch.write_text(f"#!/bin/sh\necho '{printed}'\n")
     assert scheduler.submit(plan("slurm")).job.to_record() == record
 
 
-def test_jobs_get_the_locale_of_who_submits_them(sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text(f'#!/bin/sh\necho "${{LC_ALL-not set}}" >{tmp_path}/locale\necho 1\n')
     monkeypatch.delenv("LC_ALL", raising=False)
     scheduler.submit(plan("slurm"))
@@ -75,21 +75,21 @@ def test_jobs_get_the_locale_of_who_submits_them(sbatch: Path, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("words", "kind", "message"),
+    ("error", "kind", "message"),
     [
         ("Batch job submission failed: Invalid qos specification", SchedulerError, "refused the job: .*Invalid qos"),
         ("Batch job submission failed: Socket timed out on send/recv operation", MaybeSubmittedError, "may have taken"),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", SchedulerError, "answer"),
     ],
 )
-def test_what_sbatch_complains_of(sbatch: Path, words: str, kind: type[Exception], message: str) -> None:
-    sbatch.write_text(f"#!/bin/sh\necho 'sbatch: error: {words}' >&2\nexit 1\n")
+def test_submit_errors_of_sbatch(sbatch: Path, error: str, kind: type[Exception], message: str) -> None:
+    sbatch.write_text(f"#!/bin/sh\necho 'sbatch: error: {error}' >&2\nexit 1\n")
     with pytest.raises(SchedulerError, match=message) as caught:
         scheduler.submit(plan("slurm"))
     assert type(caught.value) is kind
 
 
-def test_an_sbatch_that_does_not_answer(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_that_times_out_may_have_succeeded(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(type(scheduler), "submit_patience", 0.2)
     with pytest.raises(MaybeSubmittedError, match=r"has not answered within 0\.2 s") as caught:
@@ -99,7 +99,7 @@ def test_an_sbatch_that_does_not_answer(sbatch: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("answer", ["echo 4711; echo Good luck", "exit 0", "echo '²'", "echo 24; exit 3", "kill -9 $$"])
-def test_a_job_whose_id_cannot_be_read_is_found_by_its_script(sbatch: Path, answer: str) -> None:
+def test_submit_without_a_job_id_finds_the_job_by_its_script(sbatch: Path, answer: str) -> None:
     lost = "echo 'sbatch: error: Socket timed out on send/recv operation' >&2"
     sbatch.write_text(f"#!/bin/sh\n{lost}\n{answer}\n")
     queue(sbatch.parent, "Welcome", "7|/runs/w/job.sh", "9|/runs/x/job.sh", "8|/runs/x/job.sh", "x|/runs/x/job.sh")
@@ -107,7 +107,7 @@ def test_a_job_whose_id_cannot_be_read_is_found_by_its_script(sbatch: Path, answ
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> None:
+def test_submit_with_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> None:
     sbatch.write_text(f"#!/bin/sh\ncat <<'END'\n{BANNER}job 24 is yours\nEND\n")
     queue(sbatch.parent, "7|/runs/w/job.sh", code=code)
     with pytest.raises(MaybeSubmittedError, match="printed no job id, but: job 24 is yours"):

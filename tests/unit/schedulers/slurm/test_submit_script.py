@@ -1,4 +1,4 @@
-"""What sbatch is asked for. The forms were tried on Slurm 22.05."""
+"""Directives and the sbatch command. Their forms were tried on Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def directives(**values: Any) -> list[str]:
     return list(scheduler.directives(plan("slurm", name="x", **values)))
 
 
-def asked(*options: str) -> list[str]:
+def with_name(*options: str) -> list[str]:
     return ["--job-name=x", *options, "--open-mode=append"]
 
 
@@ -43,29 +43,31 @@ def asked(*options: str) -> list[str]:
         ),
     ],
 )
-def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
-    assert directives(**values) == asked(*expected)
+def test_directives_of_each_request(values: dict[str, Any], expected: list[str]) -> None:
+    assert directives(**values) == with_name(*expected)
 
 
 @pytest.mark.parametrize(
     ("tasks", "more", "cpus"),
     [
-        # 4 training tasks a node on 2 nodes; what rides along must have its CPUs on the fullest node
+        # 4 training tasks a node on 2 nodes; non-training tasks must have their CPUs on the fullest node
         ({"worker": {"count": 8}}, {}, None),
         ({"worker": {"count": 8}}, {"cpus_per_task": 6}, 6),
         ({"worker": {"count": 8}, "ps": {"count": 2}}, {"cpus_per_task": 6}, 8),  # (4 x 6 + 6) / 4, rounded up
         ({"worker": {"count": 8}, "ps": {"count": 3, "cpus": 2}}, {"cpus_per_task": 6}, 7),  # (4 x 6 + 2 x 2) / 4
         ({"worker": {"count": 8, "cpus": 3}, "evaluator": {"count": 1, "cpus": 1}}, {}, 4),
-        ({"worker": {"count": 8}, "ps": {"count": 1, "cpus": 4}}, {}, 2),  # 1 CPU a worker, as Slurm has it
+        ({"worker": {"count": 8}, "ps": {"count": 1, "cpus": 4}}, {}, 2),  # 1 CPU a worker, Slurm's default
         ({"chief": {"count": 1, "cpus": 5}, "worker": {"count": 7, "cpus": 3}}, {}, 5),
     ],
 )
-def test_cpus_are_asked_for_all_tasks(tasks: dict[str, Any], more: dict[str, Any], cpus: int | None) -> None:
+def test_cpus_per_task_includes_non_training_tasks(
+    tasks: dict[str, Any], more: dict[str, Any], cpus: int | None
+) -> None:
     lines = directives(nodes=2, tasks_per_node=4, tasks=tasks, **more)
     assert [line for line in lines if "cpus" in line] == ([] if cpus is None else [f"--cpus-per-task={cpus}"])
 
 
-def test_memory_is_added_up_from_the_tasks_where_all_of_them_say_it() -> None:
+def test_memory_is_the_sum_of_all_tasks_and_required_of_each() -> None:
     tasks = {"worker": {"count": 8, "mem": "4G"}, "ps": {"count": 2, "mem": "1G"}}
     assert "--mem=17408M" in directives(nodes=2, tasks=tasks)  # 4 x 4G + 1G
     assert "--mem=20480M" in directives(nodes=2, tasks=tasks, mem="20G")
@@ -87,10 +89,10 @@ def second(lines: list[str]) -> list[str]:
     return lines[lines.index("hetjob") + 1 :]
 
 
-def test_a_partition_of_their_own_is_a_component_of_a_heterogeneous_job() -> None:
+def test_tasks_with_another_partition_are_a_heterogeneous_component() -> None:
     lines = directives(nodes=2, gpus_per_node=4, partition="gpu", native=["--qos=high"], tasks=on_cpu(cpus=3))
     assert lines == [
-        *asked("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--partition=gpu"),
+        *with_name("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--partition=gpu"),
         "--qos=high",  # the user's own options are the first component's
         "hetjob",
         "--partition=cpu",
@@ -100,12 +102,12 @@ def test_a_partition_of_their_own_is_a_component_of_a_heterogeneous_job() -> Non
     ]
 
 
-def test_one_task_has_one_node_and_what_nobody_says_is_left_to_the_site() -> None:
+def test_component_of_one_task_requests_one_node_and_no_more() -> None:
     tasks = {"worker": {"count": 1}, "evaluator": {"partition": "cpu"}}
     assert second(directives(tasks=tasks)) == ["--partition=cpu", "--nodes=1", "--ntasks=1"]
 
 
-def test_types_share_a_component_or_have_one_each() -> None:
+def test_task_types_share_a_component_if_their_partition_is_equal() -> None:
     tasks = {**on_cpu(cpus=2), "evaluator": {"partition": "cpu", "cpus": 5}}
     assert second(directives(tasks=tasks)) == ["--partition=cpu", "--nodes=1-3", "--ntasks=3", "--cpus-per-task=5"]
     tasks["evaluator"] = {"partition": "big", "mem": "9G"}
@@ -120,15 +122,15 @@ def test_types_share_a_component_or_have_one_each() -> None:
     [{"ps": {"count": 2, "partition": "gpu"}}, {"ps": {"count": 0, "partition": "cpu"}}],
     ids=["the job's own", "no task"],
 )
-def test_no_component_where_none_is_needed(tables: dict[str, Any]) -> None:
+def test_no_second_component_for_the_same_partition_or_no_task(tables: dict[str, Any]) -> None:
     lines = directives(partition="gpu", tasks={"worker": {"count": 8}, **tables})
-    assert lines == asked("--nodes=1", "--ntasks-per-node=8", "--partition=gpu")
+    assert lines == with_name("--nodes=1", "--ntasks-per-node=8", "--partition=gpu")
 
 
-def test_the_first_component_has_no_room_for_what_lives_elsewhere() -> None:
+def test_first_component_has_no_resources_of_other_components() -> None:
     lines = directives(nodes=2, tasks_per_node=4, cpus_per_task=6, mem_per_task="6G", tasks=on_cpu())
     assert lines == [
-        *asked("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=6", "--mem-per-cpu=1024M"),
+        *with_name("--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=6", "--mem-per-cpu=1024M"),
         *["hetjob", "--partition=cpu", "--nodes=1-2", "--ntasks=2", "--cpus-per-task=6", "--mem-per-cpu=1024M"],
     ]
 
@@ -136,12 +138,12 @@ def test_the_first_component_has_no_room_for_what_lives_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("values", "first", "other"),
     [
-        # --mem would be handed on to the second component, where sbatch refuses --mem-per-cpu beside it
+        # sbatch would copy --mem to the second component, where it conflicts with --mem-per-cpu
         ({"gpus_per_node": 3, "mem": "10G"}, "--mem-per-gpu=3414M", None),
         ({"tasks_per_node": 3, "mem": "10G"}, "--mem-per-cpu=3414M", None),
         ({"tasks_per_node": 3, "mem": "10G", "cpus_per_task": 2}, "--mem-per-cpu=1707M", None),
         ({"tasks_per_node": 3, "mem": "10G", "ps": {"mem": "8G", "cpus": 3}}, "--mem-per-cpu=3414M", "2731M"),
-        ({"tasks_per_node": 3, "ps": {"mem": "8G"}}, None, "8192M"),  # the workers have what the site gives them
+        ({"tasks_per_node": 3, "ps": {"mem": "8G"}}, None, "8192M"),  # the workers have the site's default
         ({"gpus_per_node": 2, "mem_per_task": "6G", "ps": {"mem": "1G"}}, "--mem-per-gpu=6144M", "1024M"),
     ],
 )
@@ -154,26 +156,26 @@ def test_memory_of_a_heterogeneous_job(values: dict[str, Any], first: str | None
     assert mem == ([] if other is None else [f"--mem-per-cpu={other}"])
 
 
-def test_memory_has_to_be_said_for_all_types_of_a_component() -> None:
+def test_component_memory_is_required_of_all_task_types() -> None:
     with pytest.raises(SpecError) as caught:
         directives(tasks={**on_cpu(mem="2G"), "evaluator": {"partition": "cpu"}})
     assert caught.value.key == "tasks.evaluator.mem"
 
 
-def test_a_partition_that_a_directive_line_cannot_carry_is_refused_under_its_key() -> None:
+def test_unsafe_partition_of_tasks_is_refused_with_its_key() -> None:
     with pytest.raises(SpecError) as caught:
         directives(tasks={"ps": {"count": 1, "partition": "a b"}})
     assert caught.value.key == "tasks.ps.partition"
 
 
-def test_an_array_has_no_components() -> None:
+def test_array_of_heterogeneous_jobs_is_refused() -> None:
     with pytest.raises(SpecError, match="job array") as caught:
         directives(native=["--array=1-2"], tasks=on_cpu())
     assert caught.value.key == "tasks.ps.partition"
     assert "hetjob" not in directives(native=["--array=1-2"], tasks={"ps": {"count": 2}})
 
 
-def test_native_options_come_last_and_as_they_are() -> None:
+def test_native_options_come_last_and_unchanged() -> None:
     native = ["--qos=high", '--comment="two words"', "--exclusive"]
     assert directives(native=native)[-4:] == ["--open-mode=append", *native]
 
@@ -186,7 +188,7 @@ def test_native_that_is_no_option_is_refused(native: str) -> None:
 
 @pytest.mark.parametrize("key", ["partition", "account"])
 @pytest.mark.parametrize("value", ["a b", 'a"b', "a'b", "p#1", "a\\b", "-x", "`x`", "a\u2028b"])
-def test_words_that_a_directive_line_cannot_carry_are_refused(key: str, value: str) -> None:
+def test_unsafe_characters_in_directives_are_refused(key: str, value: str) -> None:
     with pytest.raises(SpecError) as caught:
         directives(**{key: value})
     assert caught.value.key == key
@@ -194,19 +196,19 @@ def test_words_that_a_directive_line_cannot_carry_are_refused(key: str, value: s
     assert caught.value.hint
 
 
-def test_counts_that_do_not_fit_are_refused() -> None:
+def test_more_workers_than_slots_are_refused() -> None:
     with pytest.raises(SpecError, match="9 training tasks do not fit"):
         directives(nodes=2, tasks_per_node=4, tasks={"worker": {"count": 9}})
 
 
-def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
+def test_submit_command_has_the_options_with_the_run_directory() -> None:
     command = scheduler.submit_command(plan("slurm", run_dir="/runs/it's 100%j"))
     assert command == ("sbatch", "--parsable", "--output=/runs/it's 100%%j/job.log", "/runs/it's 100%j/job.sh")
     with pytest.raises(SpecError, match="run_dir"):
         scheduler.submit_command(plan("slurm", run_dir="/runs/a\\b"))
 
 
-def test_here_is_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_available_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not scheduler.is_available({})
     assert not scheduler.is_available({"PATH": str(tmp_path)})
     sbatch = tmp_path / "sbatch"
@@ -219,7 +221,7 @@ def test_here_is_where_sbatch_is_configured(tmp_path: Path, monkeypatch: pytest.
         assert scheduler.is_available({"PATH": path}) == (code == 0 or Path("/etc/slurm/slurm.conf").exists())
 
 
-def test_inside_is_where_slurm_says_so() -> None:
+def test_is_current_with_slurm_job_id() -> None:
     assert scheduler.is_current({"SLURM_JOB_ID": "4711"})
     assert not scheduler.is_current({"PATH": "/bin"})
 
@@ -232,7 +234,7 @@ def test_inside_is_where_slurm_says_so() -> None:
         ("--open-mode=truncate", None),
     ],
 )
-def test_a_note_on_an_output_option_that_has_no_effect(
+def test_note_on_native_output_option_without_effect(
     option: str, note: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(advice, "check", lambda slurm, plan: ())
