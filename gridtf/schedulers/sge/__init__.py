@@ -95,7 +95,8 @@ class GridEngine(batch.BatchScheduler):
                 raise
             from gridtf.schedulers.sge import advice
 
-            raise advice.naming_pes(error, plan) from None
+            advice.name_pes(error, plan)
+            raise
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives
