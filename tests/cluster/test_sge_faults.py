@@ -273,7 +273,7 @@ def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
     with begun(again, "wait") as waits:
         kill9(sge, "n1", shepherd(sge, "n1"))
         kill9(sge, "n2", shepherd(sge, "n2"))
-        ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job once more")
+        ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job again")
         assert "has already ended" not in cancelled.gridtf("cancel").stderr
         assert cancelled.id not in in_queue(sge)
         again.until(lambda: len(again.run.attempts()) == 2, "the second start", 90)
@@ -337,7 +337,7 @@ def test_a_parallel_environment_that_starts_no_tasks_elsewhere(sge: Bed) -> None
 def test_too_many_of_qrsh_on_a_host(sge: Bed) -> None:
     others = "for i in 1 2; do $SGE_BINARY_PATH/qrsh -inherit -nostdin n2 sleep 60 & done\nsleep 2\n"
     job = ScriptJob(sge, f"{others}{RUN} -- true\n", "-pe", "one", "2")
-    ended(job, "FAILED", "Grid Engine has not started the agent on host n2", "do others of this job's qrsh run there?")
+    ended(job, "FAILED", "Grid Engine has not started the agent on host n2", "does another qrsh of this job run there?")
     nobody_left(sge)
 
 

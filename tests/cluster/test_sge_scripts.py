@@ -160,4 +160,4 @@ def test_gridtf_run_in_what_qrsh_has_started(sge: Bed) -> None:
     job = folder.qsub(f"echo\n{script}", "-pe", "one", "2")
     job.over()
     assert job.codes == ["1"]
-    assert "call gridtf_run in the job script itself; in what qrsh -inherit starts call gridtf_join" in job.output
+    assert "call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts" in job.output

@@ -77,7 +77,7 @@ def test_jobs_that_run_and_jobs_that_wait(sge: Bed) -> None:
     later = qsub(sge, "sleep 60", "-a", "203501010000")
     until_state(sge, runs, "RUNNING")
     until_state(sge, waits, "PENDING", 'cannot run in PE "rr" because it only offers')
-    until_state(sge, later, "PENDING", "it may not begin before 2035-01-01 00:00")
+    until_state(sge, later, "PENDING", "it may not start before 2035-01-01 00:00")
     found = ask(sge, runs, waits, held, after, later, "9999999")
     assert found[held]["reason"] == f"held: qrls {held} releases it"
     assert found[after]["reason"] == f"it waits for job {held}"
@@ -127,7 +127,7 @@ def test_suspended_and_being_deleted(sge: Bed) -> None:
     job = qsub(sge, "sleep 60")
     until_state(sge, job, "RUNNING")
     admin(sge, "qmod", "-sj", job)
-    until_state(sge, job, "RUNNING", "suspended: qmod -usj lets it go on")
+    until_state(sge, job, "RUNNING", "suspended: qmod -usj resumes it")
     admin(sge, "qmod", "-usj", job)
     sge.cut("n1")
     try:
