@@ -91,7 +91,7 @@ def test_a_shell_of_qlogin_knows_no_job(sge: Bed) -> None:
         )
     finally:
         profile.unlink()
-    assert "this shell belongs to a job of Grid Engine, which has not told it so (qlogin)" in said
+    assert "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin)" in said
     (run,) = (folder.path / "gridtf-runs").glob("typed-*")
     assert len(list((run / "attempt-1/hosts").iterdir())) == 1
 

@@ -273,7 +273,7 @@ def test_cancel_by_force(sge: Bed) -> None:
     began = time.monotonic()
     said = cancel(sge, job_id, "force")
     assert time.monotonic() - began < 10  # qdel -f takes a minute to do nothing
-    assert f"job {job_id} is marked as deleted, but its hosts do not say that it has ended" in said
+    assert f"job {job_id} is marked as deleted, but its hosts do not report that it has ended" in said
     assert f"`qdel -f {job_id}`" in said
     assert queue(sge)[job_id] == "dr"
     assert cancel(sge, job_id, "force", user="root", host="ctl") == ""

@@ -1,4 +1,4 @@
-"""Grid Engine (Son of Grid Engine and its relatives): the seam to it. What a command does not need is not imported."""
+"""The scheduler Grid Engine: Son of Grid Engine and its relatives. Methods import what they need when called."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class GridEngine(batch.BatchScheduler):
     )
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
-    # QRSH_: how qrsh has told its other half what to start
+    # QRSH_: how qrsh passes its remote half the command to start
     place_variables = re.compile(rf"QRSH_|{MPI_PLACE}")
     # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
     host_variables = re.compile(
@@ -59,7 +59,7 @@ class GridEngine(batch.BatchScheduler):
     start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"
-    query_patience = 10.0  # what runs goes on without it, and its run directory says most
+    query_patience = 10.0  # short: the run directory says most about a running job
 
     # --- on the login node
 
@@ -150,8 +150,6 @@ class GridEngine(batch.BatchScheduler):
         return query.run_dirs(job_id)
 
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
-        """qdel, which needs nothing of the submitter's. force: for a job on hosts that do not answer, which only some
-        users may remove."""
         if not force:
             super().cancel(job)
             return
@@ -161,8 +159,8 @@ class GridEngine(batch.BatchScheduler):
 
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
         number, _, element = job.job_id.partition(".")
-        if not number.isdecimal():  # qdel takes names and patterns, and has no -- before them
-            raise SchedulerError(f"{job.job_id} is not a job id of Grid Engine's")
+        if not number.isdecimal():  # qdel takes names and patterns as well, and knows no --
+            raise SchedulerError(f"{job.job_id} is not a Grid Engine job id")
         return ["qdel", *(["-f"] if force else []), number, *(["-t", element] if element else [])]
 
     # --- its commands
@@ -188,7 +186,7 @@ class GridEngine(batch.BatchScheduler):
     def is_current(self, environ: Mapping[str, str]) -> bool:
         if "SGE_TASK_ID" not in environ or "JOB_ID" not in environ:
             return False
-        # a job of another scheduler that was submitted from one of these has its variables as well, but not its folder
+        # a job of another scheduler that was submitted from a Grid Engine job inherits its variables, not its folder
         return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
 
     def unannounced(self) -> str:
@@ -197,8 +195,8 @@ class GridEngine(batch.BatchScheduler):
         if injob.shepherd_pid() is None:
             return ""
         return (
-            "this shell belongs to a job of Grid Engine, which has not told it so (qlogin): tasks run on this host "
-            "alone; `qrsh -pe PE SLOTS bash` gives a shell that knows the job's hosts"
+            "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin): tasks run on this host "
+            "only; `qrsh -pe PE SLOTS bash` starts a shell that knows the job's hosts"
         )
 
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:
@@ -211,8 +209,8 @@ class GridEngine(batch.BatchScheduler):
         from gridtf.host.processes import tell
         from gridtf.schedulers.sge import injob, query
 
-        found = injob.allocated_hosts(environ, self.this_host(environ))
-        given = injob.allocation(found, request, lambda: query.job_requests(environ["JOB_ID"]))
+        lines = injob.allocated_hosts(environ, self.this_host(environ))
+        given = injob.allocation(lines, request, lambda: query.job_requests(environ["JOB_ID"]))
         if note := injob.unused_gpus(given, request, lambda: gpus.present(environ)):
             tell(note)
         return given
@@ -227,10 +225,10 @@ class GridEngine(batch.BatchScheduler):
         return [*super().start_agents(allocation, call, environ), watch]
 
     def this_host(self, environ: Mapping[str, str]) -> str:
-        """What Grid Engine calls this host. HOSTNAME may come from elsewhere, as with qsub -V."""
+        """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
         name = os.uname().nodename
-        set_here = environ.get("HOSTNAME", name)
-        return set_here if batch.same_host(set_here, name) else name
+        given = environ.get("HOSTNAME", name)
+        return given if batch.same_host(given, name) else name
 
     def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
         from gridtf.schedulers.sge import injob

@@ -1,5 +1,7 @@
-"""Grid Engine's commands: where they lie, and what they print when the qmaster of their cell does not answer. Pure but
-for the file system below SGE_ROOT."""
+"""Grid Engine's commands: their paths, and their messages when the qmaster does not answer.
+
+Pure, except for the file system below SGE_ROOT.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,17 @@ _CLOSING = ("", "Exiting.", "Unable to run job.")
 
 
 def locate(command: str, environ: Mapping[str, str]) -> str:
-    """The path of a command of Grid Engine; its bare name where it is not found.
+    """Locate a command of Grid Engine.
 
-    In a job PATH holds no commands of Grid Engine, but SGE_BINARY_PATH says where they are. On a login node those
-    below SGE_ROOT are preferred to those on PATH: some distributions put slow shell scripts there.
+    In a job, PATH has no commands of Grid Engine, but SGE_BINARY_PATH names their folder. On a login node, commands
+    below SGE_ROOT are preferred to those on PATH, where some distributions put slow shell scripts.
+
+    Args:
+        command: Its name, such as ``qstat``.
+        environ: The environment with SGE_BINARY_PATH and SGE_ROOT.
+
+    Returns:
+        Its path; its bare name when it is in none of these folders.
     """
     folders = [Path(environ["SGE_BINARY_PATH"])] if environ.get("SGE_BINARY_PATH") else []
     if environ.get("SGE_ROOT"):
@@ -43,25 +52,25 @@ def locate(command: str, environ: Mapping[str, str]) -> str:
 
 
 def unreachable(answer: Answer) -> bool:
-    """Whether a command, or libdrmaa, says that it cannot reach the qmaster of its cell, or finds no cell."""
+    """Whether a command, or libdrmaa, reports that it cannot reach the qmaster of its cell, or finds no cell."""
     text = f"{answer.err}\n{answer.out}"
     return _NO_QMASTER.search(text) is not None or _NO_CELL.search(text) is not None
 
 
 def message(answer: Answer) -> str:
-    """The line of a command's complaints that says most, without the words that every complaint begins or ends with."""
+    """The most specific line of a command's error messages, without prefixes such as ``error:``."""
     lines = _lines(f"{answer.err}\n{answer.out}")
-    telling = [line for line in reversed(lines) if _NO_QMASTER.search(line)]
-    telling += [line for line in lines if _NO_CELL.search(line)] + _lines(answer.err or answer.out)[-1:]
-    return telling[0] if telling else f"exit code {answer.code}"
+    specific = [line for line in reversed(lines) if _NO_QMASTER.search(line)]
+    specific += [line for line in lines if _NO_CELL.search(line)] + _lines(answer.err or answer.out)[-1:]
+    return specific[0] if specific else f"exit code {answer.code}"
 
 
 def no_answer(text: str, environ: Mapping[str, str], hint: str) -> SchedulerError:
     """The error for commands that cannot reach the qmaster of their cell, or find no cell.
 
     Args:
-        text: What they have printed.
-        environ: The environment that they had.
+        text: Their error message.
+        environ: Their environment.
         hint: What to do about a qmaster that does not answer.
     """
     if _NO_CELL.search(text) and not _NO_QMASTER.search(text):
