@@ -1,4 +1,4 @@
-"""What cannot be on a real Grid Engine cell is said before anything is submitted, with what the cell has instead."""
+"""Requests that a real Grid Engine cell cannot run are refused before submission, with what it offers instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @contextmanager
 def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
-    """login is no host of this kind."""
+    """Remove login from the administrative or the submit hosts for a while."""
     admin(bed, "qconf", remove, "login")
     try:
         yield
@@ -62,33 +62,33 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
     ],
     ids=lambda value: "".join(value[::2]) if value[0].startswith("--") else "",
 )
-def test_what_the_cell_does_not_have(sge: Bed, words: list[str], pieces: list[str]) -> None:
-    said = refused(sge, *words)
-    assert all(piece in said for piece in pieces), said
+def test_request_that_the_cell_cannot_run_is_refused(sge: Bed, words: list[str], pieces: list[str]) -> None:
+    message = refused(sge, *words)
+    assert all(piece in message for piece in pieces), message
 
 
-def test_parallel_environments_that_would_not_do_are_not_offered(sge: Bed) -> None:
-    said = refused(sge, "--workers", "8", "--pe", "loose")
-    offered = said.rpartition("suitable PEs: ")[2].strip().split(", ")
+def test_unsuitable_parallel_environments_are_not_suggested(sge: Bed) -> None:
+    message = refused(sge, "--workers", "8", "--pe", "loose")
+    offered = message.rpartition("suitable PEs: ")[2].strip().split(", ")
     assert {"rr", "fill", "two"} <= set(offered)
     assert not {"loose", "idle", "smp", "one"} & set(offered)
 
 
-def test_where_qconf_may_not_be_asked(sge: Bed) -> None:
+def test_refusals_without_qconf(sge: Bed) -> None:
     with without(sge, "-dh", "-ah"):
         assert "PE `rx` does not exist" in refused(sge, "--workers", "8", "--pe", "rx")
         assert "17 slots requested, PE `rr` offers 16" in refused(sge, "--workers", "17", "--pe", "rr")
         assert "queue `nosuch.q` does not exist" in refused(sge, "--partition", "nosuch.q")
 
 
-def test_a_host_that_may_not_submit(sge: Bed) -> None:
+def test_host_that_is_no_submit_host(sge: Bed) -> None:
     with without(sge, "-ds", "-as"):
-        said = refused(sge, "--workers", "1")
-    assert 'jobs cannot be submitted from this host: denied: host "login" is not a submit host' in said
-    assert "submit from one of: ctl" in said
+        message = refused(sge, "--workers", "1")
+    assert 'jobs cannot be submitted from this host: denied: host "login" is not a submit host' in message
+    assert "submit from one of: ctl" in message
 
 
-def test_no_qmaster(sge: Bed) -> None:
-    said = refused(sge, "--workers", "1", env={"SGE_QMASTER_PORT": "6440"})  # where nobody listens
-    assert "Grid Engine's qmaster on ctl does not answer" in said
-    assert "try again later" in said
+def test_unreachable_qmaster(sge: Bed) -> None:
+    message = refused(sge, "--workers", "1", env={"SGE_QMASTER_PORT": "6440"})  # nothing listens there
+    assert "Grid Engine's qmaster on ctl does not answer" in message
+    assert "try again later" in message
