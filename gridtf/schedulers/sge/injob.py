@@ -84,7 +84,7 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
     Raises:
         SchedulerError: With the number of the line, for an invalid one; for a file without hosts.
     """
-    hosts: list[HostLine] = []
+    hosts: dict[str, HostLine] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words:
@@ -98,16 +98,13 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
             )
         binding = words[3] if len(words) > 3 else ""
         cores = len(re.findall(r"\d+[,:]\d+", binding)) if _BINDING.fullmatch(binding) else None
-        place = next((place for place, host in enumerate(hosts) if same_host(host.name, words[0])), len(hosts))
-        if place == len(hosts):
-            hosts.append(HostLine(words[0], slots, cores))
-            continue
-        before = hosts[place]
+        name = next((known for known in hosts if same_host(known, words[0])), words[0])
+        before = hosts.get(name, HostLine(name, 0, 0))
         both = None if before.cores is None or cores is None else before.cores + cores
-        hosts[place] = HostLine(before.name, before.slots + slots, both)
+        hosts[name] = HostLine(name, before.slots + slots, both)
     if not hosts:
         raise SchedulerError(f"{path} names no host", hint="has a start_proc_args of the PE emptied the file?")
-    return tuple(hosts)
+    return tuple(hosts.values())
 
 
 # --- room for tasks: qsub(1), ENVIRONMENTAL VARIABLES ------------------------------------------------------------
@@ -129,8 +126,14 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
         SchedulerError: When PE_HOSTFILE is missing, cannot be read or is invalid.
     """
     path = environ.get("PE_HOSTFILE")
-    if path is None:
-        return (_without_hostfile(environ, here),)
+    if path is None and environ.get("PE"):
+        raise SchedulerError(
+            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
+            why="only the job script has it, not the processes that qrsh -inherit starts",
+            hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
+        )
+    if path is None:  # a job without a parallel environment has one slot
+        return (HostLine(here, whole(environ.get("NSLOTS", "1")) or 1),)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -142,17 +145,6 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
     hosts = parse_hostfile(text, path)
     own = next((number for number, line in enumerate(hosts) if same_host(line.name, here)), 0)
     return (hosts[own], *hosts[:own], *hosts[own + 1 :])
-
-
-def _without_hostfile(environ: Mapping[str, str], here: str) -> HostLine:
-    """A job without a parallel environment has one slot."""
-    if environ.get("PE"):
-        raise SchedulerError(
-            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
-            why="only the job script has it, not the processes that qrsh -inherit starts",
-            hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
-        )
-    return HostLine(here, whole(environ.get("NSLOTS", "1")) or 1)
 
 
 def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobRequests) -> Allocation:

@@ -253,10 +253,8 @@ def status(job_id: str, listed: Mapping[str, Sequence[Row]], known: Mapping[str,
             return JobStatus(JobState.UNKNOWN, why)
         return JobStatus(JobState.UNKNOWN, "Grid Engine no longer knows it", purged=True)
     detail = known.get(number, Detail())
-    if len(own) == 1 and (element or not own[0].tasks):
+    if element or not any(row.tasks for row in own):  # options in ~/.sge_qstat list each host of a parallel job
         return _of_row(own[0], detail, element or "1", now)
-    if not any(row.tasks for row in own):  # options in ~/.sge_qstat list each host of a parallel job
-        return _of_row(own[0], detail, "1", now)
     return _of_array(own, detail, now)
 
 

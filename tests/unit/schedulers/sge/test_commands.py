@@ -8,7 +8,7 @@ import pytest
 
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.batch import Answer, run_command
-from gridtf.schedulers.sge import client, scheduler
+from gridtf.schedulers.sge import scheduler
 
 SELECT = "error: commlib error: got select error ({})\n"
 SEND = 'unable to send message to qmaster using port 6444 on host "ctl": {}\n'
@@ -32,14 +32,17 @@ def command(root: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_commands_below_sge_root_come_before_path(root: Path, tmp_path: Path) -> None:
+def test_commands_below_sge_root_come_before_path(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(root, "qstat", 'echo $LC_ALL "$*"')
     assert scheduler.run(["qstat", "-u", "*"], limit=5).out == "C -u *\n"
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "qstat").touch(mode=0o755)
-    assert client.locate("qstat", {"SGE_BINARY_PATH": str(inside), "SGE_ROOT": str(root)}) == str(inside / "qstat")
-    assert client.locate("qstat", {}) == "qstat"
+    monkeypatch.setenv("SGE_BINARY_PATH", str(inside))
+    assert scheduler.locate("qstat") == str(inside / "qstat")
+    monkeypatch.delenv("SGE_BINARY_PATH")
+    monkeypatch.delenv("SGE_ROOT")
+    assert scheduler.locate("qstat") == "qstat"
 
 
 @pytest.mark.parametrize(
@@ -90,13 +93,15 @@ def test_refusal_is_returned_as_an_answer(root: Path) -> None:
     command(root, "qsub", "printf 'Unable to run job: unknown resource \"ngpus\"\\nExiting.\\n' >&2; exit 1")
     answer = scheduler.run(["qsub"], limit=5)
     assert answer.code == 1
-    assert client.message(answer) == 'unknown resource "ngpus"'
-    assert client.message(Answer(3, "", "")) == "exit code 3"
+    assert scheduler.message(answer) == 'unknown resource "ngpus"'
+    assert scheduler.message(Answer(3, "", "")) == "exit code 3"
 
 
-def test_unknown_host_of_the_qmaster_is_not_named(tmp_path: Path) -> None:
-    assert client.no_answer("x", {}, "").what == "Grid Engine's qmaster does not answer: x"
-    assert client.no_answer("x", {"SGE_ROOT": str(tmp_path)}, "").what == "Grid Engine's qmaster does not answer: x"
+def test_unknown_host_of_the_qmaster_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGE_ROOT", str(tmp_path))
+    assert scheduler.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
+    monkeypatch.delenv("SGE_ROOT")
+    assert scheduler.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
 
 
 def test_commands_ignore_warning_signals_of_a_job() -> None:
