@@ -477,10 +477,6 @@ class Cell:
     projects: Sequence[str] = ()
     hosts: Sequence[str] = ()
 
-    def carrying(self, pe: str) -> list[Queue]:
-        """The queues with a parallel environment of this name or pattern in their pe_list."""
-        return [queue for queue in self.queues if any(fnmatch.fnmatchcase(name, pe) for name in queue.pes)]
-
 
 def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     """Explain why qsub -w v refuses a job. Pure.
@@ -533,8 +529,10 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
 
 def _refuse_queues(requested: Requested, cell: Cell) -> None:
     """Queues that do not offer the parallel environment, or whose time limit is too short."""
-    chosen = [queue for queue in cell.queues if _chosen(queue, requested)]
-    carrying = cell.carrying(requested.pe) if requested.pe else list(cell.queues)
+    # all.q@n1 and all.q@@gpu name some hosts of a queue
+    patterns = [name.partition("@")[0] or "*" for name in requested.queues] or ["*"]
+    chosen = [queue for queue in cell.queues if any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)]
+    carrying = [queue for queue in cell.queues if not requested.pe or fnmatch.filter(queue.pes, requested.pe)]
     usable = [queue for queue in chosen if queue in carrying]
     if requested.pe and chosen and not usable:
         what = f"no queue offers PE `{requested.pe}` (pe_list)"
@@ -585,9 +583,3 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
             f"{requested.slots.low} slots{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
             hint=alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue",
         )
-
-
-def _chosen(queue: Queue, requested: Requested) -> bool:
-    """Whether the job may run in a queue; ``all.q@n1`` and ``all.q@@gpu`` name some of its hosts."""
-    patterns = [name.partition("@")[0] or "*" for name in requested.queues]
-    return not patterns or any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)

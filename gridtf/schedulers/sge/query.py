@@ -133,8 +133,14 @@ def running_script(plan: Plan) -> JobIdentity | None:
     """
     ids = sorted({number for row in rows(_qstat("-s", "a").out) if (number := whole(row.number))})
     answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
-    numbers = scripts(answer.out).get(str(RunDir(plan.run_dir).script)) if answer.code == 0 else None
-    return JobIdentity(max(numbers, key=int)) if numbers else None
+    if answer.code:
+        return None
+    script = str(RunDir(plan.run_dir).script)
+    jobs = xml_tree(answer.out, "qstat -xml -j").findall("./djob_info/*")
+    numbers = [
+        whole(job.findtext("JB_job_number", "").strip()) for job in jobs if job.findtext("JB_script_file") == script
+    ]
+    return JobIdentity(str(latest)) if (latest := max(filter(None, numbers), default=None)) else None
 
 
 # --- output of qstat -------------------------------------------------------------------------------------------
@@ -149,11 +155,7 @@ def rows(text: str) -> list[Row]:
         SchedulerError: When the output is not XML.
     """
     return [
-        Row(
-            (job.findtext("JB_job_number") or "").strip(),
-            (job.findtext("state") or "").strip(),
-            (job.findtext("tasks") or "").strip(),
-        )
+        Row(*(job.findtext(tag, "").strip() for tag in ("JB_job_number", "state", "tasks")))
         for job in xml_tree(text, "qstat -xml").iter("job_list")
     ]
 
@@ -179,38 +181,21 @@ def details(text: str) -> dict[str, Detail]:
     own: dict[str, list[str]] = {}
     for message in root.findall(".//SME_message_list/*"):
         for one in message.findall(".//MES_job_number_list//ULNG_value"):
-            own.setdefault(one.text or "", []).append(message.findtext("MES_message") or "")
+            own.setdefault(one.text or "", []).append(message.findtext("MES_message", ""))
     of_all = [message.text or "" for message in root.findall(".//SME_global_message_list//MES_message")]
     known = {}
     for job in root.findall("./djob_info/*"):
-        number = (job.findtext("JB_job_number") or "").strip()
+        number = job.findtext("JB_job_number", "").strip()
         errors = {
-            task.findtext("JAT_task_number") or "": _STAMP.sub("", message.text or "")
+            task.findtext("JAT_task_number", ""): _STAMP.sub("", message.text or "")
             for task in job.findall("./JB_ja_tasks/*")
             for message in task.findall("./JAT_message_list//QIM_message")
         }
         after = tuple(one.text or "" for one in job.findall("./JB_jid_predecessor_list//JRE_job_number"))
-        start = _moment(job.findtext("JB_execution_time") or "")
+        start = _moment(job.findtext("JB_execution_time", ""))
         waits = tuple(own.get(number) or of_all)
         known[number] = Detail(errors, after, start, waits)
     return known
-
-
-def scripts(text: str) -> dict[str, list[str]]:
-    """Parse the scripts in the output of ``qstat -xml -j``.
-
-    Returns:
-        Path of a script, as it was given to qsub -> numbers of its jobs.
-
-    Raises:
-        SchedulerError: When the output is not XML.
-    """
-    numbers: dict[str, list[str]] = {}
-    for job in xml_tree(text, "qstat -xml -j").findall("./djob_info/*"):
-        number = (job.findtext("JB_job_number") or "").strip()
-        if whole(number):
-            numbers.setdefault(job.findtext("JB_script_file") or "", []).append(number)
-    return numbers
 
 
 def _moment(text: str) -> float:
@@ -293,10 +278,9 @@ def why_pending(row: Row, detail: Detail, now: float) -> str:
 
 def _telling(message: str) -> int:
     """Rank of a message of the scheduler; 0 is the most specific."""
-    for rank, phrase in enumerate(("cannot run in PE", "offers only", "cannot run", "dropped because")):
-        if phrase in message:
-            return rank
-    return 9 if "turned off" in message else 2
+    specific_first = ("cannot run in PE", "offers only", "cannot run", "dropped because")
+    ranks = (rank for rank, phrase in enumerate(specific_first) if phrase in message)
+    return next(ranks, 9 if "turned off" in message else 2)
 
 
 def _of_array(own: Sequence[Row], detail: Detail, now: float) -> JobStatus:
@@ -354,10 +338,7 @@ def job_state(state: str) -> tuple[JobState, str]:
         return JobState.PENDING, "in error"
     if waits:
         return JobState.PENDING, "held" if "h" in letters else ""
-    for letter, words in SUSPENDED.items():
-        if letter in letters:
-            return JobState.RUNNING, words
-    return JobState.RUNNING, ""
+    return JobState.RUNNING, next((words for letter, words in SUSPENDED.items() if letter in letters), "")
 
 
 def seconds(text: str) -> int | None:
@@ -635,7 +616,7 @@ def parse_requests(text: str) -> Mapping[str, ResourceRequest]:
     # Open Cluster Scheduler has one list for the job, and one each for the first host and the others
     for tag in ("JB_hard_resource_list", "JRS_hard_resource_list"):
         for entry in root.iterfind(f".//{tag}/*"):
-            name = entry.findtext("CE_name") or ""
+            name = entry.findtext("CE_name", "")
             try:
                 amount = float(entry.findtext("CE_doubleval") or entry.findtext("CE_stringval") or 0)
             except ValueError:
@@ -652,4 +633,4 @@ def parse_variables(text: str) -> Mapping[str, str]:
         SchedulerError: When the output is not XML.
     """
     entries = xml_tree(text, "qstat -xml -j").iterfind(".//JB_env_list/*")
-    return {entry.findtext("VA_variable") or "": entry.findtext("VA_value") or "" for entry in entries}
+    return {entry.findtext("VA_variable", ""): entry.findtext("VA_value", "") for entry in entries}

@@ -221,6 +221,12 @@ def test_status_of_array_elements(job_id: str, state: str, purged: bool, monkeyp
     assert (status.state, status.purged) == (state, purged)
 
 
+def test_array_element_listed_once_for_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_qstat(monkeypatch, listed(job(1, "r", "3"), job(1, "r", "3")))  # with -g t in ~/.sge_qstat
+    status = scheduler.query([JobIdentity("1.3", user="alice")])["1.3"]
+    assert status == JobStatus(JobState.RUNNING)
+
+
 def test_status_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_qstat(monkeypatch, ARRAY, detailed(detail(1)))
     status = scheduler.query([JobIdentity("1", user="alice")])["1"]
