@@ -108,8 +108,7 @@ def slots(request: Request) -> Slots:
     """
     if (chosen := request.options.get("slots")) is not None:
         return _chosen_slots(str(chosen), request.training)
-    fewest = request.training or request.nodes[0] * request.tasks_per_node
-    most = request.training or request.nodes[1] * request.tasks_per_node
+    fewest, most = (request.training or nodes * request.tasks_per_node for nodes in request.nodes)
     cpus = request.task_cpus or 1
     if request.gpus_per_task and not native_has(request, gpu := request.options["gpu_resource"]):
         if cpus > 1 or request.non_training_cpus:

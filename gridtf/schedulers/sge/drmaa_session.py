@@ -74,7 +74,7 @@ def usable(libraries: Iterable[str]) -> str:
     """The first library that can be loaded and is Grid Engine's.
 
     Raises:
-        UnloadableError: With the first library's fault, when there is none.
+        UnloadableError: When there is none; with the reason why the first one cannot be used.
     """
     faults = []
     for library in libraries:

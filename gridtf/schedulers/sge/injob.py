@@ -142,9 +142,7 @@ def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ..
             why="it is in the spool folder of the host that runs the job script, and is removed with the job",
             hint="is this the job script's host? has a script changed PE_HOSTFILE, or copied it from another job?",
         ) from None
-    hosts = parse_hostfile(text, path)
-    own = next((number for number, line in enumerate(hosts) if same_host(line.name, here)), 0)
-    return (hosts[own], *hosts[:own], *hosts[own + 1 :])
+    return tuple(sorted(parse_hostfile(text, path), key=lambda line: not same_host(line.name, here)))
 
 
 def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobRequests) -> Allocation:
@@ -165,8 +163,8 @@ def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobReq
     ]
     most = request.chosen("tasks_per_node")
     if most and not shape.low <= sum(line.slots for line in lines) <= shape.high:
-        # A hand-written script requested other slots than gridtf does. gridtf requests a total, and the parallel
-        # environment decides over how many hosts it is spread: then all slots are used, even on fewer hosts.
+        # Only a hand-written script has other slots than gridtf requests, and tasks_per_node limits its hosts. What
+        # gridtf requests is used in full: the parallel environment decides over how many hosts it is spread.
         hosts = [replace(host, slots=min(host.slots, most)) for host in hosts]
     return Allocation(tuple(hosts))
 
@@ -188,7 +186,7 @@ def unused_gpus(given: Allocation, request: Request, present: Callable[[], Seque
     return (
         f"host {given.hosts[0].name} has {len(gpus)} GPUs, and no task gets one: the job did not request resource "
         f"{request.options['gpu_resource']}; use `--gpus-per-node {len(gpus)}`, or --gpu-resource if your site's GPU "
-        f"resource has another name"
+        "resource has another name"
     )
 
 

@@ -140,7 +140,8 @@ def running_script(plan: Plan) -> JobIdentity | None:
     numbers = [
         whole(job.findtext("JB_job_number", "").strip()) for job in jobs if job.findtext("JB_script_file") == script
     ]
-    return JobIdentity(str(latest)) if (latest := max(filter(None, numbers), default=None)) else None
+    latest = max(filter(None, numbers), default=None)
+    return JobIdentity(str(latest)) if latest else None
 
 
 # --- output of qstat -------------------------------------------------------------------------------------------
@@ -405,7 +406,7 @@ def _killed(code: int) -> str:
 
 
 def _over_a_limit(record: Mapping[str, str], *, certain: bool) -> JobStatus | None:
-    """The limit that a job exceeded. certain: Grid Engine says that it exceeded one."""
+    """The status of a job that exceeded a limit; None if it exceeded none. certain: Grid Engine reports that it did."""
     # -u alice -l h_rt=3600,gpu=1 -pe mpi 8
     requested = dict(re.findall(r"([a-z_]\w*)=([^\s,]+)", record.get("category", "")))
     elapsed = _number(record.get("ru_wallclock", ""))

@@ -172,7 +172,7 @@ def native_specification(command: Sequence[str]) -> str:
     ``-b n`` makes DRMAA read the options in the script; ``-shell y`` is qsub's default.
 
     Raises:
-        _NoDrmaaError: For a value that cannot be quoted: there is no backslash, and a value has quotes of one kind.
+        _NoDrmaaError: For a value with both kinds of quotes, since DRMAA has no escape character.
     """
     options = [option for option in command[1:-1] if option != "-terse"]
     return " ".join(("-b n -shell y", *map(_quoted, options)))
