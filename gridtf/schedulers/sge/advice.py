@@ -521,7 +521,7 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
         what = f"the cell has no resource `{name}`"
         if name != requested.gpu or requested.key(name) == "native":
             raise SpecError(requested.key(name), what, why=nearest(name, existing))
-        like = [one for one in existing if re.search("gpu|cuda|nvidia", one, re.IGNORECASE)]
+        like = [other for other in existing if re.search("gpu|cuda|nvidia", other, re.IGNORECASE)]
         hint = alternatives("name your site's GPU resource with --gpu-resource; likely", like)
         otherwise = "`qhost -F` lists the resources of hosts; name the one for GPUs with --gpu-resource"
         raise SpecError("gpu_resource", what, hint=hint or otherwise)
@@ -542,8 +542,7 @@ def _refuse_queues(requested: Requested, cell: Cell) -> None:
         hints = (alternatives("suitable PEs", cell.suitable), *where)
         raise SpecError(requested.key("pe"), what, hint="; ".join(filter(None, hints)))
     wanted = seconds(requested.resources.get("h_rt", ""))
-    limits = [queue.limit for queue in usable if queue.limit is not None]
-    if wanted is not None and usable and len(limits) == len(usable) and wanted > max(limits):
+    if wanted is not None and usable and all(queue.limit is not None and queue.limit < wanted for queue in usable):
         longest = max(usable, key=lambda queue: queue.limit or 0)
         longer = [queue for queue in carrying if queue.limit is None or queue.limit >= wanted]
         names = [f"{queue.name} ({walltime(queue)})" for queue in longer]
