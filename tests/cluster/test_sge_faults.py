@@ -1,4 +1,4 @@
-"""What can go wrong with a job that runs on a real Grid Engine: it ends, says why, and leaves nobody behind."""
+"""Faults of jobs on a real Grid Engine: the job ends, says why, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -30,14 +30,19 @@ from tests.support.sgefaults import RUN, ScriptJob, changed, shepherd
 pytestmark = pytest.mark.timeout(120)
 
 KILLED = "ended without a verdict: the launcher on n1 was killed"
-# Seconds after a process was killed, on a machine that has other things to do: silence would tell it after 30 only.
+# Seconds after a process was killed, on a busy machine; a missing heartbeat is noticed only after 30.
 SOON = 25.0
 
 
 def by_hand(bed: Bed, *options: str, command: str = STUBBORN, hosts: int = 4, more: str = "") -> ScriptJob:
-    """A job of one task a host from a script of alice's own, which nobody warns unless the options say so.
+    """A job with one task per host from a hand-written script, without -notify unless the options have it.
 
-    more: options of gridtf_run.
+    Args:
+        bed: The cluster.
+        options: Options of qsub.
+        command: The command of the tasks.
+        hosts: The number of hosts.
+        more: Options of gridtf_run.
     """
     script = f"{RUN} {more} -- bash -c {shlex.quote(command)}\n"
     job = ScriptJob(bed, script, "-pe", "one", str(hosts), *options)
@@ -46,15 +51,15 @@ def by_hand(bed: Bed, *options: str, command: str = STUBBORN, hosts: int = 4, mo
     return job
 
 
-def told_by_status(job: ClusterJob, state: str, *pieces: str) -> None:
-    """What status says soon, of a job that could write no verdict: the accounting comes a little later than the end."""
+def status_becomes(job: ClusterJob, state: str, *pieces: str) -> None:
+    """Wait for the status of a job without a verdict: the accounting is written a little after the end."""
 
-    def says() -> bool:
+    def reached() -> bool:
         view = job.status()
         return view["state"] == state and all(piece in view["reason"] for piece in pieces)
 
     try:
-        job.until(says, f"{state}: {pieces}", 10)
+        job.until(reached, f"{state}: {pieces}", 10)
     except AssertionError as error:
         raise AssertionError(f"{job.status()}") from error
 
@@ -64,7 +69,7 @@ def in_queue(bed: Bed) -> list[str]:
     return [line.split()[0] for line in bed.run("login", "qstat", "-u", "*").stdout.splitlines()[2:]]
 
 
-# --- somebody ends the job
+# --- the job is ended
 
 
 def test_qdel(sge: Bed) -> None:
@@ -76,25 +81,25 @@ def test_qdel(sge: Bed) -> None:
 
 
 def test_qdel_during_the_set_up(sge: Bed) -> None:
-    """Grid Engine's warning ends the script, and its accounting says so some seconds later: who waits, waits for it."""
+    """Grid Engine's warning ends the script; `gridtf wait` waits some seconds for the accounting of that."""
     job = started(sge, "--setup", "echo begun; sleep 60", nodes=1, running=False)
     job.until(lambda: "begun" in job.output, "its set-up")
     sge.run("login", "qdel", job.id)
-    told = "CANCELLED", "deleted with qdel during the set-up"
-    assert f"fault ({job.id}): {told[0]}\n  {told[1]}\n" in job.gridtf("wait", check=False).stdout
+    expected = "CANCELLED", "deleted with qdel during the set-up"
+    assert f"fault ({job.id}): {expected[0]}\n  {expected[1]}\n" in job.gridtf("wait", check=False).stdout
     view = job.status()
-    assert (view["state"], view["reason"]) == told
+    assert (view["state"], view["reason"]) == expected
     nobody_left(sge)
 
 
-def test_qdel_of_a_script_that_gets_no_warning(sge: Bed) -> None:
+def test_qdel_of_a_script_without_notify(sge: Bed) -> None:
     job = by_hand(sge)
     sge.run("login", "qdel", job.id)
     nobody_left(sge)
-    told_by_status(job, "FAILED", f"{KILLED} by SIGKILL: by qdel")
+    status_becomes(job, "FAILED", f"{KILLED} by SIGKILL: by qdel")
 
 
-def test_qdel_of_a_script_by_hand_that_asks_for_a_warning(sge: Bed) -> None:
+def test_qdel_of_a_hand_written_script_with_notify(sge: Bed) -> None:
     job = by_hand(sge, "-notify")
     sge.run("login", "qdel", job.id)
     ended(job, "CANCELLED", "deleted with qdel")
@@ -124,20 +129,20 @@ def test_walltime_of_the_queue(sge: Bed) -> None:
     nobody_left(sge)
 
 
-def test_walltime_of_a_script_that_gets_no_warning(sge: Bed) -> None:
+def test_walltime_of_a_script_without_notify(sge: Bed) -> None:
     job = by_hand(sge, "-l", "h_rt=6")
     nobody_left(sge)
-    told_by_status(job, "TIMEOUT", "the launcher on n1 ended; the scheduler says TIMEOUT, the walltime is over (h_rt")
+    status_becomes(job, "TIMEOUT", "the launcher on n1 ended; the scheduler says TIMEOUT, the walltime is over (h_rt")
 
 
-def test_killed_while_it_ends_its_tasks(sge: Bed) -> None:
+def test_job_is_killed_while_it_ends_its_tasks(sge: Bed) -> None:
     job = started(sge, "--kill-grace", "7", nodes=2, command=STUBBORN)  # KILL follows the warning after 5 s
     sge.run("login", "qdel", job.id)
-    told_by_status(job, "CANCELLED", "deleted with qdel; the launcher on n1 was killed before it had ended all tasks")
+    status_becomes(job, "CANCELLED", "deleted with qdel; the launcher on n1 was killed before it had ended all tasks")
     nobody_left(sge)
 
 
-def test_put_back_into_the_queue_it_starts_again(sge: Bed) -> None:
+def test_requeued_job_starts_again(sge: Bed) -> None:
     # with -notify it would be killed a minute later, and not be started again
     command = f"[ $GRIDTF_ATTEMPT = 2 ] || {{ {STUBBORN}; }}"
     job = by_hand(sge, "-r", "y", command=command, hosts=2)
@@ -150,7 +155,7 @@ def test_put_back_into_the_queue_it_starts_again(sge: Bed) -> None:
     assert job.run.attempt(1).rendezvous.read_text() == first != job.run.attempt(2).rendezvous.read_text()
 
 
-def test_its_script_asks_for_more_starts(sge: Bed) -> None:
+def test_script_that_exits_with_99_starts_again(sge: Bed) -> None:
     # RESTARTED is 1 in the second start and in the third
     job = ScriptJob(sge, f"{RUN} -- bash -c '[ $GRIDTF_ATTEMPT = 3 ]' || exit 99\n", "-pe", "one", "2", "-r", "y")
     for attempt in (1, 2):
@@ -160,7 +165,7 @@ def test_its_script_asks_for_more_starts(sge: Bed) -> None:
     assert (view["state"], view["attempt"]) == ("COMPLETED", 3)
 
 
-def test_suspended_it_goes_on_afterwards(sge: Bed) -> None:
+def test_suspended_job_resumes(sge: Bed) -> None:
     job = by_hand(sge, command="for i in {1..35}; do sleep 0.1; done", hosts=2, more="--heartbeat-timeout 2")
     pid = (read_record(job.attempt.launcher) or {})["pid"]
     admin(sge, "qmod", "-sj", job.id)
@@ -178,7 +183,7 @@ def test_suspended_it_goes_on_afterwards(sge: Bed) -> None:
 # --- a process is killed
 
 
-def test_a_task_killed_on_another_host(sge: Bed) -> None:
+def test_killed_task_on_another_host_fails_the_job(sge: Bed) -> None:
     job = started(sge, command=STUBBORN)
     killed = time.time()
     kill9(sge, "n3", job.tasks()["worker:2"]["pid"])
@@ -190,7 +195,7 @@ def test_a_task_killed_on_another_host(sge: Bed) -> None:
     assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
 
 
-def test_a_task_that_crashes_does_not_take_the_job_along(sge: Bed) -> None:
+def test_crashed_task_lets_other_tasks_end_in_good_order(sge: Bed) -> None:
     crash = "until [ $(ls $OUTPUT_DIR | wc -l) = 3 ]; do sleep 0.1; done; kill -SEGV $$"  # once the others are ready
     ready = "trap 'echo told; sleep 1; echo saved; exit 0' TERM; touch $OUTPUT_DIR/$RANK; sleep 300 & wait"
     command = f"[ $RANK != 2 ] || {{ {crash}; }}; {ready}"
@@ -205,7 +210,7 @@ PROCESSES = ("agent", "supervisor", "sh", "qrsh_starter", "sge_shepherd")
 
 
 @pytest.mark.parametrize("process", ["agent", "supervisor", "sge_shepherd"])
-def test_what_stands_between_grid_engine_and_the_tasks_is_killed(sge: Bed, process: str) -> None:
+def test_killed_ancestor_of_the_tasks_fails_the_job(sge: Bed, process: str) -> None:
     job = started(sge)
     pid = job.tasks()["worker:2"]["agent"]
     for _ in range(PROCESSES.index(process)):
@@ -218,7 +223,7 @@ def test_what_stands_between_grid_engine_and_the_tasks_is_killed(sge: Bed, proce
     assert job.status()["state"] == "FAILED"
 
 
-def test_qrsh_starter_is_killed_and_nobody_misses_it(sge: Bed) -> None:
+def test_killed_qrsh_starter_does_not_matter(sge: Bed) -> None:
     job = started(sge, nodes=2, command="until [ -e $OUTPUT_DIR/go ]; do sleep 0.1; done")
     pid = job.tasks()["worker:1"]["agent"]
     for _ in range(PROCESSES.index("qrsh_starter")):
@@ -229,7 +234,7 @@ def test_qrsh_starter_is_killed_and_nobody_misses_it(sge: Bed) -> None:
     nobody_left(sge)
 
 
-def test_the_agent_of_the_first_host_is_killed(sge: Bed) -> None:
+def test_killed_agent_of_the_first_host_fails_the_job(sge: Bed) -> None:
     job = started(sge)
     killed = time.time()
     kill9(sge, "n1", job.tasks()["worker:0"]["agent"])
@@ -238,7 +243,7 @@ def test_the_agent_of_the_first_host_is_killed(sge: Bed) -> None:
     nobody_left(sge)
 
 
-def test_qrsh_is_killed(sge: Bed) -> None:
+def test_killed_qrsh_fails_the_job(sge: Bed) -> None:
     job = started(sge)
     killed = time.time()
     admin(sge, "pkill", "-9", "-f", "qrsh -inherit .* n2 ", host="n1")  # in n1's own namespace of processes
@@ -247,17 +252,17 @@ def test_qrsh_is_killed(sge: Bed) -> None:
     nobody_left(sge)
 
 
-def test_the_launcher_is_killed(sge: Bed) -> None:
+def test_killed_launcher_fails_the_job(sge: Bed) -> None:
     job = started(sge, command=STUBBORN)
     kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
     nobody_left(sge, seconds=SOON)
-    told_by_status(job, "FAILED", f"{KILLED} by SIGKILL")
+    status_becomes(job, "FAILED", f"{KILLED} by SIGKILL")
     assert job.status()["exit_code"] != 0
 
 
 @pytest.mark.parametrize("exec_script", [True, False], ids=["rendered", "by hand"])
-def test_the_shepherd_of_the_script_is_killed(sge: Bed, exec_script: bool) -> None:
-    """Grid Engine starts the job anew after a while, and would not end what still runs of it."""
+def test_killed_shepherd_of_the_script_fails_the_job(sge: Bed, exec_script: bool) -> None:
+    """Grid Engine starts the job again after a while, and does not end the processes of its first start."""
     job = started(sge, command=STUBBORN) if exec_script else by_hand(sge)
     killed = time.time()
     kill9(sge, "n1", shepherd(sge, "n1"))
@@ -266,14 +271,14 @@ def test_the_shepherd_of_the_script_is_killed(sge: Bed, exec_script: bool) -> No
     nobody_left(sge)
 
 
-def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
-    """On one host it starts the job again within seconds or minutes, whatever the verdict of the first start says."""
+def test_job_that_grid_engine_starts_again_is_not_over(sge: Bed) -> None:
+    """A job on one host is started again within seconds or minutes, whatever the verdict of its first start."""
     jobs = [started(sge, f"--native=-q all.q@{host}", nodes=1, command=STUBBORN) for host in ("n1", "n2")]
     again, cancelled = jobs
     with begun(again, "wait") as waits:
         kill9(sge, "n1", shepherd(sge, "n1"))
         kill9(sge, "n2", shepherd(sge, "n2"))
-        ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job once more")
+        ended(cancelled, "FAILED", "sge_shepherd that had started it, was killed", "start the job again")
         assert "has already ended" not in cancelled.gridtf("cancel").stderr
         assert cancelled.id not in in_queue(sge)
         again.until(lambda: len(again.run.attempts()) == 2, "the second start", 90)
@@ -289,8 +294,8 @@ def test_a_job_that_grid_engine_has_lost_hold_of_is_not_over(sge: Bed) -> None:
 # --- the run directory
 
 
-def test_a_run_directory_that_is_closed_or_removed(sge: Bed) -> None:
-    """The job ends by itself, and whoever waits is told what to do, as a failure and not as wrong usage."""
+def test_closed_or_removed_run_directory_ends_the_job(sge: Bed) -> None:
+    """The job ends by itself, and `gridtf wait` fails with a hint, not as wrong usage."""
     closed, removed = (started(sge, nodes=1, name=name, command=STUBBORN) for name in ("closed", "removed"))
     with begun(closed, "wait") as first, begun(removed, "wait") as second:
         time.sleep(1)  # until both have looked once
@@ -300,7 +305,7 @@ def test_a_run_directory_that_is_closed_or_removed(sge: Bed) -> None:
         assert "was removed while its job" in finished(second, 1)
     nobody_left(sge)
     admin(sge, "chmod", "755", closed.seen_as, host="login")
-    told_by_status(
+    status_becomes(
         closed, "FAILED", "the launcher on n1 ended; the scheduler says FAILED, its script ended with exit code"
     )
 
@@ -308,8 +313,8 @@ def test_a_run_directory_that_is_closed_or_removed(sge: Bed) -> None:
 # --- signals
 
 
-def test_signals_by_which_grid_engine_warns_are_not_the_end_of_tasks(sge: Bed) -> None:
-    """They come to every process of the job's on every host, before a suspension or the end."""
+def test_warning_signals_of_grid_engine_do_not_end_tasks(sge: Bed) -> None:
+    """Every process of the job on every host gets them, before a suspension or the end."""
     command = "trap 'echo told; exit 0' TERM; echo ready; for i in {1..300}; do sleep 0.1; done"
     job = started(sge, command=command)
     job.until(lambda: all("ready" in text for text in job.logs().values()) and len(job.logs()) == 4, "all tasks")
@@ -327,21 +332,21 @@ def test_signals_by_which_grid_engine_warns_are_not_the_end_of_tasks(sge: Bed) -
 # --- it cannot start everywhere
 
 
-def test_a_parallel_environment_that_starts_no_tasks_elsewhere(sge: Bed) -> None:
+def test_parallel_environment_without_control_slaves_is_reported(sge: Bed) -> None:
     job = ScriptJob(sge, f"{RUN} -- true\n", "-pe", "loose", "4")
     ended(job, "FAILED", "Grid Engine has not started the agent on host n", "`qconf -sp loose`: control_slaves TRUE")
     job.until(lambda: "the script ends with 1" in job.output, "the end of the script")
     nobody_left(sge)
 
 
-def test_too_many_of_qrsh_on_a_host(sge: Bed) -> None:
+def test_too_many_qrsh_on_a_host_are_reported(sge: Bed) -> None:
     others = "for i in 1 2; do $SGE_BINARY_PATH/qrsh -inherit -nostdin n2 sleep 60 & done\nsleep 2\n"
     job = ScriptJob(sge, f"{others}{RUN} -- true\n", "-pe", "one", "2")
-    ended(job, "FAILED", "Grid Engine has not started the agent on host n2", "do others of this job's qrsh run there?")
+    ended(job, "FAILED", "Grid Engine has not started the agent on host n2", "does another qrsh of this job run there?")
     nobody_left(sge)
 
 
-def test_a_run_directory_that_another_host_does_not_see(sge: Bed) -> None:
+def test_run_directory_that_is_not_shared_is_reported(sge: Bed) -> None:
     script = f"{RUN} --run-dir /run/testbed/disk/alice/run -- true\n"
     admin(sge, "install", "-d", "-o", "alice", "/run/testbed/disk/alice", host="n1")
     admin(sge, "chmod", "o+x", "/run/testbed/disk", host="n1")
@@ -354,12 +359,12 @@ def test_a_run_directory_that_another_host_does_not_see(sge: Bed) -> None:
     nobody_left(sge)
 
 
-# --- agents that never were, and times that are the defaults
+# --- agents that do not start, and default timeouts
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["sge_shepherd", "all of the job there"])
-def test_killed_on_another_host_while_the_hosts_wait_for_each_other(sge: Bed, whole: bool) -> None:
-    """The kernel sends a SIGHUP to what stood below: nobody has sent that from outside."""
+def test_job_killed_on_another_host_before_the_rendezvous(sge: Bed, whole: bool) -> None:
+    """The kernel sends SIGHUP to the processes below: the reason must not blame that signal."""
     with late_agents(sge, "n3"):
         job = started(sge, "--env", "AGENT_DELAY=25", running=False)
         job.until(lambda: job.run.latest() and job.attempt.host_record("n4").exists(), "the agent on n4")
@@ -372,7 +377,7 @@ def test_killed_on_another_host_while_the_hosts_wait_for_each_other(sge: Bed, wh
     nobody_left(sge)
 
 
-def test_why_an_agent_could_not_start(sge: Bed) -> None:
+def test_agent_that_cannot_start_is_explained(sge: Bed) -> None:
     with mounted(sge, "n3", "--bind", "/dev/null", os.path.realpath(sys.executable)):
         job = started(sge, running=False)
         ended(job, "FAILED", "the agent on host n3", "Permission denied", "Python that runs gridtf")
@@ -384,24 +389,24 @@ def test_why_an_agent_could_not_start(sge: Bed) -> None:
     nobody_left(sge)
 
 
-def test_the_launcher_is_killed_while_it_ends_a_job_for_a_killed_task(sge: Bed) -> None:
+def test_launcher_is_killed_while_it_ends_the_job_of_a_killed_task(sge: Bed) -> None:
     job = started(sge, "--kill-grace", "8", command=STUBBORN)
     kill9(sge, "n2", job.tasks()["worker:1"]["pid"])
     job.until(job.attempt.stop.exists, "the tear-down")
     kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
     first = "ended without a verdict: worker:1 on n2: killed by SIGKILL; then the launcher on n1 was killed"
-    told_by_status(job, "FAILED", first)
+    status_becomes(job, "FAILED", first)
     nobody_left(sge)
 
 
-def test_usual_times_with_a_late_host_and_a_launcher_that_is_stopped(sge: Bed) -> None:
+def test_default_timeouts_with_a_late_host_and_a_stopped_launcher(sge: Bed) -> None:
     with late_agents(sge, "n3"):
         late = started(sge, "--env", "AGENT_DELAY=45", command="true", running=False)
         stopped = started(sge, nodes=2)
         launcher = read_record(stopped.attempt.launcher) or {}
         admin(sge, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
-        told = f"the launcher on host {launcher['host']} stood still for"
-        ended(stopped, "FAILED", told, "stopped by a signal", seconds=90)
+        reason = f"the launcher on host {launcher['host']} stood still for"
+        ended(stopped, "FAILED", reason, "stopped by a signal", seconds=90)
         ended(late, "COMPLETED", seconds=90)
-    assert told in stopped.status()["reason"]
+    assert reason in stopped.status()["reason"]
     nobody_left(sge)

@@ -1,4 +1,4 @@
-"""GPUs on a real Grid Engine, which counts them but names none: granted by the site in its ways, or claimed."""
+"""GPUs on a real Grid Engine, which counts GPUs but assigns none: granted by the site, or claimed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.sgescripts import TASK, TELL, Folder, Job
 pytestmark = pytest.mark.timeout(120)
 
 HOSTS = ("-q", "all.q@n1,all.q@n2")
-# tells what it sees, and stays until it may go
+# prints what a task sees, and runs until the test lets it end
 STAYS = f"bash -c '{TELL}; until [ -e enough.$JOB_ID ]; do sleep 0.1; done'"
 
 
@@ -32,7 +32,7 @@ def others(taken: dict[str, str]) -> dict[str, str]:
 
 @contextmanager
 def queue(bed: Bed, attribute: str, script: str) -> Iterator[None]:
-    """all.q has this script, such as a starter_method."""
+    """Set a script of all.q, such as its starter_method."""
     path = bed.home() / f"{attribute}.sh"
     path.write_text(f"#!/bin/bash\n{script}\n")
     path.chmod(0o755)
@@ -47,8 +47,8 @@ def queue(bed: Bed, attribute: str, script: str) -> Iterator[None]:
 # --- claims
 
 
-def test_two_jobs_share_no_gpu_and_one_that_is_killed_leaves_its_own(sge: Bed) -> None:
-    """Grid Engine was not asked for GPUs, so nobody but gridtf keeps the jobs apart."""
+def test_claims_of_two_jobs_differ_and_end_with_their_job(sge: Bed) -> None:
+    """No GPUs were requested of Grid Engine, so only gridtf keeps the jobs apart."""
     folder = Folder(sge, "claims")
     script = f"{RUN}gridtf_run --gpus-per-task 1 --kill-grace 1 -- {STAYS}"
     first, other = (folder.qsub(script, "-pe", "one", "2", *HOSTS) for _ in range(2))
@@ -78,8 +78,8 @@ def test_two_jobs_share_no_gpu_and_one_that_is_killed_leaves_its_own(sge: Bed) -
     nothing_left(sge)
 
 
-def test_processes_that_join_claim_a_gpu_each(sge: Bed) -> None:
-    """Beside another job on one of their hosts, and as many as they have asked Grid Engine for."""
+def test_joined_processes_claim_a_gpu_each(sge: Bed) -> None:
+    """Next to another job on one of their hosts, as many as their job requested of Grid Engine."""
     folder = Folder(sge, "joins")
     before = folder.qsub(f"{RUN}gridtf_run -- {STAYS}", "-q", "all.q@n2", "-l", "gpu=1")
     before.until_said("task=", 1)
@@ -93,7 +93,7 @@ def test_processes_that_join_claim_a_gpu_each(sge: Bed) -> None:
 
 
 def joined(folder: Folder, *options: str) -> Job:
-    """The example for gridtf_join, with tasks that tell what they see."""
+    """The example for gridtf_join, with tasks that print what they see."""
     (folder.path / "tell.sh").write_text(f"{TELL}\n")
     text = (CHECKOUT / "examples/sge_scripts/join.sh").read_text().replace("python train.py", "bash tell.sh")
     (folder.path / "join.sh").write_text(text)
@@ -102,7 +102,7 @@ def joined(folder: Folder, *options: str) -> Job:
     return job
 
 
-def test_a_host_with_fewer_gpus_than_its_tasks_need(sge: Bed) -> None:
+def test_too_few_gpus_on_a_host_are_reported(sge: Bed) -> None:
     folder = Folder(sge, "too_few")
     job = folder.qsub(f"{RUN}gridtf_run --gpus-per-task 3 -- true", "-pe", "one", "2")
     job.over()
@@ -111,7 +111,7 @@ def test_a_host_with_fewer_gpus_than_its_tasks_need(sge: Bed) -> None:
     assert "which shows 2" in job.output
 
 
-def test_who_asks_for_no_gpus_gets_none(sge: Bed) -> None:
+def test_job_without_a_gpu_request_gets_none(sge: Bed) -> None:
     with queue(sge, "starter_method", 'export CUDA_VISIBLE_DEVICES=0,1\nexec "$@"'):
         folder = Folder(sge, "none")
         job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2")
@@ -119,7 +119,7 @@ def test_who_asks_for_no_gpus_gets_none(sge: Bed) -> None:
         assert gpus(job) == dict.fromkeys(job.layout(), "")
 
 
-# --- what the site grants
+# --- grants of the site
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_who_asks_for_no_gpus_gets_none(sge: Bed) -> None:
     ["export CUDA_VISIBLE_DEVICES=$gpu", "export SGE_HGR_gpu=gpu$gpu"],
     ids=["CUDA_VISIBLE_DEVICES", "SGE_HGR_gpu"],
 )
-def test_a_starter_method_grants_on_each_host(sge: Bed, grant: str) -> None:
-    """The one with a resource map stands for Grid Engines that have them; this one has not."""
+def test_starter_method_grants_gpus_on_each_host(sge: Bed, grant: str) -> None:
+    """SGE_HGR_gpu stands for Grid Engines with resource maps; this one has none."""
     with queue(sge, "starter_method", f'gpu=0; [ "$(uname -n)" = n1 ] || gpu=1; {grant}\nexec "$@"'):
         folder = Folder(sge, "starter")
         job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
@@ -136,20 +136,20 @@ def test_a_starter_method_grants_on_each_host(sge: Bed, grant: str) -> None:
         assert gpus(job) == {"n1": "0", "n2": "1"}
 
 
-def test_processes_that_join_share_what_a_starter_method_grants(sge: Bed) -> None:
+def test_joined_processes_share_gpus_of_a_starter_method(sge: Bed) -> None:
     with queue(sge, "starter_method", 'export CUDA_VISIBLE_DEVICES=0,1\nexec "$@"'):
         tasks = told(joined(Folder(sge, "shares"), "-pe", "rr", "4", *HOSTS).output)
     one_gpu_each(tasks, 4)
     assert sorted(task.host for task in tasks.values()) == ["n1", "n1", "n2", "n2"]
 
 
-def test_a_prolog_grants_on_the_first_host_and_the_others_are_claimed(sge: Bed) -> None:
+def test_prolog_grants_gpus_on_the_first_host_others_are_claimed(sge: Bed) -> None:
     folder = Folder(sge, "prolog")
     with queue(sge, "prolog", "echo CUDA_VISIBLE_DEVICES=1 >>$SGE_JOB_SPOOL_DIR/environment"):
         job = folder.qsub(f"{RUN}gridtf_run -- {STAYS}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
         job.until_said("task=", 2)
     assert gpus(job) == {"n1": "1", "n2": "0"}
-    # a lock beside the prolog's word keeps those away that claim
+    # GPUs that the prolog granted are locked as well, so jobs that claim avoid them
     claims = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
     claims.ended()
     assert gpus(claims) == {"n1": "0", "n2": "1"}
@@ -157,18 +157,18 @@ def test_a_prolog_grants_on_the_first_host_and_the_others_are_claimed(sge: Bed) 
     job.ended()
 
 
-# --- what -V carries along
+# --- variables copied by -V
 
 
 def with_all_of_the_shell(folder: Folder, script: str, *options: str, **shell: str) -> Job:
-    """A script that alice hands over with -V; shell: what her shell has set beside PATH and PYTHONPATH."""
+    """A script that alice submits with -V; shell: variables of her shell in addition to PATH and PYTHONPATH."""
     env = {**ENVIRON, "PATH": f"{HOME}/bin:{folder.bed.path}", **shell}
     text = f"#!/bin/bash\n#$ -S /bin/bash -cwd -j y -V\n{RUN}{script}\n"
     return Job(folder, folder.run("qsub", "-terse", "-N", "job", *options, stdin=text, env=env).strip())
 
 
-def test_stale_gpus_of_the_submitting_shell_are_no_grant(sge: Bed) -> None:
-    """Each host claims its own, also where that shell was in a job of Slurm's, or hides its GPUs."""
+def test_gpu_variables_copied_by_qsub_are_no_grant(sge: Bed) -> None:
+    """Each host claims its own, also where that shell was in a Slurm job, or hides its GPUs."""
     folder = Folder(sge, "stale")
     options = ("-pe", "rr", "4", "-l", "gpu=1")
     stays = with_all_of_the_shell(
@@ -184,8 +184,8 @@ def test_stale_gpus_of_the_submitting_shell_are_no_grant(sge: Bed) -> None:
     assert folder.verdicts(stays.id) == folder.verdicts(hides.id) == ["COMPLETED"]
 
 
-def test_the_site_s_grant_counts_beside_them(sge: Bed) -> None:
-    """Also where it happens to be the same, as on n2."""
+def test_grant_of_the_site_counts_among_copied_variables(sge: Bed) -> None:
+    """Also where both are equal, as on n2."""
     with queue(
         sge, "starter_method", 'gpu=0; [ "$(uname -n)" = n1 ] || gpu=1; export CUDA_VISIBLE_DEVICES=$gpu\nexec "$@"'
     ):
@@ -208,8 +208,8 @@ def test_the_site_s_grant_counts_beside_them(sge: Bed) -> None:
     ],
     ids=["missing", "blanks", "SGE_GPU"],
 )
-def test_what_a_script_makes_of_the_site_s_words(sge: Bed, before: str, expected: str) -> None:
+def test_gpu_variables_set_by_the_script(sge: Bed, before: str, expected: str) -> None:
     folder = Folder(sge, "words")
     job = folder.qsub(f"{RUN}{before}\ngridtf_run --gpus-per-task 2 -- {TASK}", "-q", "all.q@n1").over()
-    said = job.output + "".join("".join(logs(run)) for run in folder.runs(job.id))
-    assert expected in said
+    printed = job.output + "".join("".join(logs(run)) for run in folder.runs(job.id))
+    assert expected in printed

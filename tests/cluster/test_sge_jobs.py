@@ -13,7 +13,7 @@ from tests.support.clusterjobs import ClusterJob, gridtf
 pytestmark = pytest.mark.timeout(120)
 
 TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $HOSTNAME" "gpu $CUDA_VISIBLE_DEVICES"'
-# What shells, and Grid Engine's own parsers, read in other ways than a program does.
+# Arguments that shells and Grid Engine's parsers treat specially.
 NASTY = [
     "a b",
     "$HOME",
@@ -36,43 +36,43 @@ def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL, **
 
 
 @pytest.mark.parametrize("way", ["drmaa", "qsub"])
-def test_cancel_in_another_process(sge: Bed, way: str) -> None:
+def test_cancel_from_another_process(sge: Bed, way: str) -> None:
     more = {"env": {"GRIDTF_SGE_SUBMIT": way}}
     job = submitted(sge, "--pe", "rr", "--workers", "4", name="long", command="sleep 300", **more)
     job.running(4)
     assert job.status()["state"] == "RUNNING"
-    elsewhere = gridtf(sge, "status", "--json", job.id, user="root", cwd="/")  # in whose index it is not
+    elsewhere = gridtf(sge, "status", "--json", job.id, user="root", cwd="/")  # a user without this job in its index
     assert json.loads(elsewhere.stdout)["run_dir"] == job.seen_as
     assert "CANCELLED" in gridtf(sge, "cancel", job.id).stdout
     assert job.verdict()["reason"] == "cancelled by alice on login"
     assert "has ended" in gridtf(sge, "cancel", job.id).stdout or job.status()["state"] == "CANCELLED"
 
 
-def test_words_and_environment_arrive_as_they_are_on_every_host(sge: Bed) -> None:
+def test_arguments_and_environment_reach_every_host_unchanged(sge: Bed) -> None:
     nasty = "".join(NASTY)
     words = ["--env", "PATH", "--env", f"NASTY={nasty}", "--pe", "one", "--workers", "4", "--name", "nasty"]
     job = ClusterJob(sge, "--env", "PYTHONPATH", *words, "--", "python", "-c", REPEAT, *NASTY)
     assert job.verdict()["state"] == "COMPLETED"
-    said = [json.loads(text) for text in job.logs().values()]
-    assert said == [[NASTY, nasty, host] for host in ("n1", "n2", "n3", "n4")]
+    printed = [json.loads(text) for text in job.logs().values()]
+    assert printed == [[NASTY, nasty, host] for host in ("n1", "n2", "n3", "n4")]
 
 
-def test_as_many_slots_as_there_are_in_a_range(sge: Bed) -> None:
+def test_slot_range_is_used_in_full(sge: Bed) -> None:
     job = submitted(sge, "--pe", "rr", "--slots", "2-64", name="range")
     assert job.verdict()["state"] == "COMPLETED"
     assert len(job.logs()) == 16
 
 
 @pytest.mark.parametrize("pe", ["fill", "rr"])
-def test_a_count_that_tasks_per_node_does_not_divide(sge: Bed, pe: str) -> None:
-    """The parallel environment decides over how many hosts the slots are: four on one, or one on each."""
-    asked = ((3, ()), (5, ()), (5, ("--nodes", "4")), (2, ()))
+def test_tasks_that_tasks_per_node_does_not_divide(sge: Bed, pe: str) -> None:
+    """The parallel environment decides how many hosts the slots are spread over: four on one, or one on each."""
+    requests = ((3, ()), (5, ()), (5, ("--nodes", "4")), (2, ()))
     jobs = [
-        submitted(sge, "--pe", pe, "--tasks-per-node", "2", "--workers", str(count), *more) for count, more in asked
+        submitted(sge, "--pe", pe, "--tasks-per-node", "2", "--workers", str(count), *more) for count, more in requests
     ]
     example = (f"{CHECKOUT}/examples/multiworker/gridtf.toml", "--pe", pe, "--workers", "5")
     jobs.append(submitted(sge, *example, "--run-root", "runs"))
-    for (count, _), job in zip((*asked, (5, ())), jobs, strict=True):
+    for (count, _), job in zip((*requests, (5, ())), jobs, strict=True):
         verdict = job.verdict()
         assert verdict["state"] == "COMPLETED", (verdict, job.output)
         assert len(job.logs()) == count

@@ -14,17 +14,17 @@ pytestmark = pytest.mark.timeout(120)
 SOON = ("--heartbeat-timeout", "4")
 
 
-def test_power_cut_of_the_launchers_host(sge: Bed) -> None:
+def test_power_cut_of_the_host_of_the_launcher(sge: Bed) -> None:
     job = started(sge, *SOON, command=STUBBORN)
     sge.kill("n1")
-    nobody_left(sge, ("n2", "n3", "n4"), seconds=20)  # they notice by themselves
-    assert job.status()["state"] == "RUNNING"  # as far as Grid Engine knows, which waits for the host
+    nobody_left(sge, ("n2", "n3", "n4"), seconds=20)  # the agents notice it themselves
+    assert job.status()["state"] == "RUNNING"  # Grid Engine waits for the host
     sge.mend("n1")
     view = job.until(lambda: (view := job.status())["state"] == "NODE_FAIL" and view, "its end")
     assert "the launcher on n1 ended; the scheduler says NODE_FAIL" in view["reason"]
 
 
-def test_link_of_a_host_is_cut_and_its_shared_folder_is_gone(laggy_sge: Bed) -> None:
+def test_cut_link_of_a_host_without_its_shared_folder(laggy_sge: Bed) -> None:
     job = started(laggy_sge, *SOON, command=STUBBORN)
     cut = time.time()
     laggy_sge.cut("n3")  # which neither qrsh nor Grid Engine notices for a long time
@@ -38,14 +38,14 @@ def test_link_of_a_host_is_cut_and_its_shared_folder_is_gone(laggy_sge: Bed) -> 
     nobody_left(laggy_sge)
 
 
-def test_link_of_a_host_is_cut_but_its_shared_folder_is_there(sge: Bed) -> None:
+def test_cut_link_of_a_host_with_its_shared_folder(sge: Bed) -> None:
     job = started(sge, nodes=2, command="sleep 4")
     sge.cut("n2")
     ended(job, "COMPLETED")
     nobody_left(sge)
 
 
-def test_the_daemon_of_a_host_is_killed(sge: Bed) -> None:
+def test_killed_execd_does_not_end_the_job(sge: Bed) -> None:
     job = started(sge, nodes=2, command="sleep 3")
     admin(sge, "pkill", "-9", "-x", "sge_execd", host="n2")
     ended(job, "COMPLETED")

@@ -1,4 +1,4 @@
-"""What cannot be on a real Grid Engine cell is said before anything is submitted, with what the cell has instead."""
+"""Requests that a real Grid Engine cell cannot run are refused before submission, with what it offers instead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @contextmanager
 def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
-    """login is no host of this kind."""
+    """Remove login from the administrative or the submit hosts for a while."""
     admin(bed, "qconf", remove, "login")
     try:
         yield
@@ -32,63 +32,63 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
             [
                 "--pe",
                 "does not let gridtf start tasks on other hosts (control_slaves FALSE)",
-                "these do: ",
+                "suitable PEs: ",
                 "rr",
                 "two",
             ],
         ),
         (
             ["--workers", "8"],
-            ["8 slots need a parallel environment", "name one with --pe; these may do: fill, fillj, "],
+            ["8 slots need a parallel environment", "name one with --pe; possibly suitable: fill, fillj, "],
         ),
-        (["--workers", "8", "--pe", "rrr"], ["PE `rrr` is not there", "did you mean", "these do: fill, "]),
-        (["--workers", "3", "--pe", "two"], ["2 slots on every host", "3 is no multiple", "these do: "]),
+        (["--workers", "8", "--pe", "rrr"], ["PE `rrr` does not exist", "did you mean", "suitable PEs: fill, "]),
+        (["--workers", "3", "--pe", "two"], ["2 slots per host", "3 is not a multiple", "suitable PEs: "]),
         (["--nodes", "2", "--tasks-per-node", "4", "--pe", "two"], ["8 slots are 4 hosts, not 2"]),
-        (["--nodes", "2", "--tasks-per-node", "1", "--pe", "smp"], ["of one host only", "$pe_slots", "these do: "]),
-        (["--workers", "8", "--pe", "smp"], ["8 slots, and all on one host", "these do: fill"]),
-        (["--workers", "17", "--pe", "rr"], ["17 slots asked for, PE `rr` offers 16"]),
-        (["--workers", "2", "--pe", "idle"], ["no queue carries PE `idle`", "these do: "]),
+        (["--nodes", "2", "--tasks-per-node", "1", "--pe", "smp"], ["on one host only", "$pe_slots", "suitable PEs: "]),
+        (["--workers", "8", "--pe", "smp"], ["8 slots on one host requested", "suitable PEs: fill"]),
+        (["--workers", "17", "--pe", "rr"], ["17 slots requested, PE `rr` offers 16"]),
+        (["--workers", "2", "--pe", "idle"], ["no queue offers PE `idle`", "suitable PEs: "]),
         (
             ["--workers", "2", "--pe", "smp", "--partition", "short.q"],
-            ["short.q does not carry PE `smp`", "rr", "all.q"],
+            ["short.q does not offer PE `smp`", "rr", "all.q"],
         ),
-        (["--partition", "nosuch.q"], ["--partition", "queue `nosuch.q` is not there", "all.q"]),
+        (["--partition", "nosuch.q"], ["--partition", "queue `nosuch.q` does not exist", "all.q"]),
         (["--partition", "short.q", "--time", "1:00:00"], ["--time", "short.q allows (00:10:00)", "all.q (no limit)"]),
-        (["--account", "mi"], ["--account", "project `mi` is not there", "these are: ml"]),
-        (["--gpus-per-task", "3"], ["3 GPUs asked for, no host has more than 2"]),
+        (["--account", "mi"], ["--account", "project `mi` does not exist", "existing projects: ml"]),
+        (["--gpus-per-task", "3"], ["3 GPUs requested, no host has more than 2"]),
         (["--workers", "8", "--gpus-per-task", "2", "--pe", "rr"], ["8 slots with 2 GPUs each", "offers 4"]),
         (["--gpus-per-task", "1", "--gpu-resource", "ngpus"], ["no resource `ngpus`", "--gpu-resource", "gpu"]),
         (["--native=-bogus"], ["--native", "-bogus"]),
     ],
     ids=lambda value: "".join(value[::2]) if value[0].startswith("--") else "",
 )
-def test_what_the_cell_does_not_have(sge: Bed, words: list[str], pieces: list[str]) -> None:
-    said = refused(sge, *words)
-    assert all(piece in said for piece in pieces), said
+def test_request_that_the_cell_cannot_run_is_refused(sge: Bed, words: list[str], pieces: list[str]) -> None:
+    message = refused(sge, *words)
+    assert all(piece in message for piece in pieces), message
 
 
-def test_parallel_environments_that_would_not_do_are_not_offered(sge: Bed) -> None:
-    said = refused(sge, "--workers", "8", "--pe", "loose")
-    offered = said.rpartition("these do: ")[2].strip().split(", ")
+def test_unsuitable_parallel_environments_are_not_suggested(sge: Bed) -> None:
+    message = refused(sge, "--workers", "8", "--pe", "loose")
+    offered = message.rpartition("suitable PEs: ")[2].strip().split(", ")
     assert {"rr", "fill", "two"} <= set(offered)
     assert not {"loose", "idle", "smp", "one"} & set(offered)
 
 
-def test_where_qconf_may_not_be_asked(sge: Bed) -> None:
+def test_refusals_without_qconf(sge: Bed) -> None:
     with without(sge, "-dh", "-ah"):
-        assert "PE `rx` is not there" in refused(sge, "--workers", "8", "--pe", "rx")
-        assert "17 slots asked for, PE `rr` offers 16" in refused(sge, "--workers", "17", "--pe", "rr")
-        assert "queue `nosuch.q` is not there" in refused(sge, "--partition", "nosuch.q")
+        assert "PE `rx` does not exist" in refused(sge, "--workers", "8", "--pe", "rx")
+        assert "17 slots requested, PE `rr` offers 16" in refused(sge, "--workers", "17", "--pe", "rr")
+        assert "queue `nosuch.q` does not exist" in refused(sge, "--partition", "nosuch.q")
 
 
-def test_a_host_that_may_not_submit(sge: Bed) -> None:
+def test_host_that_is_no_submit_host(sge: Bed) -> None:
     with without(sge, "-ds", "-as"):
-        said = refused(sge, "--workers", "1")
-    assert 'jobs cannot be submitted from here: denied: host "login" is not a submit host' in said
-    assert "submit from one of: ctl" in said
+        message = refused(sge, "--workers", "1")
+    assert 'jobs cannot be submitted from this host: denied: host "login" is not a submit host' in message
+    assert "submit from one of: ctl" in message
 
 
-def test_no_qmaster(sge: Bed) -> None:
-    said = refused(sge, "--workers", "1", env={"SGE_QMASTER_PORT": "6440"})  # where nobody listens
-    assert "Grid Engine's qmaster on ctl does not answer" in said
-    assert "try again later" in said
+def test_unreachable_qmaster(sge: Bed) -> None:
+    message = refused(sge, "--workers", "1", env={"SGE_QMASTER_PORT": "6440"})  # nothing listens there
+    assert "Grid Engine's qmaster on ctl does not answer" in message
+    assert "try again later" in message

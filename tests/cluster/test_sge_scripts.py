@@ -19,7 +19,7 @@ from tests.support.sgescripts import HOSTFILE, TASK, Folder
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_when_one_of_the_processes_that_join_fails_the_others_end(sge: Bed) -> None:
+def test_failure_of_a_joined_process_ends_the_others(sge: Bed) -> None:
     folder = Folder(sge, "join_fails")
     example = (CHECKOUT / "examples/sge_scripts/join.sh").read_text()
     (folder.path / "join.sh").write_text(example.replace("python train.py", "bash task.sh"))
@@ -48,7 +48,7 @@ def test_when_one_of_the_processes_that_join_fails_the_others_end(sge: Bed) -> N
         ("rr 4 -masterq all.q@n3", [1, 1, 1, 1]),
     ],
 )
-def test_a_task_for_each_slot_where_grid_engine_gave_it(sge: Bed, pe: str, shape: list[int]) -> None:
+def test_each_slot_runs_a_task_on_its_host(sge: Bed, pe: str, shape: list[int]) -> None:
     """In the order of PE_HOSTFILE, the first host among them, whatever job_is_first_task says."""
     folder = Folder(sge, "slots")
     job = folder.qsub(f"{RUN}{HOSTFILE}gridtf_run -- {TASK}", "-pe", *pe.split())
@@ -59,7 +59,7 @@ def test_a_task_for_each_slot_where_grid_engine_gave_it(sge: Bed, pe: str, shape
         assert next(iter(job.slots)) == "n3"
 
 
-def test_a_job_without_a_parallel_environment_is_one_task(sge: Bed) -> None:
+def test_job_without_parallel_environment_has_one_task(sge: Bed) -> None:
     folder = Folder(sge, "alone")
     job = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-q", "all.q@n2")
     job.ended()
@@ -67,8 +67,8 @@ def test_a_job_without_a_parallel_environment_is_one_task(sge: Bed) -> None:
     assert folder.tasks(job.id)["worker:0"].gpus == ()
 
 
-def test_notes_on_what_is_lost_or_left_unused(sge: Bed) -> None:
-    """As on nodes that are given as a whole, without -l gpu; and in a folder that is gone with the job."""
+def test_notes_on_unused_gpus_and_a_run_directory_in_tmpdir(sge: Bed) -> None:
+    """Without -l gpu, as on nodes that are allocated as a whole; and in a folder that is removed with the job."""
     folder = Folder(sge, "notes")
     script = f"{RUN}cd $TMPDIR\ngridtf_run -- true\ngridtf_run --gpus-per-node 0 --run-root {folder.seen_as} -- true"
     job = folder.qsub(script, "-q", "all.q@n2")
@@ -80,18 +80,18 @@ def test_notes_on_what_is_lost_or_left_unused(sge: Bed) -> None:
     assert (folder.path / f"true-{job.id}").is_dir()
 
 
-def test_a_shell_of_qlogin_knows_no_job(sge: Bed) -> None:
+def test_gridtf_run_in_a_shell_of_qlogin(sge: Bed) -> None:
     folder = Folder(sge, "qlogin")
-    profile = sge.home() / ".bash_profile"  # what its shell reads: to type there would have to wait for the prompt
+    profile = sge.home() / ".bash_profile"  # its shell reads it; typed input would have to wait for the prompt
     profile.write_text(f"{ENTER}\ncd {folder.seen_as}\ngridtf run --name typed --workers 2 -- true\nexit\n")
     try:
-        # a pipe that stays open, and nobody writes into: qlogin ends with its input
-        said = folder.run(
+        # a pipe that stays open without input: qlogin ends with its input
+        printed = folder.run(
             "bash", "-c", "mkfifo quiet && exec 3<>quiet && script -qec 'qlogin -pe rr 4' /dev/null <&3", timeout=40
         )
     finally:
         profile.unlink()
-    assert "this shell belongs to a job of Grid Engine, which has not told it so (qlogin)" in said
+    assert "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin)" in printed
     (run,) = (folder.path / "gridtf-runs").glob("typed-*")
     assert len(list((run / "attempt-1/hosts").iterdir())) == 1
 
@@ -107,7 +107,7 @@ def test_one_task_per_gpu(sge: Bed) -> None:
 # --- shells
 
 
-def test_a_script_for_bash_where_csh_is_the_default(sge: Bed) -> None:
+def test_bash_script_in_a_queue_with_csh(sge: Bed) -> None:
     folder = Folder(sge, "csh")
     job = folder.qsub(f"{ENTER}\n{RUN}gridtf_run -- {TASK}", "-q", "csh.q", "-pe", "rr", "3")
     job.ended()
@@ -122,14 +122,14 @@ def test_a_script_for_bash_where_csh_is_the_default(sge: Bed) -> None:
     ],
     ids=["csh", "sh"],
 )
-def test_another_shell_is_told_what_to_ask_for(sge: Bed, head: str, script: str) -> None:
+def test_bootstrap_in_another_shell_names_the_option_for_bash(sge: Bed, head: str, script: str) -> None:
     job = Folder(sge, "shells").qsub(script, head=head)
     job.over()
     assert "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash\n" in job.output
     assert "goes on" not in job.output
 
 
-# --- what cannot be
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_another_shell_is_told_what_to_ask_for(sge: Bed, head: str, script: str)
     ],
     ids=["missing", "garbled", "unset"],
 )
-def test_a_hostfile_that_is_of_no_use(sge: Bed, before: str, message: str) -> None:
+def test_invalid_hostfile_is_reported(sge: Bed, before: str, message: str) -> None:
     folder = Folder(sge, "hostfile")
     job = folder.qsub(f"{RUN}{before}\ngridtf_run -- {TASK}", "-pe", "rr", "2")
     job.over()
@@ -152,7 +152,7 @@ def test_a_hostfile_that_is_of_no_use(sge: Bed, before: str, message: str) -> No
     assert re.search(message, job.output)
 
 
-def test_gridtf_run_in_what_qrsh_has_started(sge: Bed) -> None:
+def test_gridtf_run_below_qrsh_is_refused(sge: Bed) -> None:
     folder = Folder(sge, "inherited")
     (folder.path / "inner.sh").write_text(f"{RUN}gridtf_run -- true\n")
     other = "$(awk -v here=$HOSTNAME '$1 != here {print $1; exit}' $PE_HOSTFILE)"
@@ -160,4 +160,4 @@ def test_gridtf_run_in_what_qrsh_has_started(sge: Bed) -> None:
     job = folder.qsub(f"echo\n{script}", "-pe", "one", "2")
     job.over()
     assert job.codes == ["1"]
-    assert "call gridtf_run in the job script itself; in what qrsh -inherit starts call gridtf_join" in job.output
+    assert "call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts" in job.output

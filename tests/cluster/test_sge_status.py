@@ -1,4 +1,4 @@
-"""How jobs stand on a real Grid Engine cell, as its queue and its accounting say it."""
+"""State of jobs on a real Grid Engine cell, by its queue and its accounting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ except SchedulerError as error:
 
 
 def ask(bed: Bed, *ids: str, function: str = "query") -> dict[str, Any]:
-    """What gridtf makes of what the cell says, asked by alice on the login host."""
+    """The status of jobs, queried by alice on the login host."""
     source = _ASK.format(function=function)
     done = bed.run("login", sys.executable, "-c", source, *ids, env={"PYTHONPATH": str(CHECKOUT)})
     return dict(json.loads(done.stdout))
@@ -40,7 +40,7 @@ def accounting(bed: Bed, *ids: str) -> dict[str, Any]:
 
 
 def qsub(bed: Bed, script: str, *options: str) -> str:
-    """The number of a job whose script alice has handed over herself."""
+    """Submit a hand-written script as alice; returns the number of the job."""
     name = "by-hand.sh"
     (bed.home() / name).write_text(f"#!/bin/bash\n{script}\n")
     words = ["qsub", "-terse", "-S", "/bin/bash", "-j", "y", "-o", "/dev/null", *options, name]
@@ -56,20 +56,20 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 30) -> Any:
 
 
 def until_state(bed: Bed, job_id: str, state: str, reason: str = "") -> dict[str, Any]:
-    def there() -> dict[str, Any] | None:
+    def reached() -> dict[str, Any] | None:
         status = ask(bed, job_id)[job_id]
         return status if status["state"] == state and reason in status["reason"] else None
 
-    return dict(until(there, f"{job_id} to be {state} {reason}"))
+    return dict(until(reached, f"{job_id} to be {state} {reason}"))
 
 
 def until_ended(bed: Bed, job_id: str) -> dict[str, Any]:
-    """What the accounting says, once the queue has forgotten the job."""
-    until(lambda: ask(bed, job_id)[job_id]["purged"], f"{job_id} to be gone")
+    """The status in the accounting, once the job is purged from the queue."""
+    until(lambda: ask(bed, job_id)[job_id]["purged"], f"{job_id} to be purged")
     return dict(until(lambda: accounting(bed, job_id).get(job_id), f"the accounting of {job_id}"))
 
 
-def test_jobs_that_run_and_jobs_that_wait(sge: Bed) -> None:
+def test_running_and_pending_jobs(sge: Bed) -> None:
     runs = qsub(sge, "sleep 60", "-pe", "rr", "8")
     waits = qsub(sge, "sleep 60", "-pe", "rr", "16")
     held = qsub(sge, "sleep 60", "-h")
@@ -77,14 +77,14 @@ def test_jobs_that_run_and_jobs_that_wait(sge: Bed) -> None:
     later = qsub(sge, "sleep 60", "-a", "203501010000")
     until_state(sge, runs, "RUNNING")
     until_state(sge, waits, "PENDING", 'cannot run in PE "rr" because it only offers')
-    until_state(sge, later, "PENDING", "it may not begin before 2035-01-01 00:00")
+    until_state(sge, later, "PENDING", "it may not start before 2035-01-01 00:00")
     found = ask(sge, runs, waits, held, after, later, "9999999")
     assert found[held]["reason"] == f"held: qrls {held} releases it"
     assert found[after]["reason"] == f"it waits for job {held}"
     assert [job_id for job_id, status in found.items() if status["purged"]] == ["9999999"]
 
 
-def test_an_array(sge: Bed) -> None:
+def test_status_of_an_array(sge: Bed) -> None:
     array = qsub(sge, "[ $SGE_TASK_ID = 3 ] || sleep 60", "-t", "3-9:2", "-tc", "2")
     until(lambda: ask(sge, f"{array}.3")[f"{array}.3"]["purged"], "the first element to end")
     until_state(sge, f"{array}.7", "RUNNING")
@@ -103,14 +103,14 @@ def test_an_array(sge: Bed) -> None:
         (["-o", "/nowhere/log"], 'can\'t open output file "/nowhere/log"'),
     ],
 )
-def test_a_job_in_error_is_shown_with_its_reason(sge: Bed, options: list[str], reason: str) -> None:
+def test_job_in_error_has_its_reason(sge: Bed, options: list[str], reason: str) -> None:
     job = qsub(sge, "true", *options)
     status = until_state(sge, job, "PENDING", "in error (Eqw)")
     assert reason in status["reason"]
     assert f"qmod -cj {job} clears it" in status["reason"]
 
 
-def test_jobs_that_are_hidden_are_not_gone(sge: Bed) -> None:
+def test_job_hidden_by_sge_qstat_is_not_purged(sge: Bed) -> None:
     job = qsub(sge, "sleep 60")
     until_state(sge, job, "RUNNING")
     file = sge.home() / ".sge_qstat"
@@ -123,11 +123,11 @@ def test_jobs_that_are_hidden_are_not_gone(sge: Bed) -> None:
     assert ".sge_qstat" in status["reason"]
 
 
-def test_suspended_and_being_deleted(sge: Bed) -> None:
+def test_suspended_job_and_job_being_deleted(sge: Bed) -> None:
     job = qsub(sge, "sleep 60")
     until_state(sge, job, "RUNNING")
     admin(sge, "qmod", "-sj", job)
-    until_state(sge, job, "RUNNING", "suspended: qmod -usj lets it go on")
+    until_state(sge, job, "RUNNING", "suspended: qmod -usj resumes it")
     admin(sge, "qmod", "-usj", job)
     sge.cut("n1")
     try:
@@ -156,33 +156,33 @@ def test_suspended_and_being_deleted(sge: Bed) -> None:
     ],
     ids=["well", "exit", "signal", "again", "h_rt", "s_rt", "parallel"],
 )
-def test_how_the_accounting_says_it_ended(sge: Bed, script: str, options: list[str], state: str, reason: str) -> None:
+def test_final_status_by_the_accounting(sge: Bed, script: str, options: list[str], state: str, reason: str) -> None:
     status = until_ended(sge, qsub(sge, script, *options))
     assert status["state"] == state
     assert reason in status["reason"]
 
 
-def test_deleted_jobs_are_not_called_completed(sge: Bed) -> None:
+def test_deleted_jobs_are_not_completed(sge: Bed) -> None:
     runs, held = qsub(sge, "sleep 60"), qsub(sge, "true", "-h")
     until_state(sge, runs, "RUNNING")
     sge.run("login", "qdel", runs, held)
     status = until_ended(sge, runs)
     assert status["state"] == "FAILED"
     assert "killed by SIGKILL: by qdel" in status["reason"]
-    until(lambda: ask(sge, held)[held]["purged"], "the other to be gone")
+    until(lambda: ask(sge, held)[held]["purged"], "the other job to be purged")
     assert accounting(sge, held) == {}
 
 
-def test_a_qmaster_that_hangs_is_never_taken_for_gone(sge: Bed) -> None:
+def test_qmaster_that_hangs_purges_no_job(sge: Bed) -> None:
     job = qsub(sge, "sleep 60")
     until_state(sge, job, "RUNNING")
     pid = admin(sge, "pgrep", "-x", "sge_qmaster").strip()
     admin(sge, "kill", "-STOP", pid)
     try:
         begin = time.monotonic()
-        said = ask(sge, job)
+        found = ask(sge, job)
         assert time.monotonic() - begin < 30
     finally:
         admin(sge, "kill", "-CONT", pid)
-    assert "qmaster on ctl does not answer: qstat has waited for 10 s" in said["error"]
+    assert "qmaster on ctl does not answer: qstat has waited for 10 s" in found["error"]
     until_state(sge, job, "RUNNING")

@@ -1,4 +1,4 @@
-"""Jobs are handed over to a real Grid Engine, by DRMAA and by qsub, and taken back."""
+"""Jobs are submitted to a real Grid Engine, by DRMAA and by qsub, and cancelled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 WAYS = ("drmaa", "qsub")
 LIBRARY = "/mnt/sge/lib/lx-amd64/libdrmaa.so"
 ONE_HOST = {"nodes": 1, "tasks": {"worker": {"count": 1}}}
-# Hands one script over once for each way that it is told, without what gridtf submit checks before.
+# Submits one script once in each of the given ways, without the checks of gridtf submit.
 SUBMIT = """
 import json, os, sys
 from gridtf.login import submission
@@ -63,7 +63,7 @@ NUMBER = iter(range(1000))
 def submitted(
     bed: Bed, *ways: str, blocked: str = "", env: Mapping[str, str] | None = None, **spec: Any
 ) -> Iterator[dict[str, Any]]:
-    """What each of these ways gives, or its ``error``, for the same script."""
+    """The record of the job, or the ``error``, that each of these ways returns for the same script."""
     spec = {**ONE_HOST, "run_dir": f"runs/{next(NUMBER)}", **spec}
     words = ["python", "-c", SUBMIT, " ".join(ways), json.dumps(spec), *([blocked] if blocked else [])]
     out = bed.run("login", *words, env={**GRIDTF_ENVIRON, **(env or {})}, timeout=90).stdout
@@ -71,24 +71,24 @@ def submitted(
 
 
 def job(bed: Bed, **spec: Any) -> str:
-    """The id of a job that qsub has taken."""
+    """Submit a job by qsub; returns its id."""
     (record,) = submitted(bed, "qsub", **spec)
     return str(record["job_id"])
 
 
 def cancel(bed: Bed, job_id: str, *words: str, user: str = "alice", host: str = "login") -> str:
-    """What is said to it."""
+    """Cancel a job; returns the error message."""
     return bed.run(host, "python", "-c", CANCEL, job_id, *words, user=user, env=GRIDTF_ENVIRON).stdout
 
 
 def queue(bed: Bed) -> dict[str, str]:
-    """Job -> state, in an array of its last element."""
+    """Job -> state; of a job array, the state of its last row."""
     rows = [line.split() for line in bed.run("login", "qstat", "-u", "*").stdout.splitlines()[2:]]
     return {row[0]: row[4] for row in rows}
 
 
 def until(bed: Bed, job_id: str, state: str = "", seconds: float = 20) -> None:
-    """Wait until a job is in this state; none: until it is gone."""
+    """Wait until a job is in this state; without a state, until qstat no longer lists it."""
     deadline = time.monotonic() + seconds
     while (now := queue(bed)).get(job_id, "") != state:
         assert time.monotonic() < deadline, now
@@ -96,7 +96,7 @@ def until(bed: Bed, job_id: str, state: str = "", seconds: float = 20) -> None:
 
 
 def details(bed: Bed, job_id: str) -> dict[str, str]:
-    """What qstat -j says, less what is different between any two jobs."""
+    """The output of qstat -j, without the fields that differ between any two jobs."""
     lines = bed.run("login", "qstat", "-j", job_id).stdout.splitlines()
     found = {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
     for name in ("job_number", "exec_file", "submission_time", "scheduling info"):
@@ -119,7 +119,7 @@ def details(bed: Bed, job_id: str) -> dict[str, str]:
     ],
     ids=["plain", "array", "element", "cwd", "options", "parallel", "overridden", "spaces", "quotes"],
 )
-def test_the_same_job_both_ways(sge: Bed, spec: dict[str, Any]) -> None:
+def test_drmaa_and_qsub_submit_equal_jobs(sge: Bed, spec: dict[str, Any]) -> None:
     spec = {**spec, "native": ["-h", *spec.get("native", [])]}
     records = list(submitted(sge, *WAYS, **spec))
     assert [record.get("by") for record in records] == list(WAYS), records
@@ -131,7 +131,7 @@ def test_the_same_job_both_ways(sge: Bed, spec: dict[str, Any]) -> None:
     assert by_qsub["job_name"]
 
 
-def test_the_same_environment_both_ways(sge: Bed) -> None:
+def test_drmaa_and_qsub_submit_equal_environments(sge: Bed) -> None:
     env = {"LC_ALL": "C.UTF-8", "GLIBC_TUNABLES": "glibc.malloc.check=0", "MINE": "yes"}
     records = submitted(sge, *WAYS, native=["-h", "-V"], env=env)
     lists = [set(details(sge, record["job_id"])["env_list"].split(",")) for record in records]
@@ -141,7 +141,7 @@ def test_the_same_environment_both_ways(sge: Bed) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_log_is_where_it_belongs(sge: Bed, way: str) -> None:
+def test_log_is_in_the_run_directory(sge: Bed, way: str) -> None:
     (record,) = submitted(sge, way, run_dir=f"it's by {way}")
     until(sge, record["job_id"])
     assert (sge.home() / f"it's by {way}/job.log").exists()
@@ -157,21 +157,21 @@ def test_the_log_is_where_it_belongs(sge: Bed, way: str) -> None:
     ],
     ids=["pe", "project", "resource", "option"],
 )
-def test_refused_both_ways(sge: Bed, spec: dict[str, Any], piece: str) -> None:
+def test_drmaa_and_qsub_report_equal_refusals(sge: Bed, spec: dict[str, Any], piece: str) -> None:
     for record in submitted(sge, *WAYS, **spec):
         assert re.fullmatch(f"Grid Engine has refused the job: .*{re.escape(piece)}", record["error"])
     assert not queue(sge)
 
 
-# --- which way
+# --- the choice of DRMAA or qsub
 
 
-def test_drmaa_without_being_asked_for(sge: Bed) -> None:
+def test_drmaa_is_the_default(sge: Bed) -> None:
     (record,) = submitted(sge, "auto", native=["-h"])
     assert record["by"] == "drmaa"
 
 
-def test_the_library_that_the_user_names(sge: Bed) -> None:
+def test_library_that_the_user_names_is_used(sge: Bed) -> None:
     (record,) = submitted(sge, "drmaa", native=["-h"], env={"DRMAA_LIBRARY_PATH": LIBRARY})
     assert record["by"] == "drmaa"
 
@@ -185,7 +185,7 @@ def test_the_library_that_the_user_names(sge: Bed) -> None:
     ],
     ids=["missing", "no-library", "another"],
 )
-def test_a_library_that_is_none(sge: Bed, library: str, why: str) -> None:
+def test_qsub_submits_when_the_library_is_invalid(sge: Bed, library: str, why: str) -> None:
     auto, forced = submitted(sge, "auto", "drmaa", native=["-h"], env={"DRMAA_LIBRARY_PATH": library})
     assert auto["by"] == "qsub"
     assert why in auto["notes"][0]
@@ -193,8 +193,8 @@ def test_a_library_that_is_none(sge: Bed, library: str, why: str) -> None:
     assert "GRIDTF_SGE_SUBMIT=qsub" in forced["error"]
 
 
-def test_a_library_that_hangs_while_it_is_loaded(sge: Bed) -> None:
-    """A pipe that nobody writes into; as on a file server that hangs."""
+def test_qsub_submits_when_the_library_hangs(sge: Bed) -> None:
+    """A pipe without a writer, as on a file server that hangs."""
     sge.run("login", "mkfifo", "hangs.so")
     (record,) = submitted(sge, "auto", native=["-h"], env={"DRMAA_LIBRARY_PATH": f"{HOME}/hangs.so"})
     assert record["by"] == "qsub"
@@ -207,8 +207,8 @@ def test_a_library_that_hangs_while_it_is_loaded(sge: Bed) -> None:
     ["echo 'Welcome to the grid'; real; echo 'Have a nice day'", "real | sed 's/.*/accepted/'"],
     ids=["banners", "no-id"],
 )
-def test_a_qsub_of_the_site_s_own(sge: Bed, prints: str) -> None:
-    """It prints words of its own, around the job's number or instead of it: then the job is found by its script."""
+def test_qsub_wrapper_of_the_site(sge: Bed, prints: str) -> None:
+    """It prints banners around the job's number, or no number: then the job is found by its script."""
     folder = sge.home() / "wrapped"
     folder.mkdir(exist_ok=True)
     wrapper = folder / "qsub"
@@ -219,25 +219,25 @@ def test_a_qsub_of_the_site_s_own(sge: Bed, prints: str) -> None:
     assert int(record["job_id"]) > int(other["job_id"])
 
 
-def test_without_the_package(sge: Bed) -> None:
+def test_qsub_submits_without_the_drmaa_package(sge: Bed) -> None:
     auto, forced = submitted(sge, "auto", "drmaa", native=["-h"], blocked="drmaa")
     assert (auto["by"], auto["notes"]) == ("qsub", [])
     assert "pip install 'gridtf[drmaa]'" in forced["error"]
 
 
-def test_the_qmaster_is_down(sge: Bed) -> None:
+def test_unreachable_qmaster_is_reported_both_ways(sge: Bed) -> None:
     admin(sge, "pkill", "-KILL", "-x", "sge_qmaster")
     try:
-        with ThreadPoolExecutor() as pool:  # each of them takes 10 or 20 s
+        with ThreadPoolExecutor() as pool:  # each takes 10 or 20 s
             cancelled = pool.submit(cancel, sge, "1")
-            said = [next(answer)["error"] for answer in pool.map(partial(submitted, sge), ("auto", *WAYS))]
-        for text in (*said, cancelled.result()):
+            errors = [next(answer)["error"] for answer in pool.map(partial(submitted, sge), ("auto", *WAYS))]
+        for text in (*errors, cancelled.result()):
             assert "Grid Engine's qmaster on ctl does not answer: " in text
     finally:
         sge.mend("ctl")
 
 
-# --- taking back
+# --- cancelling
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -258,10 +258,12 @@ def test_cancel_of_an_array(sge: Bed) -> None:
     assert not queue(sge)
 
 
-def test_cancel_by_somebody_else(sge: Bed) -> None:
+def test_cancel_of_another_users_job_is_refused(sge: Bed) -> None:
     job_id = job(sge, native=["-h"])
-    said = cancel(sge, job_id, user="bob")
-    assert re.match(f"Grid Engine does not cancel job {job_id}: bob - you do not have the necessary privileges", said)
+    message = cancel(sge, job_id, user="bob")
+    assert re.match(
+        f"Grid Engine does not cancel job {job_id}: bob - you do not have the necessary privileges", message
+    )
     assert job_id in queue(sge)
 
 
@@ -271,10 +273,10 @@ def test_cancel_by_force(sge: Bed) -> None:
     sge.cut("n3")
     assert cancel(sge, job_id) == ""
     began = time.monotonic()
-    said = cancel(sge, job_id, "force")
+    message = cancel(sge, job_id, "force")
     assert time.monotonic() - began < 10  # qdel -f takes a minute to do nothing
-    assert f"job {job_id} is marked as deleted, but its hosts do not say that it has ended" in said
-    assert f"`qdel -f {job_id}`" in said
+    assert f"job {job_id} is marked as deleted, but its hosts do not report that it has ended" in message
+    assert f"`qdel -f {job_id}`" in message
     assert queue(sge)[job_id] == "dr"
     assert cancel(sge, job_id, "force", user="root", host="ctl") == ""
     assert job_id not in queue(sge)

@@ -22,7 +22,7 @@ HOSTS = ("n1", "n2", "n3", "n4")
 
 
 def qsub(bed: Bed, *options: str, script: str) -> list[str]:
-    """What a job prints, line by line; returns when it has ended."""
+    """Run a job to its end; returns the lines that it printed."""
     bed.run("login", "qsub", "-sync", "y", "-j", "y", "-o", "out", *options, stdin=script)
     output = bed.home() / "out"
     lines = output.read_text().splitlines()
@@ -30,14 +30,14 @@ def qsub(bed: Bed, *options: str, script: str) -> list[str]:
     return lines
 
 
-def test_commands_are_found_on_every_host(sge: Bed) -> None:
+def test_commands_are_on_the_path_of_every_host(sge: Bed) -> None:
     script = 'echo "$SGE_ROOT $SGE_CELL $SGE_QMASTER_PORT $SGE_EXECD_PORT"; qstat; qhost -h $(hostname) | tail -1'
     tool = ["exec", "--user", "bob", "n2", "bash", "-c", script]
     words = sge.tool(*tool).stdout.split()
     assert words[:5] == ["/mnt/sge", "default", "6444", "6445", "n2"]
 
 
-def test_the_root_looks_as_installed(sge: Bed) -> None:
+def test_sge_root_is_complete(sge: Bed) -> None:
     look = (
         "unset ${!SGE_*}; PATH=/bin; . /mnt/sge/default/common/settings.sh; type -p qsub;"
         " cat $SGE_ROOT/$SGE_CELL/common/act_qmaster; ls $SGE_ROOT/lib/$SGE_ARCH"
@@ -79,8 +79,8 @@ def test_allocations_and_tasks_on_other_hosts(sge: Bed, request_: list[str], gra
     assert sorted(tasks) == [f"{host} has GPUs 0,1" for host in others]
 
 
-def test_what_a_site_may_have_set_up(sge: Bed) -> None:
-    """A csh by default, an environment that may not start tasks elsewhere, one without a queue, GPUs to be counted."""
+def test_settings_of_a_site(sge: Bed) -> None:
+    """A queue with csh, a PE without control_slaves, a PE without a queue, and GPUs that are counted."""
     assert qsub(sge, "-q", "csh.q", script="set x = here; echo $x $version:h\n")[-1].startswith("here tcsh")
     loose = qsub(sge, "-pe", "loose", "4", script="$SGE_BINARY_PATH/qrsh -inherit n2 true || :\n")
     assert 'execution daemon on host "n2" didn\'t accept task' in loose[0]
@@ -94,7 +94,7 @@ def _free_gpus(bed: Bed) -> list[str]:
     return re.findall(r"hc:gpu=(\d)", bed.run("login", "qhost", "-F", "gpu").stdout)
 
 
-def test_accounts_are_read_by_plain_users(sge: Bed) -> None:
+def test_accounting_is_readable_by_users(sge: Bed) -> None:
     submit = ["qsub", "-terse", "-sync", "y", "-b", "y", "-j", "y", "-o", "/dev/null", "false"]
     done = sge.run("login", *submit, check=False)
     assert done.returncode == 1
@@ -104,7 +104,7 @@ def test_accounts_are_read_by_plain_users(sge: Bed) -> None:
 
 
 def test_power_and_links_fail_and_are_mended(sge: Bed) -> None:
-    """A host that was off for less time than Grid Engine needs to notice is waited for nevertheless."""
+    """The mend command also waits for a host that was off too briefly for Grid Engine to notice."""
     script = "echo ready; exec sleep 1000"
     with sge.running("n4", script) as (without_power, _), sge.running("n3", script) as (without_link, _):
         sge.kill("n4")
@@ -121,15 +121,15 @@ def test_power_and_links_fail_and_are_mended(sge: Bed) -> None:
         assert qsub(sge, "-q", f"all.q@{host}", script="hostname\n") == [host]
 
 
-def test_a_host_whose_daemon_is_dead_is_mended(sge: Bed) -> None:
+def test_host_with_a_dead_execd_is_mended(sge: Bed) -> None:
     sge.run("n2", "pkill", "-9", "sge_execd", user="root")
     await_("the dead daemon is noticed", lambda: "n2      no daemon" in sge.tool("status").stdout)
     sge.mend("n2")
     assert qsub(sge, "-q", "all.q@n2", script="hostname\n") == ["n2"]
 
 
-def test_the_qmaster_comes_back_with_what_it_knew(sge: Bed) -> None:
-    """Half a minute passes, because an execd asks for a lost qmaster no more often."""
+def test_qmaster_keeps_its_jobs_over_a_power_cut(sge: Bed) -> None:
+    """It takes half a minute, the interval in which an execd looks for a lost qmaster."""
     job = sge.run("login", "qsub", "-terse", "-h", "-b", "y", "true").stdout.strip()
     sge.kill("ctl")
     assert sge.run("login", "timeout", "1", "qstat", check=False).returncode == 124
@@ -137,7 +137,7 @@ def test_the_qmaster_comes_back_with_what_it_knew(sge: Bed) -> None:
     assert re.findall(r"^ +(\d+) ", sge.run("login", "qstat").stdout, re.MULTILINE) == [job]
 
 
-def test_a_laggy_folder_lies(laggy_sge: Bed) -> None:
+def test_laggy_folder_shows_files_late(laggy_sge: Bed) -> None:
     ask = ("test", "-e", "news")
     assert laggy_sge.run("n1", *ask, check=False).returncode == 1
     assert qsub(laggy_sge, "-q", "all.q@n2", script="touch news; hostname\n") == ["n2"]
@@ -145,8 +145,8 @@ def test_a_laggy_folder_lies(laggy_sge: Bed) -> None:
     assert laggy_sge.run("n3", *ask).returncode == 0
 
 
-def test_up_again_is_a_clean_restart_and_down_leaves_nothing(sge: Bed) -> None:
-    """While another test bed is up, of which neither takes notice; options change what the cell is like."""
+def test_up_restarts_and_down_leaves_nothing(sge: Bed) -> None:
+    """While another test bed is up, which is not affected; options change the cell."""
     before = footprint()
     options = ["all.q.slots=3", "n1.complex_values=slots=4,gpu=1"]
     with bed_for_tests(GridEngineBed, options=options) as bed:
@@ -169,8 +169,8 @@ def test_up_again_is_a_clean_restart_and_down_leaves_nothing(sge: Bed) -> None:
 
 
 @pytest.mark.root
-def test_refusals(tmp_path: Path) -> None:
-    """One line what, one line why or what to do."""
+def test_refusals_of_the_testbed_command(tmp_path: Path) -> None:
+    """The first line says what is wrong, the second why or what to do."""
     bed = GridEngineBed(tmp_path)
     refused = bed.tool("up", "--cgroups", check=False)
     assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "error: --cgroups is not for sge")
@@ -183,7 +183,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert "accounting" not in subprocess.run(help_, capture_output=True, text=True, timeout=20).stdout
 
 
-def test_options_find_their_file() -> None:
+def test_options_change_their_file() -> None:
     text = sgeconf.files(["rr.slots=7", "max_unheard=0:1:0", "schedule_interval=0:0:9", "n2.complex_values=gpu=0"])
     assert re.search("(?m)^slots +7$", text["spool/pe/rr"])
     assert re.search("(?m)^max_unheard +0:1:0$", text["common/configuration"])
@@ -195,7 +195,7 @@ def test_options_find_their_file() -> None:
         sgeconf.files(["rrr.slots=1"])
 
 
-def test_queues_and_registrations_are_read() -> None:
+def test_parse_queues_and_registrations() -> None:
     queue = "<Queue-List><name>{}</name><load_avg>0.1</load_avg>{}</Queue-List>"
     text = f"<job_info>{queue.format('all.q@n1', '')}{queue.format('all.q@n2', '<state>au</state>')}</job_info>"
     assert sge_bed.usable(text) == {"all.q@n1": True, "all.q@n2": False}
@@ -207,8 +207,8 @@ def test_queues_and_registrations_are_read() -> None:
     assert sge_bed.registered(messages) == {"n1": 100}
 
 
-def test_packages_are_told_not_to_make_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Only those that are missing, and before they are installed."""
+def test_packages_are_preseeded_before_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only missing packages, and before they are installed."""
     for name, code in {"apt-get": 0, "debconf-set-selections": 0}.items():
         (tmp_path / name).write_text(
             f'#!/bin/sh\n(echo {name}; [ {name} = apt-get ] || cat) >>"{tmp_path}/calls"; exit {code}'

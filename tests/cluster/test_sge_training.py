@@ -10,8 +10,8 @@ from tests.support.clustertraining import NODES, submit, traffic, trained
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
 
 
-def test_a_fixed_number_of_slots_on_each_host(sge: Bed) -> None:
-    """A task of two CPUs takes both slots of a host."""
+def test_training_with_fixed_slots_per_host(sge: Bed) -> None:
+    """Tasks with two CPUs take both slots of a host."""
     wide = ("--cpus-per-task", "2", "--tasks-per-node", "1")
     with traffic(sge, 200_000):
         job = submit(sge, "multiworker", "--pe", "two", "--workers", "4", *wide)

@@ -1,4 +1,4 @@
-"""Grid Engine (Son of Grid Engine and its relatives): the seam to it. What a command does not need is not imported."""
+"""The scheduler Grid Engine: Son of Grid Engine and its relatives. Methods import what they need when called."""
 
 from __future__ import annotations
 
@@ -27,12 +27,28 @@ from gridtf.schedulers.api import (
     SubmitResult,
     Wait,
 )
-from gridtf.schedulers.sge import client
 
 if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
+
+# Patterns are not compiled until a command has failed: rendering has no use for them.
+# unable to send message to qmaster using port 6444 on host "sge0": got send error
+# commlib error: got select error (Connection refused)
+# failed receiving gdi request response for mid=1 (got syncron message receive timeout error).
+_NO_QMASTER = (
+    r"(?i)unable to (send message to|contact) qmaster|commlib error: (got|can't|error)|can't get connection|"
+    r"can't connect to service|(failed|error) receiving gdi request|got (no|0) data from qmaster|"
+    r"qmaster (is not|isn't) (running|reachable)"
+)
+# Please set the environment variable SGE_ROOT. · fopen("/opt/sge/default/common/bootstrap") failed: …
+_NO_CELL = (
+    r"(?i)environment variable SGE_ROOT|SGE_ROOT directory|SGE_CELL|cell directory|/common/(bootstrap|act_qmaster)|"
+    r"SGE_QMASTER_PORT|could not get .*service"
+)
+_OPENING = r"(?i)^((critical )?error|fatal|warning|unable to run job): *"
+_CLOSING = ("", "Exiting.", "Unable to run job.")
 
 
 class GridEngine(batch.BatchScheduler):
@@ -49,7 +65,7 @@ class GridEngine(batch.BatchScheduler):
     )
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
-    # QRSH_: how qrsh has told its other half what to start
+    # QRSH_: how qrsh passes its remote half the command to start
     place_variables = re.compile(rf"QRSH_|{MPI_PLACE}")
     # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.
     host_variables = re.compile(
@@ -59,7 +75,7 @@ class GridEngine(batch.BatchScheduler):
     start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"
-    query_patience = 10.0  # what runs goes on without it, and its run directory says most
+    query_patience = 10.0  # short: the run directory says most about a running job
 
     # --- on the login node
 
@@ -95,7 +111,8 @@ class GridEngine(batch.BatchScheduler):
                 raise
             from gridtf.schedulers.sge import advice
 
-            raise advice.naming_pes(error, plan) from None
+            advice.name_pes(error, plan)
+            raise
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives
@@ -149,8 +166,6 @@ class GridEngine(batch.BatchScheduler):
         return query.run_dirs(job_id)
 
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
-        """qdel, which needs nothing of the submitter's. force: for a job on hosts that do not answer, which only some
-        users may remove."""
         if not force:
             super().cancel(job)
             return
@@ -160,34 +175,47 @@ class GridEngine(batch.BatchScheduler):
 
     def cancel_command(self, job: JobIdentity, force: bool) -> Sequence[str]:
         number, _, element = job.job_id.partition(".")
-        if not number.isdecimal():  # qdel takes names and patterns, and has no -- before them
-            raise SchedulerError(f"{job.job_id} is not a job id of Grid Engine's")
+        if not number.isdecimal():  # qdel takes names and patterns as well, and knows no --
+            raise SchedulerError(f"{job.job_id} is not a Grid Engine job id")
         return ["qdel", *(["-f"] if force else []), number, *(["-t", element] if element else [])]
 
     # --- its commands
 
     def locate(self, command: str) -> str:
-        return client.locate(command, os.environ)
+        return _locate(command, os.environ)
 
     def unreachable(self, answer: batch.Answer) -> bool:
-        return client.unreachable(answer)
+        text = f"{answer.err}\n{answer.out}"
+        return any(re.search(pattern, text) for pattern in (_NO_QMASTER, _NO_CELL))
 
     def unknown_job(self, answer: batch.Answer) -> bool:
         # denied: job "4711" does not exist · job "4711" task "7" does not exist · Following jobs do not exist:
         return re.search(r"\bjobs?\b.* do(es)? not exist", f"{answer.err}\n{answer.out}", re.IGNORECASE) is not None
 
     def message(self, answer: batch.Answer) -> str:
-        return client.message(answer)
+        """The most specific line of a command's error messages, without prefixes such as ``error:``."""
+        lines = _lines(f"{answer.err}\n{answer.out}")
+        specific = [line for line in reversed(lines) if re.search(_NO_QMASTER, line)]
+        specific += [line for line in lines if re.search(_NO_CELL, line)] + _lines(answer.err or answer.out)[-1:]
+        return specific[0] if specific else f"exit code {answer.code}"
 
     def no_answer(self, message: str) -> SchedulerError:
-        return client.no_answer(message, os.environ, super().no_answer(message).hint)
+        """The error for a qmaster that does not answer, or a cell that the commands do not find."""
+        if re.search(_NO_CELL, message) and not re.search(_NO_QMASTER, message):
+            return SchedulerError(
+                f"Grid Engine's commands do not find their cell: {message}",
+                hint="load Grid Engine's settings: `source $SGE_ROOT/$SGE_CELL/common/settings.sh` or `module load`",
+            )
+        host = _qmaster(os.environ)
+        what = f"Grid Engine's qmaster{f' on {host}' if host else ''} does not answer: {message}"
+        return SchedulerError(what, hint=batch.TRY_LATER)
 
     # --- inside a job
 
     def is_current(self, environ: Mapping[str, str]) -> bool:
         if "SGE_TASK_ID" not in environ or "JOB_ID" not in environ:
             return False
-        # a job of another scheduler that was submitted from one of these has its variables as well, but not its folder
+        # a job of another scheduler that was submitted from a Grid Engine job inherits its variables, not its folder
         return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
 
     def unannounced(self) -> str:
@@ -196,8 +224,8 @@ class GridEngine(batch.BatchScheduler):
         if injob.shepherd_pid() is None:
             return ""
         return (
-            "this shell belongs to a job of Grid Engine, which has not told it so (qlogin): tasks run on this host "
-            "alone; `qrsh -pe PE SLOTS bash` gives a shell that knows the job's hosts"
+            "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin): tasks run on this host "
+            "only; `qrsh -pe PE SLOTS bash` starts a shell that knows the job's hosts"
         )
 
     def identity(self, environ: Mapping[str, str]) -> JobIdentity:
@@ -210,8 +238,8 @@ class GridEngine(batch.BatchScheduler):
         from gridtf.host.processes import tell
         from gridtf.schedulers.sge import injob, query
 
-        found = injob.allocated_hosts(environ, self.this_host(environ))
-        given = injob.allocation(found, request, lambda: query.job_requests(environ["JOB_ID"]))
+        lines = injob.allocated_hosts(environ, self.this_host(environ))
+        given = injob.allocation(lines, request, lambda: query.job_requests(environ["JOB_ID"]))
         if note := injob.unused_gpus(given, request, lambda: gpus.present(environ)):
             tell(note)
         return given
@@ -226,15 +254,15 @@ class GridEngine(batch.BatchScheduler):
         return [*super().start_agents(allocation, call, environ), watch]
 
     def this_host(self, environ: Mapping[str, str]) -> str:
-        """What Grid Engine calls this host. HOSTNAME may come from elsewhere, as with qsub -V."""
+        """What Grid Engine calls this host: HOSTNAME, unless it is another host's, as qsub -V may copy it."""
         name = os.uname().nodename
-        set_here = environ.get("HOSTNAME", name)
-        return set_here if batch.same_host(set_here, name) else name
+        given = environ.get("HOSTNAME", name)
+        return given if batch.same_host(given, name) else name
 
     def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
         from gridtf.schedulers.sge import injob
 
-        return injob.qrsh_command(client.locate("qrsh", environ), host, call)
+        return injob.qrsh_command(_locate("qrsh", environ), host, call)
 
     def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         from gridtf.schedulers.sge import injob
@@ -255,6 +283,32 @@ class GridEngine(batch.BatchScheduler):
         from gridtf.schedulers.sge import injob
 
         return injob.suspended(self.identity(environ).job_id)
+
+
+def _locate(command: str, environ: Mapping[str, str]) -> str:
+    """The path of a command of Grid Engine; its bare name when it is not found.
+
+    In a job, PATH has no commands of Grid Engine, but SGE_BINARY_PATH names their folder. On a login node, commands
+    below SGE_ROOT are preferred to those on PATH, where some distributions put slow shell scripts.
+    """
+    folders = [Path(environ["SGE_BINARY_PATH"])] if environ.get("SGE_BINARY_PATH") else []
+    if environ.get("SGE_ROOT"):
+        folders += sorted(Path(environ["SGE_ROOT"], "bin").glob("*"))
+    return next((str(folder / command) for folder in folders if os.access(folder / command, os.X_OK)), command)
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.strip() for line in text.splitlines()]
+    return [plain for line in lines if line not in _CLOSING and (plain := re.sub(_OPENING, "", line))]
+
+
+def _qmaster(environ: Mapping[str, str]) -> str:
+    """The host in $SGE_ROOT/$SGE_CELL/common/act_qmaster; empty where it cannot be read."""
+    file = Path(environ.get("SGE_ROOT") or "/", environ.get("SGE_CELL") or "default", "common/act_qmaster")
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 scheduler = GridEngine()

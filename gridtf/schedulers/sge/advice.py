@@ -1,11 +1,12 @@
-"""What Grid Engine would refuse, or leave waiting for ever, told before submission, with what the cell offers.
+"""What Grid Engine would refuse, or never start: reported before submission, with what the cell offers instead.
 
 qsub -w v knows most of it. It does not know that gridtf starts tasks on all hosts of a job, nor how sites count GPUs.
-Where qconf is not permitted (many cells let only administrative hosts ask) nothing is known, and that is no error.
+Where qconf is refused (many cells answer it on administrative hosts only) the cell is unknown, and that is no error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,19 +25,19 @@ from gridtf.schedulers.sge.directives import MEMORY, Slots, resources, slots
 from gridtf.schedulers.sge.query import seconds
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
-# Without looking at the load, -w v does not know resources whose amount is a matter of load, such as mem_free.
+# -w v ignores the load of hosts, and so does not know resources that load sensors report, such as mem_free.
 _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
 
 
 def check(plan: Plan) -> tuple[str, ...]:
-    """Ask Grid Engine about a job without submitting it; its script is where the plan says.
+    """Ask Grid Engine about a job without submitting it (qsub -w v); its script is in the plan's run directory.
 
     Returns:
-        Notes: what will make the job wait, or is doubtful.
+        Notes for the user, one line each: why the job will wait, or may not run as requested.
 
     Raises:
-        SpecError: For what the cell does not have, with the key to blame.
-        SchedulerError: When the qmaster does not answer, or refuses for another reason.
+        SpecError: With the key to blame, for what the cell does not have.
+        SchedulerError: When the qmaster does not answer, or refuses the job for another reason.
     """
     requested = Requested.of(plan.request, plan.spec)
     script = str(RunDir(plan.run_dir).script)
@@ -45,45 +46,48 @@ def check(plan: Plan) -> tuple[str, ...]:
     if answer.code and _LOAD.search(answer.err + answer.out):
         answer = _verify("p", script)
         if answer.code:
-            notes.append(f"no host has at present what the job asks for: {_of_load(answer)}")
+            notes.append(f"no host currently has what the job requests: {_of_load(answer)}")
             answer = Answer(0, "", "")
-    # what the cell offers is asked only when it is to be told
+    # qconf runs only where its output is needed
     try:
         if requested.pe:
             notes += check_pes(_matching(requested.pe), requested)
         if requested.gpu in requested.resources and requested.key(requested.gpu) != "native":
             notes += check_counting(known_resources(), requested)
     except SpecError as error:
-        raise _with_alternatives(error, requested, script) from None
+        if error.key == requested.key("pe"):
+            pes = known_pes()
+            error.hint = alternatives("suitable PEs", _suitable(pes, requested, script), _names(pes)) or error.hint
+        raise
     if answer.code:
         refuse(_without_verdict(answer), requested, _cell(requested, script))
     return tuple(notes)
 
 
 def _verify(how: str, script: str, *options: str) -> Answer:
-    """options: instead of those in the script's head."""
+    """qsub -w HOW; options override those in the script's head."""
     return scheduler.run(["qsub", "-w", how, *options, script], limit=_PATIENCE)
 
 
 def _of_load(answer: Answer) -> str:
-    """The reason that has to do with load: ``… because it offers only hl:mem_free=22.594G``."""
+    """The reason that depends on the load: ``… because it offers only hl:mem_free=22.594G``."""
     reasons = _without_verdict(answer)
     line = next((line for line in reasons.err.splitlines() if " hl:" in line), scheduler.message(reasons))
     return re.sub(r"^(Unable to run job: )?Job \d+ ", "", line)
 
 
 def _without_verdict(answer: Answer) -> Answer:
-    """Its last line is then a reason."""
+    """The answer less the lines that sum it up, so that its last line is a reason."""
     lines = (answer.err or answer.out).splitlines()
-    kept = [line for line in lines if not line.startswith(("verification:", "Exiting."))]
-    return Answer(answer.code, "", "\n".join(kept))
+    reasons = [line for line in lines if not line.startswith(("verification:", "Exiting."))]
+    return Answer(answer.code, "", "\n".join(reasons))
 
 
 def _matching(pattern: str) -> list[PE]:
-    if not re.search(r"[*?\[|!&]", pattern):
-        found = known_pe(pattern)
-        return [] if found is None else [found]
-    return [one for one in known_pes() if fnmatch.fnmatchcase(one.name, pattern)]
+    if re.search(r"[*?\[|!&]", pattern):
+        return [pe for pe in known_pes() if fnmatch.fnmatchcase(pe.name, pattern)]
+    pe = known_pe(pattern)
+    return [pe] if pe else []
 
 
 def _cell(requested: Requested, script: str) -> Cell:
@@ -99,100 +103,101 @@ def _cell(requested: Requested, script: str) -> Cell:
 
 
 def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]:
-    """Those that the same job could run in, as far as they and qsub say."""
-    found = []
-    for one in pes:
-        if pe_problem(one, requested) is None and one.name != requested.pe:
-            answer = _verify("v", script, "-pe", one.name, str(requested.slots))
+    """The other parallel environments that the job could run in, by their settings and by qsub -w v."""
+    suitable = []
+    for pe in pes:
+        if pe.name != requested.pe and not pe_problem(pe, requested):
+            answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
             if not answer.code or _LOAD.search(answer.err + answer.out):
-                found.append(one.name)
-    return found
+                suitable.append(pe.name)
+    return suitable
 
 
-def _with_alternatives(error: SpecError, requested: Requested, script: str) -> SpecError:
-    """The same error, with the parallel environments that would do."""
-    if error.key != requested.key("pe"):
-        return error
-    pes = known_pes()
-    hint = these("do", _suitable(pes, requested, script), [one.name for one in pes])
-    return SpecError(error.key, error.problem, why=error.why, hint=hint or error.hint)
+def _names(pes: Iterable[PE]) -> list[str]:
+    return [pe.name for pe in pes]
 
 
-def naming_pes(error: SpecError, plan: Plan) -> SpecError:
-    """The same error, that several slots need a parallel environment, with those that would do as far as they say."""
+def name_pes(error: SpecError, plan: Plan) -> None:
+    """Complete the hint of an error that --pe is missing: name the parallel environments whose settings suit the job.
+
+    Args:
+        error: Changed in place, unless qconf names none.
+        plan: The submission.
+    """
     requested = Requested.of(plan.request, plan.spec)
-    try:
+    with contextlib.suppress(SchedulerError):
         pes = known_pes()
-    except SchedulerError:
-        return error
-    hint = these("may do", [one.name for one in pes if pe_problem(one, requested) is None], [one.name for one in pes])
-    return SpecError(error.key, error.problem, why=error.why, hint=f"name one with --pe; {hint}") if hint else error
+        suitable = _names(pe for pe in pes if not pe_problem(pe, requested))
+        if hint := alternatives("possibly suitable", suitable, _names(pes)):
+            error.hint = f"name one with --pe; {hint}"
 
 
 # --- what qsub does not know -----------------------------------------------------------------------------------
 
 
 def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
-    """Notes on the parallel environments that the job may get. Pure.
+    """Check the parallel environments that Grid Engine may choose for a job. Pure.
+
+    Returns:
+        Notes for the user.
 
     Raises:
-        SpecError: When none of them can ever do.
+        SpecError: When none of them can ever run the job.
     """
-    problems = [error for one in matching if (error := pe_problem(one, requested)) is not None]
+    problems = [problem for pe in matching if (problem := pe_problem(pe, requested))]
     if problems and len(problems) == len(matching):
-        raise problems[0]
-    return [f"Grid Engine may choose a parallel environment that will not do: {one.problem}" for one in problems[:1]]
+        raise SpecError(requested.key("pe"), problems[0])
+    return [f"Grid Engine may choose an unsuitable parallel environment: {problem}" for problem in problems[:1]]
 
 
-def pe_problem(one: PE, requested: Requested) -> SpecError | None:
-    """Why a parallel environment can never give what the job asks for: sge_pe(5). Pure."""
-    request, wanted = requested.request, requested.slots
+def pe_problem(pe: PE, requested: Requested) -> str:
+    """Why a parallel environment can never allocate what a job requests: sge_pe(5). Pure.
 
-    def problem(what: str) -> SpecError:
-        return SpecError(requested.key("pe"), f"PE `{one.name}` {what}")
-
-    if wanted.low > one.slots:
-        return problem(f"has {one.slots} slots in all, {wanted.low} are asked for")
-    if not one.control_slaves and one.hosts(wanted.high) > 1:
-        return problem("does not let gridtf start tasks on other hosts (control_slaves FALSE)")
-    low, high = request.chosen("nodes") or (1, one.hosts(wanted.high))
-    if one.rule == "$pe_slots" and low > 1:
-        return problem(f"gives a job slots of one host only (allocation_rule $pe_slots), not of {low}")
-    if one.fixed is None:
-        return None
-    counts = range(-(-wanted.low // one.fixed), wanted.high // one.fixed + 1)  # hosts
+    Returns:
+        One line that begins with its name; empty when its settings suit the job.
+    """
+    request, wanted, name = requested.request, requested.slots, f"PE `{pe.name}`"
+    if wanted.low > pe.slots:
+        return f"{name} has {pe.slots} slots in total, the job needs {wanted.low}"
+    if not pe.control_slaves and pe.hosts(wanted.high) > 1:
+        return f"{name} does not let gridtf start tasks on other hosts (control_slaves FALSE)"
+    low, high = request.chosen("nodes") or (1, pe.hosts(wanted.high))
+    if pe.rule == "$pe_slots" and low > 1:
+        return f"{name} allocates slots on one host only (allocation_rule $pe_slots), the job needs {low} hosts"
+    if pe.fixed is None:
+        return ""
+    fixed = f"{name} allocates {pe.fixed} slots per host (allocation_rule)"
+    counts = range(-(-wanted.low // pe.fixed), wanted.high // pe.fixed + 1)  # hosts
     if not counts:
-        return problem(f"gives {one.fixed} slots on every host (allocation_rule): {wanted} is no multiple")
+        return f"{fixed}: {wanted} is not a multiple of that"
     if counts[0] > high or counts[-1] < low:
-        return problem(f"gives {one.fixed} slots a host: {wanted.low} slots are {counts[0]} hosts, not {low}")
+        return f"{fixed}: {wanted.low} slots are {counts[0]} hosts, not {low}"
     tasks = request.chosen("tasks_per_node") or 0
     need = tasks * wanted.per_task
-    if need > one.fixed:
-        return problem(f"gives {one.fixed} slots on every host, {tasks} tasks a host need {need}")
-    return None
+    return f"{fixed}: {tasks} tasks per host need {need}" if need > pe.fixed else ""
 
 
 def check_counting(known: Sequence[Resource], requested: Requested) -> list[str]:
-    """Notes on the resource that stands for GPUs. Pure.
+    """Check how Grid Engine counts the resource that stands for GPUs. Pure.
+
+    Returns:
+        Notes for the user.
 
     Raises:
-        SpecError: When it does not count as gridtf asks.
+        SpecError: When it is not counted per slot, as gridtf requests it.
     """
     name = requested.gpu
-    found = next((one for one in known if name in (one.name, one.shortcut)), None)
-    if found is None:
+    gpu = next((resource for resource in known if name in (resource.name, resource.shortcut)), None)
+    if gpu is None:
         return []
-    if found.consumable in ("JOB", "HOST") and requested.slots.high > 1:
-        whom = "every host of a job" if found.consumable == "HOST" else "a job as a whole"
+    if gpu.consumable in ("JOB", "HOST") and requested.slots.high > 1:
         raise SpecError(
             "gpu_resource",
-            f"{name} counts for {whom} here (consumable {found.consumable}), and gridtf would ask for it by slot",
-            hint=f"ask for it yourself, such as --native='-l {name}=4', and for slots with --slots",
+            f"{name} counts per {gpu.consumable.lower()} (consumable {gpu.consumable}), gridtf requests it per slot",
+            hint=f"request it with native, such as --native='-l {name}=4', and slots with --slots",
         )
-    if found.consumable == "NO":
-        return [
-            f"resource {name} is not counted (consumable NO): Grid Engine may give the same GPUs to other jobs, too"
-        ]
+    if gpu.consumable == "NO":
+        return [f"resource {name} is not counted (consumable NO): Grid Engine may assign the same GPUs to other jobs"]
     return []
 
 
@@ -201,14 +206,14 @@ def check_counting(known: Sequence[Resource], requested: Requested) -> list[str]
 
 @dataclass(frozen=True)
 class Requested:
-    """What a job requests in all: its request, and the user's raw options above that.
+    """All that a job requests: by gridtf's options, and by the user's raw options, which override them.
 
     Attributes:
-        request: The request.
+        request: What gridtf's options come to.
         pe: The parallel environment, or a pattern such as ``mpi*``; empty without one.
         slots: The slots.
-        resources: Hard resources, name -> amount as qsub takes it.
-        queues: Patterns of queues; empty: any.
+        resources: Hard resources: name -> amount as qsub takes it.
+        queues: Patterns of queues; empty: any queue.
         keys: Option of qsub, or name of a resource -> the key of the specification to blame.
     """
 
@@ -225,12 +230,12 @@ class Requested:
         return str(self.request.options["gpu_resource"])
 
     def key(self, option: str) -> str:
-        """The key to blame for this option of qsub, or this resource."""
+        """The key of the specification to blame for an option of qsub, or for a resource."""
         return self.keys.get(option, "native")
 
     @classmethod
     def of(cls, request: Request, spec: JobSpec) -> Requested:
-        """From a request, and the specification that it was made of."""
+        """Combine a request with the specification that it was resolved from."""
         native, wanted = request.native, slots(request)
         own = {name.removeprefix("l "): amount for name, amount in native.items() if name.startswith("l ")}
         pe = str(request.options.get("pe") or "")
@@ -250,19 +255,14 @@ class Requested:
 
 
 def _native_slots(text: str, per_task: int) -> Slots:
-    """``8``, ``4-8``, ``4-``"""
+    """``8``, ``4-8`` or ``4-``, which has no upper limit."""
     first, dash, last = text.partition("-")
-    low = _number(first, 1)
-    return Slots(low, _number(last, 9_999_999 if dash and not last else low), per_task)
-
-
-def _number(text: str, otherwise: int) -> int:
-    number = whole(text)
-    return otherwise if number is None else number
+    low = whole(first) or 1
+    return Slots(low, whole(last or ("9999999" if dash else first)) or low, per_task)
 
 
 def _keys(spec: JobSpec) -> dict[str, str]:
-    """The key to blame for each option that gridtf itself gives qsub."""
+    """The key to blame for each option that gridtf itself passes to qsub."""
 
     def first(*names: str) -> str:
         return next((name for name in names if getattr(spec, name) is not None), "tasks")
@@ -280,13 +280,20 @@ def _keys(spec: JobSpec) -> dict[str, str]:
 
 # --- what the cell offers, from qconf ----------------------------------------------------------------------------
 
-_MOST = 60  # parallel environments: each is a question of its own
+_MOST = 60  # parallel environments: each takes a qconf of its own
 
 
 @dataclass(frozen=True)
 class PE:
-    """A parallel environment: sge_pe(5). slots: of all its jobs together. rule: ``$fill_up``, …, or the slots a host.
-    users: whom it is for; empty: everybody."""
+    """A parallel environment: sge_pe(5).
+
+    Attributes:
+        name: Its name.
+        slots: The most slots that all of its jobs together may have.
+        control_slaves: Whether qrsh -inherit may start tasks on other hosts of a job.
+        rule: Its allocation_rule: ``$fill_up``, ``$round_robin``, ``$pe_slots``, or the number of slots per host.
+        users: Its user_lists, the users that it is limited to; empty: all users.
+    """
 
     name: str
     slots: int
@@ -296,11 +303,11 @@ class PE:
 
     @property
     def fixed(self) -> int | None:
-        """Slots that it gives on every host, where that is fixed."""
+        """The slots that it allocates on every host; None where the rule fixes no number."""
         return whole(self.rule)
 
     def hosts(self, slots: int) -> int:
-        """The most hosts that so many slots may lie on."""
+        """The most hosts over which it may spread this number of slots."""
         if self.rule == "$pe_slots":
             return 1
         return -(-slots // (self.fixed or 1))
@@ -308,8 +315,13 @@ class PE:
 
 @dataclass(frozen=True)
 class Queue:
-    """A cluster queue: queue_conf(5). pes: the parallel environments that it carries on some host. limit: seconds, the
-    longest walltime on any of its hosts; None: without end."""
+    """A cluster queue: queue_conf(5).
+
+    Attributes:
+        name: Its name.
+        pes: The parallel environments in its pe_list, on any of its hosts.
+        limit: The longest h_rt on any of its hosts, in seconds; None: unlimited.
+    """
 
     name: str
     pes: frozenset[str]
@@ -318,40 +330,48 @@ class Queue:
 
 @dataclass(frozen=True)
 class Resource:
-    """A row of the complex: complex(5). kind: ``INT``, ``RSMAP``. consumable: ``NO``, ``YES``, ``JOB`` or ``HOST``."""
+    """A row of the complex: complex(5).
+
+    Attributes:
+        name: Its name.
+        shortcut: Its other name, which qsub takes as well.
+        consumable: Whether Grid Engine counts it, and per what: ``NO``, ``YES`` (per slot), ``JOB`` or ``HOST``.
+    """
 
     name: str
     shortcut: str
-    kind: str
     consumable: str
 
 
 def known_pe(name: str) -> PE | None:
-    """One parallel environment; None where it is not there or qconf may not be asked."""
+    """Look up one parallel environment; None when it does not exist, or qconf is refused."""
     return parse_pe(_qconf("-sp", name))
 
 
 def known_pes() -> list[PE]:
-    """All of them."""
-    return [found for name in known_names("-spl")[:_MOST] if (found := known_pe(name)) is not None]
+    """The parallel environments of the cell, 60 at most; none when qconf is refused."""
+    return [pe for name in known_names("-spl")[:_MOST] if (pe := known_pe(name))]
 
 
 def known_queues() -> list[Queue]:
-    """All cluster queues."""
-    known = known_names("-sql")
-    return parse_queues(_qconf("-sq", ",".join(known))) if known else []
+    """All cluster queues; none when qconf is refused."""
+    names = known_names("-sql")
+    return parse_queues(_qconf("-sq", ",".join(names))) if names else []
 
 
 def known_resources() -> list[Resource]:
-    """All resources that the complex has."""
+    """All resources of the complex; none when qconf is refused."""
     return parse_resources(_qconf("-sc"))
 
 
 def known_names(option: str) -> list[str]:
-    """What there is, by name: ``-spl`` parallel environments, ``-sql`` queues, ``-sprjl`` projects, ``-ss`` submit
-    hosts."""
+    """The names that qconf lists.
+
+    Args:
+        option: qconf's: ``-spl`` parallel environments, ``-sql`` queues, ``-sprjl`` projects, ``-ss`` submit hosts.
+    """
     lines = (line.strip() for line in _qconf(option).splitlines())
-    return [line for line in lines if re.fullmatch(r"[\w.@+-]+", line)]  # a site's own words are more than one
+    return [line for line in lines if re.fullmatch(r"[\w.@+-]+", line)]  # a banner of the site has several words
 
 
 def _qconf(*arguments: str) -> str:
@@ -360,43 +380,46 @@ def _qconf(*arguments: str) -> str:
 
 
 def parse_pe(text: str) -> PE | None:
-    """``pe_name rr``, ``slots 999``, ``allocation_rule $round_robin``, ``control_slaves TRUE``, … one a line."""
-    said = dict(_pairs(text))
-    if "pe_name" not in said:
+    """Parse the output of ``qconf -sp``: ``pe_name rr``, ``slots 999``, ``allocation_rule $round_robin``, … one a line.
+
+    Returns:
+        The parallel environment; None when the output describes none.
+    """
+    values = dict(_pairs(text))
+    if "pe_name" not in values:
         return None
-    users = said.get("user_lists", "NONE")
+    users = values.get("user_lists", "NONE")
     return PE(
-        name=said["pe_name"],
-        slots=whole(said.get("slots", "")) or 0,
-        control_slaves=said.get("control_slaves", "").upper() == "TRUE",
-        rule=said.get("allocation_rule", ""),
+        name=values["pe_name"],
+        slots=whole(values.get("slots", "")) or 0,
+        control_slaves=values.get("control_slaves", "").upper() == "TRUE",
+        rule=values.get("allocation_rule", ""),
         users="" if users.upper() == "NONE" else users,
     )
 
 
 def parse_queues(text: str) -> list[Queue]:
-    """``qname all.q``, ``pe_list make smp,[@gpu=mpi rr]``, ``h_rt INFINITY,[n1=1:00:00]``, … queue after queue."""
-    found: list[dict[str, str]] = []
+    """Parse the output of ``qconf -sq``: ``qname all.q``, ``pe_list make smp,[@gpu=mpi rr]``, ``h_rt 1:00:00``, …"""
+    queues: list[dict[str, str]] = []
     for key, value in _pairs(text):
         if key == "qname":
-            found.append({})
-        if found:
-            found[-1][key] = value
+            queues.append({})
+        if queues:
+            queues[-1][key] = value
     return [
         Queue(
-            one["qname"],
-            frozenset(re.split(r"[\s,]+", re.sub(r"\[[^=\]]*=|\]", " ", one.get("pe_list", "")).strip()))
-            - {"NONE", ""},
-            _longest(one.get("h_rt", "INFINITY")),
+            queue["qname"],
+            frozenset(re.sub(r"\[[^=\]]*=|[\],]", " ", queue.get("pe_list", "")).split()) - {"NONE"},
+            _longest(queue.get("h_rt", "INFINITY")),
         )
-        for one in found
+        for queue in queues
     ]
 
 
 def parse_resources(text: str) -> list[Resource]:
-    """``gpu  gpu  INT  <=  YES  YES  0  0``: name, shortcut, type, relation, requestable, consumable, …"""
+    """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
-    return [Resource(row[0], row[1], row[2].upper(), row[5].upper()) for row in rows if len(row) >= 7]
+    return [Resource(row[0], row[1], row[5].upper()) for row in rows if len(row) >= 7]
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -405,23 +428,30 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def _longest(text: str) -> int | None:
-    """The longest of a queue's values: ``0:10:0,[n1=INFINITY]``."""
-    values = re.findall(r"(?:^|=)([^,\[\]=]+)", text)
-    found = [seconds(value) for value in values]
-    return None if None in found else max((one for one in found if one is not None), default=None)
+    """The longest of a queue's times, in seconds: ``0:10:0,[n1=INFINITY]``; None: unlimited."""
+    times = [seconds(value) for value in re.findall(r"(?:^|=)([^,\[\]=]+)", text)]
+    return None if None in times else max((time for time in times if time is not None), default=None)
 
 
 def walltime(queue: Queue) -> str:
-    """Its limit, as it is written in a job file."""
+    """The time limit of a queue, written as in a job file."""
     return "no limit" if queue.limit is None else format_walltime(queue.limit)
 
 
-def these(what: str, fitting: Iterable[str], known: Sequence[str]) -> str:
-    """What the cell offers instead: those that fit, else what there is; empty where nobody knows it."""
-    some = list(fitting)
-    if some:
-        return f"these {what}: {', '.join(some)}"
-    return f"none does; there are: {', '.join(known)}" if known else ""
+def alternatives(label: str, suitable: Iterable[str], existing: Sequence[str] = ()) -> str:
+    """A hint that names what the cell offers instead.
+
+    Args:
+        label: What the suitable names are, such as ``suitable PEs``.
+        suitable: Their names.
+        existing: All names, to be listed when none is suitable.
+
+    Returns:
+        One line; empty when there are no names at all, as when qconf is refused.
+    """
+    if names := ", ".join(suitable):
+        return f"{label}: {names}"
+    return f"{label}: none; existing: {', '.join(existing)}" if existing else ""
 
 
 # --- why qsub refuses a job, and what the cell offers instead ----------------------------------------------------
@@ -429,8 +459,16 @@ def these(what: str, fitting: Iterable[str], known: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """What there is; all empty where qconf may not be requested. suitable: the other parallel environments that
-    would do. hosts: those that jobs may be submitted from."""
+    """What qconf lists of a cell; all empty when qconf is refused.
+
+    Attributes:
+        pes: The parallel environments.
+        suitable: Names of those that the job could run in, less the one that it requests.
+        queues: The cluster queues.
+        resources: The resources of the complex.
+        projects: Names of the projects.
+        hosts: Names of the submit hosts.
+    """
 
     pes: Sequence[PE] = ()
     suitable: Sequence[str] = ()
@@ -439,127 +477,108 @@ class Cell:
     projects: Sequence[str] = ()
     hosts: Sequence[str] = ()
 
-    def carrying(self, pe: str) -> list[Queue]:
-        """The queues with this parallel environment, or one that the pattern stands for."""
-        return [queue for queue in self.queues if any(fnmatch.fnmatchcase(name, pe) for name in queue.pes)]
 
+def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
+    """Explain why qsub -w v refuses a job. Pure.
 
-def refuse(answer: Answer, requested: Requested, known: Cell) -> NoReturn:
-    """Raise the SpecError, or the SchedulerError, that follows from what qsub has answered. Pure."""
-    said, last = answer.err or answer.out, scheduler.message(answer)
-    _refuse_names(said, requested, known)
-    _refuse_queues(requested, known)
-    _refuse_amounts(said, requested, known)
-    if "invalid option argument" in said or "is an invalid task id" in said or "attribute" in last:
+    Raises:
+        SpecError: With the key to blame, for what the user can change.
+        SchedulerError: For any other reason, in qsub's words.
+    """
+    output, last = answer.err or answer.out, scheduler.message(answer)
+    _refuse_names(output, requested, cell)
+    _refuse_queues(requested, cell)
+    _refuse_amounts(output, requested, cell)
+    if "invalid option argument" in output or "is an invalid task id" in output or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
-    if re.search(r"is (not a|no) submit host", said):
-        hosts = ", ".join(known.hosts)
+    if re.search(r"is (not a|no) submit host", output):
         raise SchedulerError(
-            f"jobs cannot be submitted from here: {last}", hint=f"submit from one of: {hosts}" if hosts else ""
+            f"jobs cannot be submitted from this host: {last}", hint=alternatives("submit from one of", cell.hosts)
         )
     raise SchedulerError(f"Grid Engine would refuse this job: {last}")
 
 
-def _refuse_names(said: str, requested: Requested, known: Cell) -> None:
-    """What is not there at all."""
-    names: tuple[tuple[str, str, str, list[str]], ...] = (
-        ("parallel environment", "pe", "PE", [one.name for one in known.pes]),
-        ("project", "P", "project", list(known.projects)),
+def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
+    """Names that do not exist in the cell."""
+    kinds = (
+        ('requested parallel environment "([^"]*)" does not exist', "pe", "PE", _names(cell.pes)),
+        ('requested project "([^"]*)" does not exist', "P", "project", list(cell.projects)),
+        ('requests unknown queue "([^"]*)"', "q", "queue", [queue.name for queue in cell.queues]),
     )
-    for noun, option, short, there in names:
-        match = re.search(rf'requested {noun} "([^"]*)" does not exist', said)
-        if match:
-            hint = these("do", known.suitable, ()) if option == "pe" else ""
+    for pattern, option, noun, existing in kinds:
+        if match := re.search(pattern, output):
+            suitable = alternatives("suitable PEs", cell.suitable) if option == "pe" else ""
+            otherwise = f"ask your administrators which {noun}s exist" if option != "q" else "`qstat -g c` lists them"
             raise SpecError(
                 requested.key(option),
-                f"{short} `{match[1]}` is not there",
-                why=nearest(match[1], there),
-                hint=hint or these("are", there, ()) or f"ask the administrators which {short}s there are",
+                f"{noun} `{match[1]}` does not exist",
+                why=nearest(match[1], existing),
+                hint=suitable or alternatives(f"existing {noun}s", existing) or otherwise,
             )
-    queue = re.search(r'requests unknown queue "([^"]*)"', said)
-    if queue:
-        there = [one.name for one in known.queues]
-        raise SpecError(
-            requested.key("q"),
-            f"queue `{queue[1]}` is not there",
-            why=nearest(queue[1], there),
-            hint=f"these are: {', '.join(there)}" if there else "qstat -g c lists them",
-        )
-    resource = re.search(r'unknown resource "([^"]*)"', said)
+    resource = re.search(r'unknown resource "([^"]*)"', output)
     if resource:
-        name = resource[1]
-        there = [one.name for one in known.resources]
-        like = [one.name for one in known.resources if re.search("gpu|cuda|nvidia", one.name, re.IGNORECASE)]
-        is_gpu = name == requested.gpu and requested.key(name) != "native"
-        hint = f"name it with --gpu-resource; these may be it: {', '.join(like)}" if like else ""
-        raise SpecError(
-            "gpu_resource" if is_gpu else requested.key(name),
-            f"the cell has no resource `{name}`",
-            why="" if is_gpu else nearest(name, there),
-            hint=(hint or "qhost -F lists what hosts have; name yours with --gpu-resource") if is_gpu else "",
-        )
+        name, existing = resource[1], [resource.name for resource in cell.resources]
+        what = f"the cell has no resource `{name}`"
+        if name != requested.gpu or requested.key(name) == "native":
+            raise SpecError(requested.key(name), what, why=nearest(name, existing))
+        like = [other for other in existing if re.search("gpu|cuda|nvidia", other, re.IGNORECASE)]
+        hint = alternatives("name your site's GPU resource with --gpu-resource; likely", like)
+        otherwise = "`qhost -F` lists the resources of hosts; name the one for GPUs with --gpu-resource"
+        raise SpecError("gpu_resource", what, hint=hint or otherwise)
 
 
-def _refuse_queues(requested: Requested, known: Cell) -> None:
-    """Queues that do not carry the parallel environment, or end jobs too soon."""
-    chosen = [queue for queue in known.queues if _chosen(queue, requested)]
-    carrying = known.carrying(requested.pe) if requested.pe else list(known.queues)
-    there = [queue for queue in chosen if queue in carrying]
-    if requested.pe and chosen and not there:
-        named = ", ".join(requested.queues) or "any"
-        what = f"no queue carries PE `{requested.pe}`"
+def _refuse_queues(requested: Requested, cell: Cell) -> None:
+    """Queues that do not offer the parallel environment, or whose time limit is too short."""
+    # all.q@n1 and all.q@@gpu name some hosts of a queue
+    patterns = [name.partition("@")[0] or "*" for name in requested.queues] or ["*"]
+    chosen = [queue for queue in cell.queues if any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)]
+    carrying = [queue for queue in cell.queues if not requested.pe or fnmatch.filter(queue.pes, requested.pe)]
+    usable = [queue for queue in chosen if queue in carrying]
+    if requested.pe and chosen and not usable:
+        what = f"no queue offers PE `{requested.pe}` (pe_list)"
         if carrying:
-            what = f"queue {named} does not carry PE `{requested.pe}`"
-        where = [f"queue {queue.name} carries it" for queue in carrying]
-        hint = "; ".join([*([these("do", known.suitable, ())] if known.suitable else []), *where])
-        raise SpecError(requested.key("pe"), what, hint=hint)
+            what = f"queue {', '.join(requested.queues)} does not offer PE `{requested.pe}` (pe_list)"
+        where = [f"queue {queue.name} offers it" for queue in carrying]
+        hints = (alternatives("suitable PEs", cell.suitable), *where)
+        raise SpecError(requested.key("pe"), what, hint="; ".join(filter(None, hints)))
     wanted = seconds(requested.resources.get("h_rt", ""))
-    limits = [queue.limit for queue in there if queue.limit is not None]
-    if wanted is not None and there and len(limits) == len(there) and wanted > max(limits):
-        longest = max(there, key=lambda queue: queue.limit or 0)
+    if wanted is not None and usable and all(queue.limit is not None and queue.limit < wanted for queue in usable):
+        longest = max(usable, key=lambda queue: queue.limit or 0)
         longer = [queue for queue in carrying if queue.limit is None or queue.limit >= wanted]
+        names = [f"{queue.name} ({walltime(queue)})" for queue in longer]
         raise SpecError(
             requested.key("h_rt"),
             f"{format_walltime(wanted)} is more than queue {longest.name} allows ({walltime(longest)})",
-            hint=these(
-                "allow it", (f"{one.name} ({walltime(one)})" for one in longer), [one.name for one in known.queues]
-            ),
+            hint=alternatives("queues that allow it", names, [queue.name for queue in cell.queues]),
         )
 
 
-def _refuse_amounts(said: str, requested: Requested, known: Cell) -> None:
-    """More than any host, or all together, have."""
+def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
+    """Amounts above those of any host, or of all hosts together."""
     # cannot run at host "n4" because it offers only hc:gpu=2.000000
     offers: dict[str, float] = {}
-    for name, amount in re.findall(r"offers only [a-z]{2}:([\w.]+)=(\d+(?:\.\d+)?)", said):
+    for name, amount in re.findall(r"offers only [a-z]{2}:([\w.]+)=(\d+(?:\.\d+)?)", output):
         offers[name] = max(offers.get(name, 0.0), float(amount))
     for name, most in offers.items():
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
-            each = " a slot" if requested.pe else ""
+            each = " per slot" if requested.pe else ""
             raise SpecError(
                 requested.key(name),
-                f"{requested.resources[name]} {noun}{each} asked for, no host has more than {most:g}",
-                hint="" if name == requested.gpu else f"qhost -F {name} shows what each has",
+                f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}",
+                hint="" if name == requested.gpu else f"`qhost -F {name}` shows the amount on each host",
             )
-    slots = re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', said)
+    slots = re.search(r'cannot run in PE "([^"]*)" because it only offers (\d+) slots', output)
     if slots:
-        pe = next((one for one in known.pes if one.name == slots[1]), None)
+        pe = next((pe for pe in cell.pes if pe.name == slots[1]), None)
         if pe is not None and pe.users:
             raise SpecError(requested.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
-        with_gpus = (
-            f" with {requested.resources[requested.gpu]} GPUs each" if requested.gpu in requested.resources else ""
-        )
-        one_host = ", and all on one host" if pe is not None and pe.rule == "$pe_slots" else ""
-        has = f"offers {slots[2]}" if slots[2].strip("0") else "never offers so many"
+        gpus = requested.resources.get(requested.gpu)
+        with_gpus = "" if gpus is None else f" with {gpus} GPUs each"
+        one_host = " on one host" if pe is not None and pe.rule == "$pe_slots" else ""
+        offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
         raise SpecError(
             requested.key("slots"),
-            f"{requested.slots.low} slots{with_gpus}{one_host} asked for, PE `{slots[1]}` {has}",
-            hint=these("do", known.suitable, ()) or "qstat -g c shows the slots of each queue",
+            f"{requested.slots.low} slots{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
+            hint=alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue",
         )
-
-
-def _chosen(queue: Queue, requested: Requested) -> bool:
-    """Whether the job may run in a queue; ``all.q@n1`` and ``all.q@@gpu`` name some of its hosts."""
-    patterns = [name.partition("@")[0] or "*" for name in requested.queues]
-    return not patterns or any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)

@@ -21,13 +21,18 @@ MEMORY = "mem_free"
 
 
 def parse_native(native: Sequence[str]) -> dict[str, str]:
-    """The user's raw options by name: ``{"pe": "mpi 8", "q": "a.q,b.q", "t": "1-7:2", "notify": ""}``.
+    """Parse the user's raw options of qsub.
 
-    Of an option that is given several times the last one counts, as for qsub. Resources are different, since qsub adds
-    them up: ``-l gpu=1,arch=lx-amd64`` becomes ``{"l gpu": "1", "l arch": "lx-amd64"}``, and ``-l gpu`` means an amount
-    of 1. Resources and queues behind ``-soft``, until ``-hard``, have the names ``soft l gpu`` and ``soft q``.
+    Args:
+        native: Options with their values, such as ``-pe mpi 8``.
+
+    Returns:
+        Option -> value: ``{"pe": "mpi 8", "q": "a.q,b.q", "t": "1-7:2", "notify": ""}``. The last of several equal
+        options counts, as for qsub. Resources add up, so each has an entry of its own: ``-l gpu=1,arch=lx-amd64`` is
+        ``{"l gpu": "1", "l arch": "lx-amd64"}``, and ``-l gpu`` requests an amount of 1. Resources and queues between
+        ``-soft`` and ``-hard`` are named ``soft l gpu`` and ``soft q``.
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     name = prefix = ""
     for item in " ".join(native).split():
         if item in ("-hard", "-soft"):
@@ -35,34 +40,40 @@ def parse_native(native: Sequence[str]) -> dict[str, str]:
         elif re.match("-[A-Za-z]", item):
             name = prefix + item[1:] if item in ("-l", "-q") else item[1:]
             if item != "-l":
-                found[name] = ""
+                options[name] = ""
         elif name == f"{prefix}l":
             pairs = (part.partition("=") for part in item.split(","))
-            found.update({f"{name} {resource}": amount or "1" for resource, _, amount in pairs if resource})
+            options.update({f"{name} {resource}": amount or "1" for resource, _, amount in pairs if resource})
         elif name:
-            found[name] = f"{found[name]} {item}".strip()
-    return found
+            options[name] = f"{options[name]} {item}".strip()
+    return options
 
 
 def array_elements(native: Mapping[str, str]) -> tuple[str, ...]:
-    """``-t 1-7:2`` -> 1 3 5 7; empty without such an option.
+    """The elements of the job array that ``-t`` requests, such as 1 3 5 7 for ``-t 1-7:2``.
+
+    Args:
+        native: The user's raw options, from parse_native.
+
+    Returns:
+        The elements in order; empty for a single job.
 
     Raises:
-        SpecError: For what is no range of tasks.
+        SpecError: For a value that is not a range of array tasks.
     """
     text = native.get("t")
     if not text:
         return ()
 
     def complaint(part: str) -> SpecError:
-        what = f"'-t {text}': {part!r} is no range of tasks of an array"
-        return SpecError("native", what, hint="such as -t 1-16, from 1 on")
+        what = f"'-t {text}': {part!r} is not a range of array tasks"
+        return SpecError("native", what, hint="write a range from 1 on, such as -t 1-16")
 
     return batch.array_elements(text, complaint, least=1)
 
 
 def native_has(request: Request, resource: str) -> bool:
-    """Whether the user's raw options ask for this resource already."""
+    """Whether the user's raw options request this resource, hard or soft."""
     return f"l {resource}" in request.native or f"soft l {resource}" in request.native
 
 
@@ -74,10 +85,10 @@ class Slots:
     """The slots of a job, written as qsub takes them: ``8`` or ``4-8``.
 
     Attributes:
-        low: The fewest that it can do with.
-        high: The most that it has use for.
-        per_task: How many of them a training task has.
-        non_training: How many of them are there for tasks that ride along.
+        low: The fewest slots that the job can run with.
+        high: The most slots that it can use.
+        per_task: Slots of each training task.
+        non_training: Slots for the CPUs of all tasks that do not train (ps, evaluators).
     """
 
     low: int
@@ -90,22 +101,21 @@ class Slots:
 
 
 def slots(request: Request) -> Slots:
-    """The slots to ask for. Without GPUs a slot is a CPU; with GPUs it is a task, because GPUs count by slot.
+    """The slots to request. Without GPUs a slot is a CPU; with GPUs it is a task, because GPUs are counted per slot.
 
     Raises:
-        SpecError: For counts that do not fit, and for CPUs beside GPUs.
+        SpecError: For too few slots, for an empty range, and for CPUs together with GPUs.
     """
     if (chosen := request.options.get("slots")) is not None:
         return _chosen_slots(str(chosen), request.training)
-    fewest = request.training or request.nodes[0] * request.tasks_per_node
-    most = request.training or request.nodes[1] * request.tasks_per_node
+    fewest, most = (request.training or nodes * request.tasks_per_node for nodes in request.nodes)
     cpus = request.task_cpus or 1
     if request.gpus_per_task and not native_has(request, gpu := request.options["gpu_resource"]):
         if cpus > 1 or request.non_training_cpus:
             raise SpecError(
                 "cpus_per_task",
-                "Grid Engine counts GPUs by slot: with GPUs a slot is a task, and CPUs cannot be asked for",
-                hint=f"leave out CPUs, give slots, or ask for GPUs yourself: native = ['-l {gpu}=1']",
+                "Grid Engine counts GPUs per slot: with GPUs a slot is a task, and CPUs cannot be requested",
+                hint=f"leave out CPUs, set slots, or request GPUs with native = ['-l {gpu}=1']",
             )
         return Slots(fewest, most)
     non_training = request.non_training_cpus
@@ -113,10 +123,13 @@ def slots(request: Request) -> Slots:
 
 
 def slots_in_job(request: Request) -> Slots:
-    """The same for a job that is there. Where it was not gridtf that asked for it, low and high are not the job's."""
+    """The slots that gridtf would have requested for the job it runs in.
+
+    A hand-written script may have requested other slots: then only per_task and non_training hold.
+    """
     try:
         return slots(request)
-    except SpecError:  # it could not have been asked for so, but it was not gridtf that asked
+    except SpecError:  # gridtf would refuse this request, but a hand-written script made it
         return Slots(1, 1, request.task_cpus or 1)
 
 
@@ -126,7 +139,7 @@ def _chosen_slots(text: str, training: int | None) -> Slots:
     if low > high:
         raise SpecError("slots", f"{low}-{high} is an empty range", hint="write the smaller number first")
     if training and low < training:
-        raise SpecError("slots", f"{low} slots for {training} training tasks", hint="a task needs a slot")
+        raise SpecError("slots", f"{low} slots for {training} training tasks", hint="a task needs a slot at least")
     return Slots(low, high, low // training if training else 1)
 
 
@@ -134,13 +147,13 @@ def _chosen_slots(text: str, training: int | None) -> Slots:
 
 
 def directives(plan: Plan) -> tuple[str, ...]:
-    """Options of qsub.
+    """The options of qsub in the script's head, one a line, without ``#$``.
 
-    Left out on purpose: -V, which carries the whole environment of the submitting shell into the job; -cwd and
-    -wd, because the script itself goes to its folder and says so when it is not there.
+    Left out on purpose: -V, which copies the whole environment of the submitting shell into the job; -cwd and -wd,
+    because the script itself changes to its folder and reports a folder that does not exist.
 
     Raises:
-        SpecError: For what Grid Engine cannot be asked for.
+        SpecError: For what cannot be requested of Grid Engine.
     """
     request = plan.request
     _refuse_partitions(request)
@@ -152,9 +165,9 @@ def directives(plan: Plan) -> tuple[str, ...]:
             f"{wanted.high} slots need a parallel environment",
             hint="name one with --pe; `qconf -spl` lists them",
         )
-    lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y"]
-    lines.append("-r y")  # run again when Grid Engine loses it, as Slurm does by default
-    lines.append("-notify")  # USR2 some time before KILL: time to end in good order
+    # -r y: start the job again when a host is lost, as Slurm does by default
+    # -notify: USR2 some time before KILL, so that tasks can end in good order
+    lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y", "-r y", "-notify"]
     lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
@@ -163,10 +176,17 @@ def directives(plan: Plan) -> tuple[str, ...]:
 
 
 def resources(request: Request, wanted: Slots) -> dict[str, str]:
-    """The hard resources to ask for, beside those in the user's raw options: name -> amount, of consumables for a slot.
+    """The hard resources to request, less those in the user's raw options: complex(5).
+
+    Args:
+        request: What the job requests.
+        wanted: Its slots.
+
+    Returns:
+        Name -> amount as qsub takes it; for consumables per slot.
 
     Raises:
-        SpecError: For a resource that cannot be one, and for GPUs that slots do not divide.
+        SpecError: For an invalid name of the GPU resource, and for GPUs that do not divide evenly among slots.
     """
     found = {}
     gpu = request.options["gpu_resource"]
@@ -176,8 +196,8 @@ def resources(request: Request, wanted: Slots) -> dict[str, str]:
         if request.gpus_per_task % wanted.per_task:
             raise SpecError(
                 "slots",
-                f"{request.gpus_per_task} GPUs a task over {wanted.per_task} slots a task is not a whole number a slot",
-                hint="ask for as many slots as tasks, or ask for GPUs with native, in your site's way",
+                f"{request.gpus_per_task} GPUs per task do not divide evenly among {wanted.per_task} slots per task",
+                hint="request as many slots as tasks, or request GPUs with native, in your site's way",
             )
         found[gpu] = str(request.gpus_per_task // wanted.per_task)
     if request.host_mem is not None and not native_has(request, MEMORY):
@@ -189,17 +209,17 @@ def resources(request: Request, wanted: Slots) -> dict[str, str]:
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:
-    """qsub with what needs the run directory to exist.
+    """The qsub command: the script, and the options that need its run directory to exist.
 
     Raises:
-        SpecError: For a path that qsub would misread.
+        SpecError: For a run directory whose path qsub would misread.
     """
     run = RunDir(plan.run_dir)
     if re.search(r"[,:$]", str(run.path)) or not str(run.path).isprintable():
         raise SpecError(
             "run_dir",
             f"qsub cannot write a log into {str(run.path)!r}",
-            why="in its -o a comma or a colon separates hosts and paths, and $ begins a variable",
+            why="in the value of -o, commas and colons separate hosts and paths, and $ begins a variable",
             hint="choose another place with --run-dir or --run-root",
         )
     log = run.elements / "$TASK_ID" / run.log.name if plan.request.elements else run.log
@@ -211,9 +231,9 @@ def _refuse_partitions(request: Request) -> None:
     if others:
         raise SpecError(
             f"tasks.{others[0].types[0]}.partition",
-            "a Grid Engine job cannot ask for different hosts for some of its tasks",
-            why="a parallel job has one request, which holds for all of its slots",
-            hint="leave it out: these tasks then ride along on the hosts of the others",
+            "a Grid Engine job cannot request other hosts for some of its tasks",
+            why="a parallel job has one request, which applies to all of its slots",
+            hint="leave it out: these tasks then share the hosts of the other tasks",
         )
 
 

@@ -1,11 +1,11 @@
-"""One submission by DRMAA: a program of its own, which handover starts, and which loads nothing else of gridtf.
+"""One submission by DRMAA: a program that submit starts, and that imports nothing else of gridtf.
 
-libdrmaa starts threads, hangs when the qmaster does, and can take its process along; Debian's loads only into a process
-that was started with a setting of glibc's. None of that is for the program of somebody who submits a job.
+It runs in a process of its own because libdrmaa starts threads, hangs when the qmaster does, and may crash; Debian's
+can be loaded only in a process that was started with a setting of glibc.
 
-In: one JSON object as the only argument, see Request in handover. Out: JSON objects, one a line, each as soon as it is
-known: ``unloadable`` (why there is no DRMAA here) or ``loaded``, ``submitting``, then ``job_id`` or ``failed`` (DRMAA's
-words). Ends by SIGALRM when the library does not let itself be loaded, as on a file server that hangs.
+Input: one JSON object as the only argument, a submit.SessionRequest. Output: JSON objects, one a line, each as soon as
+it is known: ``unloadable`` (why DRMAA cannot be used) or ``loaded``, ``submitting``, then ``job_id`` or ``failed``
+(DRMAA's message). SIGALRM ends the program when loading takes too long, as from a file server that hangs.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-# What drmaa_get_DRM_system says, such as SGE 8.1.9, GE 6.2u5 or OCS 9.0.5. Other schedulers have a libdrmaa, too.
+# Answers of drmaa_get_DRM_system: SGE 8.1.9, GE 6.2u5, OCS 9.0.5. Other schedulers have a libdrmaa, too.
 _OURS = re.compile(r"GE\b|OCS|GCS|Grid|Univa|Altair", re.IGNORECASE)
-_ROOM = 1024  # bytes for a text, as the specification of DRMAA's C binding recommends
+_ROOM = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
 
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 
 
 class UnloadableError(Exception):
-    """There is no DRMAA of Grid Engine here."""
+    """No libdrmaa of Grid Engine can be loaded."""
 
 
 def main(argument: str) -> int:
     request = json.loads(argument)
-    # Ours alone: libdrmaa prints what it likes to stdout.
-    answers = os.dup(1)
+    # a channel of its own, since libdrmaa prints to stdout
+    channel = os.dup(1)
     os.dup2(2, 1)
 
-    def tell(what: dict[str, Any]) -> None:
-        os.write(answers, json.dumps(what).encode() + b"\n")
+    def report(message: dict[str, Any]) -> None:
+        os.write(channel, json.dumps(message).encode() + b"\n")
 
     sys.path[:] = request["path"]
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -45,16 +45,23 @@ def main(argument: str) -> int:
     try:
         drmaa = load(request["libraries"])
     except UnloadableError as error:
-        tell({"unloadable": str(error)})
+        report({"unloadable": str(error)})
         return 1
     signal.alarm(0)
-    tell({"loaded": True})
+    report({"loaded": True})
     restore(request["environ"])
-    return submit(drmaa, request, tell)
+    return submit(drmaa, request, report)
 
 
 def load(libraries: Iterable[str]) -> Any:
-    """The module drmaa with the first of these libraries that is Grid Engine's. Raises UnloadableError."""
+    """Import the module drmaa with a library of Grid Engine.
+
+    Args:
+        libraries: Paths or names of libdrmaa, in the order to try.
+
+    Raises:
+        UnloadableError: When none of them can be used.
+    """
     os.environ["DRMAA_LIBRARY_PATH"] = usable(libraries)
     try:
         import drmaa
@@ -64,7 +71,11 @@ def load(libraries: Iterable[str]) -> Any:
 
 
 def usable(libraries: Iterable[str]) -> str:
-    """The first of these that can be loaded and is Grid Engine's. Raises UnloadableError, with the first's fault."""
+    """The first library that can be loaded and is Grid Engine's.
+
+    Raises:
+        UnloadableError: When there is none; with the reason why the first one cannot be used.
+    """
     faults = []
     for library in libraries:
         try:
@@ -75,7 +86,7 @@ def usable(libraries: Iterable[str]) -> str:
         if _OURS.search(system):
             return library
         faults.append(f"{library} is for {system or 'another scheduler'}")
-    raise UnloadableError(faults[0] if faults else "libdrmaa is not there")
+    raise UnloadableError(faults[0] if faults else "no libdrmaa was found")
 
 
 def _system(library: ctypes.CDLL) -> str:
@@ -86,7 +97,7 @@ def _system(library: ctypes.CDLL) -> str:
 
 
 def restore(environ: Mapping[str, str | None]) -> None:
-    """Set these variables back, None: to nothing, so that ``-V`` gives the job what its submitter has."""
+    """Restore variables of the submitter, for ``-V``; None: unset."""
     for name, text in environ.items():
         if text is None:
             os.environ.pop(name, None)
@@ -94,23 +105,32 @@ def restore(environ: Mapping[str, str | None]) -> None:
             os.environ[name] = text
 
 
-def submit(drmaa: Any, request: Mapping[str, Any], tell: Tell) -> int:
-    """Hand the job over in a session of its own."""
+def submit(drmaa: Any, request: Mapping[str, Any], report: Report) -> int:
+    """Submit a job in a DRMAA session.
+
+    Args:
+        drmaa: The module drmaa.
+        request: The fields of a submit.SessionRequest.
+        report: Called with each message for the parent process.
+
+    Returns:
+        The exit code of the program.
+    """
     try:
         drmaa.Session.initialize()
         template = drmaa.Session.createJobTemplate()
-        # bytes: drmaa would encode a path as the locale says, whatever that is
+        # bytes: drmaa would encode a path by the locale
         template.remoteCommand = os.fsencode(request["script"])
         template.nativeSpecification = os.fsencode(request["native"])
-        tell({"submitting": True})
+        report({"submitting": True})
         if request["tasks"]:
             job_id, *_ = drmaa.Session.runBulkJobs(template, *request["tasks"])  # 4711.1, 4711.2, …
         else:
             job_id = drmaa.Session.runJob(template)
-        tell({"job_id": job_id.partition(".")[0]})
+        report({"job_id": job_id.partition(".")[0]})
         drmaa.Session.exit()
-    except Exception as error:  # drmaa's have no base class in common with its MemoryError, StopIteration and Exception
-        tell({"failed": re.sub(r"^code \d+: *", "", str(error)) or type(error).__name__})
+    except Exception as error:  # drmaa also raises plain MemoryError, StopIteration and Exception
+        report({"failed": re.sub(r"^code \d+: *", "", str(error)) or type(error).__name__})
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""The GPUs of a Grid Engine job on one host: as the site grants them there, else claimed under locks."""
+"""The GPUs of a Grid Engine job on one host: granted by the site, else claimed under locks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 
 
 def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wait) -> GpuGrant:
-    """As Scheduler.gpu_grant. A site grants by resource maps, a prolog or a starter_method; where it does not, GPUs are
-    claimed, and a job that has not asked Grid Engine for GPUs gets none.
+    """The GPUs that this process may use on this host.
+
+    A site may grant them by resource maps, a prolog or a starter_method. Otherwise gridtf claims them under locks, and
+    a process that joins gets as many as its job requested per slot.
 
     Args:
         environ: The environment of this process.
-        resource: What the site calls its GPUs.
-        need: The GPUs that are needed; without a count as many as a slot has asked for.
-        wait: Called again and again while they are waited for.
+        resource: The site's name for its GPU resource.
+        need: The GPUs that it needs; without a count, as many as the job requested per slot.
+        wait: Called again and again while it waits for GPUs.
+
+    Raises:
+        PlacementError: When this host has too few, or lacks GPUs that the site grants.
+        SchedulerError: When the qmaster does not answer, for a need without a count.
     """
     if need.count == 0:
         return GpuGrant(())
@@ -33,15 +39,15 @@ def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wa
     names = (f"SGE_HGR_{resource}", SGE_GPU)
     carried = _take_out_carried(site, (*gpus.SHOWING, *names))
     if gpus.VISIBLE in site:
-        site[gpus.VISIBLE] = ",".join(_words(site[gpus.VISIBLE]))  # with blanks in it CUDA would read one name
+        site[gpus.VISIBLE] = ",".join(_words(site[gpus.VISIBLE]))  # CUDA takes commas only
     elif mapped := resource_map(site, resource) or _words(site.get(SGE_GPU, "")):
         site[gpus.VISIBLE] = ",".join(mapped)
     granted = gpus.granted(site)
     descriptors: tuple[int, ...] = ()
     if granted:
         _need_there(granted, site)
-        # A lock beside the site's grant keeps jobs away that have to claim, such as this host's part of another job
-        # whose prolog ran elsewhere; the grant holds even if a lock is taken.
+        # Also lock GPUs that the site granted: jobs that rely on locks avoid them, such as the part on this host of a
+        # job whose prolog ran elsewhere. The grant holds even if a lock is taken.
         locked = gpus.claim(len(granted), gpus.present(site) or granted, need.owner, site)
         descriptors = locked.descriptors if isinstance(locked, GpuGrant) else ()
     elif count := _requested_for_a_slot(site, resource) if need.count is None else need.count:
@@ -55,11 +61,10 @@ def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wa
 
 
 def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Take out of environ, and return, what it has of these variables from the submitting shell (``-V``), where they
-    meant that shell's host.
+    """Remove from environ, and return, those of these variables that ``-V`` copied from the submitting shell.
 
-    A site's own grant may happen to be the same, so the GPUs that they name are the first to claim. Where it is not
-    known what the job was submitted with, all that is set counts as the site's.
+    They name GPUs of that shell's host. A grant of the site may happen to be equal, so their GPUs are claimed first.
+    Without an answer of the qmaster, all of them count as the site's.
     """
     if not any(name in environ for name in names):
         return {}
@@ -71,14 +76,14 @@ def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -
 
 
 def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raise PlacementError for GPUs that are granted, and not on this host."""
+    """Raise PlacementError for granted GPUs that this host does not have."""
     missing = gpus.missing(given, environ)
     if missing:
         name = next((name for name in gpus.SHOWING if environ.get(name)), gpus.VISIBLE)
         raise PlacementError(
             f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which {name} there grants",
             why=f"granted: {','.join(given)}; its GPUs: {','.join(gpus.known(environ))}",
-            hint="the job script, a prolog or a starter_method has set it, or SGE_HGR_… or SGE_GPU",
+            hint="set by the job script, a prolog or a starter_method, or from SGE_HGR_… or SGE_GPU",
         )
 
 
@@ -88,15 +93,21 @@ def _requested_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
 
 
 def resource_map(environ: Mapping[str, str], resource: str) -> tuple[str, ...]:
-    """What SGE_HGR_gpu says where gpu is a resource map: ``0 2``, ``gpu0 gpu2`` or UUIDs -> as CUDA calls them.
+    """The GPUs that a resource map (RSMAP) grants, in CUDA's names.
 
-    Where it is none, Open Cluster Scheduler gives the amount there: ``1.000000``.
+    Args:
+        environ: The environment of this process; ``SGE_HGR_gpu`` may be ``0 2``, ``gpu0 gpu2`` or UUIDs.
+        resource: The site's name for its GPU resource.
+
+    Returns:
+        Indices or UUIDs; empty where the resource is not a map: Open Cluster Scheduler then sets the variable to the
+        amount, such as ``1.000000``.
     """
     words = _words(environ.get(f"SGE_HGR_{resource}", ""))
     if any(re.fullmatch(r"\d+\.\d+", word) for word in words):
         return ()
     named = (_device(word) for word in words if word.upper() not in ("NONE", "<NULL>"))
-    return tuple(dict.fromkeys(named))  # one that jobs may share is there several times
+    return tuple(dict.fromkeys(named))  # a GPU that jobs may share is listed several times
 
 
 def _words(text: str) -> list[str]:
@@ -111,7 +122,7 @@ def _device(word: str) -> str:
 def _claim(
     environ: Mapping[str, str], count: int, owner: str, patience: float, wait: Wait, first: Sequence[str]
 ) -> GpuGrant:
-    """Claim GPUs, these first, waiting for those of a job that is about to be gone. patience: seconds."""
+    """Claim GPUs, those in first before others; wait up to patience seconds for a job that is about to end."""
     import random
 
     host = os.uname().nodename
@@ -121,7 +132,7 @@ def _claim(
         raise PlacementError(
             f"{count} GPUs are needed on host {host}, which shows {len(present)}",
             why=f"CUDA_VISIBLE_DEVICES={shown} is set there" if shown is not None else "",
-            hint="where no NVIDIA driver tells, GRIDTF_LOCAL_GPUS=0,1 in a starter_method does; see docs/sge.md",
+            hint="without an NVIDIA driver, set GRIDTF_LOCAL_GPUS=0,1 in a starter_method; see docs/sge.md",
         )
     deadline = time.monotonic() + patience
     while True:
@@ -133,6 +144,6 @@ def _claim(
             raise PlacementError(
                 f"{count} GPUs are needed on host {host}, {claim.free} of its {len(present)} are free",
                 why="; ".join(claim.holders),
-                hint="have all jobs there asked Grid Engine for the GPUs that they use?",
+                hint="have all jobs there requested the GPUs that they use?",
             )
         wait(why, 0.3 + random.random() / 2)

@@ -1,4 +1,4 @@
-"""Inside a Grid Engine job, on the host of its script: its hosts, agents, sge_shepherd, end and suspension."""
+"""Inside a Grid Engine job, on the host of its script: identity, hosts, agents, sge_shepherd, end and suspension."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIden
 from gridtf.schedulers.batch import same_host, short_name, whole
 from gridtf.schedulers.sge import query
 from gridtf.schedulers.sge.directives import slots_in_job
-from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
+from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
 
 # --- which job this is -------------------------------------------------------------------------------------------
 
 
 def identity(environ: Mapping[str, str]) -> JobIdentity:
-    """The job that this process runs in, with Grid Engine's name for it. RESTARTED is 1 from the second start on, so
-    the spool folder helps to tell the starts apart."""
+    """The job that this process runs in, with its name: qsub(1), ENVIRONMENTAL VARIABLES.
+
+    RESTARTED is 1 in every start but the first, so restarts includes the time at which the spool folder was made.
+    """
     element = environ.get("SGE_TASK_ID", "undefined")
     element = element if whole(element) else ""
     return JobIdentity(
@@ -39,7 +41,7 @@ def identity(environ: Mapping[str, str]) -> JobIdentity:
 
 
 def _began(environ: Mapping[str, str]) -> int:
-    """A number that is another one for every start: when its spool folder got its files."""
+    """A number that differs in each start of a job: when its spool folder was made, in nanoseconds; 0 if unknown."""
     folder = environ.get("SGE_JOB_SPOOL_DIR")
     try:
         return Path(folder, "config").stat().st_mtime_ns if folder else 0
@@ -50,13 +52,19 @@ def _began(environ: Mapping[str, str]) -> int:
 # --- its hosts: $PE_HOSTFILE, sge_pe(5) --------------------------------------------------------------------------
 
 # Pairs of socket and core, 0,0:0,1 or, with -binding pe of Open Cluster Scheduler, 0:0,0:1; UNDEFINED, <NULL> or NONE
-# where nobody asked for a binding.
+# without a binding.
 _BINDING = re.compile(r"\d+,\d+(:\d+,\d+)*|\d+:\d+(,\d+:\d+)*")
 
 
 @dataclass(frozen=True)
 class HostLine:
-    """One host of a job. slots: on all of its queues together. cores: how many it is bound to; None: to none."""
+    """One host of a job.
+
+    Attributes:
+        name: What Grid Engine calls it.
+        slots: Slots of the job there, in all queues together.
+        cores: The number of cores that the job is bound to; None without a binding.
+    """
 
     name: str
     slots: int
@@ -64,12 +72,19 @@ class HostLine:
 
 
 def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]:
-    """The hosts in their order, the one that runs the job script first; each once, whatever its queues.
+    """Parse a PE_HOSTFILE: sge_pe(5).
 
-    ``HOST SLOTS QUEUE@HOST BINDING`` a line; what is missing on the right does not matter. path: for messages. Raises
-    SchedulerError, with the line, for what cannot be read.
+    Args:
+        text: Lines of the form ``HOST SLOTS QUEUE@HOST BINDING``; a line may end after any field.
+        path: The file, for messages.
+
+    Returns:
+        The hosts in their order, one entry each, with the slots of all its queues.
+
+    Raises:
+        SchedulerError: With the number of the line, for an invalid one; for a file without hosts.
     """
-    found: list[HostLine] = []
+    hosts: dict[str, HostLine] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words:
@@ -83,269 +98,277 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
             )
         binding = words[3] if len(words) > 3 else ""
         cores = len(re.findall(r"\d+[,:]\d+", binding)) if _BINDING.fullmatch(binding) else None
-        place = next((place for place, host in enumerate(found) if same_host(host.name, words[0])), len(found))
-        if place == len(found):
-            found.append(HostLine(words[0], slots, cores))
-            continue
-        before = found[place]
+        name = next((known for known in hosts if same_host(known, words[0])), words[0])
+        before = hosts.get(name, HostLine(name, 0, 0))
         both = None if before.cores is None or cores is None else before.cores + cores
-        found[place] = HostLine(before.name, before.slots + slots, both)
-    if not found:
+        hosts[name] = HostLine(name, before.slots + slots, both)
+    if not hosts:
         raise SchedulerError(f"{path} names no host", hint="has a start_proc_args of the PE emptied the file?")
-    return tuple(found)
+    return tuple(hosts.values())
 
 
-# --- what they have room for: qsub(1), ENVIRONMENTAL VARIABLES ---------------------------------------------------
+# --- room for tasks: qsub(1), ENVIRONMENTAL VARIABLES ------------------------------------------------------------
 
-AskRequests = Callable[[], Mapping[str, ResourceRequest]]
+JobRequests = Callable[[], Mapping[str, ResourceRequest]]
 
 
 def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ...]:
-    """The hosts of this job, the one that we run on first. here: its name. Raises SchedulerError."""
+    """The hosts of this job.
+
+    Args:
+        environ: The environment of the job script.
+        here: What Grid Engine calls this host.
+
+    Returns:
+        This host first, the others in the order of PE_HOSTFILE.
+
+    Raises:
+        SchedulerError: When PE_HOSTFILE is missing, cannot be read or is invalid.
+    """
     path = environ.get("PE_HOSTFILE")
-    if path is None:
-        return (_without_hostfile(environ, here),)
+    if path is None and environ.get("PE"):
+        raise SchedulerError(
+            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
+            why="only the job script has it, not the processes that qrsh -inherit starts",
+            hint="call gridtf_run in the job script itself, gridtf_join in processes that qrsh -inherit starts",
+        )
+    if path is None:  # a job without a parallel environment has one slot
+        return (HostLine(here, whole(environ.get("NSLOTS", "1")) or 1),)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise SchedulerError(
             f"cannot read PE_HOSTFILE, {path}, on {here}: {error.strerror}",
-            why="it lies in the spool folder of the host that runs the job script, and goes with the job",
-            hint="is this the job script's own host? has a script changed PE_HOSTFILE, or taken it from another job?",
+            why="it is in the spool folder of the host that runs the job script, and is removed with the job",
+            hint="is this the job script's host? has a script changed PE_HOSTFILE, or copied it from another job?",
         ) from None
-    found = parse_hostfile(text, path)
-    own = next((number for number, line in enumerate(found) if same_host(line.name, here)), 0)
-    return (found[own], *found[:own], *found[own + 1 :])
+    return tuple(sorted(parse_hostfile(text, path), key=lambda line: not same_host(line.name, here)))
 
 
-def _without_hostfile(environ: Mapping[str, str], here: str) -> HostLine:
-    """A job without a parallel environment has one slot."""
-    if environ.get("PE"):
-        raise SchedulerError(
-            f"PE_HOSTFILE is not set on {here}, although the job has the parallel environment {environ['PE']}",
-            why="only the job script has it, not what qrsh -inherit starts",
-            hint="call gridtf_run in the job script itself; in what qrsh -inherit starts call gridtf_join",
-        )
-    return HostLine(here, whole(environ.get("NSLOTS", "1")) or 1)
-
-
-def allocation(found: Sequence[HostLine], request: Request, ask: AskRequests) -> Allocation:
-    """What the hosts of a job have room for.
+def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobRequests) -> Allocation:
+    """The slots, GPUs and CPUs that a job has for tasks on each of its hosts.
 
     Args:
-        found: The hosts, the one that this process runs on first.
-        request: What the job requests, as far as gridtf knows.
-        ask: Returns what the job has requested of Grid Engine.
+        lines: The hosts, this host first.
+        request: What the job requests, by gridtf's options.
+        job_requests: Returns the hard resources that the job requested of Grid Engine.
     """
     shape = slots_in_job(request)
-    gpus = _gpus(found, request, shape.per_task, ask)
-    counts = _without_non_training([line.slots for line in found], 0 if any(gpus) else shape.non_training)
+    gpus = _gpus(lines, request, shape.per_task, job_requests)
+    counts = _without_non_training([line.slots for line in lines], 0 if any(gpus) else shape.non_training)
     hosts = [
         Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own, shape.per_task), address=line.name)
-        for line, count, own in zip(found, counts, gpus, strict=True)
-        if line.slots  # a host may be there for the job script alone
+        for line, count, own in zip(lines, counts, gpus, strict=True)
+        if line.slots  # a host without slots only runs the job script
     ]
     most = request.chosen("tasks_per_node")
-    if most and not shape.low <= sum(line.slots for line in found) <= shape.high:
-        # A script of the user's own has asked for something else. What gridtf asks for is so many slots in all, and
-        # only the parallel environment knows over how many hosts: better fewer hosts than fewer tasks.
+    if most and not shape.low <= sum(line.slots for line in lines) <= shape.high:
+        # Only a hand-written script has other slots than gridtf requests, and tasks_per_node limits its hosts. What
+        # gridtf requests is used in full: the parallel environment decides over how many hosts it is spread.
         hosts = [host._replace(slots=min(host.slots, most)) for host in hosts]
     return Allocation(tuple(hosts))
 
 
 def unused_gpus(given: Allocation, request: Request, present: Callable[[], Sequence[str]]) -> str:
-    """A note where the first host has GPUs, and neither the job nor its script has said a word about them; else empty.
+    """A note on GPUs of this host that neither the job nor gridtf's options mention.
 
-    present: the GPUs of this host.
+    Args:
+        given: The allocation of the job.
+        request: What the job requests.
+        present: Returns the GPUs of this host.
+
+    Returns:
+        One line; empty where tasks have GPUs, need none, or the host has none.
     """
     silent = any(role.gpus is None for role in request.roles) and not any(host.gpus for host in given.hosts)
-    if not silent or not (there := present()):
+    if not silent or not (gpus := present()):
         return ""
-    gpu = request.options["gpu_resource"]
     return (
-        f"host {given.hosts[0].name} has {len(there)} GPUs, and no task gets one: the job has asked Grid Engine for no "
-        f"{gpu}; `--gpus-per-node {len(there)}`, or --gpu-resource with your site's name for them, does"
+        f"host {given.hosts[0].name} has {len(gpus)} GPUs, and no task gets one: the job did not request resource "
+        f"{request.options['gpu_resource']}; use `--gpus-per-node {len(gpus)}`, or --gpu-resource if your site's GPU "
+        "resource has another name"
     )
 
 
 def _cpus(line: HostLine, gpus: int, per_task: int) -> int | None:
-    """A slot is a CPU, unless there is one for each GPU: then nobody says how many CPUs that means."""
+    """A slot is a CPU, unless slots count GPUs: then the number of CPUs is unknown."""
     if line.cores is not None:
         return line.cores
     return None if gpus and per_task == 1 else line.slots
 
 
 def _without_non_training(counts: list[int], non_training: int) -> list[int]:
-    """Slots that were asked for on behalf of tasks that ride along are not there for training tasks."""
+    """Take the slots that were requested for tasks that do not train from the fullest hosts."""
     for _ in range(min(non_training, sum(counts) - 1)):
         fullest = max(range(len(counts)), key=lambda number: (counts[number], number))
         counts[fullest] -= 1
     return counts
 
 
-def _gpus(found: Sequence[HostLine], request: Request, per_task: int, ask: AskRequests) -> list[int]:
-    """GPUs on each host: as asked of Grid Engine, or else as gridtf was told."""
+def _gpus(lines: Sequence[HostLine], request: Request, per_task: int, job_requests: JobRequests) -> list[int]:
+    """GPUs on each host: as requested of Grid Engine, else by gridtf's options."""
     try:
-        requested = ask().get(request.options["gpu_resource"])
-    except SchedulerError:  # qmaster is down; the job goes on without it
+        requested = job_requests().get(request.options["gpu_resource"])
+    except SchedulerError:  # the qmaster is down; the job goes on without it
         requested = None
     if requested is not None and requested.per == PER_SLOT:
-        return [int(requested.amount * line.slots) for line in found]
+        return [int(requested.amount * line.slots) for line in lines]
     if requested is not None and requested.per == PER_HOST:
-        return [int(requested.amount) for _ in found]
+        return [int(requested.amount)] * len(lines)
     if requested is not None and requested.per == PER_JOB:
-        return [int(requested.amount) if number == 0 else 0 for number, _ in enumerate(found)]
+        return [int(requested.amount), *[0] * (len(lines) - 1)]
     if (per_node := request.chosen("gpus_per_node")) is not None:
-        return [per_node for _ in found]
-    return [line.slots // per_task * request.gpus_per_task for line in found]
+        return [per_node] * len(lines)
+    return [line.slots // per_task * request.gpus_per_task for line in lines]
 
 
 # --- agents, on other hosts by qrsh -inherit: qrsh(1), sge_pe(5) -------------------------------------------------
 
-# A task of a parallel job that a signal ends may take the whole job along: this outer process exits by itself.
+# A task of a parallel job that a signal ends may end the whole job: this outer process exits by itself.
 _OUTER = ("/bin/sh", "-c", "trap '' USR1 USR2; \"$@\"; exit $?", "sh")
 
-# The outer process got SIGHUP, as the kernel sends it when the one above it, that has the terminal, is gone.
+# The outer process got SIGHUP: the kernel sends it when the process that owns the terminal has died.
 _HUNG_UP = 128 + signal.SIGHUP
 
-_REFUSED = re.compile(r"didn't accept task|cannot start|not allowed|not permitted", re.IGNORECASE)
-_NO_EXECD = re.compile(r"got send error|unable to contact|connection refused", re.IGNORECASE)
-_NO_NAME = re.compile(r"can't resolve", re.IGNORECASE)
+# What qrsh prints when it cannot start a task -> a hint.
+_START_FAILURES = (
+    (
+        "didn't accept task|cannot start|not allowed|not permitted",
+        "does the PE allow it (`qconf -sp {pe}`: control_slaves TRUE)? does another qrsh of this job run there?",
+    ),
+    ("got send error|unable to contact|connection refused", "does sge_execd run on {host} (`qhost -h {host}`)?"),
+    ("can't resolve", "is the host known by this name on all hosts?"),
+)
 
 
 def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
-    """qrsh for the agent of one host. qrsh: where it lies.
+    """The command that starts the agent of one other host of the job: qrsh(1).
 
-    -noshell: or a shell would read the words once more. qrsh takes no environment along; its -v could, but would have
-    commas for separators.
+    ``-noshell``, because a shell would parse the arguments once more. qrsh forwards no environment: its ``-v`` would
+    take commas in values for separators.
+
+    Args:
+        qrsh: The path of qrsh.
+        host: The host.
+        call: How to start an agent.
     """
     words = [*_OUTER, *call.command, host, *call.arguments]
     return [qrsh, "-inherit", "-noshell", "-v", f"{ENVIRONMENT_FILE}=1", host, *words]
 
 
 def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd:
-    """How the agent of a host has ended. code: qrsh's exit code, which is the agent's or a lie. printed: on its way."""
-    words = [line for line in printed if _speaks_of(host, line)][-3:]
+    """How the agent of a host ended.
+
+    Args:
+        host: The host.
+        pe: The parallel environment of the job, for hints.
+        code: qrsh's exit code, or minus the signal that ended it. It is the agent's, except that qrsh exits with 0 when
+            it loses the connection.
+        printed: What qrsh and the agent printed.
+    """
+    name = re.compile(rf"\b{re.escape(short_name(host))}\b")
+    messages = [line for line in printed if not line.startswith("gridtf:") and name.search(line.lower())][-3:]
+    why = "; ".join(messages)
+    error: GridtfError | None
     if code < 0:
-        killed = f"qrsh, the connection to host {host}, was killed by {signal_name(-code)}"
-        return AgentEnd(code, host, tuple(words), GridtfError(killed, hint="was it killed by hand?"))
-    if code == _HUNG_UP:
-        return AgentEnd(code, host, tuple(words), _deserted(host))
-    error = _known(host, pe, words) if code else _lost(host, words)
-    return AgentEnd(code if code < 128 else 128 - code, host, tuple(words), error)
-
-
-def _speaks_of(host: str, line: str) -> bool:
-    return not line.startswith("gridtf:") and re.search(rf"\b{re.escape(short_name(host))}\b", line.lower()) is not None
-
-
-def _known(host: str, pe: str, words: Sequence[str]) -> GridtfError | None:
-    said = " ".join(words)
-    what = f"Grid Engine has not started the agent on host {host}"
-    if _REFUSED.search(said):
-        hint = f"does the PE allow it (`qconf -sp {pe}`: control_slaves TRUE)? do others of this job's qrsh run there?"
-    elif _NO_EXECD.search(said):
-        hint = f"does sge_execd run on {host} (`qhost -h {host}`)?"
-    elif _NO_NAME.search(said):
-        hint = "is the host known by this name on all hosts?"
+        what = f"qrsh, the connection to host {host}, was killed by {signal_name(-code)}"
+        error = GridtfError(what, hint="was it killed by hand?")
+    elif code == 0:  # the launcher has not told the agent to end, so qrsh has lost it
+        hint = "has the host crashed, or was sge_shepherd killed there?"
+        error = HostLostError(f"the connection to host {host} is lost", why=why, hint=hint)
+    elif code == _HUNG_UP:
+        what = (
+            f"the process that started the agent on host {host} was killed: its sge_shepherd, or all of the job there"
+        )
+        error = GridtfError(what, hint="by hand, or by the kernel because memory ran out: see dmesg on that host")
     else:
-        return None
-    return SchedulerError(what, why="; ".join(words), hint=hint)
-
-
-def _deserted(host: str) -> GridtfError:
-    what = f"what had started the agent on host {host} was killed: its sge_shepherd, or all of the job there"
-    return GridtfError(what, hint="by hand, or by the kernel because memory ran out: see dmesg on that host")
-
-
-def _lost(host: str, words: Sequence[str]) -> GridtfError:
-    """0 although nobody has told the agent to end: what qrsh gives when the other side is gone."""
-    hint = "has the host crashed, or was sge_shepherd killed there?"
-    return HostLostError(f"the connection to host {host} is lost", why="; ".join(words), hint=hint)
+        hints = (hint for pattern, hint in _START_FAILURES if re.search(pattern, why, re.IGNORECASE))
+        hint = next(hints, "").format(pe=pe, host=host)
+        what = f"Grid Engine has not started the agent on host {host}"
+        error = SchedulerError(what, why=why, hint=hint) if hint else None
+    return AgentEnd(code if code <= _HUNG_UP else 128 - code, host, tuple(messages), error)
 
 
 # --- the job script's sge_shepherd -------------------------------------------------------------------------------
 
-# When it is killed Grid Engine takes the job for ended, and may start it again.
+# When it is killed, Grid Engine considers the job ended, and may start it again.
 _SHEPHERD = "sge_shepherd"
-_POLL_INTERVAL = 0.5  # seconds between two looks
+_POLL_INTERVAL = 0.5  # seconds
 
 
 def shepherd_pid() -> int | None:
-    """The pid of the shepherd that this process has been started by, directly or not; None without one."""
+    """The pid of the nearest sge_shepherd among this process's ancestors; None without one."""
     return next((pid for pid in procfs.ancestors(os.getpid()) if procfs.name(pid) == _SHEPHERD), None)
 
 
 class ShepherdWatch:
-    """An AgentHandle that has no agent: it ends when the job script no longer has its shepherd. host: where we are."""
+    """An AgentHandle without an agent: it ends when the job script loses its shepherd.
+
+    Args:
+        host: What Grid Engine calls this host, for messages.
+    """
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._pid = shepherd_pid()
-        self._told = False
-        self._looked = float("-inf")
+        self._terminated = False
+        self._polled = float("-inf")
 
     def poll(self) -> AgentEnd | None:
-        if self._told:
+        if self._terminated:
             return AgentEnd(0, None)
-        if self._pid is None or time.monotonic() - self._looked < _POLL_INTERVAL:
+        if self._pid is None or time.monotonic() - self._polled < _POLL_INTERVAL:
             return None
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         if self._pid in procfs.ancestors(os.getpid()):
             return None
         what = f"the job script on host {self._host}, or the {_SHEPHERD} that had started it, was killed"
-        return AgentEnd(1, None, (), GridtfError(what, hint="by hand? Grid Engine may start the job once more"))
+        return AgentEnd(1, None, (), GridtfError(what, hint="by hand? Grid Engine may start the job again"))
 
     def terminate(self) -> None:
-        self._told = True
+        self._terminated = True
 
-    def kill(self) -> None:
-        self._told = True
+    kill = terminate
 
 
 # --- termination and suspension ----------------------------------------------------------------------------------
 
-_QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify, 60 by default
+_QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default
 _LIMITS = ("h_rt", "s_rt")
 
 
 def termination_reason(job_id: str, queue: str) -> JobStatus | None:
-    """How this job ends; None when that is not known. job_id: with the element of a job array. queue: it runs in."""
+    """After Grid Engine's warning signal: the final status of this job; None if unknown.
+
+    When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel, and ``r`` at a time limit. A
+    job that is put back into the queue gets no warning.
+
+    Args:
+        job_id: The id of this job; in a job array with the element.
+        queue: The queue that it runs in, for the reason.
+    """
     try:
-        # all of them: a job that is ended as soon as it has begun may still be on its way to its host (``dt``)
+        # all states: a job that is deleted as soon as it has started may still be in transfer to its host (dt)
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
-        deleted = reason_in_queue(row, (), queue)
-        if row is None or (deleted is not None and deleted.state == JobState.CANCELLED):
-            return deleted
-        return reason_in_queue(
-            row, [name for name in query.job_requests(job_id, limit=_QSTAT_LIMIT) if name in _LIMITS], queue
-        )
+        if row is None:
+            return None
+        if "d" in row.state:
+            return JobStatus(JobState.CANCELLED, "deleted with qdel")
+        limits = [name for name in query.job_requests(job_id, limit=_QSTAT_LIMIT) if name in _LIMITS]
     except SchedulerError:
         return None
-
-
-def reason_in_queue(row: Row | None, limits: Sequence[str], queue: str) -> JobStatus | None:
-    """The same from what qstat says. limits: those on the time that the job has asked for. Pure.
-
-    When USR2 comes (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel, and ``r`` after the time is over;
-    a job that is started anew gets no warning.
-    """
-    if row is None:
-        return None
-    if "d" in row.state:
-        return JobStatus(JobState.CANCELLED, "deleted with qdel")
     over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
     return JobStatus(JobState.TIMEOUT, over)
 
 
 def suspended(job_id: str) -> bool | None:
-    """Ask qstat; None when nobody answers. job_id: with the element of a job array."""
+    """Whether this job is suspended; None when the qmaster does not answer.
+
+    Args:
+        job_id: The id of this job; in a job array with the element.
+    """
     try:
-        return is_suspended(query.own_row(job_id, "s", limit=_QSTAT_LIMIT))
+        row = query.own_row(job_id, "s", limit=_QSTAT_LIMIT)
     except SchedulerError:
         return None
-
-
-def is_suspended(row: Row | None) -> bool:
-    """The same from what qstat says. Pure."""
     return row is not None and not query.SUSPENDED.keys().isdisjoint(row.state)

@@ -1,8 +1,8 @@
 """Submits jobs to Grid Engine, and cancels them: qsub(1), drmaa_attributes(3), qdel(1).
 
-Jobs are submitted by DRMAA where its library can be loaded, and by qsub otherwise. Both get the same options and the
-same script. What stays different: DRMAA refuses at once what can never run (``-w e``), and never puts a job into the
-state Eqw: one that cannot be started has ended.
+Jobs are submitted by DRMAA where its library can be loaded, and by qsub otherwise, with the same options and the same
+script. Two differences remain: DRMAA refuses at once what can never run (``-w e``), and never puts a job into the state
+Eqw: a job that cannot be started has ended.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.batch import Answer, NoAnswerError, run_command, whole
 from gridtf.schedulers.sge import scheduler
 
-WAY = "GRIDTF_SGE_SUBMIT"  # auto (what is meant when it is not set), drmaa, qsub
+WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub
 
-_LOADING = 20  # seconds: libdrmaa, from a file server that is slow
-_FORCE = 90.0  # qdel -f tries it without force first, for 60 s
+_LOADING = 20  # seconds to load libdrmaa, which may lie on a slow file server
+_FORCE = 90.0  # seconds; qdel -f first tries 60 s without force
 _DEBIAN = "/usr/lib/gridengine-drmaa/lib"
 _LIBRARIES = ("libdrmaa.so.1.0", "libdrmaa.so.1", "libdrmaa.so")
-# Debian's libdrmaa needs jemalloc, which keeps more in static thread-local storage than glibc has to spare by default.
+# Debian's libdrmaa needs jemalloc, which takes more static thread-local storage than glibc reserves by default.
 _TUNABLE, _BYTES = "glibc.rtld.optional_static_tls", 2048
 
-# 4711, of an array 4711.1-10:1; there may be warnings and a site's own words around it
+# 4711, or 4711.1-10:1 of an array, among warnings and banners of the site
 _TERSE = re.compile(r"^\s*(\d{1,18})(?:\.[\d:-]+)?\s*$", re.MULTILINE | re.ASCII)
 # Your job 4711 ("name") has been submitted · Your job-array 4711.1-10:1 ("name") has been submitted: without -terse
 _PLAIN = re.compile(r"Your job(?:-array)? (\d{1,18})\b.* has been submitted", re.ASCII)
@@ -43,18 +43,27 @@ _MAY_FORCE = re.compile(r"\bENABLE_FORCED_QDEL(_IF_UNKNOWN)?\b(?!=(0|false))", r
 
 
 class _NoDrmaaError(Exception):
-    """DRMAA cannot take this job, and has not seen it."""
+    """DRMAA cannot be used for this job, and has not received it."""
 
 
 class _HangsError(_NoDrmaaError):
-    """Its library does not let itself be loaded."""
+    """Loading libdrmaa takes too long."""
 
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """What session is to do. native: DRMAA's native specification. tasks: of an array, first, last and step.
-    libraries: where libdrmaa may be, in the order to try; loading: seconds that this may take. path: our sys.path.
-    environ: what the submitter has in the variables that only the start of a session needs otherwise; None: not set."""
+    """What drmaa_session is to submit, and how.
+
+    Attributes:
+        script: Path of the job script.
+        native: DRMAA's native specification: drmaa_attributes(3).
+        tasks: First element, last element and step of a job array; empty for a single job.
+        libraries: Paths or names of libdrmaa, in the order to try.
+        loading: Seconds in which a library must be loaded.
+        path: The session's sys.path.
+        environ: Values to restore before the job is submitted, of variables that are set for the start of the session;
+            None: not set.
+    """
 
     script: str
     native: str
@@ -66,7 +75,14 @@ class SessionRequest:
 
 
 def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
-    """Hand plan.run_dir/job.sh over; the job's details say how (``by``).
+    """Submit plan.run_dir/job.sh by DRMAA or by qsub.
+
+    Args:
+        plan: The submission.
+        by_qsub: Submits it by qsub.
+
+    Returns:
+        The job, with ``drmaa`` or ``qsub`` as ``by`` in its details.
 
     Raises:
         SchedulerError: When Grid Engine refuses, or does not answer.
@@ -74,7 +90,7 @@ def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
     """
     way = os.environ.get(WAY) or "auto"
     if way not in ("auto", "drmaa", "qsub"):
-        raise UsageError(f"{WAY} is {way!r}", hint="auto, drmaa or qsub")
+        raise UsageError(f"{WAY} is {way!r}", hint="set it to auto, drmaa or qsub")
     notes: tuple[str, ...] = ()
     if way != "qsub":
         try:
@@ -83,10 +99,10 @@ def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
             if way == "drmaa":
                 raise SchedulerError(
                     f"DRMAA cannot be used: {error}",
-                    hint=f"DRMAA_LIBRARY_PATH names libdrmaa.so; {WAY}=qsub does without",
+                    hint=f"set DRMAA_LIBRARY_PATH to the path of libdrmaa.so, or {WAY}=qsub to submit without DRMAA",
                 ) from None
             if isinstance(error, _HangsError) or os.environ.get("DRMAA_LIBRARY_PATH"):
-                notes = (f"handed over by qsub, because DRMAA cannot be used: {error}",)
+                notes = (f"submitted by qsub, because DRMAA cannot be used: {error}",)
     return _marked(by_qsub(plan), "qsub", notes)
 
 
@@ -95,9 +111,9 @@ def _marked(result: SubmitResult, way: str, notes: tuple[str, ...] = ()) -> Subm
 
 
 def parse_job_id(output: str) -> str:
-    """The number of the job that qsub has printed; empty without one."""
-    found = _TERSE.findall(output) or _PLAIN.findall(output)
-    return str(found[-1]) if found else ""
+    """The number of the job in the output of qsub; empty without one."""
+    numbers = _TERSE.findall(output) or _PLAIN.findall(output)
+    return str(numbers[-1]) if numbers else ""
 
 
 # --- by DRMAA ----------------------------------------------------------------------------------------------------
@@ -123,27 +139,27 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
         if "submitting" in messages(error.out):
             return scheduler.look_for(plan, f"DRMAA has not answered within {patience:g} s")
         raise scheduler.no_answer(f"DRMAA has waited for {patience:g} s") from None
-    found = messages(answer.out)
-    if "job_id" in found:  # whatever happened to the session after that
-        return SubmitResult(JobIdentity(str(found["job_id"])))
-    if answer.code == -signal.SIGALRM and "loaded" not in found:
-        raise _HangsError(f"libdrmaa has not been loaded within {_LOADING} s; {WAY}=qsub spares the wait")
-    if "unloadable" in found:
-        raise _NoDrmaaError(found["unloadable"])
-    if "failed" in found:
-        return scheduler.not_submitted(plan, Answer(1, "", " ".join(str(found["failed"]).split())))
-    if "submitting" in found:
+    reported = messages(answer.out)
+    if "job_id" in reported:  # whatever happened to the session after that
+        return SubmitResult(JobIdentity(str(reported["job_id"])))
+    if answer.code == -signal.SIGALRM and "loaded" not in reported:
+        raise _HangsError(f"libdrmaa has not been loaded within {_LOADING} s; {WAY}=qsub avoids the wait")
+    if "unloadable" in reported:
+        raise _NoDrmaaError(reported["unloadable"])
+    if "failed" in reported:
+        return scheduler.not_submitted(plan, Answer(1, "", " ".join(str(reported["failed"]).split())))
+    if "submitting" in reported:
         return scheduler.look_for(plan, f"DRMAA's session has {_ended(answer.code)}")
     raise _NoDrmaaError(f"its session has {_ended(answer.code)}: {answer.last_line}")
 
 
 def messages(out: str) -> dict[str, Any]:
-    """What a session has printed so far, in one; a line that it could not finish is left out."""
-    found: dict[str, Any] = {}
+    """Merge the JSON objects that a session has printed; an unfinished line is ignored."""
+    merged: dict[str, Any] = {}
     for line in out.splitlines():
         with contextlib.suppress(ValueError):
-            found.update(json.loads(line))
-    return found
+            merged.update(json.loads(line))
+    return merged
 
 
 def _ended(code: int) -> str:
@@ -151,10 +167,12 @@ def _ended(code: int) -> str:
 
 
 def native_specification(command: Sequence[str]) -> str:
-    """qsub's options as DRMAA's native specification: drmaa_attributes(3).
+    """The options of a qsub command as DRMAA's native specification: drmaa_attributes(3).
 
-    ``-b n`` has the script's own options read, ``-shell y`` is what qsub says by default. Raises _NoDrmaaError for a
-    word that cannot be quoted: there is no backslash, and only one kind of quotes a word.
+    ``-b n`` makes DRMAA read the options in the script; ``-shell y`` is qsub's default.
+
+    Raises:
+        _NoDrmaaError: For a value with both kinds of quotes, since DRMAA has no escape character.
     """
     options = [option for option in command[1:-1] if option != "-terse"]
     return " ".join(("-b n -shell y", *map(_quoted, options)))
@@ -165,29 +183,36 @@ def _quoted(text: str) -> str:
         return text
     mark = next((mark for mark in ("'", '"') if mark not in text), "")
     if not mark:
-        raise _NoDrmaaError(f"its options cannot carry {text}")
+        raise _NoDrmaaError(f"it cannot quote {text}")
     return f"{mark}{text}{mark}"
 
 
 def task_range(elements: Sequence[str]) -> tuple[int, ...]:
-    """The elements of an array as (first, last, step); empty for a job that is none.
+    """The elements of a job array as DRMAA takes them, since it ignores -t.
 
-    DRMAA ignores -t wherever it stands. Raises _NoDrmaaError for elements that are no such range.
+    Returns:
+        (first, last, step); empty for a single job.
+
+    Raises:
+        _NoDrmaaError: For elements that are not such a range.
     """
     if not elements:
         return ()
     numbers = [int(element) for element in elements]
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
     if numbers != list(range(numbers[0], numbers[-1] + 1, step)):
-        raise _NoDrmaaError("it knows no arrays with gaps")
+        raise _NoDrmaaError("it supports no job arrays with gaps")
     return numbers[0], numbers[-1], step
 
 
 def libraries(environ: Mapping[str, str]) -> Iterator[str]:
-    """Where libdrmaa may be, the likeliest first: the one that the user names, or else all that are there.
+    """Where libdrmaa may be, the likeliest place first.
 
     Sites, and the commercial Grid Engines, have it below SGE_ROOT, Debian in a folder of its own, and Fedora where the
     loader finds it by its name.
+
+    Returns:
+        DRMAA_LIBRARY_PATH alone where the user sets it, else paths that exist, then names for the loader.
     """
     if environ.get("DRMAA_LIBRARY_PATH"):
         yield environ["DRMAA_LIBRARY_PATH"]
@@ -199,14 +224,17 @@ def libraries(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def session_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a session needs in its environment: room for Debian's libdrmaa, words in English, and the working folder
-    that ``-cwd`` asks for, which DRMAA would ignore."""
-    theirs = [entry for entry in environ.get("GLIBC_TUNABLES", "").split(":") if entry]
-    wanted = [entry.partition("=")[2] for entry in theirs if entry.startswith(f"{_TUNABLE}=")]
-    most = max([_BYTES, *(whole(text) or 0 for text in wanted)])
-    kept = [entry for entry in theirs if not entry.startswith(f"{_TUNABLE}=")]
+    """Variables to set for a session.
+
+    They reserve memory for Debian's libdrmaa, make messages English, and make DRMAA heed ``-cwd``.
+
+    Args:
+        environ: The user's environment, whose GLIBC_TUNABLES stay in effect.
+    """
+    tunables = dict(entry.partition("=")[::2] for entry in environ.get("GLIBC_TUNABLES", "").split(":") if entry)
+    tunables[_TUNABLE] = str(max(_BYTES, whole(tunables.pop(_TUNABLE, "")) or 0))
     return {
-        "GLIBC_TUNABLES": ":".join((*kept, f"{_TUNABLE}={most}")),
+        "GLIBC_TUNABLES": ":".join(map("=".join, tunables.items())),
         "LC_ALL": "C",
         "SGE_DRMAA_ENABLE_CWD": "1",
     }
@@ -216,7 +244,11 @@ def session_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
-    """Remove a job whose hosts do not answer, which only some users may do. command: qdel's.
+    """Remove a job whose hosts do not answer, which only some users may do.
+
+    Args:
+        job: The job.
+        command: The qdel command.
 
     Raises:
         SchedulerError: When this user may not, or the qmaster does not answer.
@@ -226,16 +258,17 @@ def cancel_by_force(job: JobIdentity, command: Sequence[str]) -> None:
         if not answer.code or scheduler.unknown_job(answer):
             return
     raise SchedulerError(
-        f"job {job.job_id} is marked as deleted, but its hosts do not say that it has ended",
-        why="to remove it by force takes a manager of Grid Engine, or ENABLE_FORCED_QDEL in its qmaster_params",
-        hint=f"it goes when its hosts are back; an administrator removes it at once with `qdel -f {job.job_id}`",
+        f"job {job.job_id} is marked as deleted, but its hosts do not report that it has ended",
+        why="only managers of Grid Engine may remove it by force, unless qmaster_params has ENABLE_FORCED_QDEL",
+        hint=f"it ends when its hosts are back; an administrator can remove it now with `qdel -f {job.job_id}`",
     )
 
 
 def may_force() -> bool:
-    """Whether this user may remove a job by force. qdel -f itself does not say so, and takes a minute for that.
+    """Whether this user may remove a job by force, by qconf: qdel -f itself does not report it, and takes a minute.
 
-    Where that is not known, as on a host that may not ask, it has to be tried.
+    Returns:
+        True also where qconf is refused: then qdel has to be tried.
     """
     answer = scheduler.run(["qconf", "-sconf"], limit=scheduler.submit_patience)
     if answer.code or _MAY_FORCE.search(answer.out):
@@ -245,4 +278,4 @@ def may_force() -> bool:
     except KeyError:
         return True
     lists = (scheduler.run(["qconf", option], limit=scheduler.submit_patience) for option in ("-sm", "-so"))
-    return any(user in one.out.split() for one in lists)
+    return any(user in answer.out.split() for answer in lists)

@@ -1,5 +1,5 @@
-"""What a cell would refuse, and what it offers. What qsub and qconf print was recorded on Son of Grid Engine 8.1.9,
-unless a line says otherwise."""
+"""What a cell would refuse, and what it offers. Output of qsub and qconf was recorded on Son of Grid Engine 8.1.9,
+unless a comment names another source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SITE = Cell(
     pes=[*PES.values(), PE("vip", 99, True, "$fill_up", "ml")],
     suitable=["rr", "fill"],
     queues=[Queue("all.q", frozenset({"rr", "fill", "two", "smp"}), None), Queue("short.q", frozenset({"rr"}), 600)],
-    resources=[Resource("gpu", "gpu", "INT", "YES"), Resource("mem_free", "mf", "MEMORY", "NO")],
+    resources=[Resource("gpu", "gpu", "YES"), Resource("mem_free", "mf", "NO")],
     projects=["ml"],
     hosts=["n1", "n2"],
 )
@@ -37,18 +37,18 @@ def requested(**values: Any) -> Requested:
     return Requested.of(made.request, made.spec)
 
 
-def problem(pe: str, **values: Any) -> SpecError | None:
+def problem(pe: str, **values: Any) -> str:
     return advice.pe_problem(PES[pe], requested(pe=pe, **values))
 
 
-def refused(said: str, known: Cell = SITE, **values: Any) -> SpecError:
+def refused(output: str, cell: Cell = SITE, **values: Any) -> SpecError:
     with pytest.raises(SpecError) as caught:
-        advice.refuse(Answer(1, "", said), requested(**values), known)
+        advice.refuse(Answer(1, "", output), requested(**values), cell)
     assert "\n" not in caught.value.problem + caught.value.why + caught.value.hint
     return caught.value
 
 
-def test_what_is_asked_for() -> None:
+def test_requested_combines_the_options() -> None:
     found = requested(**workers(8, pe="mpi*", time="1h", gpus_per_task=2, partition="a.q,b.q@@gpu", account="ml"))
     assert (found.pe, found.slots.low, found.slots.high) == ("mpi*", 8, 8)
     assert found.resources == {"gpu": "2", "h_rt": "1:00:00"}
@@ -57,7 +57,7 @@ def test_what_is_asked_for() -> None:
     assert keys == ["pe", "tasks", "gpus_per_task", "time", "partition", "account", "native"]
 
 
-def test_the_users_own_options_are_to_blame_for_what_they_ask() -> None:
+def test_raw_options_override_others_and_are_blamed() -> None:
     found = requested(pe="rr", native=["-pe own 4-", "-soft", "-l big", "-hard -l gpu=1,h=n1"])
     assert (found.pe, found.slots.low, found.slots.high) == ("own", 4, 9_999_999)
     assert found.resources == {"gpu": "1", "h": "n1"}
@@ -80,52 +80,51 @@ def test_the_users_own_options_are_to_blame_for_what_they_ask() -> None:
         ("loose", workers(1)),
     ],
 )
-def test_what_will_do(pe: str, values: dict[str, Any]) -> None:
-    assert problem(pe, **values) is None
+def test_suitable_parallel_environment_has_no_problem(pe: str, values: dict[str, Any]) -> None:
+    assert problem(pe, **values) == ""
 
 
 @pytest.mark.parametrize(
-    ("pe", "values", "said"),
+    ("pe", "values", "piece"),
     [
         ("loose", workers(2), "PE `loose` does not let gridtf start tasks on other hosts (control_slaves FALSE)"),
-        ("smp", {"nodes": 2}, "gives a job slots of one host only (allocation_rule $pe_slots), not of 2"),
-        ("two", workers(3), "gives 2 slots on every host (allocation_rule): 3 is no multiple"),
-        ("two", {"slots": "3-3"}, "3 is no multiple"),
+        ("smp", {"nodes": 2}, "allocates slots on one host only (allocation_rule $pe_slots), the job needs 2 hosts"),
+        ("two", workers(3), "allocates 2 slots per host (allocation_rule): 3 is not a multiple of that"),
+        ("two", {"slots": "3-3"}, "3 is not a multiple"),
         ("two", {"nodes": 2, "tasks_per_node": 4}, "8 slots are 4 hosts, not 2"),
         ("two", {"nodes": 8, "tasks_per_node": 1}, "8 slots are 4 hosts, not 8"),
         ("two", workers(4, nodes=2, cpus_per_task=2), "8 slots are 4 hosts, not 2"),
-        ("two", workers(4, slots=8, tasks_per_node=2), "2 tasks a host need 4"),
-        ("rr", workers(1000), "has 999 slots in all, 1000 are asked for"),
+        ("two", workers(4, slots=8, tasks_per_node=2), "2 tasks per host need 4"),
+        ("rr", workers(1000), "has 999 slots in total, the job needs 1000"),
     ],
 )
-def test_what_will_never_do(pe: str, values: dict[str, Any], said: str) -> None:
-    error = problem(pe, **values)
-    assert error is not None
-    assert said in error.problem
-    assert error.key == "pe"
+def test_unsuitable_parallel_environment_is_explained(pe: str, values: dict[str, Any], piece: str) -> None:
+    assert problem(pe, **values).startswith(f"PE `{pe}` ")
+    assert piece in problem(pe, **values)
 
 
-def test_of_several_one_that_does_is_enough() -> None:
+def test_one_suitable_match_of_a_pe_pattern_is_enough() -> None:
     want = requested(pe="*", **workers(8))
-    with pytest.raises(SpecError, match="loose"):
+    with pytest.raises(SpecError, match="loose") as caught:
         advice.check_pes([PES["loose"]], want)
+    assert caught.value.key == "pe"
     assert advice.check_pes([PES["rr"]], want) == []
     (note,) = advice.check_pes([PES["rr"], PES["loose"]], want)
-    assert "may choose" in note
+    assert note.startswith("Grid Engine may choose an unsuitable parallel environment: PE `loose` does not let")
 
 
 @pytest.mark.parametrize("consumable", ["JOB", "HOST"])  # HOST is Univa's and Open Cluster Scheduler's: not seen live
-def test_gpus_that_do_not_count_by_slot(consumable: str) -> None:
-    known = [Resource("gpu", "gpu", "RSMAP", consumable)]
-    with pytest.raises(SpecError, match="counts for") as caught:
+def test_gpu_resource_not_counted_per_slot_is_refused(consumable: str) -> None:
+    known = [Resource("gpu", "gpu", consumable)]
+    with pytest.raises(SpecError, match=f"gpu counts per {consumable.lower()} ") as caught:
         advice.check_counting(known, requested(pe="rr", gpus_per_task=1, **workers(8)))
     assert caught.value.key == "gpu_resource"
     assert "-l gpu=" in caught.value.hint
     assert advice.check_counting(known, requested(gpus_per_task=1)) == []
 
 
-def test_gpus_that_are_not_counted_at_all() -> None:
-    (note,) = advice.check_counting([Resource("gpu", "gpu", "INT", "NO")], requested(gpus_per_task=1))
+def test_gpu_resource_that_is_not_counted_is_noted() -> None:
+    (note,) = advice.check_counting([Resource("gpu", "gpu", "NO")], requested(gpus_per_task=1))
     assert "not counted" in note
 
 
@@ -133,28 +132,28 @@ def test_gpus_that_are_not_counted_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "values", "key", "what", "hint"),
+    ("output", "values", "key", "what", "hint"),
     [
         (
             REFUSED.format('job rejected: the requested parallel environment "rx" does not exist'),
             workers(8, pe="rx"),
             "pe",
-            "PE `rx` is not there",
-            "these do: rr, fill",
+            "PE `rx` does not exist",
+            "suitable PEs: rr, fill",
         ),
         (
             REFUSED.format('Job was rejected because job requests unknown queue "al.q"'),
             {"partition": "al.q"},
             "partition",
-            "queue `al.q` is not there",
-            "these are: all.q, short.q",
+            "queue `al.q` does not exist",
+            "existing queues: all.q, short.q",
         ),
         (
             REFUSED.format('job rejected: the requested project "mi" does not exist'),
             {"account": "mi"},
             "account",
-            "project `mi` is not there",
-            "these are: ml",
+            "project `mi` does not exist",
+            "existing projects: ml",
         ),
         (
             REFUSED.format('unknown resource "ngpus"'),
@@ -167,43 +166,43 @@ def test_gpus_that_are_not_counted_at_all() -> None:
             NO_QUEUES.format('(-l gpu=3) cannot run at host "n4" because it offers only hc:gpu=2.000000'),
             {"gpus_per_task": 3},
             "gpus_per_task",
-            "3 GPUs asked for, no host has more than 2",
+            "3 GPUs requested, no host has more than 2",
             "",
         ),
         (
             NO_QUEUES.format('cannot run in PE "rr" because it only offers 4 slots'),
             workers(8, pe="rr", gpus_per_task=2),
             "tasks",
-            "8 slots with 2 GPUs each asked for, PE `rr` offers 4",
-            "these do: rr, fill",
+            "8 slots with 2 GPUs each requested, PE `rr` offers 4",
+            "suitable PEs: rr, fill",
         ),
         (
             NO_QUEUES.format('cannot run in PE "smp" because it only offers 0 slots'),
             {"pe": "smp", "slots": 8},
             "slots",
-            "8 slots, and all on one host asked for, PE `smp` never offers so many",
+            "8 slots on one host requested, PE `smp` never offers that many",
             "",
         ),
         (
             NO_QUEUES.format('cannot run in PE "vip" because it only offers 0 slots'),
             workers(2, pe="vip"),
             "pe",
-            "no queue carries PE `vip`",
-            "these do: rr, fill",
+            "no queue offers PE `vip` (pe_list)",
+            "suitable PEs: rr, fill",
         ),
         (
             NO_QUEUES.format('cannot run in PE "smp" because it only offers 0 slots'),
             workers(2, pe="smp", partition="short.q"),
             "pe",
-            "queue short.q does not carry PE `smp`",
-            "queue all.q carries it",
+            "queue short.q does not offer PE `smp` (pe_list)",
+            "queue all.q offers it",
         ),
         (
             NO_QUEUES.format('(-l h_rt=3600) cannot run in queue "short.q" because of cluster queue'),
             {"partition": "short.q@n1", "time": "1h"},
             "time",
             "01:00:00 is more than queue short.q allows (00:10:00)",
-            "these allow it: all.q (no limit)",
+            "queues that allow it: all.q (no limit)",
         ),
         ('qsub: invalid option argument "-bogus"\n', {"native": ["-bogus"]}, "native", "-bogus", "man qsub"),
         (REFUSED.format('attribute "gpu" is not a integer value'), {"native": ["-l gpu=x"]}, "native", "integer", ""),
@@ -216,110 +215,110 @@ def test_gpus_that_are_not_counted_at_all() -> None:
         ),
     ],
 )
-def test_whose_fault_it_is(said: str, values: dict[str, Any], key: str, what: str, hint: str) -> None:
-    error = refused(said, **values)
+def test_refusal_by_qsub_blames_a_key(output: str, values: dict[str, Any], key: str, what: str, hint: str) -> None:
+    error = refused(output, **values)
     assert error.key == key
     assert what in error.problem
     assert hint in error.hint
 
 
-def test_a_resource_for_gpus_that_is_not_there() -> None:
+def test_unknown_gpu_resource_suggests_another() -> None:
     made = requested(gpus_per_task=1, gpu_resource="ngpus")
     with pytest.raises(SpecError) as caught:
         advice.refuse(Answer(1, "", REFUSED.format('unknown resource "ngpus"')), made, SITE)
     assert caught.value.key == "gpu_resource"
-    assert caught.value.hint == "name it with --gpu-resource; these may be it: gpu"
+    assert caught.value.hint == "name your site's GPU resource with --gpu-resource; likely: gpu"
 
 
-def test_a_parallel_environment_for_some_users() -> None:
-    known = Cell(pes=SITE.pes, queues=[Queue("all.q", frozenset({"vip"}), None)])
+def test_parallel_environment_limited_to_other_users_is_refused() -> None:
+    cell = Cell(pes=SITE.pes, queues=[Queue("all.q", frozenset({"vip"}), None)])
     error = refused(
-        NO_QUEUES.format('cannot run in PE "vip" because it only offers 0 slots'), known, **workers(2, pe="vip")
+        NO_QUEUES.format('cannot run in PE "vip" because it only offers 0 slots'), cell, **workers(2, pe="vip")
     )
     assert (error.key, error.problem) == ("pe", "PE `vip` is only for users in ml")
 
 
-def test_without_qconf_qsubs_own_words_have_to_do() -> None:
-    said = REFUSED.format('job rejected: the requested parallel environment "rx" does not exist')
-    error = refused(said, Cell(), **workers(8, pe="rx"))
-    assert error.problem == "PE `rx` is not there"
+def test_refusals_are_explained_without_qconf() -> None:
+    output = REFUSED.format('job rejected: the requested parallel environment "rx" does not exist')
+    error = refused(output, Cell(), **workers(8, pe="rx"))
+    assert error.problem == "PE `rx` does not exist"
     assert "administrators" in error.hint
-    said = NO_QUEUES.format('cannot run in PE "rr" because it only offers 16 slots')
-    assert refused(said, Cell(), **workers(17, pe="rr")).problem == "17 slots asked for, PE `rr` offers 16"
+    output = NO_QUEUES.format('cannot run in PE "rr" because it only offers 16 slots')
+    assert refused(output, Cell(), **workers(17, pe="rr")).problem == "17 slots requested, PE `rr` offers 16"
 
 
-def test_a_host_that_may_not_submit() -> None:
-    said = REFUSED.format('denied: host "login" is not a submit host')
-    with pytest.raises(SchedulerError, match='submitted from here: denied: host "login"') as caught:
-        advice.refuse(Answer(1, "", said), requested(), SITE)
+def test_host_that_is_no_submit_host_is_reported() -> None:
+    output = REFUSED.format('denied: host "login" is not a submit host')
+    with pytest.raises(SchedulerError, match='submitted from this host: denied: host "login"') as caught:
+        advice.refuse(Answer(1, "", output), requested(), SITE)
     assert caught.value.hint == "submit from one of: n1, n2"
 
 
-def test_other_refusals_in_qsubs_words() -> None:
-    said = REFUSED.format("job rejected: your user id 0 is lower than minimum user id 1000 of cluster configuration")
+def test_other_refusals_quote_qsub() -> None:
+    output = REFUSED.format("job rejected: your user id 0 is lower than minimum user id 1000 of cluster configuration")
     with pytest.raises(SchedulerError, match="would refuse this job: job rejected: your user id 0 is lower"):
-        advice.refuse(Answer(1, "", said), requested(), SITE)
+        advice.refuse(Answer(1, "", output), requested(), SITE)
 
 
-# --- asking
+# --- commands of Grid Engine
 
 
 class Commands:
-    """Answers as qsub and qconf do, and remembers what they were asked."""
+    """Answers as qsub and qconf do, and records how they were called."""
 
     def __init__(self, **verdicts: Answer) -> None:
         self.verdicts = verdicts
-        self.asked: list[list[str]] = []
+        self.calls: list[list[str]] = []
 
     def __call__(self, argv: list[str], *, limit: float) -> Answer:
-        self.asked.append(argv)
+        self.calls.append(argv)
         if argv[0] == "qsub":
             return self.verdicts.get(argv[4] if argv[3] == "-pe" else argv[2], FOUND)
         if argv[1] == "-sp" and argv[2] in PES:
-            one = PES[argv[2]]
-            control = str(one.control_slaves).upper()
-            text = f"pe_name {one.name}\nslots 999\nallocation_rule {one.rule}\ncontrol_slaves {control}\n"
+            pe = PES[argv[2]]
+            control = str(pe.control_slaves).upper()
+            text = f"pe_name {pe.name}\nslots 999\nallocation_rule {pe.rule}\ncontrol_slaves {control}\n"
             return Answer(0, text, "")
         return Answer(0, "\n".join(PES), "") if argv[1] == "-spl" else Answer(1, "", "denied\n")
 
 
-def test_slots_without_a_parallel_environment_are_told_which_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan("sge", name="x", **workers(8))
     monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
     monkeypatch.setattr(scheduler, "run", Commands())
-    fitting = [one.name for one in PES.values() if advice.pe_problem(one, requested(pe="any", **workers(8))) is None]
+    fitting = [name for name, pe in PES.items() if not advice.pe_problem(pe, requested(pe="any", **workers(8)))]
     assert 0 < len(fitting) < len(PES)
     with pytest.raises(SpecError) as caught:
         scheduler.directives(made)
     assert caught.value.key == "pe"
-    assert caught.value.hint == f"name one with --pe; these may do: {', '.join(fitting)}"
+    assert caught.value.hint == f"name one with --pe; possibly suitable: {', '.join(fitting)}"
     monkeypatch.setattr(scheduler, "run", lambda argv, limit: Answer(1, "", "denied"))
     with pytest.raises(SpecError) as caught:
         scheduler.directives(made)
     assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
 
 
-def test_what_is_well_takes_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_a_valid_job_runs_two_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
     monkeypatch.setattr(scheduler, "run", commands)
     assert advice.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
-    assert [argv[:3] for argv in commands.asked] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"]]
-    assert commands.asked[0][3].endswith("/job.sh")
+    assert [argv[:3] for argv in commands.calls] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"]]
+    assert commands.calls[0][3].endswith("/job.sh")
 
 
-def test_parallel_environments_that_would_do_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     no = Answer(1, "", NO_QUEUES.format('cannot run in PE "smp" because it only offers 4 slots'))
     monkeypatch.setattr(scheduler, "run", Commands(smp=no))
     with pytest.raises(SpecError) as caught:
         advice.check(plan("sge", name="x", pe="loose", **workers(8)))
-    assert caught.value.hint == "these do: rr, fill, two"
+    assert caught.value.hint == "suitable PEs: rr, fill, two"
     monkeypatch.setattr(scheduler, "run", Commands(v=no))
-    with pytest.raises(SpecError, match="8 slots, and all on one host") as caught:
+    with pytest.raises(SpecError, match="8 slots on one host") as caught:
         advice.check(plan("sge", name="x", pe="smp", **workers(8)))
-    assert caught.value.hint == "these do: rr, fill, two"
+    assert caught.value.hint == "suitable PEs: rr, fill, two"
 
 
-def test_resources_that_are_a_matter_of_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = '(-l mem_free=1M) cannot run in queue "all.q@n4" because job requests unknown resource (mem_free)'
     commands = Commands(v=Answer(1, "", NO_QUEUES.format(unknown)))
     monkeypatch.setattr(scheduler, "run", commands)
@@ -328,7 +327,7 @@ def test_resources_that_are_a_matter_of_load(monkeypatch: pytest.MonkeyPatch) ->
     commands.verdicts["p"] = Answer(1, "", NO_QUEUES.format(little))
     (note,) = advice.check(plan("sge", name="x", mem="900G"))
     assert note == (
-        'no host has at present what the job asks for: (-l mem_free=900G) cannot run at host "n1" '
+        'no host currently has what the job requests: (-l mem_free=900G) cannot run at host "n1" '
         "because it offers only hl:mem_free=22.594G"
     )
 
@@ -372,7 +371,7 @@ h_rt                h_rt       TIME      <=    YES         NO         0:0:0    0
 """  # noqa: W291 - as qconf prints it
 
 
-def test_a_parallel_environment() -> None:
+def test_parse_pe() -> None:
     assert advice.parse_pe(RR) == PE("rr", 999, True, "$round_robin")
     other = RR.replace("$round_robin", "2").replace("TRUE", "FALSE").replace("user_lists         NONE", "user_lists ml")
     assert advice.parse_pe(other) == PE("rr", 999, False, "2", "ml")
@@ -387,11 +386,11 @@ def test_a_parallel_environment() -> None:
 @pytest.mark.parametrize(
     ("rule", "hosts"), [("$pe_slots", 1), ("$fill_up", 8), ("$round_robin", 8), ("4", 2), ("3", 3), ("8", 1)]
 )
-def test_the_most_hosts_of_eight_slots(rule: str, hosts: int) -> None:
+def test_most_hosts_of_a_parallel_environment(rule: str, hosts: int) -> None:
     assert PE("x", 99, True, rule).hosts(8) == hosts
 
 
-def test_queues() -> None:
+def test_parse_queues() -> None:
     assert advice.parse_queues(QUEUES) == [
         Queue("short.q", frozenset({"rr"}), 600),
         Queue("all.q", frozenset({"make", "smp", "mpi", "rr"}), 7200),
@@ -399,18 +398,16 @@ def test_queues() -> None:
     ]
 
 
-def test_resources() -> None:
+def test_parse_resources() -> None:
     assert advice.parse_resources(COMPLEX) == [
-        Resource("gpu", "g", "INT", "YES"),
-        Resource("h_rt", "h_rt", "TIME", "NO"),
+        Resource("gpu", "g", "YES"),
+        Resource("h_rt", "h_rt", "NO"),
     ]
     # Univa's and Open Cluster Scheduler's (their documentation; not seen live); Univa's has a column more
-    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
-        Resource("gpu", "gpu", "RSMAP", "HOST")
-    ]
+    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [Resource("gpu", "gpu", "HOST")]
 
 
-def test_where_qconf_may_not_be_asked_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cell_is_unknown_when_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = Answer(1, "", 'denied: host "login" is not an admin host\n')
     monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: denied)
     assert advice.known_pe("rr") is None
@@ -422,12 +419,12 @@ def test_where_qconf_may_not_be_asked_nothing_is_known(monkeypatch: pytest.Monke
     )
 
 
-def test_all_are_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_environments_and_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers(argv: list[str], *, limit: float) -> Answer:
         texts = {"-spl": "rr\nxx\n", "-sql": "short.q\nall.q\n", "-sp": RR if argv[2:] == ["rr"] else ""}
         texts["-sq"] = QUEUES if argv[2:] == ["short.q,all.q"] else ""
         return Answer(0, texts[argv[1]], "")
 
     monkeypatch.setattr(scheduler, "run", answers)
-    assert [one.name for one in advice.known_pes()] == ["rr"]
-    assert [one.name for one in advice.known_queues()] == ["short.q", "all.q", "long.q"]
+    assert [pe.name for pe in advice.known_pes()] == ["rr"]
+    assert [queue.name for queue in advice.known_queues()] == ["short.q", "all.q", "long.q"]

@@ -1,4 +1,4 @@
-"""What qsub is asked for. The forms were tried on Son of Grid Engine 8.1.9."""
+"""What gridtf requests of qsub. The forms were tried on Son of Grid Engine 8.1.9."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
         ({"time": "2d"}, ["-l h_rt=48:00:00"]),
         ({"time": "90"}, ["-l h_rt=1:30:00"]),
         ({"partition": "all.q@@gpu,b.q", "account": "ml"}, ["-q all.q@@gpu,b.q", "-P ml"]),
-        (  # the job's own queue is no other
+        (  # the job's own queue, not another one
             {"pe": "mpi", "partition": "a.q", "tasks": workers(2, ps={"count": 1, "partition": "a.q"})},
             ["-pe mpi 2", "-q a.q"],
         ),
         ({"native": ["-l arch=lx-amd64", "-soft", "-l big=1"]}, ["-l arch=lx-amd64", "-soft", "-l big=1"]),
     ],
 )
-def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
+def test_directives(values: dict[str, Any], expected: list[str]) -> None:
     assert directives(**values) == [*HEAD, *expected]
 
 
 @pytest.mark.parametrize(
-    ("values", "key", "said"),
+    ("values", "key", "piece"),
     [
         ({"tasks": workers(4)}, "pe", "4 slots need a parallel environment"),
         ({"nodes": 2}, "pe", "2 slots"),
@@ -74,33 +74,37 @@ def test_each_request(values: dict[str, Any], expected: list[str]) -> None:
         ({"name": None, "command": ["3d.py"]}, "name", "'3d' begins with a digit"),
         ({"pe": "mpi", "slots": "8-4"}, "slots", "empty range"),
         ({"pe": "mpi", "slots": "2-16", "tasks": workers(6)}, "slots", "2 slots for 6 training tasks"),
-        ({"pe": "mpi", "slots": 8, "tasks": workers(2), "gpus_per_task": 1}, "slots", "1 GPUs a task over 4 slots"),
-        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, "cpus_per_task", "by slot"),
+        (
+            {"pe": "mpi", "slots": 8, "tasks": workers(2), "gpus_per_task": 1},
+            "slots",
+            "1 GPUs per task do not divide evenly among 4 slots",
+        ),
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, "cpus_per_task", "per slot"),
         ({"gpus_per_task": 1, "gpu_resource": "gpu,x"}, "gpu_resource", "not the name of a resource"),
         (
             {"pe": "mpi", "partition": "gpu.q", "tasks": workers(2, ps={"count": 1, "partition": "cpu.q"})},
             "tasks.ps.partition",
-            "cannot ask for different hosts",
+            "cannot request other hosts",
         ),
         ({"pe": "mpi 99 -V"}, "pe", "a directive line cannot contain"),
         ({"partition": "-V"}, "partition", "a directive line cannot contain"),
         ({"account": "a\u00a0b"}, "account", "a directive line cannot contain"),
     ],
 )
-def test_what_grid_engine_cannot_be_asked_for(values: dict[str, Any], key: str, said: str) -> None:
+def test_impossible_requests_are_refused(values: dict[str, Any], key: str, piece: str) -> None:
     with pytest.raises(SpecError) as caught:
         directives(**values)
     assert caught.value.key == key
-    assert said in caught.value.what
+    assert piece in caught.value.what
     assert caught.value.hint
 
 
-def test_the_submit_command_holds_what_needs_the_run_directory() -> None:
+def test_submit_command_has_the_paths_in_the_run_directory() -> None:
     command = scheduler.submit_command(plan("sge", run_dir="/runs/it's x"))
     assert command == ("qsub", "-terse", "-o", "/runs/it's x/job.log", "/runs/it's x/job.sh")
 
 
-def test_every_element_of_an_array_has_a_log_of_its_own() -> None:
+def test_array_elements_have_logs_of_their_own() -> None:
     command = scheduler.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
     assert command == ("qsub", "-terse", "-o", "/runs/x/array/$TASK_ID/job.log", "/runs/x/job.sh")
 
@@ -112,14 +116,14 @@ def test_paths_that_qsub_would_misread_are_refused(name: str) -> None:
     assert caught.value.hint
 
 
-def test_here_is_where_grid_engine_and_its_qsub_are(tmp_path: Path) -> None:
+def test_is_available_needs_sge_root_and_qsub(tmp_path: Path) -> None:
     (tmp_path / "qsub").touch(mode=0o755)
     assert scheduler.is_available({"SGE_ROOT": "/sge", "PATH": str(tmp_path)})
     assert not scheduler.is_available({"PATH": str(tmp_path)})
     assert not scheduler.is_available({"SGE_ROOT": "/sge", "PATH": "/nowhere"})
 
 
-def test_inside_is_where_grid_engine_says_so() -> None:
+def test_is_current_needs_variables_and_spool_folder() -> None:
     assert scheduler.is_current({"SGE_TASK_ID": "undefined", "JOB_ID": "3"})
     assert not scheduler.is_current({"SGE_TASK_ID": "undefined"})
     # the variables of a job that has submitted this one, elsewhere
@@ -151,7 +155,7 @@ def test_native_options_are_parsed(native: list[str], expected: dict[str, str]) 
     assert parse_native(native) == expected
 
 
-def test_the_request_has_them() -> None:
+def test_request_has_native_options_and_elements() -> None:
     request = plan("sge", native=["-t 1-5:2", "-l gpu=1"]).request
     assert (request.native, request.elements) == ({"t": "1-5:2", "l gpu": "1"}, ("1", "3", "5"))
 
@@ -165,15 +169,15 @@ def test_the_request_has_them() -> None:
         (["-t 1-4"], "1 2 3 4"),
         (["-t 3-9:2 -tc 2"], "3 5 7 9"),
         (["-t 1,3"], "1 3"),
-        (["-t 1-4", "-t 7-8"], "7 8"),  # the last one holds
+        (["-t 1-4", "-t 7-8"], "7 8"),  # the last one counts
     ],
 )
-def test_the_elements(native: list[str], expected: str) -> None:
+def test_array_elements_are_parsed(native: list[str], expected: str) -> None:
     assert array_elements(parse_native(native)) == tuple(expected.split())
 
 
 @pytest.mark.parametrize("text", ["0-3", "4-1", "a", "1-4:0", "1-", "1-99999999"])
-def test_what_is_none(text: str) -> None:
+def test_invalid_array_elements_are_refused(text: str) -> None:
     with pytest.raises(SpecError) as caught:
         array_elements(parse_native([f"-t {text}"]))
     assert caught.value.key == "native"

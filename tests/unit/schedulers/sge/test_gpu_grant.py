@@ -1,4 +1,4 @@
-"""The GPUs of a Grid Engine job on one host: what the site grants in its ways, else a claim."""
+"""The GPUs of a Grid Engine job on one host: granted by the site, else claimed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceReq
 
 
 class Host:
-    """A host with some GPUs, and what has been claimed there."""
+    """A host with some GPUs, and the claims there."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.environ = {
@@ -28,11 +28,11 @@ class Host:
         self.claims: list[GpuGrant] = []
         self.waits: list[str] = []
 
-    def claim(self, *wanted: str) -> None:
-        """Somebody else has them."""
-        found = gpus.claim(len(wanted), wanted, "another job", self.environ)
-        assert isinstance(found, GpuGrant)
-        self.claims.append(found)
+    def claim(self, *names: str) -> None:
+        """Another job claims them."""
+        grant = gpus.claim(len(names), names, "another job", self.environ)
+        assert isinstance(grant, GpuGrant)
+        self.claims.append(grant)
 
     def let_go(self) -> None:
         for descriptor in (descriptor for claim in self.claims for descriptor in claim.descriptors):
@@ -40,7 +40,7 @@ class Host:
         self.claims.clear()
 
     def grant(self, count: int | None, **more: str) -> tuple[str, ...]:
-        """What is granted; environ is then what tasks find."""
+        """The GPUs that are granted; self.environ is then the environment of tasks."""
         self.environ.update(more)
         found = gpu_grant.gpu_grant(self.environ, "gpu", GpuNeed(count, "ours, job 7", 1.0), self._wait)
         self.environ = found.environment(self.environ)
@@ -48,7 +48,7 @@ class Host:
         return found.gpus
 
     def free(self) -> tuple[str, ...]:
-        """What another job could still claim."""
+        """The GPUs that another job could claim."""
         found = []
         for gpu in self.environ["GRIDTF_LOCAL_GPUS"].split(","):
             claim = gpus.claim(1, [gpu], "", self.environ)
@@ -66,18 +66,18 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """It has four. The job was submitted with no variables."""
+    """A host with four GPUs; the job was submitted without variables."""
     monkeypatch.setattr(query, "submitted_variables", lambda job_id: {})
     made = Host(tmp_path, 4)
     yield made
     made.let_go()
 
 
-def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, ResourceRequest]) -> None:
+def requests(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, ResourceRequest]) -> None:
     monkeypatch.setattr(query, "job_requests", lambda job_id: resources)
 
 
-# --- the site grants
+# --- grants of the site
 
 
 @pytest.mark.parametrize(
@@ -94,71 +94,71 @@ def asks(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, ResourceReques
         ("", ()),
     ],
 )
-def test_resource_maps(words: str, devices: tuple[str, ...]) -> None:
+def test_resource_map(words: str, devices: tuple[str, ...]) -> None:
     assert gpu_grant.resource_map({"SGE_HGR_gpu": words}, "gpu") == devices
 
 
-def test_a_resource_map_has_the_name_of_the_resource() -> None:
+def test_resource_map_is_named_after_the_resource() -> None:
     assert gpu_grant.resource_map({"SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}, "cuda") == ("1",)
     assert gpu_grant.resource_map({}, "gpu") == ()
 
 
-def test_what_a_resource_map_grants_is_seen(host: Host) -> None:
+def test_resource_map_grants_gpus(host: Host) -> None:
     assert host.grant(2, SGE_HGR_gpu="gpu1 gpu3") == ("1", "3")
     assert host.environ["CUDA_VISIBLE_DEVICES"] == "1,3"
     assert host.free() == ("0", "2")
 
 
-def test_the_site_s_own_variable_comes_before_its_resource_map(host: Host) -> None:
+def test_cuda_visible_devices_overrides_the_resource_map(host: Host) -> None:
     assert host.grant(1, CUDA_VISIBLE_DEVICES="2", SGE_HGR_gpu="gpu1") == ("2",)
     assert host.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
-def test_what_is_granted_is_ours_even_where_somebody_else_holds_the_lock(host: Host) -> None:
+def test_grant_of_the_site_holds_without_the_lock(host: Host) -> None:
     host.claim("2")
     assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
     assert host.waits == []
 
 
-def test_a_grant_where_no_driver_says_what_there_is(host: Host) -> None:
+def test_grant_of_the_site_holds_without_a_driver(host: Host) -> None:
     del host.environ["GRIDTF_LOCAL_GPUS"]
     assert host.grant(1, CUDA_VISIBLE_DEVICES="2") == ("2",)
     assert isinstance(gpus.claim(1, ["2"], "another job", host.environ), gpus.Refusal)
 
 
 @pytest.mark.parametrize("text", ["1.000000", "2.000000"])
-def test_an_amount_is_no_map(host: Host, text: str) -> None:
-    """Open Cluster Scheduler says it of any consumable (its source; not seen live)."""
+def test_amount_in_the_resource_variable_is_not_a_map(host: Host, text: str) -> None:
+    """Open Cluster Scheduler sets it for any consumable (its source; not seen live)."""
     assert host.grant(1, SGE_HGR_gpu=text) == ("0",)
     assert host.free() == ("1", "2", "3")
 
 
 @pytest.mark.parametrize("text", ["2,0", "2 0", " 2, 0 "])
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "SGE_GPU"])
-def test_lists_as_sites_write_them(host: Host, name: str, text: str) -> None:
+def test_lists_of_gpus_with_blanks_and_commas(host: Host, name: str, text: str) -> None:
     assert host.grant(2, **{name: text}) == ("2", "0")
     assert host.environ["CUDA_VISIBLE_DEVICES"] == "2,0"
     assert host.free() == ("1", "3")
 
 
-def test_gpus_that_the_host_has_not_are_refused(host: Host) -> None:
+def test_granted_gpus_that_the_host_lacks_are_refused(host: Host) -> None:
     with pytest.raises(PlacementError, match="has no GPU 4, 7, which CUDA_VISIBLE_DEVICES there grants") as caught:
         host.grant(3, CUDA_VISIBLE_DEVICES="1,4,7")
     assert caught.value.why == "granted: 1,4,7; its GPUs: 0,1,2,3"
     assert host.free() == ("0", "1", "2", "3")
 
 
-def test_the_variable_that_names_them_is_told(host: Host) -> None:
+def test_refused_grant_names_its_variable(host: Host) -> None:
     with pytest.raises(PlacementError, match="has no GPU 9, which ROCR_VISIBLE_DEVICES there grants"):
         host.grant(1, ROCR_VISIBLE_DEVICES="9")
 
 
 @pytest.mark.parametrize("name", ["GPU-5ebe9f43", "MIG-11c29e81"])
-def test_names_that_nobody_here_can_judge_count(host: Host, name: str) -> None:
+def test_granted_uuids_are_accepted_unchecked(host: Host, name: str) -> None:
     assert host.grant(1, CUDA_VISIBLE_DEVICES=name) == (name,)
 
 
-# --- what comes from the submitting shell
+# --- variables of the submitting shell
 
 
 def carries(monkeypatch: pytest.MonkeyPatch, **sent: str) -> None:
@@ -166,25 +166,25 @@ def carries(monkeypatch: pytest.MonkeyPatch, **sent: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SGE_GPU", "SGE_HGR_gpu"])
-def test_what_was_carried_along_is_no_grant(host: Host, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_variables_copied_by_qsub_are_no_grant(host: Host, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     carries(monkeypatch, **{name: "9"})
     assert host.grant(1, **{name: "9"}) == ("0",)
     assert host.environ.get(name, "0") == "0"
     assert host.free() == ("1", "2", "3")
 
 
-def test_nor_does_it_hide_anything(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_copied_by_qsub_hide_no_gpus(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     carries(monkeypatch, CUDA_VISIBLE_DEVICES="")
     assert host.grant(1, CUDA_VISIBLE_DEVICES="") == ("0",)
 
 
-def test_the_site_s_own_word_counts_beside_what_was_carried_along(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grant_of_the_site_counts_among_copied_variables(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     carries(monkeypatch, CUDA_VISIBLE_DEVICES="3", SGE_GPU="3")
     assert host.grant(1, CUDA_VISIBLE_DEVICES="2", SGE_GPU="3") == ("2",)
     assert host.environ["SGE_GPU"] == "2"
 
 
-def test_the_environment_that_is_handed_in_stays_as_it_is(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_grant_does_not_change_its_environment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     carries(monkeypatch, CUDA_VISIBLE_DEVICES="3")
     before = {**host.environ, "CUDA_VISIBLE_DEVICES": "3", "ROCR_VISIBLE_DEVICES": "1"}
     environ = dict(before)
@@ -195,7 +195,7 @@ def test_the_environment_that_is_handed_in_stays_as_it_is(host: Host, monkeypatc
     assert "CUDA_VISIBLE_DEVICES" not in found.environment(environ)
 
 
-def test_a_grant_that_happens_to_be_the_same_is_claimed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_copied_variables_are_claimed_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     carries(monkeypatch, CUDA_VISIBLE_DEVICES="3,1")
     assert set(host.grant(2, CUDA_VISIBLE_DEVICES="3,1")) == {"1", "3"}
 
@@ -210,20 +210,20 @@ def test_free_gpus_are_claimed(host: Host) -> None:
     assert host.free() == ()
 
 
-def test_an_empty_word_of_the_site_is_no_grant_and_hides_all(host: Host) -> None:
+def test_empty_cuda_visible_devices_hides_all_gpus(host: Host) -> None:
     with pytest.raises(PlacementError) as caught:
         host.grant(1, CUDA_VISIBLE_DEVICES="")
     assert "which shows 0" in caught.value.what
     assert caught.value.why == "CUDA_VISIBLE_DEVICES= is set there"
 
 
-def test_waits_for_those_of_a_job_that_is_about_to_be_gone(host: Host) -> None:
+def test_claim_waits_for_a_job_that_is_about_to_end(host: Host) -> None:
     host.claim("0", "1", "2")
     assert host.grant(2) == ("0", "1")
     assert host.waits[0].startswith("waiting for 2 GPUs, 1 free; GPU 0: another job; GPU 1: another job")
 
 
-def test_does_not_wait_for_ever(host: Host) -> None:
+def test_claim_gives_up_after_its_patience(host: Host) -> None:
     host.claim("0", "1", "2", "3")
     with pytest.raises(PlacementError) as caught:
         gpu_grant.gpu_grant(host.environ, "gpu", GpuNeed(1, "ours", 0.0001), lambda why, seconds: None)
@@ -231,7 +231,7 @@ def test_does_not_wait_for_ever(host: Host) -> None:
     assert "GPU 3: another job" in caught.value.why
 
 
-def test_a_host_has_too_few(host: Host) -> None:
+def test_too_few_gpus_are_reported(host: Host) -> None:
     with pytest.raises(PlacementError) as caught:
         host.grant(5)
     assert "5 GPUs are needed" in caught.value.what
@@ -240,38 +240,38 @@ def test_a_host_has_too_few(host: Host) -> None:
     assert host.free() == ("0", "1", "2", "3")
 
 
-def test_who_needs_none_gets_none(host: Host) -> None:
+def test_need_of_no_gpus_gets_none(host: Host) -> None:
     assert host.grant(0, CUDA_VISIBLE_DEVICES="1", SGE_HGR_gpu="1") == ()
     assert host.free() == ("0", "1", "2", "3")
 
 
-# --- processes that join, and have not said how many
+# --- processes that join, without a count
 
 
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [
         ({"gpu": ResourceRequest(2, PER_SLOT)}, ("0", "1")),
-        ({"gpu": ResourceRequest(2, PER_HOST)}, ()),  # those of a host are not one process's
+        ({"gpu": ResourceRequest(2, PER_HOST)}, ()),  # GPUs of a host are not one process's
         ({"gpu": ResourceRequest(2, PER_JOB)}, ()),
         ({"mem_free": ResourceRequest(2, PER_SLOT)}, ()),
         ({}, ()),
     ],
 )
-def test_as_many_as_a_slot_has_asked_for(
+def test_need_without_a_count_gets_the_gpus_of_a_slot(
     host: Host, monkeypatch: pytest.MonkeyPatch, resources: dict[str, ResourceRequest], expected: tuple[str, ...]
 ) -> None:
-    asks(monkeypatch, resources)
+    requests(monkeypatch, resources)
     assert host.grant(None) == expected
 
 
-def test_what_the_site_grants_needs_no_asking(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grant_of_the_site_takes_no_qstat(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(query, "job_requests")
     assert host.grant(None, CUDA_VISIBLE_DEVICES="0,1") == ("0", "1")
     assert host.grant(None) == ("0", "1")  # another process there, which shares them
 
 
-def test_grid_engine_does_not_answer(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_need_without_a_count_fails_without_the_qmaster(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(job_id: str) -> Mapping[str, ResourceRequest]:
         raise SchedulerError("no answer")
 

@@ -1,10 +1,10 @@
-"""Inside a Grid Engine job: its hosts, agents, shepherd and end. Messages of qrsh and qstat are as seen on 8.1.9."""
+"""Inside a Grid Engine job: its hosts, agents, shepherd and end. Messages of qrsh and qstat were recorded on 8.1.9."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from gridtf.host import procfs
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity
-from gridtf.schedulers.batch import same_host
-from gridtf.schedulers.sge import injob, query, scheduler
+from gridtf.schedulers.batch import Answer, same_host
+from gridtf.schedulers.sge import injob, scheduler
 from gridtf.schedulers.sge.directives import slots
 from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
-from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row, row_of
+from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
 from gridtf.states import JobState
 
 
@@ -54,11 +54,11 @@ from gridtf.states import JobState
         pytest.param("n2\t2\tall.q@n2\t<NULL>\n", [HostLine("n2", 2)], id="tabs"),
     ],
 )
-def test_lines(text: str, expected: list[HostLine]) -> None:
+def test_parse_hostfile(text: str, expected: list[HostLine]) -> None:
     assert list(parse_hostfile(text)) == expected
 
 
-def test_what_is_no_number_of_slots_is_told_with_its_line() -> None:
+def test_invalid_slots_in_hostfile_are_reported_with_their_line() -> None:
     with pytest.raises(SchedulerError, match="/spool/pe_hostfile:2: 'many' is not a number of slots") as caught:
         parse_hostfile("n1 2 q@n1 UNDEFINED\nn2 many q@n2 UNDEFINED\n", "/spool/pe_hostfile")
     assert "n2 many q@n2" in caught.value.why
@@ -66,14 +66,14 @@ def test_what_is_no_number_of_slots_is_told_with_its_line() -> None:
 
 
 @pytest.mark.parametrize("slots", ["²", "٣", "-1", "1.5", "inf", "9" * 5000])
-def test_digits_that_are_none_and_too_many_of_them(slots: str) -> None:
+def test_invalid_numbers_in_hostfile_are_refused(slots: str) -> None:
     with pytest.raises(SchedulerError, match="is not a number of slots") as caught:
         parse_hostfile(f"n1 {slots} q@n1 UNDEFINED\n")
     assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("text", ["", "\n \r\n"])
-def test_a_file_without_hosts(text: str) -> None:
+def test_hostfile_without_hosts_is_refused(text: str) -> None:
     with pytest.raises(SchedulerError, match="names no host"):
         parse_hostfile(text)
 
@@ -89,7 +89,7 @@ def test_a_file_without_hosts(text: str) -> None:
         ("n1", "n2.site.org", False),
     ],
 )
-def test_names_of_one_host(one: str, other: str, expected: bool) -> None:
+def test_same_host(one: str, other: str, expected: bool) -> None:
     assert same_host(one, other) is expected
     assert same_host(other, one) is expected
 
@@ -105,9 +105,9 @@ def request(**values: Any) -> Request:
 
 
 def hosts(
-    found: list[HostLine], values: dict[str, Any], asked: Mapping[str, ResourceRequest] | None = None
+    lines: list[HostLine], values: dict[str, Any], requested: Mapping[str, ResourceRequest] | None = None
 ) -> list[Host]:
-    return list(injob.allocation(found, request(**values), lambda: asked or {}).hosts)
+    return list(injob.allocation(lines, request(**values), lambda: requested or {}).hosts)
 
 
 def shape(found: list[Host]) -> list[tuple[str, int, int | None, int | None]]:
@@ -123,18 +123,18 @@ def environ(tmp_path: Path, text: str) -> dict[str, str]:
     return {"PE": "mpi", "PE_HOSTFILE": str(path)}
 
 
-def test_the_host_of_the_script_comes_first(tmp_path: Path) -> None:
-    told = environ(tmp_path, "n1 1 q@n1\nn2 2 q@n2\nn3 1 q@n3\n")
-    assert [line.name for line in injob.allocated_hosts(told, "n2.site.org")] == ["n2", "n1", "n3"]
-    assert [line.name for line in injob.allocated_hosts(told, "elsewhere")] == ["n1", "n2", "n3"]
+def test_host_of_the_script_comes_first(tmp_path: Path) -> None:
+    variables = environ(tmp_path, "n1 1 q@n1\nn2 2 q@n2\nn3 1 q@n3\n")
+    assert [line.name for line in injob.allocated_hosts(variables, "n2.site.org")] == ["n2", "n1", "n3"]
+    assert [line.name for line in injob.allocated_hosts(variables, "elsewhere")] == ["n1", "n2", "n3"]
 
 
-def test_a_job_without_a_parallel_environment() -> None:
+def test_job_without_parallel_environment_has_one_host() -> None:
     assert injob.allocated_hosts({"NSLOTS": "1"}, "n1") == (HostLine("n1", 1),)
     assert injob.allocated_hosts({}, "n1") == (HostLine("n1", 1),)
 
 
-def test_a_hostfile_that_is_gone(tmp_path: Path) -> None:
+def test_missing_hostfile_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "gone"
     with pytest.raises(SchedulerError, match=f"cannot read PE_HOSTFILE, {path}, on n1: No such file") as caught:
         injob.allocated_hosts({"PE": "mpi", "PE_HOSTFILE": str(path)}, "n1")
@@ -142,36 +142,36 @@ def test_a_hostfile_that_is_gone(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_what_qrsh_has_started_has_no_hostfile() -> None:
+def test_unset_hostfile_in_a_parallel_job_is_reported() -> None:
     with pytest.raises(SchedulerError, match=r"PE_HOSTFILE is not set on n2, .* parallel environment mpi") as caught:
         injob.allocated_hosts({"PE": "mpi", "NSLOTS": "4"}, "n2")
     assert "gridtf_join" in caught.value.hint
 
 
-# --- what they have room for
+# --- room for tasks
 
 
-def test_a_slot_is_a_cpu_and_a_task() -> None:
+def test_slot_is_a_cpu_and_a_task() -> None:
     assert shape(hosts([HostLine("n1", 4), HostLine("n2", 2)], {})) == [("n1", 4, 0, 4), ("n2", 2, 0, 2)]
 
 
-def test_tasks_of_several_cpus() -> None:
+def test_tasks_with_several_cpus_take_several_slots() -> None:
     assert shape(hosts([HostLine("n1", 4), HostLine("n2", 5)], {"cpus_per_task": 2})) == [
         ("n1", 2, 0, 4),
         ("n2", 2, 0, 5),
     ]
 
 
-def test_slots_of_tasks_that_ride_along_are_not_there_for_others() -> None:
+def test_slots_of_tasks_that_do_not_train_are_reserved() -> None:
     values = {"tasks": {"ps": {"count": 1, "cpus": 3}}}
     assert [host.slots for host in hosts([HostLine("n1", 4), HostLine("n2", 4)], values)] == [3, 2]
 
 
-def test_a_host_for_the_script_alone_has_no_tasks() -> None:
+def test_host_without_slots_gets_no_tasks() -> None:
     assert [host.name for host in hosts([HostLine("n1", 0), HostLine("n2", 4)], {})] == ["n2"]
 
 
-def test_no_more_tasks_a_host_than_asked_for_in_a_script_of_ones_own() -> None:
+def test_tasks_per_node_limits_hosts_in_hand_written_scripts() -> None:
     assert [host.slots for host in hosts([HostLine("n1", 4), HostLine("n2", 1)], {"tasks_per_node": 2})] == [2, 1]
 
 
@@ -181,18 +181,20 @@ def test_no_more_tasks_a_host_than_asked_for_in_a_script_of_ones_own() -> None:
         ([HostLine("n1", 3), HostLine("n2", 1)], 4, [3, 1]),
         ([HostLine("n1", 4)], 4, [4]),
         ([HostLine("n1", 2), HostLine("n2", 1)], "2-4", [2, 1]),
-        ([HostLine("n1", 4), HostLine("n2", 1)], 4, [1, 1]),  # more than was asked for
+        ([HostLine("n1", 4), HostLine("n2", 1)], 4, [1, 1]),  # more than gridtf requests
         ([HostLine("n1", 3)], "2-4", [3]),
     ],
 )
-def test_slots_may_be_on_fewer_hosts_than_asked_for(lines: list[HostLine], nodes: Any, expected: list[int]) -> None:
+def test_all_slots_are_used_on_fewer_hosts_than_requested(
+    lines: list[HostLine], nodes: Any, expected: list[int]
+) -> None:
     assert [host.slots for host in hosts(lines, {"nodes": nodes, "tasks_per_node": 1})] == expected
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 7, 11])
 @pytest.mark.parametrize("more", [{}, {"nodes": 8}, {"cpus_per_task": 2}], ids=["plain", "nodes", "cpus"])
-def test_a_count_that_tasks_per_node_does_not_divide(workers: int, more: dict[str, Any]) -> None:
-    """All of what gridtf has asked for is used, however few hosts it lies on."""
+def test_tasks_that_tasks_per_node_does_not_divide(workers: int, more: dict[str, Any]) -> None:
+    """All slots that gridtf requested are used, on however few hosts."""
     values = {"tasks_per_node": 2, "tasks": {"worker": {"count": workers}}, **more}
     wanted = slots(request(**values))
     low, per_task = wanted.low, wanted.per_task
@@ -203,50 +205,50 @@ def test_a_count_that_tasks_per_node_does_not_divide(workers: int, more: dict[st
         assert [host.slots for host in hosts(spread, values)] == [workers - 1, 1]
 
 
-def test_cores_that_the_job_is_bound_to() -> None:
+def test_cpus_are_the_cores_of_the_binding() -> None:
     assert [host.cpus for host in hosts([HostLine("n1", 4, cores=8)], {"gpus_per_task": 1})] == [8]
 
 
 @pytest.mark.parametrize(
-    ("asked", "values", "expected"),
+    ("requested", "values", "expected"),
     [
         pytest.param({"gpu": ResourceRequest(1, PER_SLOT)}, {}, [2, 1], id="per-slot"),
-        pytest.param({"gpu": ResourceRequest(2, PER_SLOT)}, {"gpus_per_task": 1}, [4, 2], id="what-was-asked-counts"),
+        pytest.param({"gpu": ResourceRequest(2, PER_SLOT)}, {"gpus_per_task": 1}, [4, 2], id="request-counts"),
         pytest.param({"gpu": ResourceRequest(4, PER_HOST)}, {}, [4, 4], id="per-host"),
         pytest.param({"gpu": ResourceRequest(4, PER_JOB)}, {}, [4, 0], id="per-job"),
         pytest.param({"ngpus": ResourceRequest(1, PER_SLOT)}, {"gpu_resource": "ngpus"}, [2, 1], id="another-name"),
         pytest.param({"gpu": ResourceRequest(1, NO)}, {"gpus_per_task": 2}, [4, 2], id="not-consumable"),
-        pytest.param({}, {"gpus_per_node": 3}, [3, 3], id="told-per-node"),
-        pytest.param({}, {"gpus_per_task": 2}, [4, 2], id="told-per-task"),
+        pytest.param({}, {"gpus_per_node": 3}, [3, 3], id="option-per-node"),
+        pytest.param({}, {"gpus_per_task": 2}, [4, 2], id="option-per-task"),
         pytest.param({"h_rt": ResourceRequest(60, NO)}, {}, [0, 0], id="none"),
     ],
 )
-def test_gpus(asked: Mapping[str, ResourceRequest], values: dict[str, Any], expected: list[int]) -> None:
-    assert [host.gpus for host in hosts([HostLine("n1", 2), HostLine("n2", 1)], values, asked)] == expected
+def test_gpus_of_hosts(requested: Mapping[str, ResourceRequest], values: dict[str, Any], expected: list[int]) -> None:
+    assert [host.gpus for host in hosts([HostLine("n1", 2), HostLine("n2", 1)], values, requested)] == expected
 
 
 @pytest.mark.parametrize(
-    ("values", "asked", "there", "note"),
+    ("values", "requested", "present", "note"),
     [
-        ({}, {}, ("0", "1"), "host n1 has 2 GPUs, and no task gets one: the job has asked Grid Engine for no gpu; "),
-        ({"gpu_resource": "cards"}, {}, ("0",), "for no cards; "),
+        ({}, {}, ("0", "1"), "host n1 has 2 GPUs, and no task gets one: the job did not request resource gpu; "),
+        ({"gpu_resource": "cards"}, {}, ("0",), "did not request resource cards; "),
         ({}, {}, (), ""),
         ({}, {"gpu": ResourceRequest(1, PER_SLOT)}, ("0",), ""),
-        ({"gpus_per_node": 0}, {}, ("0",), ""),  # it was said
+        ({"gpus_per_node": 0}, {}, ("0",), ""),  # explicitly none
         ({"gpus_per_task": 1}, {}, ("0",), ""),
     ],
 )
-def test_gpus_that_nobody_has_asked_for(
-    values: dict[str, Any], asked: Mapping[str, ResourceRequest], there: tuple[str, ...], note: str
+def test_unused_gpus_are_noted(
+    values: dict[str, Any], requested: Mapping[str, ResourceRequest], present: tuple[str, ...], note: str
 ) -> None:
-    wanted = request(**values)
-    given = injob.allocation([HostLine("n1", 4)], wanted, lambda: asked)
-    said = injob.unused_gpus(given, wanted, lambda: there)
-    assert note in said
-    assert bool(note) == bool(said)
+    resolved = request(**values)
+    given = injob.allocation([HostLine("n1", 4)], resolved, lambda: requested)
+    text = injob.unused_gpus(given, resolved, lambda: present)
+    assert note in text
+    assert bool(note) == bool(text)
 
 
-def test_gpus_while_qmaster_does_not_answer() -> None:
+def test_gpus_of_hosts_without_the_qmaster() -> None:
     def silent() -> Mapping[str, ResourceRequest]:
         raise SchedulerError("qmaster does not answer")
 
@@ -260,15 +262,15 @@ def test_gpus_while_qmaster_does_not_answer() -> None:
 def test_identity(tmp_path: Path) -> None:
     (tmp_path / "config").touch()
     os.utime(tmp_path / "config", ns=(5, 5))
-    told = {"JOB_ID": "12", "SGE_TASK_ID": "undefined", "RESTARTED": "1", "SGE_JOB_SPOOL_DIR": str(tmp_path)}
-    assert injob.identity(told) == JobIdentity("12", restarts="1-5")
-    assert injob.identity({**told, "SGE_TASK_ID": "3"}) == JobIdentity("12.3", restarts="1-5", element="3")
+    variables = {"JOB_ID": "12", "SGE_TASK_ID": "undefined", "RESTARTED": "1", "SGE_JOB_SPOOL_DIR": str(tmp_path)}
+    assert injob.identity(variables) == JobIdentity("12", restarts="1-5")
+    assert injob.identity({**variables, "SGE_TASK_ID": "3"}) == JobIdentity("12.3", restarts="1-5", element="3")
     assert injob.identity({"JOB_ID": "12"}) == JobIdentity("12", restarts="0-0")
     named = injob.identity({"JOB_ID": "12", "JOB_NAME": "mine.sh"})
     assert named == JobIdentity("12", {"job_name": "mine.sh"}, restarts="0-0")
 
 
-def test_the_name_of_this_host_is_not_taken_from_elsewhere() -> None:
+def test_this_host_ignores_a_foreign_hostname() -> None:
     here = os.uname().nodename
     assert scheduler.this_host({"HOSTNAME": "login"}) == here
     assert scheduler.this_host({}) == here
@@ -278,7 +280,7 @@ def test_the_name_of_this_host_is_not_taken_from_elsewhere() -> None:
 # --- agents
 
 
-def test_the_words_for_qrsh() -> None:
+def test_qrsh_command() -> None:
     words = injob.qrsh_command("/sge/bin/qrsh", "n2", CALL)
     assert words[:6] == ["/sge/bin/qrsh", "-inherit", "-noshell", "-v", "GRIDTF_ENVIRONMENT=1", "n2"]
     assert words[-6:] == ["python", "-c", "a = 1\nb", "n2", "/runs/a", "1"]
@@ -300,7 +302,7 @@ CUT = 'error: commlib error: got read error (closing "n2.site.org/shepherd_ijs/1
         (0, "", "the connection to host n2 is lost", "crashed"),
     ],
 )
-def test_what_qrsh_means(code: int, line: str, what: str, hint: str) -> None:
+def test_end_of_qrsh_is_explained(code: int, line: str, what: str, hint: str) -> None:
     end = injob.agent_end("n2", "mpi", code, ["gridtf: agent on n2: something", 'error: about host "n22"', line])
     assert end.error is not None
     assert what in end.error.what
@@ -309,48 +311,65 @@ def test_what_qrsh_means(code: int, line: str, what: str, hint: str) -> None:
     assert isinstance(end.error, HostLostError) == (code == 0)
 
 
-def test_a_hang_up_is_the_death_of_what_stood_above_the_agent() -> None:
+def test_hang_up_means_the_starter_of_the_agent_was_killed() -> None:
     error = injob.agent_end("n2", "mpi", 129, []).error
     assert error is not None
-    assert error.what.startswith("what had started the agent on host n2 was killed: its sge_shepherd, or all")
+    assert error.what.startswith("the process that started the agent on host n2 was killed: its sge_shepherd, or all")
 
 
-def test_the_agents_own_exit_codes_pass_through() -> None:
+def test_exit_codes_of_the_agent_pass_through() -> None:
+    assert injob.agent_end("n2", "mpi", 128, []).code == 128
     assert injob.agent_end("n2", "mpi", 70, []).code == 70
     assert injob.agent_end("n2", "mpi", 70, []).error is None
     assert injob.agent_end("n2", "mpi", 137, []).code == -9
 
 
-# --- the end
+# --- termination and suspension
+
+
+def fake_qstat(rows: list[Row], requests: list[str] | None) -> Callable[..., Answer]:
+    """Answers as qstat does, and with these resources as qstat -j does; None: qstat -j does not answer."""
+
+    def answer(argv: list[str], *, limit: float) -> Answer:
+        if "-j" not in argv:
+            element = "<job_list><JB_job_number>{}</JB_job_number><state>{}</state><tasks>{}</tasks></job_list>"
+            jobs = "".join(element.format(row.number, row.state, row.tasks) for row in rows)
+            return Answer(0, f"<job_info>{jobs}</job_info>", "")
+        if requests is None:
+            raise SchedulerError("qstat -j does not answer")
+        entries = "".join(f"<request><CE_name>{name}</CE_name></request>" for name in requests)
+        return Answer(0, f"<info><JB_hard_resource_list>{entries}</JB_hard_resource_list></info>", "")
+
+    return answer
+
 
 ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")]
 
 
 @pytest.mark.parametrize(
-    ("job_id", "element", "limits", "expected"),
+    ("job_id", "limits", "expected"),
     [
-        ("9", "", [], (JobState.CANCELLED, "deleted with qdel")),
-        ("8", "", ["h_rt"], (JobState.TIMEOUT, "the walltime is over (h_rt)")),
-        ("8", "", [], (JobState.TIMEOUT, "a limit of queue all.q is reached, such as h_rt")),
-        ("10", "3", [], (JobState.CANCELLED, "deleted with qdel")),
-        ("10", "4", ["h_rt"], (JobState.TIMEOUT, "the walltime is over (h_rt)")),
-        ("11", "", [], None),
+        ("9", [], (JobState.CANCELLED, "deleted with qdel")),
+        ("8", ["h_rt", "h_vmem"], (JobState.TIMEOUT, "the walltime is over (h_rt)")),
+        ("8", [], (JobState.TIMEOUT, "a limit of queue all.q is reached, such as h_rt")),
+        ("10.3", [], (JobState.CANCELLED, "deleted with qdel")),
+        ("10.4", ["s_rt"], (JobState.TIMEOUT, "the walltime is over (s_rt)")),
+        ("11", [], None),
     ],
 )
-def test_why_it_ends(job_id: str, element: str, limits: list[str], expected: tuple[str, str] | None) -> None:
-    status = injob.reason_in_queue(row_of(ROWS, ".".join(filter(None, (job_id, element)))), limits, "all.q")
+def test_termination_reason(
+    job_id: str, limits: list[str], expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, limits))
+    status = injob.termination_reason(job_id, "all.q")
     assert (status and (status.state, status.reason)) == expected
 
 
-def test_a_deleted_job_is_known_by_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(job_id: str, *, limit: float) -> None:
-        raise SchedulerError("qstat -j does not answer")
-
-    monkeypatch.setattr(query, "own_row", lambda job_id, which, *, limit: row_of(ROWS, job_id))
-    monkeypatch.setattr(query, "job_requests", silent)
-    told = injob.termination_reason("9", "all.q")
-    assert told is not None
-    assert told.reason == "deleted with qdel"
+def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, None))
+    status = injob.termination_reason("9", "all.q")
+    assert status is not None
+    assert status.reason == "deleted with qdel"
     assert injob.termination_reason("8", "all.q") is None
 
 
@@ -370,7 +389,7 @@ def above(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("killed", [[20, 10], [30, 20, 10]], ids=["shepherd", "script"])
-def test_a_script_without_its_shepherd_is_noticed(above: dict[int, str], killed: list[int]) -> None:
+def test_shepherd_watch_reports_a_lost_shepherd(above: dict[int, str], killed: list[int]) -> None:
     watch = ShepherdWatch("n1")
     assert watch.poll() is None
     for pid in killed:
@@ -381,24 +400,26 @@ def test_a_script_without_its_shepherd_is_noticed(above: dict[int, str], killed:
     assert "the job script on host n1, or the sge_shepherd that had started it, was killed" in end.error.what
 
 
-def test_who_runs_below_no_shepherd_misses_none(above: dict[int, str]) -> None:
+def test_shepherd_watch_without_a_shepherd_reports_nothing(above: dict[int, str]) -> None:
     del above[20]
     watch = ShepherdWatch("n1")
     above.clear()
     assert watch.poll() is None
 
 
-def test_a_shell_that_was_told_of_no_job(above: dict[int, str]) -> None:
+def test_shell_of_qlogin_is_noted(above: dict[int, str]) -> None:
     assert "qlogin" in schedulers.unannounced()
-    assert schedulers.around_this_process({"JOB_ID": "3", "SGE_TASK_ID": "undefined"}) == "sge"  # and asks no further
+    assert (
+        schedulers.around_this_process({"JOB_ID": "3", "SGE_TASK_ID": "undefined"}) == "sge"
+    )  # by its variables alone
     del above[20]
     assert schedulers.unannounced() == ""
 
 
-@pytest.mark.parametrize("word", ["terminate", "kill"])
-def test_at_the_end_nobody_waits_for_it(above: dict[int, str], word: str) -> None:
+@pytest.mark.parametrize("method", ["terminate", "kill"])
+def test_shepherd_watch_ends_without_error_when_terminated(above: dict[int, str], method: str) -> None:
     watch = ShepherdWatch("n1")
-    getattr(watch, word)()
+    getattr(watch, method)()
     end = watch.poll()
     assert end is not None
     assert end.error is None
@@ -419,11 +440,12 @@ SUSPENDED = [
     ("job_id", "expected"),
     [("7", False), ("8", True), ("9", True), ("10", True), ("11", False), ("11.3", True), ("12", False), ("13", True)],
 )
-def test_suspended_as_qstat_says(job_id: str, expected: bool) -> None:
-    assert injob.is_suspended(row_of(SUSPENDED, job_id)) == expected
+def test_suspended(job_id: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "run", fake_qstat(SUSPENDED, None))
+    assert injob.suspended(job_id) == expected
 
 
-def test_where_nobody_answers_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspended_is_unknown_without_the_qmaster(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*words: object, **more: object) -> None:
         raise SchedulerError("no answer")
 
@@ -431,7 +453,7 @@ def test_where_nobody_answers_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> N
     assert injob.suspended("7") is None
 
 
-def test_qrsh_itself_was_killed() -> None:
+def test_killed_qrsh_is_reported() -> None:
     end = injob.agent_end("n2", "rr", -signal.SIGKILL, [])
     assert end.error is not None
     assert end.error.what == "qrsh, the connection to host n2, was killed by SIGKILL"

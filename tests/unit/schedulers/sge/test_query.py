@@ -1,5 +1,5 @@
-"""How jobs stand, and how they have ended. What qstat and qacct print was recorded on Son of Grid Engine 8.1.9, unless
-a line says otherwise."""
+"""State of jobs, and how they ended. Output of qstat and qacct was recorded on Son of Grid Engine 8.1.9, unless a
+comment names another source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.batch import Answer
 from gridtf.schedulers.sge import advice, query, scheduler
 from gridtf.schedulers.sge.advice import Cell, Requested
-from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, our_state, seconds
+from gridtf.schedulers.sge.query import NO, PER_SLOT, ResourceRequest, job_state, seconds
 from gridtf.states import JobState
 from tests.support.rendering import plan
 
@@ -53,7 +53,7 @@ def detail(number: int, *, error: str = "", after: int = 0, start: int = 0) -> s
     )
 
 
-def told(number: int, *messages: str) -> str:
+def messages_of(number: int, *messages: str) -> str:
     return "".join(
         f"<element><MES_job_number_list><ulong_sublist><ULNG_value>{number}</ULNG_value></ulong_sublist>"
         f"</MES_job_number_list><MES_message_number>24</MES_message_number><MES_message>{message}</MES_message></element>"
@@ -62,66 +62,66 @@ def told(number: int, *messages: str) -> str:
 
 
 def detailed(jobs: str, messages: str = "", of_all: str = "") -> str:
-    everybody = f"<element><MES_message_number>37</MES_message_number><MES_message>{of_all}</MES_message></element>"
+    shared = f"<element><MES_message_number>37</MES_message_number><MES_message>{of_all}</MES_message></element>"
     return (
         "<?xml version='1.0'?>\n<detailed_job_info  xmlns:xsd=\"http://arc.liv.ac.uk/…/detailed_job_info.xsd\">\n"
         f"<djob_info>{jobs}</djob_info><messages><element><SME_message_list>{messages}</SME_message_list>"
-        f"<SME_global_message_list>{everybody if of_all else ''}</SME_global_message_list></element></messages>"
+        f"<SME_global_message_list>{shared if of_all else ''}</SME_global_message_list></element></messages>"
         "</detailed_job_info>\n"
     )
 
 
 class Qstat:
-    """Answers as qstat does, and remembers how it was called."""
+    """Answers as qstat does, and records how it was called."""
 
     def __init__(self, listing: str, details: str = UNKNOWN_JOBS) -> None:
         self.listing, self.details = listing, details
-        self.asked: list[list[str]] = []
+        self.calls: list[list[str]] = []
 
     def __call__(self, argv: list[str], *, limit: float) -> Answer:
-        self.asked.append(argv[1:])
+        self.calls.append(argv[1:])
         return Answer(0, self.details if "-j" in argv else self.listing, "")
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, listing: str, details: str = UNKNOWN_JOBS) -> Qstat:
+def fake_qstat(monkeypatch: pytest.MonkeyPatch, listing: str, details: str = UNKNOWN_JOBS) -> Qstat:
     qstat = Qstat(listing, details)
     monkeypatch.setattr(scheduler, "run", qstat)
     return qstat
 
 
-def test_one_qstat_for_jobs_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    qstat = asked(monkeypatch, listed(job(1, "r"), job(2, "Rr"), job(3, "t")))
+def test_running_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = fake_qstat(monkeypatch, listed(job(1, "r"), job(2, "Rr"), job(3, "t")))
     found = scheduler.query([JobIdentity(number, user="alice") for number in ("1", "2", "3", "1")])
     assert [(job_id, status.state) for job_id, status in found.items()] == [(n, JobState.RUNNING) for n in "123"]
     assert found["3"].reason == ""  # its tasks may run already
-    assert qstat.asked == [["-xml", "-u", "alice", "-s", "a"]]
+    assert qstat.calls == [["-xml", "-u", "alice", "-s", "a"]]
 
 
-def test_no_jobs_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    qstat = asked(monkeypatch, NONE)
+def test_query_without_jobs_runs_no_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = fake_qstat(monkeypatch, NONE)
     assert scheduler.query([]) == {}
-    assert not qstat.asked
+    assert not qstat.calls
 
 
 @pytest.mark.parametrize(
     ("users", "expected"), [(["bob", "alice", "bob"], "alice,bob"), (["x y"], "*"), (["", "alice"], "*")]
 )
-def test_whose_jobs_are_asked_for(users: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    qstat = asked(monkeypatch, NONE)
+def test_qstat_lists_the_jobs_of_the_users(users: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = fake_qstat(monkeypatch, NONE)
     scheduler.query([JobIdentity("1", user=user) for user in users])
-    assert qstat.asked[0][2] == expected
+    assert qstat.calls[0][2] == expected
 
 
-def test_gone_is_what_qstat_does_not_know_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    qstat = asked(monkeypatch, NONE, detailed(detail(78)))
+def test_job_is_purged_only_when_qstat_j_does_not_know_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = fake_qstat(monkeypatch, NONE, detailed(detail(78)))
     found = scheduler.query([JobIdentity(number, user="alice") for number in ("77", "78")])
     assert found["77"].purged
     assert not found["78"].purged  # options in ~/.sge_qstat hide it
     assert (found["78"].state, "sge_qstat" in found["78"].reason) == (JobState.UNKNOWN, True)
-    assert qstat.asked[1] == ["-xml", "-j", "77,78"]
+    assert qstat.calls[1] == ["-xml", "-j", "77,78"]
 
 
-def test_words_instead_of_xml_for_unknown_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_jobs_reported_without_xml_are_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     def answers(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "Following jobs do not exist:\n77\n") if "-j" in argv else Answer(0, NONE, "")
 
@@ -129,18 +129,22 @@ def test_words_instead_of_xml_for_unknown_jobs(monkeypatch: pytest.MonkeyPatch) 
     assert scheduler.query([JobIdentity("77")])["77"].purged
 
 
-def test_a_qstat_that_fails_is_never_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_qstat_is_an_error_and_purges_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "run", lambda argv, *, limit: Answer(1, "", "error: something else\n"))
     with pytest.raises(SchedulerError, match="qstat has failed: something else"):
         scheduler.query([JobIdentity("1")])
-    asked(monkeypatch, "")
-    with pytest.raises(SchedulerError, match="no XML"):
+    fake_qstat(monkeypatch, "")
+    with pytest.raises(SchedulerError, match="is not XML"):
         scheduler.query([JobIdentity("1")])
 
 
-def test_a_job_in_error_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_in_error_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     why = "can&apos;t chdir to /nowhere: No such file or directory"
-    asked(monkeypatch, listed(job(6, "Eqw")), detailed(detail(6, error=STAMP + why), told(6, "Job is in error state")))
+    fake_qstat(
+        monkeypatch,
+        listed(job(6, "Eqw")),
+        detailed(detail(6, error=STAMP + why), messages_of(6, "Job is in error state")),
+    )
     status = scheduler.query([JobIdentity("6", user="alice")])["6"]
     assert status.state == JobState.PENDING
     assert status.reason == ("in error (Eqw): can't chdir to /nowhere: No such file or directory; qmod -cj 6 clears it")
@@ -153,7 +157,7 @@ def test_a_job_in_error_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch
             "qw",
             detailed(
                 detail(8),
-                told(
+                messages_of(
                     8,
                     '(-l slots=1) cannot run in queue "n1" because it offers only hc:slots=0.000000',
                     'cannot run in PE "rr" because it only offers 3 slots',
@@ -165,7 +169,7 @@ def test_a_job_in_error_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch
             "qw",
             detailed(
                 detail(8),
-                told(
+                messages_of(
                     8,
                     'cannot run in queue "b.q" because it is not contained in its hard queue list (-q)',
                     'cannot run at host "n1" because it offers only hc:gpu=0.000000',
@@ -181,29 +185,29 @@ def test_a_job_in_error_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch
         ("qw", detailed(detail(8)), ""),  # schedd_job_info false
         ("hqw", detailed(detail(8)), "held: qrls 8 releases it"),
         ("hqw", detailed(detail(8, after=4)), "it waits for job 4"),
-        ("qw", detailed(detail(8, start=4_000_000_000)), "it may not begin before 2096-10-02"),
+        ("qw", detailed(detail(8, start=4_000_000_000)), "it may not start before 2096-10-02"),
         ("Rq", detailed(detail(8)), "it was put back into the queue"),
     ],
 )
-def test_why_a_job_waits(state: str, details: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked(monkeypatch, listed(job(8, state)), details)
+def test_pending_job_has_its_reason(state: str, details: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_qstat(monkeypatch, listed(job(8, state)), details)
     status = scheduler.query([JobIdentity("8", user="alice")])["8"]
     assert status.state == JobState.PENDING
     assert status.reason.startswith(reason) if "before" in reason else status.reason == reason
 
 
-def test_too_many_that_wait_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    qstat = asked(monkeypatch, listed(*(job(number, "qw") for number in range(200))))
+def test_many_pending_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
+    qstat = fake_qstat(monkeypatch, listed(*(job(number, "qw") for number in range(200))))
     found = scheduler.query([JobIdentity(str(number), user="alice") for number in range(200)])
     assert {status.state for status in found.values()} == {JobState.PENDING}
-    assert len(qstat.asked) == 1
+    assert len(qstat.calls) == 1
 
 
 ARRAY = listed(job(1, "r", "3"), job(1, "r", "5"), job(1, "qw", "7,9-13:2"))
 
 
 @pytest.mark.parametrize(
-    ("job_id", "state", "gone"),
+    ("job_id", "state", "purged"),
     [
         ("1.3", JobState.RUNNING, False),
         ("1.7", JobState.PENDING, False),
@@ -211,48 +215,54 @@ ARRAY = listed(job(1, "r", "3"), job(1, "r", "5"), job(1, "qw", "7,9-13:2"))
         ("1.2", JobState.UNKNOWN, True),
     ],
 )
-def test_elements_of_an_array(job_id: str, state: str, gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked(monkeypatch, ARRAY, detailed(detail(1)))
+def test_status_of_array_elements(job_id: str, state: str, purged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_qstat(monkeypatch, ARRAY, detailed(detail(1)))
     status = scheduler.query([JobIdentity(job_id, user="alice")])[job_id]
-    assert (status.state, status.purged) == (state, gone)
+    assert (status.state, status.purged) == (state, purged)
 
 
-def test_an_array_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked(monkeypatch, ARRAY, detailed(detail(1)))
+def test_array_element_listed_once_for_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_qstat(monkeypatch, listed(job(1, "r", "3"), job(1, "r", "3")))  # with -g t in ~/.sge_qstat
+    status = scheduler.query([JobIdentity("1.3", user="alice")])["1.3"]
+    assert status == JobStatus(JobState.RUNNING)
+
+
+def test_status_of_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_qstat(monkeypatch, ARRAY, detailed(detail(1)))
     status = scheduler.query([JobIdentity("1", user="alice")])["1"]
     assert status.state == JobState.RUNNING
     assert status.reason == "elements of the array that have not ended: 2 RUNNING, 4 PENDING"
 
 
-def test_an_array_with_an_element_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_an_array_with_an_element_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     listing = listed(job(1, "r", "2"), job(1, "Eqw", "1"))
-    asked(monkeypatch, listing, detailed(detail(1, error=STAMP + "no such shell")))
+    fake_qstat(monkeypatch, listing, detailed(detail(1, error=STAMP + "no such shell")))
     found = scheduler.query([JobIdentity(job_id, user="alice") for job_id in ("1", "1.1", "1.2")])
     assert "1 RUNNING, 1 PENDING (in error (Eqw): no such shell; " in found["1"].reason
     assert "no such shell" in found["1.1"].reason
     assert found["1.2"].reason == ""
 
 
-def test_other_lists_of_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_listed_below_their_queue_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     # with -f in ~/.sge_qstat they stand below their queue, with -g t once a host
     below = (
         job(5, "r")
         .replace("    <job_list", "    <Queue-List>\n<job_list")
         .replace("</job_list>", "</job_list></Queue-List>")
     )
-    asked(monkeypatch, f"{HEAD}{below}{below}  </queue_info>\n<job_info/></job_info>")
+    fake_qstat(monkeypatch, f"{HEAD}{below}{below}  </queue_info>\n<job_info/></job_info>")
     assert scheduler.query([JobIdentity("5", user="alice")])["5"].state == JobState.RUNNING
 
 
-def test_times_with_fractions_and_more_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_fields_of_qstat_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     # Univa's, from users' reports; not seen live
     more = "<JAT_start_time>2016-11-01T16:40:15.092</JAT_start_time>\n<jclass_name></jclass_name>\n      <state>"
-    asked(monkeypatch, listed(job(5, "r").replace("<state>", more)))
+    fake_qstat(monkeypatch, listed(job(5, "r").replace("<state>", more)))
     assert scheduler.query([JobIdentity("5", user="alice")])["5"].state == JobState.RUNNING
 
 
 @pytest.mark.parametrize(
-    ("state", "expected", "words"),
+    ("state", "expected", "piece"),
     [
         ("r", JobState.RUNNING, ""),
         ("hr", JobState.RUNNING, ""),
@@ -265,16 +275,16 @@ def test_times_with_fractions_and_more_fields(monkeypatch: pytest.MonkeyPatch) -
         ("qw", JobState.PENDING, ""),
         ("hRwq", JobState.PENDING, "held"),
         ("EhRqw", JobState.PENDING, "in error"),
-        ("N", JobState.RUNNING, "some of what it holds is given to others"),
+        ("N", JobState.RUNNING, "other jobs may use some of its resources"),
         ("Pr", JobState.RUNNING, "preempted"),
-        ("Q", JobState.UNKNOWN, "Grid Engine says Q"),
-        ("", JobState.UNKNOWN, "Grid Engine says nothing"),
+        ("Q", JobState.UNKNOWN, "Grid Engine reports an unknown state: Q"),
+        ("", JobState.UNKNOWN, "Grid Engine reports an unknown state: none"),
     ],
 )
-def test_states(state: str, expected: str, words: str) -> None:
-    found, said = our_state(state)
-    assert found == expected
-    assert words in said
+def test_job_state(state: str, expected: str, piece: str) -> None:
+    translated, reason = job_state(state)
+    assert translated == expected
+    assert piece in reason
 
 
 BLOCK = """\
@@ -329,12 +339,16 @@ def ended(text: str, job_id: str = "11", user: str = "", **details: str) -> JobS
         (block("²", "9" * 5000), JobState.COMPLETED, ""),
         (block(DELETED, "137", category="-l h_vmem=50M", memory="."), JobState.FAILED, "SIGKILL"),
         (block(LIMIT, "137", category="-l h_rt=3"), JobState.TIMEOUT, "the walltime is over (h_rt=3)"),
-        (block(LIMIT, "137", category="-u alice -l h_cpu=2,gpu=1 -pe rr 8"), JobState.TIMEOUT, "or the CPU time"),
+        (
+            block(LIMIT, "137", category="-u alice -l h_cpu=2,gpu=1 -pe rr 8"),
+            JobState.TIMEOUT,
+            "the walltime or the CPU time of the job",
+        ),
         (block(LIMIT, "137"), JobState.TIMEOUT, "of the job or of its queue"),
         (
             block(LIMIT, "137", category="-l h_vmem=50M", memory="2.1MB"),
             JobState.OUT_OF_MEMORY,
-            "more memory than it may",
+            "more memory than allowed",
         ),
         (
             block(DELETED, "138                  (User defined signal 1)", category="-l s_rt=3"),
@@ -351,19 +365,19 @@ def ended(text: str, job_id: str = "11", user: str = "", **details: str) -> JobS
         ),
         # sge_status(5); not seen live
         (block("19  : before writing exit_status", "0"), JobState.NODE_FAIL, "its host n1 has failed"),
-        # a field of Univa and Altair, by hearsay
+        # a field of Univa and Altair, from users' reports
         (block(DELETED, "137", more="deleted_by   bob@login\n"), JobState.CANCELLED, "by bob@login"),
         (block(more="deleted_by   NONE\n"), JobState.COMPLETED, ""),
     ],
 )
-def test_how_it_ended(text: str, state: str, reason: str) -> None:
+def test_final_status_by_the_accounting(text: str, state: str, reason: str) -> None:
     status = ended(text)
     assert status is not None
     assert status.state == state
     assert reason in status.reason
 
 
-def test_the_form_of_open_cluster_scheduler() -> None:
+def test_accounting_of_open_cluster_scheduler() -> None:
     # wider columns, no unit, times with fractions; the sums follow (its documentation; not seen live)
     text = (
         "==========================\nowner                   alice\njobname                 x\n"
@@ -380,43 +394,43 @@ def test_the_form_of_open_cluster_scheduler() -> None:
     assert status.state == JobState.TIMEOUT
 
 
-def test_the_last_start_counts() -> None:
+def test_accounting_uses_the_last_start() -> None:
     again = block("25  : rescheduling", "99")
     assert ended(again + block(code="3")) == JobStatus(JobState.FAILED, "its script ended with exit code 3")
     assert ended(again) is None
 
 
-def test_records_of_tasks_that_nothing_tells_from_the_jobs_own() -> None:
+def test_accounting_without_task_ids_needs_equal_records() -> None:
     # without -m and without a pe_taskid, as up to 6.2u5 (its documentation; not seen live)
     parallel = "granted_pe   rr\n"
     assert ended(block(code="5", more=parallel) + block(more=parallel)) is None
     assert ended(block(more=parallel) + block(more=parallel)) == JobStatus(JobState.COMPLETED)
 
 
-def test_the_worst_of_an_array() -> None:
+def test_accounting_of_an_array_is_its_worst_element() -> None:
     text = block(task="1") + block(LIMIT, "137", task="2") + block(task="3")
     assert (ended(text) or JobStatus(JobState.UNKNOWN)).state == JobState.TIMEOUT
     assert ended(text, "11.3") == JobStatus(JobState.COMPLETED)
     assert ended(text, "11.4") is None
 
 
-def test_a_number_that_was_given_out_before() -> None:
+def test_accounting_of_a_reused_job_number_is_ignored() -> None:
     assert ended(block(), user="bob") is None
     assert ended(block(), user="alice", name="y") is None
     assert ended(block(), user="alice", name="x") == JobStatus(JobState.COMPLETED)
 
 
-def test_nothing_where_there_is_no_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+def test_accounting_runs_qacct_and_tolerates_its_absence(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
 
     def answers(argv: list[str], *, limit: float) -> Answer:
-        asked.append(argv)
+        calls.append(argv)
         return Answer(0, block(number=argv[3], task="3"), "") if argv[3] != "12" else Answer(1, "", "not found")
 
     monkeypatch.setattr(scheduler, "run", answers)
     found = scheduler.accounting([JobIdentity("11"), JobIdentity("12"), JobIdentity("13.3")])
     assert list(found) == ["11", "13.3"]
-    assert asked == [["qacct", "-m", "-j", "11"], ["qacct", "-m", "-j", "12"], ["qacct", "-m", "-j", "13", "-t", "3"]]
+    assert calls == [["qacct", "-m", "-j", "11"], ["qacct", "-m", "-j", "12"], ["qacct", "-m", "-j", "13", "-t", "3"]]
 
     def older(argv: list[str], *, limit: float) -> Answer:
         return Answer(1, "", "usage: qacct …\n") if "-m" in argv else Answer(0, block(), "")
@@ -444,7 +458,7 @@ def test_nothing_where_there_is_no_accounting(monkeypatch: pytest.MonkeyPatch) -
         ("9" * 5000, None),
     ],
 )
-def test_times(text: str, expected: int | None) -> None:
+def test_seconds_of_grid_engine_times(text: str, expected: int | None) -> None:
     assert seconds(text) == expected
 
 
@@ -456,7 +470,7 @@ XML = "<?xml version='1.0'?>\n<job_info><state>r</state></job_info>\n"
     [XML, f"*** Maintenance on Friday! ***\n\n{XML}", f"{XML}\nHave a nice day\n", XML.partition("\n")[2]],
     ids=["as-it-is", "a-banner-before", "a-line-after", "no-declaration"],
 )
-def test_what_a_site_says_around_it_does_not_matter(text: str) -> None:
+def test_banners_around_xml_are_ignored(text: str) -> None:
     assert query.xml_tree(text, "qstat").findtext("state") == "r"
 
 
@@ -467,17 +481,18 @@ def test_what_a_site_says_around_it_does_not_matter(text: str) -> None:
         f'<?xml version="1.0"?><!--{"x" * 1000}>--><!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>',
         '<?xml version="1.0"?>\n<?p a>b?><!DOCTYPE a><a/>',
         "error: denied",
+        "job-ID  prior",
         "",
         "<job_info>",
     ],
-    ids=["entity", "behind-a-comment", "behind-an-instruction", "words", "nothing", "half"],
+    ids=["entity", "behind-a-comment", "behind-an-instruction", "words", "table", "nothing", "half"],
 )
-def test_no_document_type_and_nothing_else(text: str) -> None:
-    with pytest.raises(SchedulerError, match="qstat says something that is no XML"):
+def test_invalid_xml_and_document_types_are_refused(text: str) -> None:
+    with pytest.raises(SchedulerError, match="the output of qstat is not XML"):
         query.xml_tree(text, "qstat")
 
 
-# --- numbers that are none
+# --- invalid numbers
 
 QSTAT = (
     "<job_info><job_list><JB_job_number>{0}</JB_job_number><state>r</state><tasks>{0}-{0}:{0}</tasks></job_list>"
@@ -496,8 +511,8 @@ QSUB = 'cannot run in PE "rr" because it only offers {0} slots\ncannot run becau
 
 
 @pytest.mark.parametrize("number", ["²", "٣", "", ".", "-1", "inf", "nan", "1e999", "9" * 18, "9" * 30, "9" * 5000])
-def test_whatever_stands_where_a_number_should(number: str) -> None:
-    """It may mean nothing, but it raises nothing, and what was read can be reckoned with."""
+def test_invalid_numbers_raise_no_other_errors(number: str) -> None:
+    """Parsers ignore them, and what they return is fit for arithmetic."""
     details = query.details(QSTAT_J.format(number))
     for row in query.rows(QSTAT.format(number)):
         query.status(f"{row.number}.3", query.by_number([row]), details, 0.0)
@@ -514,24 +529,17 @@ def test_whatever_stands_where_a_number_should(number: str) -> None:
         advice.refuse(Answer(1, "", QSUB.format(number)), requested, Cell())
 
 
-def test_xml_that_is_none_is_said() -> None:
-    with pytest.raises(SchedulerError, match="qstat says something that is no XML"):
-        query.xml_tree("job-ID  prior", "qstat")
-    with pytest.raises(SchedulerError, match="no XML"):
-        query.xml_tree("<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", "qstat")
-
-
-def test_xml_that_older_versions_print() -> None:
+def test_invalid_xml_of_older_versions_is_repaired() -> None:
     # names of jobs may hold control characters; up to 6.2u5 unknown jobs stood in elements without a name
     assert query.xml_tree("<a><JB_name>x\x07y</JB_name></a>", "qstat").findtext("JB_name") == "xy"
     unknown = "<?xml version='1.0'?><unknown_jobs><>\n<ST_name>77</ST_name></></unknown_jobs>"
     assert query.xml_tree(unknown, "qstat").findtext("ST_name") == "77"
 
 
-# --- what a job has requested
+# --- what a job requested
 
 
-def test_requests_are_read_from_qstat() -> None:
+def test_parse_requests() -> None:
     text = """<?xml version='1.0'?>
 <detailed_job_info><djob_info><element><JB_job_number>12</JB_job_number>
   <JB_hard_resource_list>
@@ -546,7 +554,7 @@ def test_requests_are_read_from_qstat() -> None:
         query.parse_requests("error: denied")
 
 
-def test_requests_as_open_cluster_scheduler_keeps_them() -> None:
+def test_parse_requests_of_open_cluster_scheduler() -> None:
     # in a list for the whole job, or for its first host and the others (its source; not seen live)
     one = (
         "<qstat_l_requests><CE_name>{}</CE_name><CE_doubleval>{}</CE_doubleval><CE_consumable>1</CE_consumable>"
@@ -561,7 +569,7 @@ def test_requests_as_open_cluster_scheduler_keeps_them() -> None:
     assert query.parse_requests(text) == {"gpu": ResourceRequest(1, PER_SLOT)}
 
 
-def test_the_variables_that_a_job_was_submitted_with() -> None:
+def test_parse_variables() -> None:
     text = """<detailed_job_info><djob_info><element><JB_env_list>
   <job_sublist><VA_variable>CUDA_VISIBLE_DEVICES</VA_variable><VA_value>3</VA_value></job_sublist>
   <job_sublist><VA_variable>EMPTY</VA_variable></job_sublist></JB_env_list></element></djob_info></detailed_job_info>"""

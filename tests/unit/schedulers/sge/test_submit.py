@@ -1,4 +1,4 @@
-"""Handing jobs over to Grid Engine, with programs that answer what a real cell would."""
+"""Submitting jobs to Grid Engine and cancelling them, with programs that answer as a real cell does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Cell = Callable[..., Path]
 
 @pytest.fixture
 def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
-    """Gives a cell commands that print and end as told, and write down how they were called; its folder."""
+    """Adds commands to a cell, which run a script and record how they were called; returns the folder of the cell."""
     for name in (submit.WAY, "DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "SGE_BINARY_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SGE_ROOT", str(tmp_path))
@@ -41,7 +41,7 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
 
 @pytest.fixture
 def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Plan]:
-    """As if the package drmaa were there; gives plans whose Python is a shell script instead of a session."""
+    """As if the package drmaa were installed; makes plans whose Python is a shell script instead of a session."""
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
 
     def made(script: str) -> Plan:
@@ -54,7 +54,7 @@ def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pl
 
 
 def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError:
-    """The error of a submission, which is of exactly this kind."""
+    """The error of a submission, of exactly this kind."""
     with pytest.raises(kind) as caught:
         scheduler.submit(made)
     assert type(caught.value) is kind
@@ -76,14 +76,14 @@ def refusal(made: Plan, kind: type[GridtfError] = SchedulerError) -> GridtfError
     ],
     ids=["job", "array", "warning", "banners", "words", "words-array"],
 )
-def test_by_qsub_where_there_is_no_drmaa(cell: Cell, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+def test_qsub_submits_without_the_drmaa_package(cell: Cell, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     monkeypatch.setattr(submit, "find_spec", lambda name: None)
     root = cell("qsub", f"echo {out}")
     assert scheduler.submit(plan("sge", run_dir=RUN_DIR)) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
     assert (root / "called").read_text() == "-terse -o /runs/a b/job.log /runs/a b/job.sh\n"
 
 
-def test_qsub_has_the_language_that_its_job_may_get(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     cell("qsub", '[ "$LC_ALL" = C.UTF-8 ] && echo 1')
@@ -118,7 +118,7 @@ def test_qsub_has_the_language_that_its_job_may_get(cell: Cell, monkeypatch: pyt
     ],
     ids=["refused", "down", "lost", "no-id", "sync", "hangs"],
 )
-def test_qsub_fails(
+def test_failures_of_qsub(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, script: str, kind: type[GridtfError], piece: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
@@ -136,7 +136,7 @@ JOBS = "<detailed_job_info><djob_info>{}</djob_info></detailed_job_info>"
 
 
 @pytest.mark.parametrize("qsub", [NO_ID, "echo 4711; exit 3", "sleep 30"], ids=["no-id", "sync", "hangs"])
-def test_a_job_is_looked_for_by_its_script_before_anything_is_said(
+def test_job_is_found_by_its_script_after_an_unclear_submission(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
@@ -152,15 +152,15 @@ def test_a_job_is_looked_for_by_its_script_before_anything_is_said(
     assert (root / "called").read_text().splitlines()[1:] == ["-xml -s a", "-xml -j 4710,4711,4712"]
 
 
-def test_no_such_way(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_way_of_submission_is_refused(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(submit.WAY, "mail")
     assert "auto, drmaa or qsub" in refusal(plan("sge"), UsageError).hint
 
 
-# --- by DRMAA, with pretended sessions
+# --- by DRMAA, with fake sessions
 
 
-def test_by_drmaa(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
+def test_drmaa_submits(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     made = drmaa("""echo libdrmaa prints; echo '{"submitting": true}'; echo '{"job_id": "7"}'; kill -SEGV $$""")
     assert scheduler.submit(made) == SubmitResult(JobIdentity("7", {"by": "drmaa"}))
 
@@ -170,15 +170,15 @@ CRASHES = "kill -SEGV $$"
 
 
 @pytest.mark.parametrize(("script", "why"), [(UNLOADABLE, "no such file"), (CRASHES, "ended by SIGSEGV")])
-def test_qsub_where_drmaa_cannot_be_used(
+def test_qsub_submits_when_drmaa_cannot_be_used(
     cell: Cell, drmaa: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
     cell("qsub", "echo 4711")
     made = drmaa(script)
     assert scheduler.submit(made) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
-    monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/opt/libdrmaa.so")  # whoever names one wants to know
+    monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/opt/libdrmaa.so")  # a user who names a library is told why
     (note,) = scheduler.submit(made).notes
-    assert "handed over by qsub" in note
+    assert "submitted by qsub" in note
     assert why in note
     monkeypatch.setenv(submit.WAY, "drmaa")
     error = refusal(made)
@@ -209,7 +209,7 @@ def test_qsub_where_drmaa_cannot_be_used(
     ],
     ids=["refused", "down", "hangs", "hangs-late", "crashes-late"],
 )
-def test_no_second_try_by_qsub(
+def test_failed_drmaa_submission_is_not_repeated_by_qsub(
     cell: Cell,
     drmaa: Callable[[str], Plan],
     monkeypatch: pytest.MonkeyPatch,
@@ -223,13 +223,13 @@ def test_no_second_try_by_qsub(
     assert not (root / "called").exists()
 
 
-def test_what_cannot_be_said_by_drmaa_is_said_by_qsub(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
+def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     cell("qsub", "echo 4711")
     both = dataclasses.replace(drmaa("exit 1"), run_dir=Path("""/runs/'" """))
     assert scheduler.submit(both).job.details == {"by": "qsub"}
 
 
-# --- what a session is asked for
+# --- requests to a session
 
 
 @pytest.mark.parametrize(
@@ -252,12 +252,11 @@ def test_native_specification(word: str, quoted: str) -> None:
     ("elements", "expected"),
     [((), ()), (("5",), (5, 5, 1)), (("1", "2", "3"), (1, 3, 1)), (("2", "5", "8"), (2, 8, 3))],
 )
-def test_tasks_of_an_array(elements: Sequence[str], expected: tuple[int, ...]) -> None:
+def test_task_range_of_an_array(elements: Sequence[str], expected: tuple[int, ...]) -> None:
     assert submit.task_range(elements) == expected
 
 
-def test_an_array_with_gaps_is_for_qsub(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
-    cell("qsub", "echo 4711")
+def test_task_range_refuses_an_array_with_gaps() -> None:
     with pytest.raises(submit._NoDrmaaError):
         submit.task_range(("1", "2", "9"))
 
@@ -272,27 +271,27 @@ def test_an_array_with_gaps_is_for_qsub(cell: Cell, drmaa: Callable[[str], Plan]
         ("glibc.rtld.optional_static_tls=lots", "glibc.rtld.optional_static_tls=2048"),
     ],
 )
-def test_room_for_static_thread_local_storage(before: str, after: str) -> None:
+def test_session_environment_reserves_thread_local_storage(before: str, after: str) -> None:
     assert submit.session_environment({"GLIBC_TUNABLES": before})["GLIBC_TUNABLES"] == after
 
 
-def test_where_libdrmaa_may_be(tmp_path: Path) -> None:
+def test_libraries_lists_places_of_libdrmaa(tmp_path: Path) -> None:
     folder = tmp_path / "lib/lx-amd64"
     folder.mkdir(parents=True)
     for name in ("libdrmaa.so", "libdrmaa.so.0.95", "libdrmaa2.so"):
         (folder / name).touch()
     found = list(submit.libraries({"SGE_ROOT": str(tmp_path)}))
     assert found[0] == str(folder / "libdrmaa.so")
-    assert "libdrmaa.so.1.0" in found  # wherever the loader looks
+    assert "libdrmaa.so.1.0" in found  # for the loader
     assert not [name for name in found if name.endswith(("0.95", "drmaa2.so"))]
     assert list(submit.libraries({"SGE_ROOT": str(tmp_path), "DRMAA_LIBRARY_PATH": "/mine.so"})) == ["/mine.so"]
 
 
-# --- in a session, with a pretended module drmaa
+# --- in a session, with a fake module drmaa
 
 
-class Pretended:
-    """What drmaa.Session is asked for."""
+class FakeSession:
+    """Records the calls of drmaa.Session."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.template = SimpleNamespace()
@@ -317,36 +316,36 @@ class Pretended:
         self.calls.append("exit")
 
 
-def said_in(pretended: Pretended, **request: Any) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-    asked = {"script": "/runs/ü/job.sh", "native": "-b n", "tasks": [], **request}
-    drmaa_session.submit(SimpleNamespace(Session=pretended), asked, told.append)
-    return told
+def reports_of(session: FakeSession, **values: Any) -> list[dict[str, Any]]:
+    reports: list[dict[str, Any]] = []
+    request = {"script": "/runs/ü/job.sh", "native": "-b n", "tasks": [], **values}
+    drmaa_session.submit(SimpleNamespace(Session=session), request, reports.append)
+    return reports
 
 
 @pytest.mark.parametrize("tasks", [[], [1, 5, 2]], ids=["job", "array"])
-def test_a_session(tasks: list[int]) -> None:
-    pretended = Pretended()
-    assert said_in(pretended, tasks=tasks) == [{"submitting": True}, {"job_id": "4711"}]
-    assert pretended.template.remoteCommand == "/runs/ü/job.sh".encode()
-    assert pretended.calls == ["initialize", "exit"]
+def test_session_submits_jobs_and_arrays(tasks: list[int]) -> None:
+    session = FakeSession()
+    assert reports_of(session, tasks=tasks) == [{"submitting": True}, {"job_id": "4711"}]
+    assert session.template.remoteCommand == "/runs/ü/job.sh".encode()
+    assert session.calls == ["initialize", "exit"]
 
 
 @pytest.mark.parametrize(
     ("fault", "words"), [(RuntimeError("code 17: job rejected"), "job rejected"), (MemoryError(), "MemoryError")]
 )
-def test_a_session_that_fails(fault: Exception, words: str) -> None:
-    assert said_in(Pretended(fault)) == [{"submitting": True}, {"failed": words}]
+def test_session_reports_failures(fault: Exception, words: str) -> None:
+    assert reports_of(FakeSession(fault)) == [{"submitting": True}, {"failed": words}]
 
 
-def test_libraries_that_are_none(tmp_path: Path) -> None:
+def test_usable_refuses_invalid_libraries(tmp_path: Path) -> None:
     (tmp_path / "libdrmaa.so").write_text("no library")
     with pytest.raises(drmaa_session.UnloadableError, match=r"libdrmaa\.so"):
         drmaa_session.usable([str(tmp_path / "libdrmaa.so"), "libc.so.6"])
 
 
 @pytest.mark.parametrize(("system", "ours"), [("SGE 8.1.9", True), ("GE 6.2u5", True), ("SLURM 22.05", False)])
-def test_whose_library_it_is(monkeypatch: pytest.MonkeyPatch, system: str, ours: bool) -> None:
+def test_usable_refuses_libraries_of_other_schedulers(monkeypatch: pytest.MonkeyPatch, system: str, ours: bool) -> None:
     monkeypatch.setattr(drmaa_session, "_system", lambda library: system)
     if ours:
         assert drmaa_session.usable(["libc.so.6"]) == "libc.so.6"
@@ -355,8 +354,8 @@ def test_whose_library_it_is(monkeypatch: pytest.MonkeyPatch, system: str, ours:
             drmaa_session.usable(["libc.so.6"])
 
 
-def test_the_program_answers_on_its_own_channel(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real session in a real process; there is no library, and that is what it says."""
+def test_session_reports_an_unloadable_library(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real session in a real process, without a library."""
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
     monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/nowhere/libdrmaa.so")
     monkeypatch.setenv(submit.WAY, "drmaa")
@@ -365,8 +364,8 @@ def test_the_program_answers_on_its_own_channel(cell: Cell, monkeypatch: pytest.
 
 
 @pytest.mark.timeout(60)
-def test_a_library_that_hangs_while_it_is_loaded(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A real session, whose library is a pipe that nobody writes into; nothing was submitted by it."""
+def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A real session, whose library is a pipe without a writer; it has submitted nothing."""
     library = tmp_path / "libdrmaa.so"
     os.mkfifo(library)
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
@@ -381,7 +380,7 @@ def test_a_library_that_hangs_while_it_is_loaded(cell: Cell, monkeypatch: pytest
     assert "libdrmaa has not been loaded within 1 s" in refusal(made).what
 
 
-def test_the_variables_of_the_submitter_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_restores_the_variables_of_the_submitter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setenv("GLIBC_TUNABLES", "x=1")
     drmaa_session.restore({"LC_ALL": "de_DE.UTF-8", "GLIBC_TUNABLES": None})
@@ -389,30 +388,30 @@ def test_the_variables_of_the_submitter_are_back(monkeypatch: pytest.MonkeyPatch
     assert "GLIBC_TUNABLES" not in os.environ
 
 
-# --- taking back
+# --- cancelling
 
 
 @pytest.mark.parametrize(("job_id", "called"), [("4711", "4711"), ("4711.3", "4711 -t 3")])
-def test_cancel(cell: Cell, job_id: str, called: str) -> None:
+def test_cancel_runs_qdel(cell: Cell, job_id: str, called: str) -> None:
     root = cell("qdel", "")
     scheduler.cancel(JobIdentity(job_id))
     assert (root / "called").read_text() == f"{called}\n"
 
 
 @pytest.mark.parametrize("job_id", ["*", "-u", "digits", "7x", "", ".3"])
-def test_qdel_gets_no_pattern_and_no_name(cell: Cell, job_id: str) -> None:
+def test_cancel_refuses_patterns_and_names(cell: Cell, job_id: str) -> None:
     root = cell("qdel", "")
-    with pytest.raises(SchedulerError, match="is not a job id of Grid Engine's"):
+    with pytest.raises(SchedulerError, match="is not a Grid Engine job id"):
         scheduler.cancel(JobIdentity(job_id))
     assert not (root / "called").exists()
 
 
-def test_cancel_a_job_that_has_ended(cell: Cell) -> None:
+def test_cancel_of_an_ended_job_succeeds(cell: Cell) -> None:
     cell("qdel", "echo 'denied: job \"4711\" does not exist'; exit 1")
     scheduler.cancel(JobIdentity("4711"))
 
 
-def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
+def test_cancel_of_another_users_job_is_refused(cell: Cell) -> None:
     cell("qdel", "echo 'bob - you do not have the necessary privileges to delete the job \"7\"'; exit 1")
     with pytest.raises(SchedulerError, match="does not cancel job 7: bob - you do not have the necessary privileges"):
         scheduler.cancel(JobIdentity("7"))
@@ -428,7 +427,7 @@ def test_cancel_the_job_of_somebody_else(cell: Cell) -> None:
         ("qmaster_params none", "alice", True),
     ],
 )
-def test_by_force_where_one_may(
+def test_cancel_by_force_needs_permission(
     cell: Cell, conf: str, managers: str, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="alice"))
@@ -443,8 +442,8 @@ def test_by_force_where_one_may(
     assert ("-f 7" in (root / "called").read_text()) == forced
 
 
-def test_by_force_where_one_may_not_even_ask(cell: Cell) -> None:
+def test_cancel_by_force_is_tried_when_qconf_is_refused(cell: Cell) -> None:
     cell("qconf", "echo 'denied: host \"login\" is not an admin host' >&2; exit 1")
     cell("qdel", "echo ............; exit 1")
-    with pytest.raises(SchedulerError, match="its hosts do not say that it has ended"):
+    with pytest.raises(SchedulerError, match="its hosts do not report that it has ended"):
         scheduler.cancel(JobIdentity("7"), force=True)

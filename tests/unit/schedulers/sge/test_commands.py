@@ -1,4 +1,4 @@
-"""Grid Engine's commands and a qmaster that does not answer. Messages were recorded on Son of Grid Engine 8.1.9."""
+"""Grid Engine's commands, and a qmaster that does not answer. Messages were recorded on Son of Grid Engine 8.1.9."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.batch import Answer, run_command
-from gridtf.schedulers.sge import client, scheduler
+from gridtf.schedulers.sge import scheduler
 
 SELECT = "error: commlib error: got select error ({})\n"
 SEND = 'unable to send message to qmaster using port 6444 on host "ctl": {}\n'
@@ -16,7 +16,7 @@ SEND = 'unable to send message to qmaster using port 6444 on host "ctl": {}\n'
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cell with commands of our own."""
+    """A cell whose commands are scripts of the test."""
     (tmp_path / "bin/lx-amd64").mkdir(parents=True)
     (tmp_path / "default/common").mkdir(parents=True)
     (tmp_path / "default/common/act_qmaster").write_text("ctl\n")
@@ -32,18 +32,21 @@ def command(root: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_programs_below_sge_root_come_before_those_on_the_path(root: Path, tmp_path: Path) -> None:
+def test_commands_below_sge_root_come_before_path(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(root, "qstat", 'echo $LC_ALL "$*"')
     assert scheduler.run(["qstat", "-u", "*"], limit=5).out == "C -u *\n"
     inside = tmp_path / "inside"
     inside.mkdir()
     (inside / "qstat").touch(mode=0o755)
-    assert client.locate("qstat", {"SGE_BINARY_PATH": str(inside), "SGE_ROOT": str(root)}) == str(inside / "qstat")
-    assert client.locate("qstat", {}) == "qstat"
+    monkeypatch.setenv("SGE_BINARY_PATH", str(inside))
+    assert scheduler.locate("qstat") == str(inside / "qstat")
+    monkeypatch.delenv("SGE_BINARY_PATH")
+    monkeypatch.delenv("SGE_ROOT")
+    assert scheduler.locate("qstat") == "qstat"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         SELECT.format("Connection refused") + "error: " + SEND.format("got send error"),
         SELECT.format("No route to host") + "Unable to run job: " + SEND.format("got send error") + "Exiting.\n",
@@ -53,9 +56,9 @@ def test_programs_below_sge_root_come_before_those_on_the_path(root: Path, tmp_p
         'error: unable to contact qmaster using port 6444 on host "ctl"\n',
     ],
 )
-def test_a_qmaster_that_does_not_answer(said: str, root: Path) -> None:
-    (root / "said").write_text(said)
-    command(root, "qstat", f"cat {root}/said >&2; exit 1")
+def test_unreachable_qmaster_is_reported(output: str, root: Path) -> None:
+    (root / "output").write_text(output)
+    command(root, "qstat", f"cat {root}/output >&2; exit 1")
     with pytest.raises(SchedulerError) as caught:
         scheduler.run(["qstat"], limit=5)
     assert caught.value.what.startswith("Grid Engine's qmaster on ctl does not answer: ")
@@ -64,42 +67,44 @@ def test_a_qmaster_that_does_not_answer(said: str, root: Path) -> None:
     assert "try again later" in caught.value.hint
 
 
-def test_a_command_that_hangs(root: Path) -> None:
+def test_command_that_hangs_is_reported(root: Path) -> None:
     command(root, "qstat", "exec sleep 20")
     with pytest.raises(SchedulerError, match=r"qmaster on ctl does not answer: qstat has waited for 0\.2 s"):
         scheduler.run(["qstat"], limit=0.2)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "critical error: Please set the environment variable SGE_ROOT.",
         'error: SGE_ROOT directory "/nowhere" doesn\'t exist',
         'error: fopen("/sge/default/common/bootstrap") failed: No such file or directory',
     ],
 )
-def test_commands_without_a_cell(said: str, root: Path) -> None:
-    (root / "said").write_text(said)
-    command(root, "qstat", f"cat {root}/said >&2; exit 1")
+def test_missing_cell_is_reported(output: str, root: Path) -> None:
+    (root / "output").write_text(output)
+    command(root, "qstat", f"cat {root}/output >&2; exit 1")
     with pytest.raises(SchedulerError, match="do not find their cell") as caught:
         scheduler.run(["qstat"], limit=5)
     assert "settings.sh" in caught.value.hint
 
 
-def test_refusals_are_answers(root: Path) -> None:
+def test_refusal_is_returned_as_an_answer(root: Path) -> None:
     command(root, "qsub", "printf 'Unable to run job: unknown resource \"ngpus\"\\nExiting.\\n' >&2; exit 1")
     answer = scheduler.run(["qsub"], limit=5)
     assert answer.code == 1
-    assert client.message(answer) == 'unknown resource "ngpus"'
-    assert client.message(Answer(3, "", "")) == "exit code 3"
+    assert scheduler.message(answer) == 'unknown resource "ngpus"'
+    assert scheduler.message(Answer(3, "", "")) == "exit code 3"
 
 
-def test_the_qmaster_is_not_named_where_nobody_knows_it(tmp_path: Path) -> None:
-    assert client.no_answer("x", {}, "").what == "Grid Engine's qmaster does not answer: x"
-    assert client.no_answer("x", {"SGE_ROOT": str(tmp_path)}, "").what == "Grid Engine's qmaster does not answer: x"
+def test_unknown_host_of_the_qmaster_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGE_ROOT", str(tmp_path))
+    assert scheduler.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
+    monkeypatch.delenv("SGE_ROOT")
+    assert scheduler.no_answer("x").what == "Grid Engine's qmaster does not answer: x"
 
 
-def test_a_command_outlives_the_warnings_that_a_job_gets() -> None:
-    """Grid Engine sends them to every process of the job; the launcher asks because it has got one."""
+def test_commands_ignore_warning_signals_of_a_job() -> None:
+    """Grid Engine sends them to every process of the job; after one, the launcher runs qstat."""
     answer = run_command(["bash", "-c", "kill -USR1 $$; kill -USR2 $$; echo there"], limit=30)
     assert (answer.code, answer.out) == (0, "there\n")
