@@ -30,7 +30,7 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
             tasks, or the job script while no task has a log.
         tail: Number of lines from the end of each log; None: all.
 
-    Returns:
+    Yields:
         Lines with their newlines, one log after the other, each with its task's name unless there is only one log.
         Bytes that are not UTF-8 are surrogate escapes.
 
@@ -50,17 +50,17 @@ def follow(
     sleep: Callable[[float], None],
     tail: int | None = None,
 ) -> Iterator[str]:
-    """Read the logs, then what is added to them, attempt after attempt, until the job has ended.
+    """Read the logs and then lines as they are added, attempt after attempt, until the job has ended.
 
     Args:
         run: The run directory.
-        tasks: As in read.
+        tasks: Names of tasks or types, as for read.
         ended: Whether the job has ended; called before each look at the logs, up to ten times a second.
-        sleep: As time.sleep.
+        sleep: Like time.sleep.
         tail: Number of lines from the end of each log to begin with; None: all.
 
-    Returns:
-        Lines, as in read.
+    Yields:
+        Lines with their newlines, as read does; before the lines of another attempt a heading.
 
     Raises:
         NotFoundError: For a task that the job does not have.
@@ -82,8 +82,8 @@ def follow(
             following = {path: follower for path, follower in following.items() if path == run.log}
         if attempt and not settled:
             known, settled = planned(attempt)
-        there = {JOB, *known, *(name.partition(":")[0] for name in known)}
-        ready = settled or over or not tasks or there.issuperset(tasks)
+        valid = {JOB, *known, *(name.partition(":")[0] for name in known)}
+        ready = settled or over or not tasks or valid.issuperset(tasks)
         chosen = _choose(run, attempt, known, tasks) if ready else []
         fresh = False
         for name, path in chosen:
@@ -102,7 +102,7 @@ def follow(
 
 
 class _Follower:
-    """Reads what is added to a log. Opens it anew each time: network file systems show new data only then."""
+    """Reads a log as it grows. Opens it anew each time: network file systems show new data only then."""
 
     def __init__(self, name: str, path: Path, prefixed: bool, tail: int | None) -> None:
         self._name = name
@@ -113,7 +113,7 @@ class _Follower:
         self._partial = b""
 
     def more(self) -> Iterator[str]:
-        """New lines that are complete."""
+        """Yield new lines that are complete."""
         caught_up = False
         while not caught_up:
             chunk = self._chunk()
@@ -127,7 +127,7 @@ class _Follower:
             yield from self._lines(data[:end])
 
     def rest(self) -> Iterator[str]:
-        """All that is left, also a last line without a line break."""
+        """Yield the remaining lines, including a last one without a line break."""
         yield from self.more()
         yield from self._lines(self._partial)
         self._partial = b""
@@ -157,10 +157,10 @@ def _last(followers: Iterable[_Follower]) -> Iterator[str]:
 
 
 def planned(attempt: Attempt) -> tuple[list[str], bool]:
-    """The tasks of an attempt.
+    """Names of an attempt's tasks, such as ``worker:0``.
 
     Returns:
-        (names, whether they are all): for users who may not read the plan, those with a log.
+        (names, whether these are all tasks): a user who may not read the plan gets the tasks that have a log.
     """
     plan = read_private(attempt.plan, recordtypes.Outline)
     if plan:
@@ -173,9 +173,9 @@ def planned(attempt: Attempt) -> tuple[list[str], bool]:
 
 def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:
     """Name and path of the requested logs that exist. Raises NotFoundError for a task that is not known."""
-    there = set(listdir(attempt.logs)) if attempt else set()
+    existing = set(listdir(attempt.logs)) if attempt else set()
     logs = {name: attempt.task_log(*_parts(name)) for name in known} if attempt else {}
-    chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in there]
+    chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in existing]
     if (JOB in tasks if tasks else not chosen) and run.log.name in listdir(run.path):
         chosen.append((JOB, run.log))
     return chosen
@@ -187,15 +187,15 @@ def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
     for task in tasks:
         if task != JOB and task not in known and not any(name.startswith(f"{task}:") for name in known):
             raise NotFoundError(
-                f"there is no task {task}",
-                why=f"there are: {some([*known, JOB])}" if known else "the job has no tasks yet",
+                f"no such task: {task}",
+                why=f"choose from: {some([*known, JOB])}" if known else "the job has no tasks yet",
                 hint=nearest(task, [*known, JOB]) if known else f"--task {JOB} shows the output of its script",
             )
     return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
 
 
 def _prefixed(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> bool:
-    """Whether lines begin with the name of their task: if there can be lines of other tasks."""
+    """Whether lines begin with the name of their task: if lines of other tasks may appear as well."""
     return len(_wanted(known, tasks)) > 1 and (bool(tasks) or name != JOB)
 
 

@@ -127,7 +127,9 @@ def test_walltime_of_the_queue(sge: Bed) -> None:
 def test_walltime_of_a_script_that_gets_no_warning(sge: Bed) -> None:
     job = by_hand(sge, "-l", "h_rt=6")
     nobody_left(sge)
-    told_by_status(job, "TIMEOUT", "the launcher on n1 ended; the scheduler says TIMEOUT, the walltime is over (h_rt")
+    told_by_status(
+        job, "TIMEOUT", "the launcher on n1 ended; the scheduler reports TIMEOUT, the walltime is over (h_rt"
+    )
 
 
 def test_killed_while_it_ends_its_tasks(sge: Bed) -> None:
@@ -301,7 +303,7 @@ def test_a_run_directory_that_is_closed_or_removed(sge: Bed) -> None:
     nobody_left(sge)
     admin(sge, "chmod", "755", closed.seen_as, host="login")
     told_by_status(
-        closed, "FAILED", "the launcher on n1 ended; the scheduler says FAILED, its script ended with exit code"
+        closed, "FAILED", "the launcher on n1 ended; the scheduler reports FAILED, its script ended with exit code"
     )
 
 

@@ -21,7 +21,7 @@ def test_power_cut_of_the_launchers_host(sge: Bed) -> None:
     assert job.status()["state"] == "RUNNING"  # as far as Grid Engine knows, which waits for the host
     sge.mend("n1")
     view = job.until(lambda: (view := job.status())["state"] == "NODE_FAIL" and view, "its end")
-    assert "the launcher on n1 ended; the scheduler says NODE_FAIL" in view["reason"]
+    assert "the launcher on n1 ended; the scheduler reports NODE_FAIL" in view["reason"]
 
 
 def test_link_of_a_host_is_cut_and_its_shared_folder_is_gone(laggy_sge: Bed) -> None:

@@ -36,4 +36,4 @@ def test_accounting_says_what_the_queue_has_forgotten_and_accounts_are_named() -
         view = job.status()
         assert view["state"] == known != "COMPLETED"
         assert "ended without a verdict" in view["reason"]
-        assert f"the scheduler says {known}" in view["reason"]
+        assert f"the scheduler reports {known}" in view["reason"]

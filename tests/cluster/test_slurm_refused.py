@@ -79,7 +79,7 @@ def test_a_run_directory_on_a_disk_of_this_host(slurm: Bed) -> None:
         done = gridtf(slurm, "submit", *SLURM, *options, "--wait", "--", "true", check=False, timeout=50)
     assert done.returncode == 1
     assert "FAILED" in done.stdout
-    assert "do the hosts see that folder?" in done.stdout
+    assert "can the job's hosts see that folder?" in done.stdout
     assert "--run-root" in done.stdout
 
 
@@ -138,7 +138,7 @@ def test_pending_with_slurms_reason_and_expected_start(slurm: Bed) -> None:
     assert re.search(r"the nodes are busy \(Resources\); expected to start \d{4}-\d\d-\d\d \d\d:\d\d", view["reason"])
     slurm.run("login", "scancel", job.id)
     view = job.until(lambda: (view := job.status())["state"] == "CANCELLED" and view, "its end")
-    assert view["reason"].startswith("cancelled before it began, while it waited")
+    assert view["reason"].startswith("cancelled before it started, while it waited")
     job = started(slurm, name="waiting", running=False)
     done = job.gridtf("cancel")
     assert f"waiting ({job.id}): CANCELLED" in done.stdout

@@ -59,7 +59,7 @@ def test_a_hostile_record_is_shown_as_the_text_that_it_is(name: str, code: int, 
 
 def test_a_hostile_record_in_the_list_and_in_an_error(hostile: RunDir) -> None:
     assert r"n\x1b]52;c;eA==\x07" in shown(0, "list")
-    assert r"there is no task x\x1b[2J\nall is well" in shown(
+    assert r"no such task: x\x1b[2J\nall is well" in shown(
         2, "logs", str(hostile.path), "--task", "x\x1b[2J\nall is well"
     )
 
