@@ -201,7 +201,7 @@ def test_a_run_directory_that_is_removed_while_the_job_is_waited_for(slurm: Bed)
         assert "running" in waits.stderr.readline()
         slurm.run("login", "rm", "-rf", job.seen_as)
         said = finished(waits, 1)
-    assert f"{job.seen_as} was removed while its job, {job.id}, was waited for" in said
+    assert f"{job.seen_as} was removed while gridtf waited for its job, {job.id}" in said
     nobody_left(slurm)
 
 

@@ -54,7 +54,7 @@ def test_the_exit_code_needs_no_stream(words: str, code: int) -> None:
 
 def test_a_stream_that_is_closed_leaves_its_number_to_no_file() -> None:
     code = (
-        "import os, sys; from gridtf.cli import output; output.prepare(); output.write('x'); output.tell('x')\n"
+        "import os, sys; from gridtf.cli import output; output.prepare(); output.write('x'); output.message('x')\n"
         "print(*(os.readlink(f'/proc/self/fd/{number}') for number in (0, 1)), file=sys.stderr)\n"
         "assert all(map(os.get_inheritable, (0, 1)))\n"
     )

@@ -45,8 +45,8 @@ def test_all_about_a_job_stands_on_stderr_and_the_script_alone_on_stdout(
         "scheduler      slurm",
         "run directory  HERE/run",
         "submit with    sbatch HERE/run/job.sh",
-        "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 a task",
-        "tasks          worker:0 and as many more as there is room for, ps:0 to ps:1 (served by gridtf), evaluator:0",
+        "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 per task",
+        "tasks          worker:0 and as many more as fit, ps:0 to ps:1 (served by gridtf), evaluator:0",
         "values",
         _value(tmp_path, 'chdir = "HERE"', "the folder of gridtf.toml"),
         _value(tmp_path, 'command = ["python", "train.py"]', "gridtf.toml:1"),
@@ -102,7 +102,7 @@ def test_a_run_directory_that_is_there_already_is_told(rough_path: Path, capsys:
     assert f"run directory  {rough_path}/run\n" in capsys.readouterr().err
     Path("run").mkdir()
     assert main(words) == 0
-    assert f"run directory  {rough_path}/run (is there already: submit would refuse it)\n" in capsys.readouterr().err
+    assert f"run directory  {rough_path}/run (already exists: submit would refuse it)\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_any_byte_of_a_set_up_line_stands_in_the_script(
 @pytest.mark.parametrize(
     ("spec", "tasks"),
     [
-        (JobSpec(command=("x",)), ["worker:0 and as many more as there is room for"]),
+        (JobSpec(command=("x",)), ["worker:0 and as many more as fit"]),
         (
             JobSpec(entry="a:b", tasks={"worker": TaskSpec(count=3), "ps": TaskSpec(), "chief": TaskSpec(count=1)}),
             ["chief:0", "worker:0 to worker:2", "ps:0 (served by gridtf)"],
@@ -174,7 +174,7 @@ def test_json_has_the_request_the_script_and_where_values_come_from(
         (JobSpec(command=("x",), nodes="2-4", tasks_per_node=3), "2-4 hosts, 3 training tasks each, no GPUs"),
         (
             JobSpec(command=("x",), nodes=2, gpus_per_node=8, gpus_per_task=2, cpus_per_task=6),
-            "2 hosts, 4 training tasks each, 8 GPUs each, 2 a task, 6 CPUs a task",
+            "2 hosts, 4 training tasks each, 8 GPUs each, 2 per task, 6 CPUs per task",
         ),
     ],
 )
@@ -188,12 +188,12 @@ def test_what_is_asked_for_on_other_partitions_in_words() -> None:
         "evaluator": {"partition": "big"},
     }
     assert list(_components(plan("slurm", tasks=tasks).request)) == [
-        "partition cpu: up to 3 hosts, 3 ps, 4 CPUs a task",
+        "partition cpu: up to 3 hosts, 3 ps, 4 CPUs per task",
         "partition big: 1 host, 1 evaluator",
     ]
     tasks["evaluator"]["partition"] = "cpu"
     assert list(_components(plan("slurm", tasks=tasks).request)) == [
-        "partition cpu: up to 4 hosts, 3 ps and 1 evaluator, 4 CPUs a task"
+        "partition cpu: up to 4 hosts, 3 ps and 1 evaluator, 4 CPUs per task"
     ]
     assert list(_components(plan("slurm", partition="cpu", tasks=tasks).request)) == []
     assert list(_components(plan("local", tasks=tasks).request)) == []
@@ -205,5 +205,7 @@ def test_other_partitions_stand_beside_the_resources(
     monkeypatch.chdir(tmp_path)
     Path("gridtf.toml").write_text(f'{JOB}partition = "cpu"\n')
     assert main(["render", "--scheduler", "slurm"]) == 0
-    expected = "resources      1 host, 2 training tasks each, 2 GPUs each, 1 a task; partition cpu: 1 host, 1 evaluator"
+    expected = (
+        "resources      1 host, 2 training tasks each, 2 GPUs each, 1 per task; partition cpu: 1 host, 1 evaluator"
+    )
     assert expected in capsys.readouterr().err.splitlines()

@@ -260,7 +260,7 @@ def test_a_job_that_does_not_end_when_told_to(
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
     told = capsys.readouterr().err.splitlines()
-    assert told == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to look again: gridtf status 101"]
+    assert told == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
 
 
 def test_a_job_that_cannot_be_cancelled_is_not_called_so(

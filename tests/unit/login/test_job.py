@@ -244,7 +244,7 @@ def test_waiting_ends_when_the_run_directory_is_removed(
 ) -> None:
     job = submission.submit(RUNS)
     monkeypatch.setattr("time.sleep", lambda seconds: shutil.rmtree(job.run_dir))
-    with pytest.raises(RunDirError, match="was removed while its job, 101, was waited for") as caught:
+    with pytest.raises(RunDirError, match="was removed while gridtf waited for its job, 101") as caught:
         job.wait()
     assert caught.value.exit_code == 1  # nothing is wrong with how it was called
 

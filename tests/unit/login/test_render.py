@@ -153,7 +153,7 @@ def test_a_specification_that_no_program_could_be_handed_is_refused(text: str, s
     with pytest.raises(SpecError) as caught:
         render.script(runnable(tmp_path, chdir=None, command=["train", text * (count + 1)]))
     assert caught.value.key == "command"
-    assert re.search(r"has 1310[78]\d bytes, 131071 can be handed to a job", caught.value.problem)
+    assert re.search(r"has 1310[78]\d bytes, at most 131071 can be passed to a job", caught.value.problem)
 
 
 # --- set-up lines
@@ -300,7 +300,7 @@ def test_a_template_for_another_scheduler_is_refused(scheduler: str, other: str,
     with pytest.raises(GridtfError) as caught:
         with_template(tmp_path / "own.j2", text, scheduler)
     place = f"{tmp_path}/own.j2:1: {other}.sh.j2"
-    assert caught.value.what == f"{place} is another scheduler's template, this job goes to {scheduler}"
+    assert caught.value.what == f"{place} is another scheduler's template, but this job is for {scheduler}"
     assert with_template(tmp_path / "own.j2", text, "local").startswith("#!/bin/bash\n")
     with_template(tmp_path / "own.j2", '{% extends scheduler ~ ".sh.j2" %}', scheduler)
     both = f'{{% if scheduler == "{other}" %}}{text}{{% else %}}{{% extends "{scheduler}.sh.j2" %}}{{% endif %}}'
@@ -319,8 +319,8 @@ def test_a_relative_template_is_found_from_here(tmp_path: Path, monkeypatch: pyt
         ("ok\n{% if %}\n", 2, "Expected an expression"),
         ("ok\n\n{{ nodez }}\n", 3, "'nodez' is undefined"),
         ("{{ spec.nodez }}\n", 1, "no attribute 'nodez'"),
-        ('{% extends "slrum.sh.j2" %}\n', 1, "no template is called 'slrum.sh.j2'"),
-        ('ok\n{% include "gone.j2" %}\n', 2, "no template is called 'gone.j2'"),
+        ('{% extends "slrum.sh.j2" %}\n', 1, "no such template: 'slrum.sh.j2'"),
+        ('ok\n{% include "gone.j2" %}\n', 2, "no such template: 'gone.j2'"),
         ("ok\n{{ 1 + name }}\n", 2, "TypeError"),
         ("ok\n{{ chdir | quote }}\n", 2, "TypeError: None is not a string"),
         ("ok\n{{ name | qoute }}\n", 2, "No filter named 'qoute'"),
@@ -376,7 +376,7 @@ def test_a_template_is_no_program(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "own.sh.j2"
     with pytest.raises(GridtfError) as caught:
         with_template(path, f"ok\n{text.replace('CANARY', str(tmp_path / 'ran'))}\n")
-    assert caught.value.what.startswith(f"{path}:2: a template must not do that: access to attribute {said}")
+    assert caught.value.what.startswith(f"{path}:2: templates may not do this: access to attribute {said}")
     assert not (tmp_path / "ran").exists()
 
 
@@ -395,7 +395,7 @@ def test_a_template_has_what_is_beside_it_and_nothing_else(name: str, tmp_path: 
     name = name.replace("FOLDER", str(tmp_path))
     with pytest.raises(GridtfError) as caught:
         with_template(path, f"{{% include '{name}' %}}")
-    assert caught.value.what == f"{path}:1: no template is called {name!r}"
+    assert caught.value.what == f"{path}:1: no such template: {name!r}"
 
 
 def test_a_template_is_a_plain_file(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
         run_dir=plan.run_dir,
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),
-        sources={"name": "--name", "chdir": "the present folder"},
+        sources={"name": "--name", "chdir": "the current folder"},
     )
     assert plan.run_dir.parent == rough_path / "gridtf-runs"
     assert plan.run_dir.name.startswith("n-20")
@@ -115,7 +115,7 @@ def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Pa
     described = json.loads(job.run.job.read_text())
     assert described["gridtf"] == gridtf.__version__
     assert JobSpec.from_dict(described["spec"]) == dataclasses.replace(RUNS, chdir=str(rough_path))
-    assert described["sources"] == {"command": "the command line", "chdir": "the present folder"}
+    assert described["sources"] == {"command": "the command line", "chdir": "the current folder"}
     submitted = json.loads(job.run.submitted.read_text())
     assert submitted["host"] == os.uname().nodename
     assert submitted.keys() == {"job_id", "scheduler", "name", "user", "host", "time", "command", "cluster"}
@@ -144,7 +144,7 @@ def test_a_run_directory_is_never_used_twice(fake: FakeScheduler, rough_path: Pa
     spec = dataclasses.replace(RUNS, run_dir="mine")
     first = submission.submit(spec)
     before = tree(rough_path)
-    with pytest.raises(RunDirError, match="mine is there already"):
+    with pytest.raises(RunDirError, match="mine already exists"):
         submission.submit(spec)
     assert tree(rough_path) == before
     assert first.run.submitted.exists()
@@ -195,7 +195,7 @@ def test_ctrl_c_while_the_scheduler_takes_the_job_keeps_its_run_directory(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fake, "submit", interrupted)
-    with pytest.raises(MaybeSubmittedError, match="interrupted while the scheduler, slurm, was taking") as caught:
+    with pytest.raises(MaybeSubmittedError, match="interrupted while slurm was accepting the job") as caught:
         submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
     assert caught.value.exit_code == 130
     assert str(rough_path / "mine") in caught.value.why
