@@ -236,7 +236,7 @@ def test_waiting_for_tasks_that_joined_by_themselves(here: Path) -> None:
         waited = call("wait", "./run", code=1)
         assert task.wait(30) == 0
     assert "UNKNOWN after" in waited.stdout
-    assert "only what started them knows" in waited.stdout
+    assert "only the program that started them (srun, mpirun or a script) knows" in waited.stdout
 
 
 def test_a_set_up_that_sends_the_output_through_a_pipe(here: Path) -> None:

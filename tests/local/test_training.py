@@ -109,7 +109,7 @@ def test_an_entry_that_a_call_would_not_run_is_refused(bench: Bench, function: s
     bench.write("train.py", f"{function}\n")
     code, _, err = bench.run("gridtf.training.run", "train:main")
     assert code == 2
-    assert "entry train:main: main is a generator or a coroutine function: calling it does not run it" in err
+    assert "entry train:main: main is a generator or coroutine function: calling it would not run it" in err
 
 
 def test_server_of_a_worker_with_ps_is_there_before_the_call(bench: Bench) -> None:
