@@ -40,7 +40,7 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
     attempt = run.latest()
     known = planned(attempt)[0] if attempt else []
     for name, path in _choose(run, attempt, known, tasks):
-        yield from _Follower(name, path, _prefixed(name, known, tasks), tail).rest()
+        yield from _Follower(path, _prefix(name, known, tasks), tail).rest()
 
 
 def follow(
@@ -88,7 +88,7 @@ def follow(
         fresh = False
         for name, path in chosen:
             if path not in following:
-                following[path] = _Follower(name, path, _prefixed(name, known, tasks), tail)
+                following[path] = _Follower(path, _prefix(name, known, tasks), tail)
             for line in following[path].more():
                 fresh = True
                 yield line
@@ -104,10 +104,9 @@ def follow(
 class _Follower:
     """Reads a log as it grows. Opens it anew each time: network file systems show new data only then."""
 
-    def __init__(self, name: str, path: Path, prefixed: bool, tail: int | None) -> None:
-        self._name = name
+    def __init__(self, path: Path, prefix: str, tail: int | None) -> None:
         self._path = path
-        self._prefixed = prefixed
+        self._prefix = prefix
         self._tail = tail
         self._offset = 0
         self._partial = b""
@@ -147,8 +146,9 @@ class _Follower:
         return chunk
 
     def _lines(self, data: bytes) -> Iterator[str]:
-        for line in _split(data):
-            yield _labelled(self._name, line, self._prefixed)
+        lines = BREAK.split(data)
+        for line in lines if lines[-1] else lines[:-1]:
+            yield f"{self._prefix}{line.decode(errors='surrogateescape')}\n"
 
 
 def _last(followers: Iterable[_Follower]) -> Iterator[str]:
@@ -175,13 +175,13 @@ def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: S
     """Name and path of the requested logs that exist. Raises NotFoundError for a task that is not known."""
     existing = set(listdir(attempt.logs)) if attempt else set()
     logs = {name: attempt.task_log(*_parts(name)) for name in known} if attempt else {}
-    chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in existing]
+    chosen = [(name, logs[name]) for name in _requested(known, tasks) if name != JOB and logs[name].name in existing]
     if (JOB in tasks if tasks else not chosen) and run.log.name in listdir(run.path):
         chosen.append((JOB, run.log))
     return chosen
 
 
-def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
+def _requested(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
     if not tasks:
         return list(known)
     for task in tasks:
@@ -194,20 +194,11 @@ def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
     return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
 
 
-def _prefixed(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> bool:
-    """Whether lines begin with the name of their task: if lines of other tasks may appear as well."""
-    return len(_wanted(known, tasks)) > 1 and (bool(tasks) or name != JOB)
+def _prefix(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> str:
+    """What the lines of a log begin with: the name of its task, if lines of other tasks may appear as well."""
+    return f"{name} | " if len(_requested(known, tasks)) > 1 and (tasks or name != JOB) else ""
 
 
 def _parts(name: str) -> tuple[str, int]:
     task_type, _, index = name.partition(":")
     return task_type, int(index)
-
-
-def _labelled(name: str, line: str, prefixed: bool) -> str:
-    return f"{name} | {line}\n" if prefixed else f"{line}\n"
-
-
-def _split(data: bytes) -> list[str]:
-    lines = [line.decode(errors="surrogateescape") for line in BREAK.split(data)]
-    return lines if lines[-1] else lines[:-1]

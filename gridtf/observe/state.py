@@ -273,11 +273,11 @@ def _reported(queue: JobStatus) -> str:
     return f"the scheduler reports {queue.state}" + (f", {queue.reason}" if queue.reason else "")
 
 
-def _failed_elements(bad: Mapping[str, Record], lost: list[str], *, most: int = 3) -> list[str]:
+def _failed_elements(bad: Mapping[str, Record], lost: list[str]) -> list[str]:
     """The elements of an array that failed: the first ones with their reasons. lost: elements without a verdict."""
     words = [f"element {name} {verdict.get('state')}: {verdict.get('reason')}" for name, verdict in bad.items()]
-    if len(words) > most:
-        words[most:] = [f"also failed: elements {some([*bad][most:])}"]
+    if len(words) > 3:
+        words[3:] = [f"also failed: elements {some([*bad][3:])}"]
     return words + ([f"without a verdict: element{'s' * (len(lost) > 1)} {some(lost)}"] if lost and bad else [])
 
 

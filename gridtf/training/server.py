@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -68,11 +69,14 @@ def listens_on(port: int) -> bool:
     """Whether this process listens on a TCP port; False without /proc."""
     sockets = set()
     for table in ("tcp", "tcp6"):
-        try:
+        with contextlib.suppress(OSError):
             sockets |= listening_inodes(Path(f"/proc/self/net/{table}").read_text(), port)
-        except OSError:
-            continue
-    return any(_inode(link) in sockets for link in Path("/proc/self/fd").glob("*"))
+    links = {f"socket:[{inode}]" for inode in sockets}
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with contextlib.suppress(OSError):  # closed since it was listed
+            if str(descriptor.readlink()) in links:
+                return True
+    return False
 
 
 def listening_inodes(table: str, port: int) -> set[str]:
@@ -92,11 +96,3 @@ def listening_inodes(table: str, port: int) -> set[str]:
     """
     rows = (line.split() for line in table.splitlines()[1:])
     return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
-
-
-def _inode(descriptor: Path) -> str:
-    try:
-        target = str(descriptor.readlink())  # socket:[48211]
-    except OSError:  # closed since it was listed
-        return ""
-    return target[len("socket:[") : -1] if target.startswith("socket:[") else ""
