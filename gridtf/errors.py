@@ -104,18 +104,17 @@ class HostLostError(GridtfError):
     """Contact with a host was lost."""
 
 
-def nearest(word: str, known: list[str], *, most: int = 3) -> str:
+def nearest(word: str, known: list[str]) -> str:
     """Make a hint "did you mean …?" for an unknown word.
 
     Args:
         word: The word that the user wrote.
         known: The valid words.
-        most: How many of them to suggest at most.
 
     Returns:
-        The hint; empty when no valid word is similar.
+        The hint, with the most similar words, at most three; empty when no valid word is similar.
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(word, known, n=most, cutoff=0.6)
+    near = get_close_matches(word, known)
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -240,11 +240,11 @@ def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured
         assert main(["submit", "--name", f"n{number}", "--json", "--", "x"]) == 0
         assert json.loads(capsys.readouterr().out).keys() == {"name", "job_id", "run_dir"}
     fake.states = [JobStatus(PENDING, "Resources")]
-    fake.asked.clear()
+    fake.queried.clear()
     assert main(["list"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == ["NAME", *(f"n{number}" for number in range(21, 1, -1))]
-    assert [len(ids) for ids in fake.asked] == [20]
+    assert [len(ids) for ids in fake.queried] == [20]
     assert main(["list", "--all", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 22
 

@@ -44,7 +44,7 @@ def test_views_query_the_scheduler_once_for_all_jobs(fake: FakeScheduler, rough_
     jobs = [submission.submit(RUNS) for _ in range(3)]
     fake.states = [JobStatus(PENDING, "Resources")]
     views = observe.views([job.run for job in jobs])
-    assert fake.asked == [["101", "102", "103"]]
+    assert fake.queried == [["101", "102", "103"]]
     assert [(view.job_id, view.state, view.scheduler) for view in views] == [
         (number, PENDING, "slurm") for number in ("101", "102", "103")
     ]
@@ -92,7 +92,7 @@ def test_wait_queries_a_cluster_rarely_and_sees_the_verdict_soon(
     assert job.wait().state == COMPLETED
     assert max(slept) == 2.0
     assert sum(slept) < 1000 + 2.0
-    assert len(fake.asked) < 20 + 1000 / 10
+    assert len(fake.queried) < 20 + 1000 / 10
 
 
 def test_wait_queries_less_while_the_launcher_has_a_heartbeat(
@@ -113,7 +113,7 @@ def test_wait_queries_less_while_the_launcher_has_a_heartbeat(
     monkeypatch.setattr("time.sleep", sleep)
     assert job.wait().state == COMPLETED
     first, silent = sum(1.3**n < 100 for n in range(30)), 100 / 10 + 6
-    assert len(fake.asked) < first + 1000 / 60 + silent
+    assert len(fake.queried) < first + 1000 / 60 + silent
 
 
 def test_poll_interval_is_shorter_for_the_local_scheduler() -> None:
@@ -131,14 +131,14 @@ def test_ending_queries_the_scheduler_rarely(fake: FakeScheduler, rough_path: Pa
     for _ in range(600):
         assert not ended()
         now[0] += 0.1
-    assert len(fake.asked) == 6
+    assert len(fake.queried) == 6
     end(job, FAILED)
     assert not ended()
-    assert len(fake.asked) == 7
+    assert len(fake.queried) == 7
     fake.states = [JobStatus(FAILED)]
     now[0] += 0.1
     assert ended()
-    assert len(fake.asked) == 8
+    assert len(fake.queried) == 8
 
 
 def test_wait_continues_while_the_scheduler_lists_a_failed_job(
@@ -230,7 +230,7 @@ def test_ending_queries_once_about_the_verdict_of_a_requeued_job(fake: FakeSched
     end(job, FAILED)
     fake.states = [JobStatus(PENDING)]  # queued again
     assert not any(ended() for _ in range(10))
-    assert len(fake.asked) == 1
+    assert len(fake.queried) == 1
 
 
 def test_job_methods_refuse_a_path_that_is_no_run_directory(fake: FakeScheduler, rough_path: Path) -> None:
