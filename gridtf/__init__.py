@@ -17,7 +17,7 @@ _HOME = {
     "task": "gridtf.contract",
 }
 
-TYPE_CHECKING = False  # importing typing would take longer than all the rest
+TYPE_CHECKING = False  # importing typing would take longer than everything else here
 if TYPE_CHECKING:
     from gridtf import training
     from gridtf.contract import Task, task
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec, TaskSpec
     from gridtf.login.job import Job, find
     from gridtf.login.submission import submit
-else:  # a type checker that saw this would take any name for one of ours
+else:  # hidden from type checkers, which would accept any name otherwise
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

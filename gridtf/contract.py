@@ -39,11 +39,11 @@ class Task:
         attempt: Number of this start of all tasks, counted from 1.
         run_dir: The run directory.
         output_dir: The folder that all tasks share, for checkpoints and exports.
-        gpus: The items of CUDA_VISIBLE_DEVICES.
+        gpus: The task's GPUs: indices or UUIDs, as in CUDA_VISIBLE_DEVICES.
         rank: Rank among the tasks that train; None for other tasks.
         world_size: Number of tasks that train; None for other tasks.
-        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, and types that the job leaves
-            out.
+        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, and types with
+            ``in_cluster = false``.
     """
 
     type: str
@@ -66,7 +66,7 @@ class Task:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the leader: the chief (master), or worker 0 where there is none."""
+        """Whether this task is the leader: the chief (master), or worker 0 in a job without chief."""
         if self.type in LEADERS:
             return True
         has_leader = any(self.cluster.get(leader) or self.outside.get(leader) for leader in LEADERS)
@@ -74,13 +74,13 @@ class Task:
 
 
 def task(environ: Mapping[str, str] | None = None) -> Task:
-    """The task that this process is.
+    """Read this process's place in the job from its environment and the rendezvous file.
 
     Args:
         environ: The task's environment; None: this process's.
 
     Raises:
-        GridtfError: Outside a gridtf task, or when its rendezvous file is of another attempt.
+        GridtfError: Outside a gridtf task, or when the rendezvous file belongs to another attempt.
     """
     env = os.environ if environ is None else environ
     try:

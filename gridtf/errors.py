@@ -1,4 +1,4 @@
-"""Errors that users see: one line what is wrong, one line why, one line what to do."""
+"""Errors that users see: one line each for what is wrong, why, and what to do about it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,13 @@ class SpecError(UsageError):
 
     Args:
         key: Dotted name as in the job file, such as ``tasks.ps.count``.
-        what: What is wrong with it; the key comes before it in the message.
-        why: As in GridtfError.
-        hint: As in GridtfError.
+        what: What is wrong with the value; the message puts the key before it.
+        why: The cause, in one line; may be empty.
+        hint: What to do about it, in one line; may be empty.
+
+    Attributes:
+        key: Dotted name of the key.
+        problem: What is wrong with the value, without the key.
     """
 
     def __init__(self, key: str, what: str, *, why: str = "", hint: str = "") -> None:
@@ -62,14 +66,14 @@ class RunDirError(GridtfError):
     """The run directory cannot be read or written.
 
     Attributes:
-        number: The error number, as in errno(3), if there is one.
+        number: The error number (errno(3)) of the failed system call; None for other errors.
     """
 
     number: int | None = None
 
 
 class ReplacedError(RunDirError):
-    """The run directory of a job was replaced by another one."""
+    """The run directory of a job now belongs to another job."""
 
 
 class OutputError(GridtfError):
@@ -81,37 +85,36 @@ class PlacementError(GridtfError):
 
 
 class RendezvousError(GridtfError):
-    """Hosts or tasks did not start in time, or a rendezvous belongs to another job."""
+    """Hosts or tasks did not start in time, or a rendezvous file belongs to another job."""
 
 
 class SchedulerError(GridtfError):
-    """The scheduler refuses, is missing or does not respond."""
+    """The scheduler refuses a request, is missing or does not respond."""
 
 
 class MaybeSubmittedError(SchedulerError):
-    """It is unknown whether the scheduler accepted the job; if it did, the job needs its run directory."""
+    """It is unknown whether the scheduler accepted the job. Its run directory is kept, since the job may need it."""
 
 
 class ToldToEndError(GridtfError):
-    """Agents received a signal to end from outside: a scheduler ends the job or a part of it."""
+    """Agents received a termination signal from outside gridtf: the scheduler is ending the job or a part of it."""
 
 
 class HostLostError(GridtfError):
     """Contact with a host was lost."""
 
 
-def nearest(word: str, known: list[str], *, most: int = 3) -> str:
-    """A hint "did you mean …" for an unknown word.
+def nearest(word: str, known: list[str]) -> str:
+    """Make a hint "did you mean …?" for an unknown word.
 
     Args:
-        word: As the user wrote it.
-        known: The valid ones.
-        most: How many of them to name at most.
+        word: The word that the user wrote.
+        known: The valid words.
 
     Returns:
-        The hint; empty when none is similar.
+        The hint, with the most similar words, at most three; empty when no valid word is similar.
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(word, known, n=most, cutoff=0.6)
+    near = get_close_matches(word, known)
     return f"did you mean {' or '.join(near)}?" if near else ""

@@ -1,4 +1,4 @@
-"""Reading files that another user may have made: regular ones, not too long, with a trusted owner."""
+"""Reading files that another user may have made: only regular files of limited size with a trusted owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gridtf.errors import UsageError
 
-MOST_BYTES = 1 << 22  # of a job file, a template or a program; real ones have a hundredth of it
+MOST_BYTES = 1 << 22  # of a job file, a template or a program; real ones have a hundredth of that
 
 
 def read(
@@ -22,45 +22,45 @@ def read(
         path: The file.
         name: Its name in messages.
         plain: Whether to refuse anything but a regular file: a FIFO would block, a device may have no end.
-        trusted: Ids of users besides this one and root who may own it; then it must not be writable by all users, too.
-            None: any user may own it.
-        hint: What to do about one that belongs to another user.
+        trusted: Ids of users besides this one and root who may own the file; it must not be writable by all users
+            either. None: any user may own and write it.
+        hint: What to do about a file that is refused for its owner or mode.
 
     Returns:
-        (content, id of the user who owns it).
+        (content, id of the owner).
 
     Raises:
-        UsageError: For a file that is refused.
-        OSError: When it cannot be read; FileNotFoundError for a name that no file can have.
+        UsageError: For a file that is not regular, too long, or not trusted.
+        OSError: When it cannot be read; FileNotFoundError also for a name that no file can have.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if plain else 0))
     except ValueError:  # a NUL, or half a character
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if plain and not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if plain and not stat.S_ISREG(status.st_mode):
             raise UsageError(f"{name} is not a regular file")
         if trusted is not None:
-            _refuse_strangers(path, found, name, trusted, hint)
+            _need_trusted(path, status, name, trusted, hint)
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise UsageError(f"{name} has more than {MOST_BYTES >> 20} MiB")
-    return data, found.st_uid
+    return data, status.st_uid
 
 
-def _refuse_strangers(path: Path, found: os.stat_result, name: str, trusted: Collection[int], hint: str) -> None:
-    """Raises UsageError for a file, or a symbolic link to it, of another user, as git does for a repository. A group
-    may write it: sharing with a group is intended."""
-    for owner in (found.st_uid, os.lstat(path).st_uid):
+def _need_trusted(path: Path, status: os.stat_result, name: str, trusted: Collection[int], hint: str) -> None:
+    """Raise UsageError for a file, or a symbolic link to it, of another user, as git does for a repository. A group may
+    have write access: sharing with a group is intended."""
+    for owner in (status.st_uid, os.lstat(path).st_uid):
         if owner not in {os.geteuid(), 0, *trusted}:
             raise UsageError(f"{name} belongs to user {user_name(owner)}", hint=hint)
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         raise UsageError(f"any user may write {name}", hint=hint)
 
 
 def user_name(uid: int) -> str:
-    """The name of a user; the number where no name is known."""
+    """The name of a user; the id itself if it has no name on this host."""
     import pwd
 
     try:

@@ -1,4 +1,4 @@
-"""Paths of the shipped templates and the bootstrap script: in the installed package, or in the checkout."""
+"""Paths of the shipped templates and the bootstrap script, in the installed package or in the checkout."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def templates() -> Path:
 
 
 def bootstrap_script() -> Path:
-    """The shell file that job scripts source."""
+    """The shell script that job scripts source, gridtf-bootstrap.sh."""
     return _find("scripts/gridtf-bootstrap.sh")

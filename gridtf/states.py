@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class JobState(str, Enum):
-    """State of a job, in Slurm's spelling; UNKNOWN is gridtf's own."""
+    """State of a job: Slurm's names (squeue(1), JOB STATE CODES), and UNKNOWN, which is gridtf's own."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -23,12 +23,12 @@ class JobState(str, Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether a job in this state runs no more."""
+        """Whether a job in this state has ended."""
         return self not in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
 class TaskState(str, Enum):
-    """State of a task; STOPPED: gridtf or the scheduler has ended it; ENDED: how it ended is not known."""
+    """State of a task. STOPPED: ended by gridtf or the scheduler; ENDED: it has ended, but how is not known."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -41,5 +41,5 @@ class TaskState(str, Enum):
     __str__ = str.__str__
 
 
-# The states of a job that runs no more.
+# The states of a job that has ended.
 ENDED: frozenset[str] = frozenset(state for state in JobState if state.ended)

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        argv: Its words after ``gridtf``; None: those of this process.
+        argv: The words after ``gridtf``; None: those of this process.
 
     Returns:
         The exit code: 0 success, 1 the job or gridtf failed, 2 wrong usage, 124 timeout, 130 Ctrl-C.
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _tell(error)
+        return _report(error)
     return code
 
 
@@ -79,7 +79,7 @@ def _run(words: list[str]) -> int:
 
         return complete()
     if not words:
-        output.tell(HELP.rstrip())
+        output.message(HELP.rstrip())
         return 2
     if words[0] in ("-h", "--help", "help"):
         output.write(HELP)
@@ -89,7 +89,7 @@ def _run(words: list[str]) -> int:
 
         output.write(f"gridtf {__version__}\n")
         return 0
-    if words[0] == "list" and {*words[1:]} <= {"--all", "--json"}:  # the parser would take half of the time
+    if words[0] == "list" and {*words[1:]} <= {"--all", "--json"}:  # the parser would take half of the run time
         from gridtf.cli.status import list_jobs
 
         return list_jobs(everything="--all" in words, as_json="--json" in words)
@@ -98,22 +98,23 @@ def _run(words: list[str]) -> int:
     return run_command(words[0], words[1:])
 
 
-def heed_children() -> None:
-    """Undo an inherited SIGCHLD = ignore, with which no exit code of squeue, sbatch or qsub could be read."""
+def restore_sigchld() -> None:
+    """Reset SIGCHLD to its default: if it is inherited as ignored, exit codes of squeue, sbatch and qsub are lost."""
     import signal
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _take_debug(words: list[str]) -> bool:
-    """Remove --debug from the words before ``--``."""
+    """Remove --debug from the words before ``--``; whether it was there."""
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]
     words[:end] = [word for word in words[:end] if word != "--debug"]
     return debug
 
 
-def _tell(error: Exception) -> int:
+def _report(error: Exception) -> int:
+    """Print an error to stderr. Returns the exit code."""
     from gridtf.errors import GridtfError
     from gridtf.text import plain
 
@@ -122,5 +123,5 @@ def _tell(error: Exception) -> int:
     else:
         lines = [f"{type(error).__name__}: {error}", "this is a bug in gridtf: --debug shows where"]
         code = 1
-    output.tell("gridtf: " + "\n  ".join(plain(line) for line in lines if line))
+    output.message("gridtf: " + "\n  ".join(plain(line) for line in lines if line))
     return code

@@ -1,4 +1,4 @@
-"""gridtf cancel. Cancelling a job that has ended already is no error: nothing of it runs any more."""
+"""gridtf cancel. Cancelling a job that has already ended is no error."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ def run(arguments: Namespace) -> int:
     name = plain(job.id)
     after = _ended(job)
     if after is not None:
-        output.tell(f"gridtf: job {name} has already ended")
+        output.message(f"gridtf: job {name} has already ended")
     else:
         after = job.cancel()
     if arguments.json:
-        output.insist(show.as_json(after))
+        output.result(show.as_json(after))
     elif after.finished:
-        output.insist(show.verdict(after, time.time()))
+        output.result(show.verdict(after, time.time()))
     if after.finished:
         return 0
-    output.tell(f"gridtf: job {name} was cancelled, but is still {after.state}")
-    output.tell(f"  to look again: gridtf status {name}")
+    output.message(f"gridtf: job {name} was cancelled, but is still {after.state}")
+    output.message(f"  to check again: gridtf status {name}")
     return 1
 
 
 def _ended(job: Job) -> JobView | None:
-    """The view of a job that has ended and that its scheduler no longer has; else None."""
+    """The view of a job that has ended and that its scheduler no longer lists; None for others."""
     try:
         view = job.status()
-    except ReplacedError:  # its scheduler may still have it
+    except ReplacedError:  # the job may still be in the queue
         return None
     return view if view.finished and not view.in_queue else None

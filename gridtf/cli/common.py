@@ -1,4 +1,4 @@
-"""What commands share: finding and parsing them, and the argument JOB."""
+"""Code that commands share: finding a command, its parser, the argument JOB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gridtf.cli import COMMANDS, heed_children, output
+from gridtf.cli import COMMANDS, output, restore_sigchld
 from gridtf.errors import UsageError, nearest
 from gridtf.jobspec.arguments import Parser, split_command
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
-# Command -> its module in this package, where that has another name.
 _WITH_JOB_OPTIONS = ("submit", "run", "render")
+# Command -> its module in this package, if that has another name.
 _MODULES = {"list": "status", "run": "submit", "output": "paths", "bootstrap-path": "paths"}
 
 
 class Command(NamedTuple):
-    """A command: ``parser`` and ``run`` of its module, or in a module with several ``parser_list`` and so on.
+    """A command: ``parser`` and ``run`` of its module; in a module with several commands ``parser_list`` and so on.
 
     Attributes:
         parser: Makes its parser from keyword arguments of ArgumentParser.
-        run: Runs it and returns the exit code; ``arguments.command`` has the words after ``--``, None without.
+        run: Runs it and returns the exit code; ``arguments.command`` has the words after ``--``, None without ``--``.
     """
 
     parser: Callable[..., Parser]
@@ -35,11 +35,14 @@ class Command(NamedTuple):
 
 
 def find_command(name: str) -> Command:
-    """The command with this name, a key of COMMANDS."""
+    """Import a command.
+
+    Args:
+        name: A key of COMMANDS.
+    """
     module = import_module(f"gridtf.cli.{_MODULES.get(name, name)}")
     shared = f"_{name.replace('-', '_')}"
-    found = (getattr(module, f"{what}{shared}", None) or getattr(module, what) for what in ("parser", "run"))
-    return Command(*found)
+    return Command(*(getattr(module, f"{part}{shared}", None) or getattr(module, part) for part in ("parser", "run")))
 
 
 def run_command(name: str, words: Sequence[str]) -> int:
@@ -53,7 +56,8 @@ def run_command(name: str, words: Sequence[str]) -> int:
         The exit code.
 
     Raises:
-        GridtfError: Wrong usage, or what the command raises.
+        UsageError: For an unknown command and for wrong arguments.
+        GridtfError: When the command fails.
     """
     if name not in COMMANDS:
         raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
@@ -73,7 +77,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
     if after is not None and not hasattr(arguments, "given"):
         raise UsageError(f"gridtf {name} takes no command", hint=f"see `gridtf {name} --help`")
     arguments.command = after
-    heed_children()
+    restore_sigchld()
     return command.run(arguments)
 
 
@@ -85,31 +89,31 @@ class _Parser(Parser):
 def new_parser(
     name: str, arguments: str, examples: Sequence[str], *, job: bool = False, json: bool = False, **more: Any
 ) -> Parser:
-    """A parser with a description and examples.
+    """Make the parser of a command, with a description and examples.
 
     Args:
         name: The command.
-        arguments: Its arguments in the usage line.
-        examples: Arguments of examples.
+        arguments: Its arguments as the usage line shows them.
+        examples: Arguments of example calls.
         job: Whether to add the argument JOB.
         json: Whether to add the option --json.
         more: Keyword arguments of ArgumentParser.
     """
     text = "examples:\n" + "".join(f"  gridtf {name} {example}".rstrip() + "\n" for example in examples)
     description = COMMANDS[name][0].upper() + COMMANDS[name][1:] + "."
-    made = _Parser(
+    parser = _Parser(
         f"gridtf {name}", usage=f"gridtf {name} {arguments}", description=description, epilog=text.rstrip(), **more
     )
     if job:
-        action = made.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
+        action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
         action.completer = _jobs  # type: ignore[attr-defined]
     if json:
-        made.add_argument("--json", action="store_true", help="print JSON")
-    return made
+        parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def _jobs(prefix: str, **_: object) -> list[str]:
-    """Job names, ids and folders that begin with prefix, for tab completion."""
+    """Names and ids of jobs, and folders, that begin with prefix, for tab completion."""
     from argcomplete.completers import FilesCompleter
 
     from gridtf.run import registry
@@ -120,10 +124,10 @@ def _jobs(prefix: str, **_: object) -> list[str]:
 
 
 def find_job(arguments: Namespace) -> Job:
-    """The job that JOB means.
+    """Find the job named by the argument JOB.
 
     Raises:
-        NotFoundError: When there is none.
+        NotFoundError: When there is no such job.
         RunDirError: When its run directory cannot be read.
     """
     from gridtf.login.job import find
@@ -132,7 +136,13 @@ def find_job(arguments: Namespace) -> Job:
 
 
 def configured(arguments: Namespace) -> Configured:
-    """The job of a command line of submit, run or render; prints notes on it.
+    """Read the job of submit, run or render from all layers of configuration; print notes on it to stderr.
+
+    Args:
+        arguments: The parsed command line.
+
+    Returns:
+        The specification of the job, and where its values came from.
 
     Raises:
         UsageError: For a wrong value.
@@ -143,7 +153,7 @@ def configured(arguments: Namespace) -> Configured:
     from gridtf.run.rundir import here
 
     given, command, cwd = arguments.given, arguments.command, here()
-    made = schedulers.with_options(lambda table: configure(arguments.jobfile, given, command, os.environ, cwd, table))
-    for note in made.notes:
-        output.tell(f"gridtf: {note}")
-    return made
+    job = schedulers.with_options(lambda table: configure(arguments.jobfile, given, command, os.environ, cwd, table))
+    for note in job.notes:
+        output.message(f"gridtf: {note}")
+    return job

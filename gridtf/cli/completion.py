@@ -1,4 +1,4 @@
-"""gridtf completion: the code for the shell, and the completer that this code calls."""
+"""gridtf completion: the code for a shell, and the completer that this code calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def run(arguments: Namespace) -> int:
 
 
 def complete() -> int:
-    """Answer the shell's request, which is in the environment; does not return if there is one."""
+    """Print completions for the command line in COMP_LINE (argcomplete's protocol).
+
+    Returns:
+        0, if argcomplete does not exit the process itself.
+    """
     top = Parser("gridtf")
     commands = top.add_subparsers()
     for name, summary in COMMANDS.items():
@@ -51,6 +55,6 @@ class _Finder(CompletionFinder):
     def collect_completions(self, active_parsers: Any, parsed_args: Any, cword_prefix: str) -> list[str]:
         if self.always_complete_options is not False:
             return super().collect_completions(active_parsers, parsed_args, cword_prefix)
-        found = FilesCompleter()(cword_prefix)  # after --, in the user's command, argcomplete turns options off
-        self.get_display_completions().update(dict.fromkeys(found, ""))
-        return found
+        paths = FilesCompleter()(cword_prefix)  # after --, in the user's command, argcomplete turns options off
+        self.get_display_completions().update(dict.fromkeys(paths, ""))
+        return paths

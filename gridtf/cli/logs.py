@@ -1,4 +1,4 @@
-"""gridtf logs."""
+"""gridtf logs: output of tasks and of the job script."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
         ending = jobs.ending(run)
 
         def ended() -> bool:
-            registry.need_run(run)  # when it is removed, nothing more comes
+            registry.need_run(run)  # once it is removed, no more lines will come
             return ending()
 
         printed = logs.follow(run, arguments.task, ended, time.sleep, tail=arguments.tail)
@@ -47,16 +47,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _for_terminal(line: str) -> str:
-    """Without control characters except colours."""
+    """A line without control characters except colours."""
     text = output.raw(line.removesuffix("\n")).decode(errors="replace")
     return f"{log_line(text, colours=True)}\n"
 
 
 def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
-    """Tasks of the job and their types that begin with prefix, for tab completion."""
+    """Tasks and task types of the job that begin with prefix, for tab completion."""
     from gridtf.observe import logs
 
-    if not parsed_args.job:  # it may follow later in the line
+    if not parsed_args.job:  # JOB may come later on the command line
         return []
     latest = find_job(parsed_args).run.latest()
     names = logs.planned(latest)[0] if latest else []
@@ -65,10 +65,10 @@ def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
 
 
 def lines(text: str) -> int:
-    """Read a number of lines.
+    """Parse a number of lines, for argparse.
 
     Raises:
-        ArgumentTypeError: When it is none.
+        ArgumentTypeError: For other text.
     """
     if not text.isdecimal():
         raise ArgumentTypeError(f"{text!r} is not a number of lines")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def prepare() -> None:
-    """Replace closed standard streams by /dev/null, and let stdout and stderr take any character and any path."""
+    """Replace closed standard streams by /dev/null, and let stdout and stderr encode any character and any path."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: the next file opened would get its descriptor
             descriptor = os.open(os.devnull, os.O_RDWR)
@@ -26,6 +26,10 @@ def prepare() -> None:
 
 def write(text: str | bytes, *, flush: bool = True) -> None:
     """Write to stdout.
+
+    Args:
+        text: The text; bytes are written unchanged.
+        flush: Whether to flush, so that errors are raised here.
 
     Raises:
         OutputError: When stdout is not writable.
@@ -41,24 +45,24 @@ def write(text: str | bytes, *, flush: bool = True) -> None:
 
 
 def on_terminal() -> bool:
-    """Whether stdout is a terminal, which obeys control characters."""
+    """Whether stdout is a terminal, which would act on control characters."""
     return bool(sys.stdout.isatty())
 
 
 def raw(text: str) -> bytes:
-    """The bytes of text that was decoded as UTF-8 with surrogate escapes, whatever the locale."""
+    """Encode text that was decoded as UTF-8 with surrogate escapes back to its bytes, in any locale."""
     return text.encode("utf-8", "gridtf")
 
 
-def insist(text: str) -> None:
+def result(text: str) -> None:
     """Print a result to stdout, or to stderr if that fails. Never raises: the user would repeat the command."""
     error = _try_to_write(f"{text}\n", True)
     if error is not None:
-        tell(f"gridtf: {_what(error)}\n{text}")
+        message(f"gridtf: {_what(error)}\n{text}")
 
 
-def tell(text: str) -> None:
-    """Print a line to stderr, if that is writable."""
+def message(text: str) -> None:
+    """Print a line to stderr. Never raises, even if stderr is not writable."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -89,7 +93,7 @@ def _what(error: OSError) -> str:
 
 
 def _encoded(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Codec error handler: bytes of a path stay as they are, other characters that cannot be encoded become ``?``."""
+    """Codec error handler: bytes of a path stay unchanged, other characters that cannot be encoded become ``?``."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letter = error.object[error.start]

@@ -26,7 +26,7 @@ def run_output(arguments: Namespace) -> int:
     folder = job.run.output
     if not folder.is_dir():
         raise NotFoundError(f"job {job.name} has no output: {folder} does not exist")
-    output.insist(str(folder))
+    output.result(str(folder))
     return 0
 
 

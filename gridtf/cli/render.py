@@ -1,4 +1,4 @@
-"""gridtf render: the script on stdout, everything about it on stderr."""
+"""gridtf render: prints the script to stdout, and a summary of the job to stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
-from gridtf.text import plain
+from gridtf.text import counted, plain
 
 if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
@@ -45,16 +45,16 @@ def run(arguments: Namespace) -> int:
     if getattr(arguments, "json", False):
         output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
         return 0
-    output.tell(_about(plan, command))
+    output.message(_about(plan, command))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
     else:
-        output.write(output.raw(script))  # the very bytes that submit writes
+        output.write(output.raw(script))  # the same bytes as in submit's job.sh
     return 0
 
 
 def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:
-    """All that is known before the submission, as plain values."""
+    """Everything known about a job before its submission, as JSON values."""
     return {
         "name": plan.spec.title,
         "scheduler": plan.scheduler,
@@ -73,7 +73,7 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler}",
-        f"run directory  {plan.run_dir}{' (is there already: submit would refuse it)' if taken else ''}",
+        f"run directory  {plan.run_dir}{' (already exists: submit would refuse it)' if taken else ''}",
         f"submit with    {shlex.join(command)}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request))}",
@@ -88,31 +88,31 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
 def _resources(request: Request, cpus_per_task: int | None) -> str:
     low, high = request.nodes
     words = [
-        f"{low if low == high else f'{low}-{high}'} host{'' if high == 1 else 's'}",
-        f"{request.tasks_per_node} training task{'' if request.tasks_per_node == 1 else 's'} each",
-        f"{request.gpus_per_node} GPUs each" if request.gpus_per_node else "no GPUs",
+        counted(high, "host") if low == high else f"{low}-{high} hosts",
+        f"{counted(request.tasks_per_node, 'training task')} each",
+        f"{counted(request.gpus_per_node, 'GPU')} each" if request.gpus_per_node else "no GPUs",
     ]
     if request.gpus_per_node:
-        words.append(f"{request.gpus_per_task} a task")
+        words.append(f"{request.gpus_per_task} per task")
     if cpus_per_task:
-        words.append(f"{cpus_per_task} CPUs a task")
+        words.append(f"{counted(cpus_per_task, 'CPU')} per task")
     return ", ".join(words)
 
 
 def _components(request: Request) -> Iterator[str]:
-    """What is requested elsewhere than on the job's own partition."""
+    """The requests on partitions other than the job's own."""
     for part in request.components[1:]:
         words = [
             f"up to {part.count} hosts" if part.count > 1 else "1 host",
             " and ".join(f"{request.role(name).count} {name}" for name in part.types),
         ]
         if part.cpus is not None:
-            words.append(f"{part.cpus} CPUs a task")
+            words.append(f"{counted(part.cpus, 'CPU')} per task")
         yield f"partition {part.partition}: {', '.join(words)}"
 
 
 def _tasks(request: Request) -> Iterator[str]:
-    """The tasks as far as they are known before the hosts are."""
+    """The tasks, as far as they are known before the hosts are allocated."""
     from gridtf.jobspec.tasktypes import TASK_TYPES
 
     for role in request.roles:
@@ -120,13 +120,13 @@ def _tasks(request: Request) -> Iterator[str]:
         if role.in_cluster != TASK_TYPES[role.type].in_cluster:
             more += " (not in the cluster)"
         if role.count is None:
-            yield f"{role.type}:0 and as many more as there is room for{more}"
+            yield f"{role.type}:0 and as many more as fit{more}"
         else:
             yield f"{role.type}:0{f' to {role.type}:{role.count - 1}' if role.count > 1 else ''}{more}"
 
 
 def _values(plan: Plan) -> Iterator[tuple[str, str]]:
-    """("key = value", where it came from), first what was given, then the defaults that say something."""
+    """Yields ("key = value", where it came from): first the given values, then the defaults that are not empty."""
     for key, source in sorted(plan.sources.items()):
         if key != "scheduler":
             yield f"{key} = {_look_up(plan.spec, key)}", source
@@ -140,4 +140,4 @@ def _look_up(spec: JobSpec, key: str) -> str:
     value: Any = spec.options if key in spec.options else spec
     for part in key.split("."):
         value = value.get(part) if hasattr(value, "get") else getattr(value, part)
-    return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # [tasks.TYPE] with nothing in it
+    return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # an empty [tasks.TYPE]

@@ -15,27 +15,30 @@ from gridtf.text import plain
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView
 
-_STILL_THERE = "the scheduler still has the job: it is cleaning up, or will start it again"
+_STILL_QUEUED = "the scheduler still has the job: it is cleaning up, or will start it again"
 
 
 def as_json(value: object) -> str:
-    """A value as JSON, dataclasses as objects. In ASCII, so that paths of any bytes survive (os.fsencode)."""
+    """Write a value as JSON, dataclasses as objects and paths as strings.
+
+    The text is ASCII, with undecodable bytes of paths as surrogate escapes: os.fsencode restores them.
+    """
     return json.dumps(value, indent=2, default=_fields)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows with aligned columns; the first is the heading."""
+    """Align the columns of rows, the first of which is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     padded = ([word.ljust(width) for word, width in zip(row, widths, strict=False)] for row in rows)
     return "\n".join("  ".join([*words, row[-1]]).rstrip() for words, row in zip(padded, rows, strict=True))
 
 
 def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
-    """A table of jobs.
+    """Show jobs as a table.
 
     Args:
         views: At least one job.
-        why: Whether to add a line for each job that failed.
+        why: Whether to add a line with the reason for each job that failed.
     """
     views = _shown(views)
     rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
@@ -48,7 +51,12 @@ def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
 
 
 def job(view: JobView, now: float) -> str:
-    """Everything about one job; now: seconds since the epoch."""
+    """Show everything about one job, as gridtf status does.
+
+    Args:
+        view: The job.
+        now: Seconds since the epoch.
+    """
     view = _shown(view)
     lines = [
         f"name           {view.name}",
@@ -63,32 +71,37 @@ def job(view: JobView, now: float) -> str:
     if view.tasks:
         rows = [("TASK", "HOST", "STATE", "EXIT", "LOG"), *(_task_row(task, view.run_dir) for task in view.tasks)]
         lines += ["", table(rows)]
-    return "\n".join([*lines, *_last_words(view)])
+    return "\n".join([*lines, *_last_lines(view)])
 
 
 def verdict(view: JobView, now: float) -> str:
-    """How a job ended, with the last lines of the task that failed first; now: seconds since the epoch."""
+    """Show how a job ended, with the last lines of the task that failed first.
+
+    Args:
+        view: The job.
+        now: Seconds since the epoch.
+    """
     view = _shown(view)
     first, *more = [f"{view.name} ({view.job_id}): {view.state}{_when(view, now)}", *_why(view)]
-    return "\n".join([first, *(f"  {line}" for line in more), *_last_words(view)])
+    return "\n".join([first, *(f"  {line}" for line in more), *_last_lines(view)])
 
 
 def progress(view: JobView) -> str:
-    """One line about a job that has not ended."""
+    """Show in one line the state of a job that has not ended."""
     view = _shown(view)
     states: dict[str, int] = {}
     for task in view.tasks:
         states[task.state] = states.get(task.state, 0) + 1
     if view.state in ENDED:
-        return f"attempt {view.attempt} ended {view.state}; {_STILL_THERE}"
+        return f"attempt {view.attempt} ended {view.state}; {_STILL_QUEUED}"
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
-    counted = counts and view.state != JobState.PENDING  # those of an earlier attempt have ended
-    words = [view.state.lower(), view.reason, f"tasks: {counts}" if counted else ""]
+    current = counts and view.state != JobState.PENDING  # a pending job has tasks of an earlier attempt only
+    words = [view.state.lower(), view.reason, f"tasks: {counts}" if current else ""]
     return "; ".join(word for word in words if word)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as ``45 s``, ``3 min 20 s``, ``2 h 5 min`` or ``3 d 4 h``."""
+    """Write seconds as ``45 s``, ``3 min 20 s``, ``2 h 5 min`` or ``3 d 4 h``."""
     whole = int(max(0.0, seconds))
     for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
         if whole >= size:
@@ -97,7 +110,7 @@ def duration(seconds: float) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """value with all text in it made plain: records and messages of schedulers may contain control characters."""
+    """A value with control characters escaped in all of its text: records and messages of schedulers may have some."""
     if isinstance(value, str):
         return plain(value)
     if isinstance(value, Path):
@@ -125,8 +138,8 @@ def _when(view: JobView, now: float) -> str:
 
 
 def _why(view: JobView) -> list[str]:
-    there = view.in_queue and not view.finished and view.state in ENDED
-    return [line for line in (view.reason, view.hint, _STILL_THERE if there else "") if line]
+    queued = view.in_queue and not view.finished and view.state in ENDED
+    return [line for line in (view.reason, view.hint, _STILL_QUEUED if queued else "") if line]
 
 
 def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:
@@ -136,7 +149,7 @@ def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:
     return task.name, task.host or "-", state, ended, log
 
 
-def _last_words(view: JobView) -> list[str]:
+def _last_lines(view: JobView) -> list[str]:
     cause = view.cause
     if not cause:
         return []

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 
-from gridtf.cli import heed_children, output
+from gridtf.cli import output, restore_sigchld
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def run_list(arguments: Namespace) -> int:
 
 
 def list_jobs(*, everything: bool, as_json: bool) -> int:
-    """Print a user's jobs, newest first.
+    """Print this user's jobs, newest first.
 
     Args:
-        everything: All of them, not only the newest 20.
-        as_json: As JSON instead of a table.
+        everything: Whether to print all jobs, not only the newest 20.
+        as_json: Whether to print JSON instead of a table.
 
     Returns:
         The exit code.
@@ -43,15 +43,15 @@ def list_jobs(*, everything: bool, as_json: bool) -> int:
     from gridtf.run import registry
 
     runs = registry.runs(os.environ)
-    found = list(runs if everything else itertools.islice(runs, _NEWEST))
-    if not found:  # what follows takes time to import
+    newest = list(runs if everything else itertools.islice(runs, _NEWEST))
+    if not newest:  # the imports below take time
         output.write("[]\n" if as_json else "no jobs yet\n")
         return 0
     from gridtf.cli import show
     from gridtf.observe import jobs
 
-    heed_children()
-    views = jobs.views(found)
+    restore_sigchld()
+    views = jobs.views(newest)
     output.write(f"{show.as_json(views) if as_json else show.job_table(views)}\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""gridtf submit, and gridtf run: a job in the current allocation or on this machine."""
+"""gridtf submit, and gridtf run for a job in the current allocation or on this machine."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ def run_submit(arguments: Namespace) -> int:
     given = configured(arguments)
     job = submission.submit(given.spec, given.sources, given.trusted)
     for note in job.notes:
-        output.tell(f"gridtf: {plain(note)}")
+        output.message(f"gridtf: {plain(note)}")
     rows = {"name": job.name, "job": job.id, "run directory": str(job.run_dir)}
     text = "\n".join(f"{key:<15}{plain(value)}" for key, value in rows.items())
     if arguments.json and arguments.wait:
-        output.tell(text)
+        output.message(text)
     elif arguments.json:
-        output.insist(show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)}))
+        output.result(show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)}))
     else:
-        output.insist(text)
+        output.result(text)
     if arguments.wait:
         from gridtf.cli import wait
 

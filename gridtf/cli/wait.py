@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130
 _SILENCE = 60.0
-_SETTLES = 5.0  # seconds: schedulers take a moment to clean up after a job
+_SETTLES = 5.0  # seconds that schedulers may take to clean up after a job
 
 
 def parser(**more: Any) -> Parser:
@@ -32,12 +32,12 @@ def run(arguments: Namespace) -> int:
 
 
 def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> int:
-    """Print changes to stderr until the job ends, then to stdout how it ended. Ctrl-C leaves the job running.
+    """Print changes of a job's state to stderr until it ends, then its verdict to stdout. Ctrl-C leaves it running.
 
     Args:
         job: The job.
         timeout: Seconds to wait at most; None: no limit.
-        as_json: Whether to print the end as JSON.
+        as_json: Whether to print the verdict as JSON.
 
     Returns:
         The job's exit code; STILL_RUNNING after the timeout, 130 after Ctrl-C.
@@ -51,7 +51,7 @@ def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> 
             f"  to wait again: gridtf wait {name}",
             f"  to cancel it:  gridtf cancel {name}",
         )
-        output.tell("\n" + "\n".join(lines))
+        output.message("\n" + "\n".join(lines))
         return _INTERRUPTED
 
 
@@ -66,14 +66,14 @@ def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
         if ended_at is not None and now - ended_at < _SETTLES:
             continue
         if not view.finished and (line != printed or now - printed_at > _SILENCE):
-            output.tell(f"{time.strftime('%H:%M:%S')}  {line}")
+            output.message(f"{time.strftime('%H:%M:%S')}  {line}")
             printed, printed_at = line, now
     if as_json:
-        output.insist(show.as_json(view))
+        output.result(show.as_json(view))
     elif view.finished:
-        output.insist(show.verdict(view, time.time()))
+        output.result(show.verdict(view, time.time()))
     else:
-        output.tell(f"gridtf: job {plain(job.id)} has not ended after {timeout:g} s")
+        output.message(f"gridtf: job {plain(job.id)} has not ended after {timeout:g} s")
     if not view.finished:
         return STILL_RUNNING
     return 0 if view.state == JobState.COMPLETED else view.exit_code or 1

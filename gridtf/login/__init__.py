@@ -1,1 +1,1 @@
-"""The login side: rendering, submitting, and what can be asked of a submitted job."""
+"""The login side: rendering and submitting jobs, and what can be done with submitted ones."""

@@ -25,24 +25,25 @@ _CANCEL_MARGIN = 15.0
 
 
 class Job:
-    """A submitted job, identified by its run directory. Making one touches nothing.
+    """A submitted job, identified by its run directory. The constructor does no I/O.
 
     All methods raise RunDirError when the run directory cannot be read, and its subclass ReplacedError when it now
     belongs to another job; all but status raise NotFoundError when it is not a run directory.
 
     Args:
-        run_dir: A path, of any user's job; a RunDir of this user's own, as submit and find make it.
-        notes: As the attribute.
+        run_dir: Path of the run directory, of any user's job; or a RunDir from this user's index of jobs, as submit and
+            find pass it.
+        notes: See the attribute.
 
     Attributes:
-        notes: Lines for the user who submitted it; mostly empty.
+        notes: Notes on the submission for the user, one line each; mostly empty.
     """
 
     def __init__(self, run_dir: str | Path | RunDir, notes: Sequence[str] = ()) -> None:
         given = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
         self.run = RunDir(given.path.absolute(), given.mine)
         self.notes = tuple(notes)
-        # the job to cancel, when the scheduler itself named a run directory, which may be another user's
+        # the job to cancel, if the scheduler itself named the run directory, which may be another user's
         self._named: Record | None = None
 
     def __repr__(self) -> str:
@@ -55,7 +56,7 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The scheduler's id of the job."""
+        """The scheduler's id of the job; empty when not known."""
         return self.run.mine[1] if self.run.mine else str(self._record().get("job_id", ""))
 
     @property
@@ -64,7 +65,7 @@ class Job:
         return str(self._record().get("name", self.run_dir.name))
 
     def status(self) -> JobView:
-        """The state of the job, from its run directory and its scheduler, which may be out of reach."""
+        """The state of the job, from its run directory and its scheduler; the latter may be unreachable."""
         return jobs.view(self.run)
 
     def wait(self, timeout: float | None = None, poll: float | None = None) -> JobView:
@@ -73,26 +74,37 @@ class Job:
         Args:
             timeout: Seconds to wait at most; None: no limit.
             poll: The longest time between two queries of the scheduler, in seconds; the first ones follow each other
-                faster. None: 2 on this machine and 10 elsewhere after the launcher's last heartbeat, at most 60.
+                faster. None: 2 s (local scheduler) or 10 s (cluster) after the launcher's last heartbeat, at most 60 s.
 
         Returns:
             The last view; its ``finished`` is False after the timeout.
+
+        Raises:
+            RunDirError: Also when the run directory is removed meanwhile.
         """
         for view in self.watch(timeout, poll):
             last = view
         return last
 
     def watch(self, timeout: float | None = None, poll: float | None = None) -> Iterator[JobView]:
-        """Like wait, but yields every view."""
+        """Wait until the job has ended, and yield its state after every query.
+
+        Args:
+            timeout: Seconds to wait at most, as for wait.
+            poll: The longest time between two queries of the scheduler, as for wait.
+
+        Yields:
+            Views; ``finished`` of the last one is False after the timeout.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         pause, verdict, job_id = jobs.SOON, None, self.id
         registry.need_run(self.run)
         while True:
             if not registry.is_run(self.run_dir):
                 raise RunDirError(
-                    f"{self.run_dir} was removed while its job, {job_id}, was waited for",
-                    why="a job does not go on without its run directory",
-                    hint="what became of it only the scheduler's own commands can say",
+                    f"{self.run_dir} was removed while gridtf waited for its job, {job_id}",
+                    why="a job cannot continue without its run directory",
+                    hint="only the scheduler's own commands can show what happened to the job",
                 )
             view = self._settled(until)
             job_id = view.job_id or job_id
@@ -120,8 +132,8 @@ class Job:
         return view
 
     def _rest(self, seconds: float, longest: float) -> None:
-        """Sleep for so many seconds after the launcher's last heartbeat, or until there is something new in the run
-        directory, at most ``longest``: while the records are fresh, no scheduler need be asked."""
+        """Sleep until ``seconds`` after the launcher's last heartbeat, or until the run directory has news, but no
+        longer than ``longest``: while the records are fresh, the scheduler need not be queried."""
         news, beat = jobs.signs(self.run)
         slept, until = 0.0, min(seconds, longest)
         while slept < until:
@@ -135,34 +147,35 @@ class Job:
                 beat, until = beating, min(slept + seconds, longest)
 
     def cancel(self, wait: float | None = None) -> JobView:
-        """Cancel the job, and wait until it has ended. One that has already ended, and left the queue, is left alone.
+        """Cancel the job, and wait until it has ended. Nothing is done if it has ended and has left the queue.
 
         Args:
-            wait: Seconds after which it is killed; None: a little more than its kill_grace.
+            wait: Seconds to wait before the job is killed; None: its kill_grace and 15 s.
 
         Returns:
-            The last view.
+            The last view; its ``finished`` is False when the job has still not ended.
 
         Raises:
             SchedulerError: When the scheduler refuses.
-            RunDirError: When the records are not this user's own. If the run directory was replaced, the scheduler was
-                asked to end the job by its id.
+            RunDirError: When the records do not belong to this user.
+            ReplacedError: When the run directory now belongs to another job; cancellation was requested by job id.
             GridtfError: When gridtf did not submit the job.
         """
         try:
             registry.need_run(self.run)
         except ReplacedError as error:
             raise self._cancelled_by_id(error) from None
-        # another user's record must not name the job to cancel
+        # another user's record must not decide which job is cancelled
         submitted = self._named or self._own_record()
         view = self.status()
         if view.finished and not view.in_queue:
             return view
         if submitted is None:
             raise GridtfError(
-                f"{self.run_dir} was not submitted by gridtf", hint="cancel it with the scheduler's own command"
+                f"the job in {self.run_dir} was not submitted by gridtf",
+                hint="cancel it with the scheduler's own command",
             )
-        with contextlib.suppress(RunDirError):  # a full disk must not keep a job alive
+        with contextlib.suppress(RunDirError):  # a full disk must not prevent cancelling
             if not view.finished and not self._named:
                 write_record(self.run.cancelled, {**registry.who(), "time": time.time()})
         try:
@@ -181,8 +194,12 @@ class Job:
         """The output of the tasks so far.
 
         Args:
-            task: Such as ``worker:0``, or ``job`` for the job script. None: all tasks, each line with its task's name.
+            task: Such as ``worker:0``, or ``job`` for the job script. None: all tasks.
             tail: Number of lines from the end of each log; None: all.
+
+        Returns:
+            The text of the latest attempt's logs, one after the other; bytes that are not UTF-8 become U+FFFD. Lines
+            begin with the name of their task if there can be several.
 
         Raises:
             NotFoundError: For a task that the job does not have, and for a job array, whose elements have their own
@@ -194,24 +211,24 @@ class Job:
         return text.encode(errors="surrogateescape").decode(errors="replace")
 
     def _own_record(self) -> Record | None:
-        """submitted.json, to act upon. Raises RunDirError when it is not this user's own."""
+        """submitted.json, to act upon. Raises RunDirError when it does not belong to this user."""
         if not is_ours(self.run_dir):
             user = owner(self.run_dir)
-            who = f"{user} can cancel it" + ("; root can as that user" if os.geteuid() == 0 else "")
-            raise RunDirError(f"the job in {self.run_dir} is user {user}'s", hint=who)
+            hint = f"{user} can cancel it" + ("; run gridtf cancel as that user" if os.geteuid() == 0 else "")
+            raise RunDirError(f"the job in {self.run_dir} belongs to user {user}", hint=hint)
         return read_submitted(self.run, own=True)
 
     def _cancelled_by_id(self, replaced: ReplacedError) -> GridtfError:
-        """Cancel a job of this user's index whose run directory was replaced; returns the error to raise. Raises
-        SchedulerError."""
+        """Cancel a job from this user's index whose run directory was replaced. Returns the error to raise; raises
+        SchedulerError when the scheduler refuses."""
         assert self.run.mine is not None
         name, job_id = self.run.mine
         try:
             schedulers.get(name).cancel(JobIdentity(job_id))
         except SchedulerError as error:
             raise SchedulerError(error.what, why=replaced.what, hint=error.hint) from None
-        hint = "what became of it only the scheduler's own commands can say"
-        return ReplacedError(f"{name} was asked to cancel job {job_id}", why=replaced.what, hint=hint)
+        hint = "only the scheduler's own commands can show what happens to the job"
+        return ReplacedError(f"requested cancellation of {name} job {job_id}", why=replaced.what, hint=hint)
 
     def _record(self) -> Record:
         submitted = read_submitted(self.run)
@@ -223,25 +240,25 @@ class Job:
 
 
 def find(job: str) -> Job:
-    """Find a job, as JOB on the command line does.
+    """Find a job by what the command line accepts as JOB.
 
     Args:
-        job: A run directory, a job id (also one that only the scheduler knows) or a name, of which the newest counts.
+        job: A run directory, a job id (even one that only the scheduler knows) or a name (the newest job of that name).
 
     Raises:
         NotFoundError: When there is no such job.
         RunDirError: When its run directory cannot be read.
     """
     try:
-        # not the path of the current folder, which may have been removed
+        # Path(), not Path.cwd(): the current folder may have been removed
         return Job(registry.find(job, os.environ, Path()))
     except NotFoundError as error:
         return _known_to_the_scheduler(job, error)
 
 
 def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
-    """The job of an id that is not in this user's index, by the scheduler of this machine. Raises error, or a better
-    one."""
+    """The job with an id that is not in this user's index, looked up in this machine's scheduler. Raises ``error``, or
+    a more precise one."""
     if not re.fullmatch(r"\d[\w.]*", job, re.ASCII):
         raise error
     name = schedulers.available_here(os.environ)

@@ -25,10 +25,10 @@ from gridtf.schedulers.api import Plan
 _COMMON = "job.sh.j2"
 _OF_BUILT_IN = frozenset(f"{name}.sh.j2" for name in schedulers.BUILT_IN)
 
-# What the job itself never looks at: it is spent once the script is rendered and handed over.
+# Keys of the specification that only the login side needs; the job does not get them.
 LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account"})
 
-# bash does not take these names as they are: read-only, kept by bash, or evaluated as arithmetic, which runs $(…).
+# Variables that bash would not pass on unchanged: read-only, set by bash, or evaluated as arithmetic, which runs $(…).
 _BASH_OWN = re.compile(
     r"_|BASHOPTS|BASHPID|BASH_(?:ALIASES|ARGC|ARGV|CMDS|COMMAND|LINENO|MONOSECONDS|SOURCE|SUBSHELL|TRAPSIG|VERSINFO)"
     r"|DIRSTACK|EPOCHREALTIME|EPOCHSECONDS|EUID|FUNCNAME|GROUPS|HISTCMD|LINENO|OPTIND|PPID|RANDOM|SECONDS|SHELLOPTS"
@@ -38,11 +38,19 @@ _ESCAPES = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t", "\r": r"\r"}
 
 
 def script(plan: Plan) -> str:
-    """The job script. The same plan gives the same text: no clock, no environment. Bytes of values that are no UTF-8
-    are surrogate escapes in it.
+    """Render the job script of a plan.
 
-    Raises SpecError for values that a script or a directive cannot carry, NotFoundError when the user's template is
-    not there, GridtfError with file and line for whatever is wrong in it.
+    Args:
+        plan: The submission.
+
+    Returns:
+        The text, determined by the plan alone: no clock, no environment. Bytes of values that are not UTF-8 are
+        surrogate escapes.
+
+    Raises:
+        SpecError: For values that a script or a directive cannot contain.
+        NotFoundError: When the user's template does not exist.
+        GridtfError: For errors in the user's template, with file and line.
     """
     for name in plan.spec.env:
         if _BASH_OWN.fullmatch(name):
@@ -51,14 +59,14 @@ def script(plan: Plan) -> str:
     _refuse_long(values["job"])
     own = Path(plan.spec.template).absolute() if plan.spec.template else None
     loader = _Loader(own, plan.trusted, schedulers.get(plan.scheduler).template)
-    environment = ImmutableSandboxedEnvironment(  # who looks at somebody else's template does not run it
+    environment = ImmutableSandboxedEnvironment(  # rendering another user's template must be safe
         loader=loader,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # that is for HTML; the filters below quote for the shell
+        autoescape=False,  # escapes HTML; the filters below quote for the shell
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        comment_start_string="{%#",  # {# stands in bash's ${#array[@]}
+        comment_start_string="{%#",  # {# occurs in bash's ${#array[@]}
         comment_end_string="#%}",
     )
     environment.filters.update(FILTERS)
@@ -69,13 +77,13 @@ def script(plan: Plan) -> str:
         return text
     except GridtfError:
         raise
-    except Exception as error:  # a template is a program: whatever it does wrong is told with its place
+    except Exception as error:  # a template is a program, which may raise anything
         raise _template_error(error, values, loader) from error
 
 
 def _values(plan: Plan) -> dict[str, Any]:
-    """The names a template can use, as docs/templates.md lists them: plain values, for a Path would be a way out of the
-    sandbox to the file system."""
+    """The names that templates can use, listed in docs/templates.md. Plain values only: a Path would let a template out
+    of the sandbox, to the file system."""
     spec, scheduler = plan.spec, schedulers.get(plan.scheduler)
     job = replace(spec, scheduler=plan.scheduler).to_dict()
     return {
@@ -99,16 +107,16 @@ def _values(plan: Plan) -> dict[str, Any]:
 
 
 def _refuse_long(job: dict[str, Any]) -> None:
-    """The job finds its specification in the environment, where an entry that is too long keeps any program from
-    starting."""
+    """Raise SpecError for a specification that does not fit into an environment variable: no program could be started
+    with it."""
     size = len(f"GRIDTF_SPEC={_json(job)}".encode())
     if size > LONGEST_VARIABLE:
         key = max(job, key=lambda key: len(_json(job[key])))
         raise SpecError(
             key,
-            f"the specification has {size} bytes, {LONGEST_VARIABLE} can be handed to a job",
-            why=f"it goes by an environment variable, and Linux takes no longer one; most of it is {key}",
-            hint="leave what is long in a file that the program reads",
+            f"the specification has {size} bytes, at most {LONGEST_VARIABLE} can be passed to a job",
+            why=f"it is passed in an environment variable, whose length Linux limits; most of it is {key}",
+            hint="put long values into a file that the program reads",
         )
 
 
@@ -116,10 +124,19 @@ def _refuse_long(job: dict[str, Any]) -> None:
 
 
 def quote(value: object) -> str:
-    """One shell word that is value, byte for byte, on one line.
+    """Quote a value as one shell word on one line.
 
-    Anything unprintable is written as $'…': a newline in a value cannot start a line that Grid Engine, which reads
-    ``#$`` anywhere in the file, takes for an option, and nothing plays tricks on the terminal of a reviewer.
+    A value with unprintable characters is written as $'…'. So a newline in it cannot start a line that Grid Engine,
+    which reads ``#$`` anywhere in the file, takes for an option, and control characters cannot deceive a reviewer.
+
+    Args:
+        value: A string, a number or a path.
+
+    Returns:
+        Text that bash expands to the same bytes as value.
+
+    Raises:
+        TypeError: For a value of another type.
     """
     if not isinstance(value, str | int | float | Path) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a string, a number or a path")
@@ -130,12 +147,12 @@ def quote(value: object) -> str:
 
 
 def quote_json(value: object) -> str:
-    """value as JSON that a person can read, as one shell word over several lines."""
+    """Write a value as indented JSON, quoted as one shell word over several lines."""
     return shlex.quote(_json(value))
 
 
 def quote_rows(value: object) -> str:
-    """A table as JSON with one entry a line, as one shell word."""
+    """Write a dict as JSON with one entry per line, quoted as one shell word."""
     rows = (value if isinstance(value, dict) else {}).items()
     lines = (f"  {json.dumps(key)}: {json.dumps(entry, ensure_ascii=False)}" for key, entry in rows)
     return shlex.quote(
@@ -144,15 +161,19 @@ def quote_rows(value: object) -> str:
 
 
 def directive(value: object) -> str:
-    """value as it stands, on a line that a scheduler reads and no shell: refused unless it is one printable line."""
+    """Return a value unchanged, for a directive line, which the scheduler reads and no shell.
+
+    Raises:
+        GridtfError: For a value that is not one non-empty printable line.
+    """
     text = str(value)
     if not text.strip() or not text.isprintable():
-        raise GridtfError(f"{text!r} cannot stand in a directive line", why="it is empty or holds a control character")
+        raise GridtfError(f"{text!r} cannot stand in a directive line", why="it is empty or has unprintable characters")
     return text
 
 
 def comment(value: object) -> str:
-    """value for a comment: on one line, whatever it holds."""
+    """Write a value for a comment, with unprintable characters escaped, so that it stays on one line."""
     return "".join(_printable(char, _json_escape) for char in str(value))
 
 
@@ -186,10 +207,15 @@ def _json_escape(char: str) -> str:
 
 
 class _Loader(jinja2.BaseLoader):
-    """The shipped templates by their names, then the files beside the user's own template, which goes by its path.
+    """Loads shipped templates and those in the folder of the user's template by name, the user's template by its path.
 
-    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped one. A scheduler without a template
-    of its own has job.sh.j2, which its name stands for as well. trusted: see Plan. plugin: the scheduler's template.
+    The shipped ones come first, so that a user's slurm.sh.j2 can extend the shipped one; the names of the built-in
+    schedulers' templates all mean job.sh.j2.
+
+    Args:
+        own: The user's template.
+        trusted: Ids of users who may own it, see Plan.
+        plugin: The template of a scheduler from another package.
     """
 
     def __init__(self, own: Path | None, trusted: frozenset[int] | None, plugin: Path | None) -> None:
@@ -219,7 +245,7 @@ class _Loader(jinja2.BaseLoader):
             return [self.own]
         if template in _OF_BUILT_IN:
             template = _COMMON
-        parts = split_template_path(template)  # none of them leads out of the folder
+        parts = split_template_path(template)  # refuses paths that lead out of the folder
         return [folder.joinpath(*parts) for folder in self.folders]
 
     def owns(self, filename: str) -> bool:
@@ -228,8 +254,8 @@ class _Loader(jinja2.BaseLoader):
 
 
 def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler: str) -> None:
-    """What Jinja2 would let pass without a word: a block that no extended template has, which is dropped, and another
-    scheduler's template, whose directives this one does not read."""
+    """Raise GridtfError for two mistakes that Jinja2 ignores: a block that no extended template has, which would be
+    dropped, and another scheduler's template, whose directives this scheduler does not read."""
     others = _OF_BUILT_IN - {f"{scheduler}.sh.j2"}
     chain: list[tuple[str, nodes.Template]] = []
     name = str(loader.own)
@@ -241,10 +267,10 @@ def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler
         if extends is None:
             break
         if extends not in tree.body or not isinstance(extends.template, nodes.Const):
-            return  # which template that is only shows when it is rendered
+            return  # the name of the parent is known only when it is rendered
         name = str(extends.template.value)
         if name in others and scheduler != "local":
-            what = f"{file}:{extends.lineno}: {name} is another scheduler's template, this job goes to {scheduler}"
+            what = f"{file}:{extends.lineno}: {name} is another scheduler's template, but this job is for {scheduler}"
             raise GridtfError(what, hint=f"extend {scheduler}.sh.j2 instead")
     known = {block.name for block in chain.pop()[1].find_all(nodes.Block)}
     for file, tree in reversed(chain):
@@ -262,7 +288,7 @@ def _shipped() -> str:
 
 
 def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -> GridtfError:
-    """What went wrong in a template, with its file and line."""
+    """The error to raise for an exception in a template, with file and line."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         place = f"{error.filename or error.name}:{error.lineno}"
         return GridtfError(f"{place}: {error.message}", hint="see docs/templates.md")
@@ -272,10 +298,10 @@ def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -
     places = [f"{frame.filename}:{frame.lineno}: " for frame in frames if loader.owns(frame.filename)]
     place = places[-1] if places else f"{values['template']}: "
     if isinstance(error, jinja2.TemplateNotFound):
-        return GridtfError(f"{place}no template is called {error.name!r}", hint=f"shipped: {_shipped()}")
+        return GridtfError(f"{place}no such template: {error.name!r}", hint=f"shipped: {_shipped()}")
     if isinstance(error, SecurityError):
-        hint = "templates are text with values; what a job does, its set-up lines and its program do"
-        return GridtfError(f"{place}a template must not do that: {error.message}", hint=hint)
+        hint = "templates only insert values; commands belong in set-up lines or in the program"
+        return GridtfError(f"{place}templates may not do this: {error.message}", hint=hint)
     if isinstance(error, jinja2.UndefinedError):
         known = f"names: {', '.join(sorted(values))}; filters: {', '.join(FILTERS)}"
         return GridtfError(f"{place}{error.message}", hint=known)

@@ -1,4 +1,4 @@
-"""The login side in Python: from a JobSpec to a submitted job."""
+"""From a JobSpec to a submitted job."""
 
 from __future__ import annotations
 
@@ -35,11 +35,23 @@ if TYPE_CHECKING:
 
 
 def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Job:
-    """Make the run directory, render the script and hand it to the scheduler.
+    """Make the run directory, render the script and submit it.
 
-    sources: where the spec's values came from, for messages. trusted: the users, by id, whose template it may be beside
-    this user and root; None: anybody's. Raises UsageError for what cannot be, RunDirError and
-    SchedulerError; after an error nothing is left behind, unless it is MaybeSubmittedError.
+    After an error nothing remains on disk or in the queue, except after MaybeSubmittedError.
+
+    Args:
+        spec: The job.
+        sources: Where each value of spec came from, such as ``nodes`` -> ``gridtf.toml:3``, for messages.
+        trusted: Ids of users besides this one and root who may own the template; None: any user may.
+
+    Returns:
+        The submitted job, with notes of the scheduler.
+
+    Raises:
+        UsageError: For values that gridtf or the scheduler cannot accept.
+        RunDirError: When the run directory exists already or cannot be written.
+        SchedulerError: When the scheduler refuses the job.
+        MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
     plan = _make_run_dir(prepare(spec, sources, trusted))
     try:
@@ -51,18 +63,29 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
         raise
     try:
         registry.add(plan.run_dir, submitted, os.environ)
-    except RunDirError as error:  # the job runs all the same
-        notes = (*notes, f"{error.what}: name this job by its run directory")
-    from gridtf.login import job  # `gridtf render` needs none of it
+    except RunDirError as error:  # the job itself runs
+        notes = (*notes, f"{error.what}: refer to this job by its run directory")
+    from gridtf.login import job  # here, since `gridtf render` does not need it
 
     return job.Job(RunDir(plan.run_dir, (submitted["scheduler"], submitted["job_id"])), notes)
 
 
 def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Plan:
-    """The submission as a value; touches nothing. Raises UsageError for what can be known to fail, RunDirError where
-    the present folder has been removed.
+    """Resolve a job into a plan, without side effects.
 
-    Relative paths are meant from the present folder, the run directory's default from the job's working folder.
+    Relative paths are resolved against the current folder; the default run root is in the job's working folder.
+
+    Args:
+        spec: The job; without a scheduler, the one available on this machine is taken.
+        sources: Where each value of spec came from, as for submit.
+        trusted: Ids of users besides this one and root who may own the template, as for submit.
+
+    Returns:
+        The plan: what ``gridtf render`` shows and submit submits.
+
+    Raises:
+        UsageError: For values that gridtf or the scheduler cannot accept.
+        RunDirError: When the current folder has been removed.
     """
     sources = dict(sources or {})
     name = spec.scheduler
@@ -71,7 +94,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
         sources["scheduler"] = "default: no other scheduler found" if name == "local" else "found on this machine"
     cwd = here()
     if spec.chdir is None:
-        sources["chdir"] = "the present folder"
+        sources["chdir"] = "the current folder"
     spec = dataclasses.replace(
         spec,
         chdir=str(cwd / (spec.chdir or "")),
@@ -98,7 +121,12 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
 
 
 def script(plan: Plan) -> str:
-    """The job script of a plan. Raises UsageError for values that it or the scheduler cannot take."""
+    """The job script of a plan.
+
+    Raises:
+        UsageError: For values that the script or the scheduler cannot accept.
+        GridtfError: For errors in the user's template.
+    """
     from gridtf.login import render
 
     with _located(plan.sources):
@@ -106,14 +134,18 @@ def script(plan: Plan) -> str:
 
 
 def command(plan: Plan) -> tuple[str, ...]:
-    """The command that hands the script of a plan over. Raises UsageError for values that the scheduler cannot take."""
+    """The command line that submits the script of a plan.
+
+    Raises:
+        UsageError: For values that the scheduler cannot accept.
+    """
     with _located(plan.sources):
         return schedulers.get(plan.scheduler).submit_command(plan)
 
 
 @contextlib.contextmanager
 def _located(sources: Mapping[str, str]) -> Iterator[None]:
-    """What is wrong with a value is told with the place that it came from."""
+    """Add the place that an invalid value came from to its error message."""
     try:
         yield
     except SpecError as error:
@@ -121,11 +153,11 @@ def _located(sources: Mapping[str, str]) -> Iterator[None]:
 
 
 def _make_run_dir(plan: Plan) -> Plan:
-    """Make the run directory; mkdir is exclusive, so of two submissions one takes the next free name."""
+    """Make the run directory; mkdir is exclusive, so that the second of two submissions takes the next free name."""
     need_safe(plan.run_dir.parent)
     if plan.spec.run_dir:
         if not new_folder(plan.run_dir):
-            raise RunDirError(f"{plan.run_dir} is there already", hint="every run has a directory of its own")
+            raise RunDirError(f"{plan.run_dir} already exists", hint="every run needs a directory of its own")
         return plan
     for number in itertools.count(1):
         path = plan.run_dir if number == 1 else plan.run_dir.with_name(f"{plan.run_dir.name}-{number}")
@@ -135,21 +167,21 @@ def _make_run_dir(plan: Plan) -> Plan:
 
 
 def _new_below(path: Path) -> bool:
-    """As new_folder, with the folder above it."""
+    """Make a folder and its parent; whether the folder is new."""
     make_folder(path.parent)
     try:
         return new_folder(path)
-    except RunDirError:  # a submission that was refused may have taken it away again in between
+    except RunDirError:  # a refused submission may have removed the parent in between
         make_folder(path.parent)
         return new_folder(path)
 
 
 def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record, tuple[str, ...]]:
-    """Write what belongs into the run directory, submit, and write down what came of it; gives that, and notes."""
+    """Write job.json and job.sh, submit, and write submitted.json. Returns that record and notes for the user."""
     run = RunDir(plan.run_dir)
     scheduler = schedulers.get(plan.scheduler)
     registry.write_job(run, plan.spec, plan.sources)
-    write_text(run.script, text, mode=0o700)  # like job.json, it may hold a password of env's
+    write_text(run.script, text, mode=0o700)  # its env may contain a password, as in job.json
     with _located(plan.sources):
         notes = (*schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
     elements = plan.request.elements
@@ -157,31 +189,31 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
         make_folder(run.elements / element, parents=True)
     make_folder(run.output)
     try:
-        taken = scheduler.submit(plan)
+        result = scheduler.submit(plan)
     except KeyboardInterrupt:
         raise _interrupted(plan) from None
-    identity = {**taken.job.to_record(), **({"elements": list(elements)} if elements else {})}
+    identity = {**result.job.to_record(), **({"elements": list(elements)} if elements else {})}
     record = registry.submitted(plan.spec, plan.scheduler, command, identity)
     try:
         write_record(run.submitted, record)
     except BaseException:
         scheduler.cancel(JobIdentity.from_record(record))
         raise
-    return record, (*notes, *taken.notes)
+    return record, (*notes, *result.notes)
 
 
 def _interrupted(plan: Plan) -> MaybeSubmittedError:
     error = MaybeSubmittedError(
-        f"interrupted while the scheduler, {plan.scheduler}, was taking the job: it has it now, or has not",
+        f"interrupted while {plan.scheduler} was accepting the job: it may or may not be submitted",
         why=f"its run directory is kept: {plan.run_dir}",
-        hint=f"look for {plan.spec.title} in its queue, or with `gridtf status` there, before you submit it again",
+        hint=f"look for {plan.spec.title} in the queue, or run `gridtf status` there, before you submit it again",
     )
     error.exit_code = 130
     return error
 
 
 def _remove(run_dir: Path) -> None:
-    """Take back a run directory that no job uses, and the folder above it when it holds nothing else."""
+    """Remove a run directory that no job uses, and its run root if that is empty then."""
     import shutil
 
     shutil.rmtree(run_dir, ignore_errors=True)

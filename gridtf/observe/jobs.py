@@ -1,4 +1,4 @@
-"""States of jobs: reads their run directories, and asks each scheduler once."""
+"""States of jobs: reads their run directories and queries each scheduler once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ SOON = 0.1  # seconds until the next query after a verdict: the scheduler is abo
 
 
 def views(runs: Sequence[RunDir]) -> list[JobView]:
-    """States of jobs; each scheduler is asked once for all of its jobs. A job that cannot be read is UNKNOWN."""
+    """States of jobs, in the order of ``runs``.
+
+    Each scheduler is queried once for all of its jobs. A job whose records cannot be read is UNKNOWN.
+    """
 
     def unreadable(run: RunDir, error: RunDirError) -> JobView:
         nothing = decide(run, Records(), None, time.time())
@@ -33,7 +36,7 @@ def views(runs: Sequence[RunDir]) -> list[JobView]:
 
 
 def view(run: RunDir) -> JobView:
-    """State of a job.
+    """State of a job, from its run directory and one query of its scheduler.
 
     Raises:
         RunDirError: When its records cannot be read.
@@ -46,24 +49,28 @@ def view(run: RunDir) -> JobView:
 
 
 def poll_interval(seen: JobView) -> float:
-    """Seconds between two queries about a job: a cluster's controller serves all users."""
+    """Seconds to wait between two queries about a job; longer for clusters, whose controllers serve all users."""
     return _HERE if seen.scheduler in ("local", "") else _ELSEWHERE
 
 
 def accounting_delay(seen: JobView) -> float:
-    """Seconds for which the scheduler's accounting may still learn how a job ended."""
+    """Seconds that the scheduler's accounting may still need to record how a job ended; 0 when that is known."""
     return schedulers.get(seen.scheduler).accounting_delay if seen.unexplained and seen.scheduler else 0.0
 
 
 def verdict(run: RunDir) -> Path | None:
-    """Path of the latest attempt's verdict; None before there is one. Asks no scheduler."""
+    """Path of the latest attempt's verdict; None before it is written. Does not query the scheduler."""
     latest = run.latest()
     return latest.verdict if latest and latest.verdict.name in listdir(latest.path) else None
 
 
 def signs(run: RunDir) -> tuple[object, object]:
-    """(verdict and what the launcher does, the launcher's last heartbeat) of the latest attempt, to compare with those
-    of an earlier call. Asks no scheduler."""
+    """Values that show progress of the latest attempt. Does not query the scheduler.
+
+    Returns:
+        (verdict and phase, heartbeat counter of the launcher). Compared with those of an earlier call, the first shows
+        whether there is news, the second whether the launcher is alive.
+    """
     latest = run.latest()
     launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
     news = (verdict(run), launcher.get("nonce"), launcher.get("phase"), launcher.get("detail"))
@@ -75,10 +82,14 @@ def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable
 
     Args:
         run: Its run directory.
-        clock: As time.monotonic.
+        clock: Like time.monotonic.
 
     Returns:
-        A function to call often; it asks the scheduler when there is a new verdict and shortly after, else rarely.
+        A function that returns whether the job has ended, to be called often: it queries the scheduler when there is a
+        new verdict and shortly after, otherwise once in a poll_interval.
+
+    Raises:
+        RunDirError: From the returned function, when the job's records cannot be read.
     """
     latest: JobView | None = None
     known_verdict: Path | None = None
@@ -86,8 +97,8 @@ def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable
 
     def ended() -> bool:
         nonlocal latest, known_verdict, queried_at, pause
-        if (found := verdict(run)) != known_verdict:
-            known_verdict, pause = found, 0.0
+        if (path := verdict(run)) != known_verdict:
+            known_verdict, pause = path, 0.0
         if latest is None or clock() - queried_at >= pause:
             latest, queried_at = view(run), clock()
             pause = min(pause * 1.3 or SOON, poll_interval(latest))
@@ -98,60 +109,60 @@ def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable
 
 def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], JobView]) -> list[JobView]:
     records: dict[RunDir, Record | None] = {}
-    found: dict[RunDir, JobView] = {}
+    seen: dict[RunDir, JobView] = {}
     for run in runs:
         try:
             registry.need_same(run)
             records[run] = read_submitted(run) or read_joined(run)
         except RunDirError as error:
-            found[run] = unreadable(run, error)
+            seen[run] = unreadable(run, error)
 
     def look(run: RunDir, status: JobStatus | None) -> None:
         try:
-            found[run] = job_view(run, records[run], status, now)
+            seen[run] = job_view(run, records[run], status, now)
         except RunDirError as error:
-            found[run] = unreadable(run, error)
+            seen[run] = unreadable(run, error)
 
-    queue, now = _ask(records.values()), time.time()
+    queue, now = _query(records.values()), time.time()
     for run, record in records.items():
         look(run, queue.get(_key(record)))
-    # accounting, where the site has it, knows jobs that have left the queue without a verdict
-    lost = [run for run, record in records.items() if _lost(found[run], queue.get(_key(record)))]
-    history = _ask([records[run] for run in lost], history=True)
+    # accounting, if the site has it, knows jobs that have left the queue without a verdict
+    lost = [run for run, record in records.items() if _lost(seen[run], queue.get(_key(record)))]
+    history = _query([records[run] for run in lost], history=True)
     for run in lost:
         if status := history.get(_key(records[run])):
             look(run, status)
-    return [found[run] for run in runs]
+    return [seen[run] for run in runs]
 
 
 def _lost(seen: JobView, queue: JobStatus | None) -> bool:
-    """Whether the job has left the queue, and its run directory does not say how it ended."""
+    """Whether the job has left the queue, and its run directory does not show how it ended."""
     if seen.state in ENDED:
         return seen.ended is None
-    return queue is not None and queue.purged  # its tasks joined by themselves
+    return queue is not None and queue.purged  # its tasks called gridtf_join
 
 
 def _key(record: Record | None) -> Key | None:
     return (record["scheduler"], record["job_id"]) if record else None
 
 
-def _ask(submitted: Iterable[Record | None], *, history: bool = False) -> Mapping[Key | None, JobStatus]:
-    """What the schedulers say of these jobs, from their queues or (history) their accounting. A scheduler that does not
-    answer is no error: the files say most."""
+def _query(submitted: Iterable[Record | None], *, history: bool = False) -> Mapping[Key | None, JobStatus]:
+    """States of jobs in their schedulers' queues or (history) accounting. A scheduler that does not answer is no error:
+    most of what users want to know is in the files."""
     by_scheduler: dict[str, list[Record]] = {}
     for record in submitted:
         if record is not None:
             by_scheduler.setdefault(record["scheduler"], []).append(record)
-    found: dict[Key | None, JobStatus] = {}
+    statuses: dict[Key | None, JobStatus] = {}
     for name, records in by_scheduler.items():
         try:
             scheduler = schedulers.get(name)
-            ask = scheduler.accounting if history else scheduler.query
-            answers = ask([JobIdentity.from_record(record) for record in records])
+            query = scheduler.accounting if history else scheduler.query
+            answers = query([JobIdentity.from_record(record) for record in records])
         except GridtfError as error:
             answers = {record["job_id"]: JobStatus(JobState.UNKNOWN, error.what) for record in records}
-        found.update({(name, job_id): status for job_id, status in answers.items()})
-    return found
+        statuses.update({(name, job_id): status for job_id, status in answers.items()})
+    return statuses
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
@@ -159,9 +170,12 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
 
     Args:
         run: Its run directory.
-        submitted: Its submitted.json.
-        queue: What its scheduler said before this call; None: it was not asked.
+        submitted: Its submitted.json; None without.
+        queue: Its status in the scheduler, queried before this call; None: not queried.
         now: Seconds since the epoch.
+
+    Returns:
+        Its state; for a job that ended without a verdict, with the last lines of the job script's log as ``cause``.
 
     Raises:
         RunDirError: When its records cannot be read.
@@ -185,13 +199,13 @@ def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
 
     Args:
         run: The run directory.
-        own: Whether gridtf will act upon it: as in rundir.open_plain.
+        own: Whether gridtf will act upon it, so that it must belong to this user (rundir.open_plain).
 
     Returns:
-        The record; None when it does not exist, or this user may not read it.
+        The record; None when it does not exist or this user may not read it.
 
     Raises:
-        RunDirError: When it does not say which job it is.
+        RunDirError: When it is damaged or, with ``own``, belongs to another user.
     """
     if own:
         return read_record(run.submitted, recordtypes.Submitted, own=True)
@@ -199,7 +213,11 @@ def read_submitted(run: RunDir, *, own: bool = False) -> Record | None:
 
 
 def read_joined(run: RunDir) -> Record | None:
-    """The scheduler and id of the job whose tasks called gridtf_join in the latest attempt; None without."""
+    """The record of the latest attempt's gridtf_join, with scheduler and id of the job; None when no task joined.
+
+    Raises:
+        RunDirError: When it is damaged.
+    """
     paths = [run.path / name / OPENED for name in listdir(run.path) if name.startswith(JOINED)]
     records = [read_record(path, recordtypes.Opened, listed=True) for path in paths]
     named = [record for record in records if record and "job_id" in record]
@@ -207,9 +225,18 @@ def read_joined(run: RunDir) -> Record | None:
 
 
 def read(run: RunDir, submitted: Record | None) -> Records:
-    """Read the records of a job. Those whose nonce is not the plan's belong to another attempt and count as absent.
+    """Read the records of a job.
 
-    Other users can read the state of a job, but not job.json, which may contain passwords.
+    Args:
+        run: Its run directory.
+        submitted: Its submitted.json; None without.
+
+    Returns:
+        The records. One whose nonce is not the plan's belongs to another attempt and counts as absent; so does one that
+        only its owner may read, such as job.json, which may contain passwords.
+
+    Raises:
+        RunDirError: When a record is damaged or unreadable.
     """
     top = listdir(run.path)
     records = Records(
@@ -241,7 +268,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
         hosts=tuple(host for host in hosts if host),
         logs=frozenset(listdir(attempt.logs)),
         stop=record(attempt.stop, recordtypes.Stop, listdir(attempt.path)),
-        # last: its summary then matches what was read before
+        # read last, so that it agrees with the records read before
         verdict=record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path)),
     )
 

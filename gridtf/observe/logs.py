@@ -30,7 +30,7 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
             tasks, or the job script while no task has a log.
         tail: Number of lines from the end of each log; None: all.
 
-    Returns:
+    Yields:
         Lines with their newlines, one log after the other, each with its task's name unless there is only one log.
         Bytes that are not UTF-8 are surrogate escapes.
 
@@ -40,7 +40,7 @@ def read(run: RunDir, tasks: Sequence[str] | None = None, tail: int | None = Non
     attempt = run.latest()
     known = planned(attempt)[0] if attempt else []
     for name, path in _choose(run, attempt, known, tasks):
-        yield from _Follower(name, path, _prefixed(name, known, tasks), tail).rest()
+        yield from _Follower(path, _prefix(name, known, tasks), tail).rest()
 
 
 def follow(
@@ -50,17 +50,17 @@ def follow(
     sleep: Callable[[float], None],
     tail: int | None = None,
 ) -> Iterator[str]:
-    """Read the logs, then what is added to them, attempt after attempt, until the job has ended.
+    """Read the logs and then lines as they are added, attempt after attempt, until the job has ended.
 
     Args:
         run: The run directory.
-        tasks: As in read.
+        tasks: Names of tasks or types, as for read.
         ended: Whether the job has ended; called before each look at the logs, up to ten times a second.
-        sleep: As time.sleep.
+        sleep: Like time.sleep.
         tail: Number of lines from the end of each log to begin with; None: all.
 
-    Returns:
-        Lines, as in read.
+    Yields:
+        Lines with their newlines, as read does; before the lines of another attempt a heading.
 
     Raises:
         NotFoundError: For a task that the job does not have.
@@ -82,13 +82,13 @@ def follow(
             following = {path: follower for path, follower in following.items() if path == run.log}
         if attempt and not settled:
             known, settled = planned(attempt)
-        there = {JOB, *known, *(name.partition(":")[0] for name in known)}
-        ready = settled or over or not tasks or there.issuperset(tasks)
+        valid = {JOB, *known, *(name.partition(":")[0] for name in known)}
+        ready = settled or over or not tasks or valid.issuperset(tasks)
         chosen = _choose(run, attempt, known, tasks) if ready else []
         fresh = False
         for name, path in chosen:
             if path not in following:
-                following[path] = _Follower(name, path, _prefixed(name, known, tasks), tail)
+                following[path] = _Follower(path, _prefix(name, known, tasks), tail)
             for line in following[path].more():
                 fresh = True
                 yield line
@@ -102,18 +102,17 @@ def follow(
 
 
 class _Follower:
-    """Reads what is added to a log. Opens it anew each time: network file systems show new data only then."""
+    """Reads a log as it grows. Opens it anew each time: network file systems show new data only then."""
 
-    def __init__(self, name: str, path: Path, prefixed: bool, tail: int | None) -> None:
-        self._name = name
+    def __init__(self, path: Path, prefix: str, tail: int | None) -> None:
         self._path = path
-        self._prefixed = prefixed
+        self._prefix = prefix
         self._tail = tail
         self._offset = 0
         self._partial = b""
 
     def more(self) -> Iterator[str]:
-        """New lines that are complete."""
+        """Yield new lines that are complete."""
         caught_up = False
         while not caught_up:
             chunk = self._chunk()
@@ -127,7 +126,7 @@ class _Follower:
             yield from self._lines(data[:end])
 
     def rest(self) -> Iterator[str]:
-        """All that is left, also a last line without a line break."""
+        """Yield the remaining lines, including a last one without a line break."""
         yield from self.more()
         yield from self._lines(self._partial)
         self._partial = b""
@@ -147,8 +146,9 @@ class _Follower:
         return chunk
 
     def _lines(self, data: bytes) -> Iterator[str]:
-        for line in _split(data):
-            yield _labelled(self._name, line, self._prefixed)
+        lines = BREAK.split(data)
+        for line in lines if lines[-1] else lines[:-1]:
+            yield f"{self._prefix}{line.decode(errors='surrogateescape')}\n"
 
 
 def _last(followers: Iterable[_Follower]) -> Iterator[str]:
@@ -157,10 +157,10 @@ def _last(followers: Iterable[_Follower]) -> Iterator[str]:
 
 
 def planned(attempt: Attempt) -> tuple[list[str], bool]:
-    """The tasks of an attempt.
+    """Names of an attempt's tasks, such as ``worker:0``.
 
     Returns:
-        (names, whether they are all): for users who may not read the plan, those with a log.
+        (names, whether these are all tasks): a user who may not read the plan gets the tasks that have a log.
     """
     plan = read_private(attempt.plan, recordtypes.Outline)
     if plan:
@@ -173,41 +173,32 @@ def planned(attempt: Attempt) -> tuple[list[str], bool]:
 
 def _choose(run: RunDir, attempt: Attempt | None, known: Sequence[str], tasks: Sequence[str] | None) -> Chosen:
     """Name and path of the requested logs that exist. Raises NotFoundError for a task that is not known."""
-    there = set(listdir(attempt.logs)) if attempt else set()
+    existing = set(listdir(attempt.logs)) if attempt else set()
     logs = {name: attempt.task_log(*_parts(name)) for name in known} if attempt else {}
-    chosen = [(name, logs[name]) for name in _wanted(known, tasks) if name != JOB and logs[name].name in there]
+    chosen = [(name, logs[name]) for name in _requested(known, tasks) if name != JOB and logs[name].name in existing]
     if (JOB in tasks if tasks else not chosen) and run.log.name in listdir(run.path):
         chosen.append((JOB, run.log))
     return chosen
 
 
-def _wanted(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
+def _requested(known: Sequence[str], tasks: Sequence[str] | None) -> list[str]:
     if not tasks:
         return list(known)
     for task in tasks:
         if task != JOB and task not in known and not any(name.startswith(f"{task}:") for name in known):
             raise NotFoundError(
-                f"there is no task {task}",
-                why=f"there are: {some([*known, JOB])}" if known else "the job has no tasks yet",
+                f"no such task: {task}",
+                why=f"choose from: {some([*known, JOB])}" if known else "the job has no tasks yet",
                 hint=nearest(task, [*known, JOB]) if known else f"--task {JOB} shows the output of its script",
             )
     return [name for name in (*known, JOB) if name in tasks or name.partition(":")[0] in tasks]
 
 
-def _prefixed(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> bool:
-    """Whether lines begin with the name of their task: if there can be lines of other tasks."""
-    return len(_wanted(known, tasks)) > 1 and (bool(tasks) or name != JOB)
+def _prefix(name: str, known: Sequence[str], tasks: Sequence[str] | None) -> str:
+    """What the lines of a log begin with: the name of its task, if lines of other tasks may appear as well."""
+    return f"{name} | " if len(_requested(known, tasks)) > 1 and (tasks or name != JOB) else ""
 
 
 def _parts(name: str) -> tuple[str, int]:
     task_type, _, index = name.partition(":")
     return task_type, int(index)
-
-
-def _labelled(name: str, line: str, prefixed: bool) -> str:
-    return f"{name} | {line}\n" if prefixed else f"{line}\n"
-
-
-def _split(data: bytes) -> list[str]:
-    lines = [line.decode(errors="surrogateescape") for line in BREAK.split(data)]
-    return lines if lines[-1] else lines[:-1]

@@ -1,4 +1,4 @@
-"""Decides the state of a job from the records of its run directory and what its scheduler says."""
+"""Decides the state of a job from the records of its run directory and its scheduler's answer. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gridtf.text import some
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
 _KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's reason
-# Seconds without a heartbeat after which tasks without a launcher count as gone; clocks do not differ that much.
+# Seconds without a heartbeat after which tasks without a launcher count as ended; clocks do not differ that much.
 _GIVEN_UP = 3600.0
 
 
@@ -64,13 +64,14 @@ class TaskView:
     Attributes:
         name: Such as ``worker:0``.
         host: The host it is placed on; None when not known.
-        state: PENDING, RUNNING, COMPLETED, FAILED, STOPPED (ended by gridtf) or UNKNOWN.
+        state: PENDING, RUNNING, COMPLETED, FAILED, STOPPED (ended by gridtf or the scheduler), ENDED (how is not known)
+            or UNKNOWN.
         exit: Its exit code.
         signal: Name of the signal that ended it.
         started: Seconds since the epoch, by its host's clock.
         ended: Seconds since the epoch, by its host's clock.
-        log: Path of its log; None while there is none.
-        restarts: How many times it was started again.
+        log: Path of its log; None before it has one.
+        restarts: How many times it was restarted.
     """
 
     name: str
@@ -98,15 +99,15 @@ class JobView:
         run_dir: The run directory.
         output_dir: The folder that tasks have as OUTPUT_DIR.
         attempt: Number of the latest attempt; None before the first.
-        phase: What the launcher does; empty when not known.
+        phase: What the launcher is doing, as in state/launcher.json; empty when not known.
         started: When the first task started, in seconds since the epoch.
         ended: When the job ended, in seconds since the epoch.
         exit_code: Exit code of the job script; None before the end.
         tasks: States of the tasks of the latest attempt.
         cause: The task that failed first, as in verdict.json: task, host, exit, signal, log and tail (its last lines);
             task is None when the job script itself failed.
-        in_queue: Whether its scheduler still has the job, as far as that is known.
-        unexplained: It has ended, and neither its records nor its scheduler say how.
+        in_queue: Whether its scheduler still lists the job, as far as that is known.
+        unexplained: Whether it has ended, and neither its records nor its scheduler show how.
     """
 
     name: str
@@ -129,10 +130,10 @@ class JobView:
 
     @property
     def finished(self) -> bool:
-        """Whether the job has ended; its state is UNKNOWN when it is not known how.
+        """Whether the job has ended; its state is then UNKNOWN when it is not known how.
 
-        A job that failed has not ended while its scheduler still has it: the scheduler may start it again, whatever the
-        verdict says, which is written by a host that may not reach the scheduler.
+        A job that failed has not ended while its scheduler still lists it: the scheduler may start it again. A verdict
+        does not rule that out, since the host that writes it may be unable to reach the scheduler.
         """
         if self.state != JobState.COMPLETED and self.in_queue:
             return False
@@ -141,7 +142,7 @@ class JobView:
 
 @dataclass(eq=False, repr=False)
 class _Standing:
-    """The part of a view that is decided."""
+    """State of a job with its explanation: the fields of a JobView that have to be decided."""
 
     state: str
     reason: str = ""
@@ -151,19 +152,23 @@ class _Standing:
 
 
 def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
-    """Decide the state of a job. Pure.
+    """Decide the state of a job.
 
     Args:
         run: Its run directory.
-        records: What was read from it.
-        queue: What its scheduler said before that; None: it was not asked.
+        records: The records that were read from it.
+        queue: Its status in the scheduler, queried before the records were read; None: not queried.
         now: Seconds since the epoch.
+
+    Returns:
+        The state and its explanation. A verdict decides; without one a job is never COMPLETED, unless all its tasks
+        called gridtf_join and exited with 0.
     """
     submitted, verdict = records.submitted or {}, records.verdict or {}
     planned: Record = (records.plan or {}).get("job", {})
     standing = _standing(run, records, queue, now)
     over = standing.state in ENDED
-    # what waits to be started again has no task that runs
+    # a job that waits for its next start has no running tasks
     tasks = _tasks(run, records, over or standing.ended is not None or standing.state == JobState.PENDING)
     starts = [task.started for task in tasks if task.started is not None]
     return JobView(
@@ -188,12 +193,16 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
 
 
 def own_script(submitted: Record) -> bool:
-    """Whether gridtf wrote the job script: one written by hand may continue after a gridtf_run."""
+    """Whether gridtf wrote the job script: one written by hand may continue after gridtf_run.
+
+    Args:
+        submitted: submitted.json.
+    """
     return list(submitted.get("command", ()))[:1] != [BY_HAND]
 
 
 def _has(queue: JobStatus) -> bool:
-    """Whether the scheduler still has the job."""
+    """Whether the scheduler still lists the job."""
     return not queue.purged and queue.state in (JobState.PENDING, JobState.RUNNING)
 
 
@@ -207,16 +216,14 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         ):
             again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
             return _Standing(JobState.PENDING, "; ".join(part for part in (again, queue.reason) if part))
-        unsure = "again" in verdict and verdict["again"] is None  # hosts were told to end, and nobody could say why
+        unsure = "again" in verdict and verdict["again"] is None  # hosts were stopped; the launcher did not learn why
         if unsure and queue is not None and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}:
-            reason = f"{verdict.get('reason')}; the scheduler says {queue.state}"
-            reason += f", {queue.reason}" if queue.reason else ""
-            return _Standing(queue.state, reason)
+            return _Standing(queue.state, f"{verdict.get('reason')}; {_reported(queue)}")
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))
     if records.joined:
         return _of_joined(records, queue, now)
-    if queue is None or (queue.state == JobState.UNKNOWN and not queue.purged):
-        return _by_signs_of_life(records, queue, now)
+    if queue is None or _unanswered(queue):
+        return _by_heartbeat(records, queue, now)
     if queue.purged or queue.state in ENDED:
         return _without_verdict(run, records, queue, now)
     if queue.state == JobState.PENDING or records.launcher is None:
@@ -224,8 +231,8 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
             queue.state, queue.reason or ("the job script is setting up" if queue.state == JobState.RUNNING else "")
         )
     if abs(_age(records.launcher, now)) > _patience(records):
-        one_clock = (records.submitted or {}).get("scheduler") == "local"  # which tells only of its own host's jobs
-        detail = f"the launcher is silent: {_last_sign(records.launcher, now, one_clock=one_clock)}"
+        one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
+        detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"
     else:
         detail = str(records.launcher.get("detail", ""))
     return _Standing(queue.state, "; ".join(filter(None, (queue.reason, detail))))
@@ -235,72 +242,83 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
     """State of a job array; each element is a job of its own."""
     states = [str(verdict.get("state")) if verdict else None for verdict in elements.values()]
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items())
     bad = {
         name: verdict for name, verdict in elements.items() if verdict and verdict.get("state") != JobState.COMPLETED
     }
     lost = [name for name, verdict in elements.items() if not verdict] if queue and not _has(queue) else []
-    reason = "; ".join([f"array of {len(elements)}: {told}", *_elements_that_failed(bad, lost)])
+    reason = "; ".join([f"array of {len(elements)}: {summary}", *_failed_elements(bad, lost)])
     hint = f"one element: gridtf status {run.elements / next(iter([*bad, *lost, *elements]))}"
     if None not in states:
         others = [state for state in states if state and state != JobState.COMPLETED]
         return _Standing(others[0] if others else JobState.COMPLETED, reason, hint)
-    if queue is None or (queue.state == JobState.UNKNOWN and not queue.purged):
-        return _Standing(
-            JobState.UNKNOWN, f"{reason}; {(queue.reason if queue else '') or 'its scheduler was not asked'}", hint
-        )
+    if queue is None or _unanswered(queue):
+        return _Standing(JobState.UNKNOWN, f"{reason}; {_why_unanswered(queue)}", hint)
     if queue.purged or queue.state in ENDED:
         state = queue.state if queue.state in ENDED - {JobState.COMPLETED} else JobState.FAILED
         return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
     return _Standing(queue.state, "; ".join(part for part in (queue.reason, reason) if part), hint)
 
 
-def _elements_that_failed(bad: Mapping[str, Record], lost: list[str], *, most: int = 3) -> list[str]:
-    """The elements of an array that failed: the first ones with their reasons. lost: those without a verdict."""
+def _unanswered(queue: JobStatus) -> bool:
+    """Whether the scheduler was queried, but its answer says nothing about the job."""
+    return queue.state == JobState.UNKNOWN and not queue.purged
+
+
+def _why_unanswered(queue: JobStatus | None) -> str:
+    return (queue.reason if queue else "") or "its scheduler was not queried"
+
+
+def _reported(queue: JobStatus) -> str:
+    return f"the scheduler reports {queue.state}" + (f", {queue.reason}" if queue.reason else "")
+
+
+def _failed_elements(bad: Mapping[str, Record], lost: list[str]) -> list[str]:
+    """The elements of an array that failed: the first ones with their reasons. lost: elements without a verdict."""
     words = [f"element {name} {verdict.get('state')}: {verdict.get('reason')}" for name, verdict in bad.items()]
-    if len(words) > most:
-        words[most:] = [f"and so elements {some([*bad][most:])}"]
+    if len(words) > 3:
+        words[3:] = [f"also failed: elements {some([*bad][3:])}"]
     return words + ([f"without a verdict: element{'s' * (len(lost) > 1)} {some(lost)}"] if lost and bad else [])
 
 
 def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float) -> _Standing:
-    """State of a job that has ended without a verdict of its launcher."""
+    """State of a job whose launcher wrote no verdict before the job ended."""
     launcher, cancelled = records.launcher, records.cancelled
     hint = f"see {run.log}" if records.has_log else ""
     killed = None
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
-        # it writes that after the verdict, which this host's file system just does not show yet
-        return _Standing(JobState.RUNNING, "has ended; this host does not see the verdict yet")
+        # the launcher wrote this phase after the verdict, which the file system does not show on this host yet
+        return _Standing(JobState.RUNNING, "the job has ended, but its verdict is not visible on this host yet")
     if cancelled:
         return _Standing(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
     stop = records.stop or {}
-    # who ends a job by KILL may begin with other hosts: what the launcher makes of that is not why the job ended
+    # a scheduler that ends a job by KILL may begin with other hosts: losing these is not why the job ended
     known = stop.get("state") != JobState.FAILED or queue.state not in ENDED
     if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {JobState.COMPLETED}:
         reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
         return _Standing(str(stop["state"]), reason, hint)
     if queue.state == JobState.CANCELLED and not launcher and not records.has_log:
-        return _Standing(JobState.CANCELLED, ", ".join(filter(None, ("cancelled before it began", queue.reason))))
+        return _Standing(JobState.CANCELLED, ", ".join(filter(None, ("cancelled before it started", queue.reason))))
     if (
         not launcher
         and records.has_log
         and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}
         and queue.reason
     ):
-        said = f"{queue.state} {queue.reason}" if queue.reason.startswith("by ") else queue.reason
-        return _Standing(queue.state, f"{said} during the set-up", hint)
+        end = f"{queue.state} {queue.reason}" if queue.reason.startswith("by ") else queue.reason
+        return _Standing(queue.state, f"{end} during the set-up", hint)
     if launcher:
         killed = _KILLED.search(queue.reason) if queue.state in ENDED else None
         ended = f"the launcher on {launcher.get('host')} {f'was {killed[0]}' if killed else 'ended'}"
         what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
     elif records.has_log:
-        what = "the job script ended before the launcher began"
+        what = "the job script ended before the launcher started"
     else:
-        what = "it has left nothing in the run directory"
-        hint = "do the hosts see that folder? if not, choose a shared one with --run-dir or --run-root"
+        what = "the job wrote nothing to its run directory"
+        hint = "can the job's hosts see that folder? if not, choose a shared one with --run-dir or --run-root"
     reason = f"ended without a verdict: {what}"
     if queue.state in ENDED and not killed:
-        reason += f"; the scheduler says {queue.state}" + (f", {queue.reason}" if queue.reason else "")
+        reason += f"; {_reported(queue)}"
     state = queue.state if queue.state in ENDED - {JobState.COMPLETED} else JobState.FAILED
     return _Standing(state, reason, hint, unexplained=queue.state not in ENDED)
 
@@ -312,35 +330,36 @@ def why_set_up_failed(tail: Sequence[str]) -> str:
         tail: The last lines of the job script's log.
 
     Returns:
-        Its number, and what was printed last before it; empty when none failed. Never the text of that line, which may
-        contain a password.
+        Its number, exit code and host, and the last line of output before it; empty when none failed. Never the set-up
+        line itself, which may contain a password.
     """
     for number, line in enumerate(tail):
         match = _SET_UP_FAILED.match(line)
         if match:
             printed = [before for before in tail[:number] if before.strip()][-1:]
-            return "; ".join([f"{match[2]} on {match[1]}", *(f"it printed last: {words}" for words in printed)])
+            return "; ".join([f"{match[2]} on {match[1]}", *(f"last output: {words}" for words in printed)])
     return ""
 
 
-def _by_signs_of_life(records: Records, queue: JobStatus | None, now: float) -> _Standing:
-    """State from the launcher's heartbeat alone, when the scheduler does not say."""
-    launcher = records.launcher
-    unasked = (queue.reason if queue else "") or "its scheduler was not asked"
+def _by_heartbeat(records: Records, queue: JobStatus | None, now: float) -> _Standing:
+    """State from the launcher's heartbeat alone, without an answer from the scheduler."""
+    launcher, unanswered = records.launcher, _why_unanswered(queue)
     if launcher is not None:
         if abs(_age(launcher, now)) <= _patience(records):
             return _Standing(JobState.RUNNING, str(launcher.get("detail", "")))
-        return _Standing(JobState.UNKNOWN, f"{_last_sign(launcher, now)}; {unasked}")
+        return _Standing(JobState.UNKNOWN, f"{_last_heartbeat(launcher, now)}; {unanswered}")
     if records.attempt is not None or records.has_log:
-        return _Standing(JobState.UNKNOWN, f"the job script has begun, its launcher has not been seen; {unasked}")
+        return _Standing(
+            JobState.UNKNOWN, f"the job script has started, but its launcher has not reported yet; {unanswered}"
+        )
     if records.submitted is None:
-        return _Standing(JobState.UNKNOWN, "no sign that it was ever submitted")
-    return _Standing(JobState.PENDING, f"nothing of it has begun; {unasked}")
+        return _Standing(JobState.UNKNOWN, "the run directory has no record of a submission")
+    return _Standing(JobState.PENDING, f"the job has not started; {unanswered}")
 
 
 def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standing:
-    """State of tasks that called gridtf_join. Their port holder processes report that they run and, where the kernel
-    says so, how they ended; else the end of the job they belong to decides."""
+    """State of tasks that called gridtf_join. Their port holder processes report that they run and, if the kernel
+    supports it, how they ended; otherwise the end of the job that they belong to decides."""
     tasks = {name: task for record in records.hosts for name, task in record.get("tasks", {}).items()}
     last = max(records.hosts, key=lambda record: float(record.get("time") or 0.0), default={})
     at, age = float(last.get("time") or 0.0), _age(last, now)
@@ -348,26 +367,26 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
     if last and all_joined and not running and (known := _by_their_ends(tasks)):
         return replace(known, ended=at)
-    how = "how they end, only what started them knows: srun, mpirun or a script"
+    how = "only the program that started them (srun, mpirun or a script) knows how they end"
     if queue is not None and queue.state in ENDED:
         why = f", {queue.reason}" if queue.reason else ""
-        return _Standing(queue.state, f"its tasks joined by themselves; the job they were a part of has ended{why}")
-    silent = abs(age) > _patience(records)  # which another host's clock can make believe
-    forgotten = silent and queue is not None and queue.purged
-    over = bool(last) and (age > _GIVEN_UP or forgotten or (all_joined and not running))
+        return _Standing(queue.state, f"its tasks called gridtf_join; the job that they belong to has ended{why}")
+    silent = abs(age) > _patience(records)  # or the clock of their host differs
+    purged = silent and queue is not None and queue.purged
+    over = bool(last) and (age > _GIVEN_UP or purged or (all_joined and not running))
     if over and queue is not None and not queue.purged:
         if not _has(queue):
-            return _Standing(JobState.UNKNOWN, f"none of its tasks is alive any more; {queue.reason}")
+            return _Standing(JobState.UNKNOWN, f"none of its tasks is running any more; {queue.reason}")
         return _Standing(
-            JobState.RUNNING, "none of its tasks is alive any more; how they ended is known when their job has ended"
+            JobState.RUNNING, "none of its tasks is running any more; how they ended is known once their job has ended"
         )
     if over:
-        return _Standing(JobState.UNKNOWN, f"none of its tasks is alive any more; {how}", ended=at)
+        return _Standing(JobState.UNKNOWN, f"none of its tasks is running any more; {how}", ended=at)
     if running and silent:
-        return _Standing(JobState.UNKNOWN, f"{_last_sign(last, now)}; {how}")
+        return _Standing(JobState.UNKNOWN, f"{_last_heartbeat(last, now)}; {how}")
     if running:
-        return _Standing(JobState.RUNNING, "its tasks joined by themselves")
-    return _Standing(JobState.UNKNOWN, f"its tasks are joining; {how}")
+        return _Standing(JobState.RUNNING, "its tasks called gridtf_join")
+    return _Standing(JobState.UNKNOWN, f"its tasks are still joining; {how}")
 
 
 def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
@@ -394,13 +413,12 @@ def _patience(records: Records) -> float:
     return 2 * float(spec.get("heartbeat_timeout", JobSpec.heartbeat_timeout))
 
 
-def _last_sign(launcher: Record, now: float, *, one_clock: bool = False) -> str:
-    """one_clock: the launcher runs on this host."""
-    minutes = int(_age(launcher, now) // 60)
+def _last_heartbeat(record: Record, now: float, *, one_clock: bool = False) -> str:
+    """When a launcher or host last reported. one_clock: it runs on this host."""
+    host, minutes = record.get("host"), int(_age(record, now) // 60)
     if minutes < 0:
-        return f"the clock of {launcher.get('host')} is ahead of this host's: no telling how old its last word is"
-    words = f"last sign of life from {launcher.get('host')} about {minutes} min ago"
-    return words if one_clock else f"{words}, if the clocks agree"
+        return f"the clock of {host} is ahead of this host's, so the age of its last heartbeat is unknown"
+    return f"last heartbeat from {host} about {minutes} min ago" + ("" if one_clock else ", if the clocks agree")
 
 
 def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
@@ -417,7 +435,7 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
         known = states.get(name, {})
         log = attempt.task_log(planned["type"], planned["index"])
         state = str(known.get("state", TaskState.PENDING))
-        if over and state == TaskState.RUNNING:  # its agent did not live to write the end of it
+        if over and state == TaskState.RUNNING:  # its agent died before it could record the end
             state = TaskState.STOPPED if records.verdict else TaskState.UNKNOWN
         end = known
         if over and name == cause.get("task") and state == TaskState.STOPPED:

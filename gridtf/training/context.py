@@ -10,10 +10,10 @@ from gridtf.contract import Task
 
 
 class Context:
-    """A training task, as an entry function sees it.
+    """The argument of an entry function (``--entry module:function``): this task and its TensorFlow server.
 
     Attributes:
-        task: Type, index, rank, GPUs and the rest of this task's place in the job.
+        task: This task's place in the job: type, index, rank, GPUs and so on.
     """
 
     def __init__(self, task: Task) -> None:
@@ -38,10 +38,10 @@ class Context:
 
     @property
     def server(self) -> Any:
-        """This task's ``tf.distribute.Server``, started on first use, or at once for a worker beside a ps.
+        """This task's ``tf.distribute.Server``. Started on first use; for a worker in a job with ps, before the call.
 
         Raises:
-            GridtfError: When a strategy has started its own.
+            GridtfError: For a task outside the cluster, and when a strategy has already started a server.
         """
         if self._server is None:
             from gridtf.training.server import start_server
@@ -55,9 +55,9 @@ class Context:
         return self._checkpoint_requested
 
     def checkpoint_saved(self) -> None:
-        """Report that the requested checkpoint is written."""
+        """Reset checkpoint_requested, after a checkpoint was written."""
         self._checkpoint_requested = False
 
     def request_checkpoint(self, *_: object) -> None:
-        """Request a checkpoint; can serve as a signal handler."""
+        """Set checkpoint_requested. Takes and ignores the arguments of a signal handler."""
         self._checkpoint_requested = True

@@ -13,8 +13,8 @@ from gridtf.contract import Task
 class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]
     """The cluster of this gridtf job, for ``MultiWorkerMirroredStrategy`` and ``ParameterServerStrategy``.
 
-    The strategies know the leader only as ``chief``; a ``master`` appears under that name. An evaluator is not a member
-    of the cluster: it sees an empty one, so that its strategy runs on its own devices.
+    The strategies know the leader only as ``chief``, so a ``master`` appears under that name. An evaluator is not a
+    member of the cluster: for it the cluster is empty, so that its strategy runs on its own devices.
 
     Args:
         task: A task of the job; None: this process's.
@@ -27,7 +27,7 @@ class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: 
         task = task or contract.task()
         member = task.type in task.cluster
         self._cluster = {_modern(name): list(tasks) for name, tasks in task.cluster.items()} if member else {}
-        self._task_type = _modern(task.type)  # the base class has the property, as for the next one
+        self._task_type = _modern(task.type)  # the base class defines properties for this and the next attribute
         self._task_id = task.index
         self.rpc_layer = "grpc"
 
@@ -36,12 +36,15 @@ class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: 
         return tf.train.ClusterSpec(self._cluster)
 
     def master(self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None) -> str:
-        """The address of a task, such as ``grpc://host:port``; empty without a cluster.
+        """The address of a task.
 
         Args:
             task_type: Its type; None: this task's.
             task_id: Its index; None: this task's.
             rpc_layer: The protocol; None: grpc.
+
+        Returns:
+            A URL such as ``grpc://host:port``; empty without a cluster.
         """
         if not self._cluster:
             return ""
@@ -52,12 +55,12 @@ class ClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: 
     def num_accelerators(
         self, task_type: str | None = None, task_id: int | None = None, config_proto: Any = None
     ) -> dict[str, int]:
-        """Count the GPUs of a task. For this task TensorFlow's devices stay uninitialized: a strategy can follow.
+        """Count the GPUs of a task. For this task, TensorFlow's devices are not initialized, as strategies require.
 
         Args:
             task_type: Its type; None: this task's.
             task_id: Its index; None: this task's.
-            config_proto: For the session that asks another task.
+            config_proto: Configuration of the session that queries another task.
 
         Returns:
             ``{"GPU": n}``; empty without GPUs.

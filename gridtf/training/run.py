@@ -1,7 +1,7 @@
-"""``python -m gridtf.training.run module:function``: a task whose training loop is a function.
+"""``python -m gridtf.training.run module:function``: runs a task whose training loop is a function.
 
-The module is looked up in the working folder first. The function's return value is ignored: it fails with an exception
-or sys.exit.
+The module is looked up in the working folder first. The function's return value is ignored: a task fails by an
+exception or by sys.exit.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def load(entry: str, folder: Path) -> Entry:
 
     Args:
         entry: ``module:function``.
-        folder: Where to look for the module first.
+        folder: Where to look for the module first; added to sys.path.
 
     Raises:
-        UsageError: When there is no such module or function. Exceptions of the module itself pass through.
+        UsageError: When there is no such module or function, or when calling the function would not run it. Exceptions
+            raised by the module itself pass through.
     """
     module_name, separator, name = entry.partition(":")
     if not (separator and module_name and name):
@@ -43,29 +44,29 @@ def load(entry: str, folder: Path) -> Entry:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise  # the module exists; one that it imports does not
-        here = sorted(file.stem for file in folder.glob("*.py"))
+        modules = sorted(file.stem for file in folder.glob("*.py"))
         raise UsageError(
             f"entry {entry}: no module {error.name!r} in {folder}",
-            hint=nearest(error.name, here) or (f"modules there: {', '.join(here)}" if here else ""),
+            hint=nearest(error.name, modules) or (f"modules there: {', '.join(modules)}" if modules else ""),
         ) from None
     function = getattr(module, name, None)
     if not callable(function):
-        there = functions(module)
+        known = functions(module)
         raise UsageError(
             f"entry {entry}: no function {name!r} in {getattr(module, '__file__', module_name)}",
-            why=f"functions there: {', '.join(there)}" if there else "it defines no function",
-            hint=nearest(name, there),
+            why=f"functions there: {', '.join(known)}" if known else "it defines no function",
+            hint=nearest(name, known),
         )
     if any(kind(function) for kind in _NOT_RUN_BY_A_CALL):
         raise UsageError(
-            f"entry {entry}: {name} is a generator or a coroutine function: calling it does not run it",
+            f"entry {entry}: {name} is a generator or coroutine function: calling it would not run it",
             hint="name a plain function that runs it, for example with asyncio.run",
         )
     return function  # type: ignore[no-any-return]
 
 
 def functions(module: object) -> list[str]:
-    """Names of the functions that a module defines itself, without those that begin with an underscore."""
+    """Names of the public functions that a module defines itself."""
     own = getattr(module, "__name__", "")
     return [
         name
@@ -75,7 +76,15 @@ def functions(module: object) -> list[str]:
 
 
 def arguments(function: Entry, context: Context) -> tuple[Any, ...]:
-    """Arguments of an entry function: the context if its first parameter has no default or is named ctx or context."""
+    """Choose the arguments of an entry function.
+
+    Args:
+        function: The entry function.
+        context: The context of this task.
+
+    Returns:
+        The context if the function's first parameter has no default or is named ctx or context; otherwise no arguments.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError:  # a function without a signature, written in C
@@ -92,8 +101,11 @@ def prepare(argv: Sequence[str]) -> Callable[[], object]:
     Args:
         argv: The words after ``python -m gridtf.training.run``.
 
+    Returns:
+        A function without parameters that runs the entry function.
+
     Raises:
-        GridtfError: Outside a gridtf task, or when there is no such function.
+        GridtfError: Outside a gridtf task, or when the entry function cannot be loaded.
     """
     if len(argv) != 1:
         raise UsageError("usage: python -m gridtf.training.run module:function")
@@ -101,7 +113,7 @@ def prepare(argv: Sequence[str]) -> Callable[[], object]:
     signal.signal(signal.SIGUSR1, context.request_checkpoint)
     function = load(argv[0], Path.cwd())
     if context.task.type == "worker" and context.cluster.get("ps"):
-        context.server  # noqa: B018 - started now: a chief may want to use this worker before its own code does
+        context.server  # noqa: B018 - started now: the chief may use this worker before its own code asks for a server
     return partial(function, *arguments(function, context))
 
 

@@ -1,7 +1,8 @@
-"""This task's TensorFlow server: started once, on the port that the agent reserves for it."""
+"""This task's TensorFlow server, started once, on the port that the agent reserves for it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -21,9 +22,12 @@ def start_server(task: Task) -> Any:
     Args:
         task: This process's task.
 
+    Returns:
+        The server.
+
     Raises:
-        GridtfError: For a task outside the cluster, and when this process has a server already: with TF_GRPC_REUSE_PORT
-            two would share the port silently, and each would get some of the calls.
+        GridtfError: For a task outside the cluster, and when this process already has a server: with TF_GRPC_REUSE_PORT
+            both would share the port silently, and each would get some of the calls.
     """
     members = task.cluster.get(task.type, ())
     if task.index >= len(members):
@@ -42,16 +46,16 @@ def start_server(task: Task) -> Any:
 
 
 def serve(task: Task | None = None) -> NoReturn:
-    """Start the server of a task without user code, and wait for a signal to end. A ps sees no GPU.
+    """Run the server of a task without user code until a signal ends the process. A ps sees no GPU.
 
     Args:
         task: The task; None: this process's.
 
     Raises:
-        GridtfError: As start_server, and when the server ends by itself.
+        GridtfError: When the server cannot be started (see start_server) or ends by itself.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # may have been inherited as ignored
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a request for a checkpoint is not for us
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # requests for checkpoints concern tasks with user code
     task = task or contract.task()
     if task.type == "ps":
         os.environ.update(dict.fromkeys(_VISIBLE, ""))  # read once, when TensorFlow is imported
@@ -65,22 +69,25 @@ def listens_on(port: int) -> bool:
     """Whether this process listens on a TCP port; False without /proc."""
     sockets = set()
     for table in ("tcp", "tcp6"):
-        try:
+        with contextlib.suppress(OSError):
             sockets |= listening_inodes(Path(f"/proc/self/net/{table}").read_text(), port)
-        except OSError:
-            continue
-    return any(_inode(link) in sockets for link in Path("/proc/self/fd").glob("*"))
+    links = {f"socket:[{inode}]" for inode in sockets}
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with contextlib.suppress(OSError):  # closed since it was listed
+            if str(descriptor.readlink()) in links:
+                return True
+    return False
 
 
 def listening_inodes(table: str, port: int) -> set[str]:
     """Find the sockets that listen on a port.
 
     Args:
-        table: Text of /proc/net/tcp or tcp6 (proc(5)).
+        table: Text of /proc/net/tcp or tcp6 (proc_pid_net(5)).
         port: The port.
 
     Returns:
-        Their inodes.
+        The inodes of these sockets.
 
     The table has a heading and one line per socket, with addresses and ports in hexadecimal::
 
@@ -89,11 +96,3 @@ def listening_inodes(table: str, port: int) -> set[str]:
     """
     rows = (line.split() for line in table.splitlines()[1:])
     return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
-
-
-def _inode(descriptor: Path) -> str:
-    try:
-        target = str(descriptor.readlink())  # socket:[48211]
-    except OSError:  # closed since it was listed
-        return ""
-    return target[len("socket:[") : -1] if target.startswith("socket:[") else ""

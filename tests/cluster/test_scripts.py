@@ -39,7 +39,7 @@ def test_example_script(bed: Bed, script: str) -> None:
     one_gpu_each(tasks, 8)
     assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
     if script == "join.sh" and bed.kind == "slurm":
-        joined_tasks_ended(folder, run, "COMPLETED", "the job they were a part of has ended", code=0)
+        joined_tasks_ended(folder, run, "COMPLETED", "the job that they belong to has ended", code=0)
 
 
 @on_every_scheduler

@@ -132,7 +132,9 @@ def test_walltime_of_the_queue(sge: Bed) -> None:
 def test_walltime_of_a_script_without_notify(sge: Bed) -> None:
     job = by_hand(sge, "-l", "h_rt=6")
     nobody_left(sge)
-    status_becomes(job, "TIMEOUT", "the launcher on n1 ended; the scheduler says TIMEOUT, the walltime is over (h_rt")
+    status_becomes(
+        job, "TIMEOUT", "the launcher on n1 ended; the scheduler reports TIMEOUT, the walltime is over (h_rt"
+    )
 
 
 def test_job_is_killed_while_it_ends_its_tasks(sge: Bed) -> None:
@@ -306,7 +308,7 @@ def test_closed_or_removed_run_directory_ends_the_job(sge: Bed) -> None:
     nobody_left(sge)
     admin(sge, "chmod", "755", closed.seen_as, host="login")
     status_becomes(
-        closed, "FAILED", "the launcher on n1 ended; the scheduler says FAILED, its script ended with exit code"
+        closed, "FAILED", "the launcher on n1 ended; the scheduler reports FAILED, its script ended with exit code"
     )
 
 

@@ -21,7 +21,7 @@ def test_power_cut_of_the_host_of_the_launcher(sge: Bed) -> None:
     assert job.status()["state"] == "RUNNING"  # Grid Engine waits for the host
     sge.mend("n1")
     view = job.until(lambda: (view := job.status())["state"] == "NODE_FAIL" and view, "its end")
-    assert "the launcher on n1 ended; the scheduler says NODE_FAIL" in view["reason"]
+    assert "the launcher on n1 ended; the scheduler reports NODE_FAIL" in view["reason"]
 
 
 def test_cut_link_of_a_host_without_its_shared_folder(laggy_sge: Bed) -> None:

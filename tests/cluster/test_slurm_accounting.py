@@ -36,4 +36,4 @@ def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> N
         view = job.status()
         assert view["state"] == known != "COMPLETED"
         assert "ended without a verdict" in view["reason"]
-        assert f"the scheduler says {known}" in view["reason"]
+        assert f"the scheduler reports {known}" in view["reason"]

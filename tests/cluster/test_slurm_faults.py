@@ -71,12 +71,12 @@ def test_killed_and_failed_set_up_is_reported(slurm: Bed) -> None:
     failed = ClusterJob(slurm, *options, "--setup", "echo no such module >&2; ls /nowhere/secret", "--", "true")
     done = killed.gridtf("wait", check=False)
     assert done.returncode == 1
-    assert "the scheduler says FAILED, its script was killed by SIGKILL: by a user, or by the kernel" in done.stdout
+    assert "the scheduler reports FAILED, its script was killed by SIGKILL: by a user, or by the kernel" in done.stdout
     assert "could not start" not in done.stdout + done.stderr
     done = failed.gridtf("wait", check=False)
     assert done.returncode == 1
     first = done.stdout.splitlines()[0] + failed.status()["reason"]
-    assert "failed with exit code 2 on n1; it printed last: ls: cannot access" in first, first
+    assert "failed with exit code 2 on n1; last output: ls: cannot access" in first, first
 
 
 def test_walltime_is_reported_as_timeout(slurm: Bed) -> None:

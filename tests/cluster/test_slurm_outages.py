@@ -20,7 +20,7 @@ def test_power_cut_of_the_launcher_s_host_is_a_node_failure(slurm: Bed) -> None:
     nobody_left(slurm, ("n2", "n3", "n4"), seconds=25)  # the agents notice the lost heartbeat by themselves
     view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
     assert view["state"] == "NODE_FAIL"
-    assert "the launcher on n1 ended; the scheduler says NODE_FAIL" in view["reason"]
+    assert "the launcher on n1 ended; the scheduler reports NODE_FAIL" in view["reason"]
     slurm.mend("n1")
 
 

@@ -113,7 +113,7 @@ def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
         assert f"fault ({again.id}): COMPLETED" in finished(waits, 0, seconds=90)
     view = lost.status()
     assert view["state"] == "NODE_FAIL"
-    assert "the scheduler says NODE_FAIL" in view["reason"]
+    assert "the scheduler reports NODE_FAIL" in view["reason"]
     nobody_left(slurm)
 
 

@@ -79,7 +79,7 @@ def test_run_directory_on_a_local_disk_is_reported(slurm: Bed) -> None:
         done = gridtf(slurm, "submit", *SLURM, *options, "--wait", "--", "true", check=False, timeout=50)
     assert done.returncode == 1
     assert "FAILED" in done.stdout
-    assert "do the hosts see that folder?" in done.stdout
+    assert "can the job's hosts see that folder?" in done.stdout
     assert "--run-root" in done.stdout
 
 
@@ -138,7 +138,7 @@ def test_pending_job_has_slurm_s_reason_and_expected_start(slurm: Bed) -> None:
     assert re.search(r"the nodes are busy \(Resources\); expected to start \d{4}-\d\d-\d\d \d\d:\d\d", view["reason"])
     slurm.run("login", "scancel", job.id)
     view = job.until(lambda: (view := job.status())["state"] == "CANCELLED" and view, "its end")
-    assert view["reason"].startswith("cancelled before it began, while it was pending")
+    assert view["reason"].startswith("cancelled before it started, while it was pending")
     job = started(slurm, name="waiting", running=False)
     done = job.gridtf("cancel")
     assert f"waiting ({job.id}): CANCELLED" in done.stdout
@@ -201,7 +201,7 @@ def test_wait_for_a_job_whose_run_directory_is_removed(slurm: Bed) -> None:
         assert "running" in waits.stderr.readline()
         slurm.run("login", "rm", "-rf", job.seen_as)
         output = finished(waits, 1)
-    assert f"{job.seen_as} was removed while its job, {job.id}, was waited for" in output
+    assert f"{job.seen_as} was removed while gridtf waited for its job, {job.id}" in output
     nobody_left(slurm)
 
 

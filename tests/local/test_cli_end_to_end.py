@@ -1,4 +1,4 @@
-"""The commands, each in a process of its own, on real jobs of the local scheduler."""
+"""The commands, each in its own process, on real jobs of the local scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.jobs import gone, until
 from tests.support.python import heed_signals
 
 
-def test_a_job_from_submission_to_its_end(here: Path) -> None:
+def test_commands_on_a_job_from_submit_to_end(here: Path) -> None:
     done = call("submit", "--name", "digits", *TWO, *PRINTS)
     words = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if not line.startswith("run "))
     run_dir = done.stdout.splitlines()[2].removeprefix("run directory  ")
@@ -44,7 +44,7 @@ def test_a_job_from_submission_to_its_end(here: Path) -> None:
     assert "I am worker 0" not in call("logs", "digits", "--task", "worker:1").stdout
 
 
-def test_waiting_for_a_job_that_fails(here: Path) -> None:
+def test_wait_for_a_failing_job(here: Path) -> None:
     done = call("submit", "--wait", "--name", "bad", *TWO, *FAILS, code=1)
     view = status("bad")
     assert view["state"] == "FAILED"
@@ -67,9 +67,9 @@ def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
         job = [process.stdout.readline() for _ in range(3)][1].split()[1]
         running(job)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
-        _, told = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=30)
         assert process.returncode == 130
-    assert told.splitlines()[-3:] == [
+    assert error.splitlines()[-3:] == [
         f"gridtf: job {job} continues",
         f"  to wait again: gridtf wait {job}",
         f"  to cancel it:  gridtf cancel {job}",
@@ -81,7 +81,7 @@ def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
     call("wait", job, code=1)
 
 
-def test_cancelling_a_job_that_has_ended(here: Path) -> None:
+def test_cancel_of_an_ended_job(here: Path) -> None:
     job = submit(*TWO, *PRINTS)["job_id"]
     call("wait", job)
     done = call("cancel", job)
@@ -90,7 +90,7 @@ def test_cancelling_a_job_that_has_ended(here: Path) -> None:
     assert status(job)["state"] == "COMPLETED"
 
 
-def test_following_the_logs(here: Path) -> None:
+def test_logs_follow(here: Path) -> None:
     job = submit(*TWO, *SLEEPS)["job_id"]
     running(job)
     with started("logs", "-f", job) as process:
@@ -103,13 +103,13 @@ def test_following_the_logs(here: Path) -> None:
 
 
 def removed(folder: Path) -> bool:
-    """Once there is nothing that makes a new file in it meanwhile."""
+    """Whether the folder could be removed: the job may still be making files in it."""
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
 
 @pytest.mark.parametrize("words", [("logs", "-f"), ("wait",)])
-def test_a_run_directory_that_is_removed_is_not_looked_at_for_ever(here: Path, words: tuple[str, ...]) -> None:
+def test_logs_and_wait_end_when_the_run_directory_is_removed(here: Path, words: tuple[str, ...]) -> None:
     job = submit("--kill-grace", "1", "--workers", "1", *SLEEPS)
     running(job["job_id"])
     with started(*words, job["run_dir"]) as process:
@@ -120,7 +120,7 @@ def test_a_run_directory_that_is_removed_is_not_looked_at_for_ever(here: Path, w
     assert gone(int(job["job_id"].partition(".")[0]))  # the job has nowhere to write to, and ends
 
 
-def test_two_submissions_of_one_name_at_the_same_moment(here: Path) -> None:
+def test_concurrent_submissions_of_one_name(here: Path) -> None:
     found: list[dict[str, str]] = []
     words = ("--name", "twin", "--workers", "1", *PRINTS)
     threads = [threading.Thread(target=lambda: found.append(submit(*words))) for _ in range(4)]
@@ -136,7 +136,7 @@ def test_two_submissions_of_one_name_at_the_same_moment(here: Path) -> None:
     assert status("twin")["job_id"] in {job["job_id"] for job in found}
 
 
-def test_a_rendered_script_runs_without_submit(here: Path) -> None:
+def test_rendered_script_runs_without_submit(here: Path) -> None:
     script = call("render", "--run-dir", "run", *TWO, *PRINTS).stdout
     assert not Path("run").exists()
     subprocess.run(["bash"], input=script, text=True, capture_output=True, timeout=60, check=True)
@@ -159,7 +159,7 @@ def test_a_rendered_script_runs_without_submit(here: Path) -> None:
         (("--chdir", "nowhere"), 2, "gridtf: --chdir: there is no folder "),
     ],
 )
-def test_what_cannot_be_leaves_nothing_behind(words: tuple[str, ...], code: int, error: str, here: Path) -> None:
+def test_refused_submit_leaves_no_files(words: tuple[str, ...], code: int, error: str, here: Path) -> None:
     Path("wrong.toml").write_text("# a job\nwrokers = 2\n")
     done = call("submit", *words, *PRINTS, code=code)
     assert error in done.stderr
@@ -168,7 +168,7 @@ def test_what_cannot_be_leaves_nothing_behind(words: tuple[str, ...], code: int,
     assert as_json("list") == []
 
 
-def test_a_job_that_outlives_its_run_directory_is_told_so(here: Path) -> None:
+def test_status_reports_a_moved_run_directory(here: Path) -> None:
     job = submit(*TWO, *PRINTS)
     call("wait", job["job_id"])
     Path(job["run_dir"]).rename(here / "moved")
@@ -178,24 +178,24 @@ def test_a_job_that_outlives_its_run_directory_is_told_so(here: Path) -> None:
     assert status("moved")["state"] == "COMPLETED"
 
 
-def test_the_python_api(here: Path) -> None:
+def test_python_api(here: Path) -> None:
     code = (
         "import json, sys, gridtf\n"
         "two = {'worker': gridtf.TaskSpec(count=2)}\n"
         "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), tasks=two))\n"
         "ended = job.wait(timeout=30)\n"
-        "told = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
-        "known = [job.id, job.name, str(job.run_dir)]\n"
-        "print(json.dumps([*known, *told, job.logs(), job.logs('worker:1')]))\n"
+        "states = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
+        "identity = [job.id, job.name, str(job.run_dir)]\n"
+        "print(json.dumps([*identity, *states, job.logs(), job.logs('worker:1')]))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    job_id, name, run_dir, *told = json.loads(done.stdout)
-    assert told == ["COMPLETED", "COMPLETED", "COMPLETED", "worker:0 | 42\nworker:1 | 42\n", "42\n"]
+    job_id, name, run_dir, *printed = json.loads(done.stdout)
+    assert printed == ["COMPLETED", "COMPLETED", "COMPLETED", "worker:0 | 42\nworker:1 | 42\n", "42\n"]
     assert [(view["job_id"], view["name"], view["run_dir"]) for view in as_json("list")] == [(job_id, name, run_dir)]
 
 
-def test_a_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
+def test_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
     shell = subprocess.run(
         [
             "setsid",
@@ -214,8 +214,8 @@ def test_a_job_outlives_the_shell_that_submitted_it(here: Path) -> None:
     call("cancel", "outlives")
 
 
-def test_cancelling_a_hand_written_script(here: Path) -> None:
-    """Its launcher leads no process group: the script's shell does."""
+def test_cancel_of_a_hand_written_script(here: Path) -> None:
+    """Not the launcher is the leader of its process group, but the script's shell."""
     script = 'set -euo pipefail; source "$1"; gridtf_run --name by-hand --workers 1 -- sleep 600'
     env = {**os.environ, "GRIDTF_PYTHON": sys.executable}
     with subprocess.Popen(
@@ -227,8 +227,8 @@ def test_cancelling_a_hand_written_script(here: Path) -> None:
         assert job.wait(30) == 1
 
 
-def test_waiting_for_tasks_that_joined_by_themselves(here: Path) -> None:
-    """Only their parent knows how they end, so wait does not say that all is well."""
+def test_wait_for_tasks_that_called_gridtf_join(here: Path) -> None:
+    """Only their parent knows how they end, so wait does not report success."""
     script = 'source "$1"; gridtf_join --run-dir run; exec sleep 2'
     env = {**os.environ, "GRIDTF_PYTHON": sys.executable, "RANK": "0", "WORLD_SIZE": "1", "GRIDTF_JOB_ID": "by-hand"}
     with subprocess.Popen(["bash", "-c", script, "script", str(bootstrap_script())], env=env) as task:
@@ -236,10 +236,10 @@ def test_waiting_for_tasks_that_joined_by_themselves(here: Path) -> None:
         waited = call("wait", "./run", code=1)
         assert task.wait(30) == 0
     assert "UNKNOWN after" in waited.stdout
-    assert "only what started them knows" in waited.stdout
+    assert "only the program that started them (srun, mpirun or a script) knows" in waited.stdout
 
 
-def test_a_set_up_that_sends_the_output_through_a_pipe(here: Path) -> None:
+def test_set_up_that_pipes_the_output(here: Path) -> None:
     """The reader of the launcher's stderr is a child of the script, and so of the launcher; it ends with the job."""
     job = submit("--setup", "exec > >(tee -a all.log) 2>&1", *TWO, *PRINTS)["job_id"]
     call("wait", job)
@@ -247,7 +247,7 @@ def test_a_set_up_that_sends_the_output_through_a_pipe(here: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_disk_that_fills_up_under_the_run_directory_and_its_log(here: Path) -> None:
+def test_disk_full_under_the_run_directory(here: Path) -> None:
     disk = here / "small"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)], check=True)

@@ -1,4 +1,4 @@
-"""Tab completion where people press Tab: in fish and zsh (bash: tests/unit/cli/test_main.py)."""
+"""Tab completion in real shells: fish and zsh (bash: tests/unit/cli/test_main.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.support.commands import call
 from tests.support.packages import need_program
 
-# What is typed, and what it becomes with Tab.
+# A line as typed, and after Tab.
 LINES = [
     ("gridtf stat", "gridtf status"),
     ("gridtf submit --sched", "gridtf submit --scheduler"),
@@ -38,19 +38,19 @@ def environ(here: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(400)  # with the installation
-def test_fish(environ: dict[str, str], here: Path) -> None:
+def test_completion_in_fish(environ: dict[str, str], here: Path) -> None:
     fish = need_program("fish")
     (here / "code.fish").write_text(call("completion", "fish").stdout)
-    for typed, wanted in LINES:
-        asked = f"source code.fish; complete -C '{typed}'"
-        said = subprocess.run(
-            [fish, "--no-config", "-c", asked], env=environ, capture_output=True, text=True, timeout=60
+    for typed, expected in LINES:
+        code = f"source code.fish; complete -C '{typed}'"
+        done = subprocess.run(
+            [fish, "--no-config", "-c", code], env=environ, capture_output=True, text=True, timeout=60
         )
-        assert [line.partition("\t")[0] for line in said.stdout.splitlines()] == [wanted.split()[-1]], said
+        assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [expected.split()[-1]], done
 
 
 @pytest.mark.timeout(400)
-def test_zsh(environ: dict[str, str], here: Path) -> None:
+def test_completion_in_zsh(environ: dict[str, str], here: Path) -> None:
     zsh = need_program("zsh")
     (here / "code.zsh").write_text(call("completion", "zsh").stdout)
     master, slave = pty.openpty()
@@ -60,19 +60,19 @@ def test_zsh(environ: dict[str, str], here: Path) -> None:
         os.close(slave)
         try:
             _type(master, "autoload -Uz compinit; compinit -u -D; source ./code.zsh; echo rea''dy\n", "ready")
-            for typed, wanted in LINES:
-                _type(master, f"{typed}\t", wanted)
-                os.write(master, b"\x15")  # Ctrl-U: away with the line
+            for typed, expected in LINES:
+                _type(master, f"{typed}\t", expected)
+                os.write(master, b"\x15")  # Ctrl-U deletes the line
         finally:
             shell.kill()
             os.close(master)
 
 
-def _type(terminal: int, keys: str, wanted: str, seconds: float = 60) -> None:
-    """Type it, and wait until the terminal shows what is wanted."""
+def _type(terminal: int, keys: str, expected: str, seconds: float = 60) -> None:
+    """Type keys, and wait until the terminal shows the expected text."""
     os.write(terminal, keys.encode())
     shown, deadline = "", time.monotonic() + seconds
-    while wanted not in shown:
+    while expected not in shown:
         ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"typed {keys!r}, waited for {wanted!r}, and saw {shown!r}"
+        assert ready, f"typed {keys!r}, waited for {expected!r}, and saw {shown!r}"
         shown += os.read(terminal, 4096).decode(errors="replace")

@@ -151,7 +151,7 @@ def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> N
     wait = [sys.executable, "-m", "gridtf", "wait", str(run.path)]
     done = subprocess.run(wait, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert ("worker:1: killed by SIGKILL" if ENDS_ARE_TOLD else "only what started them knows") in done.stdout
+    assert ("worker:1: killed by SIGKILL" if ENDS_ARE_TOLD else "only the program that started them") in done.stdout
     (well,) = [join(0, 1, word="well")]
     holder, run = holder_of(well, 0), run_of(well)
     assert well.end() == (0, "")

@@ -130,7 +130,7 @@ def test_the_job_runner_is_killed_during_the_set_up(here: Path) -> None:
     os.kill(int(job.partition(".")[0]), signal.SIGKILL)
     assert gone(pid, below)
     call("wait", job, code=1)
-    assert "the job script ended before the launcher began" in status(job)["reason"]
+    assert "the job script ended before the launcher started" in status(job)["reason"]
 
 
 def test_the_walltime_ends_a_job(here: Path) -> None:

@@ -224,7 +224,7 @@ def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None
         for path in run.iterdir():
             os.chown(path, BOB, BOB)
         for job, refused in (
-            (run, f"the job in {run} is user {BOB}'s"),
+            (run, f"the job in {run} belongs to user {BOB}"),
             ("./train", f"{BOB} can cancel it"),
             ("train", "no job is called train, and the folder train here belongs to another user"),
         ):

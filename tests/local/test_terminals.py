@@ -1,4 +1,4 @@
-"""Records, logs and schedulers that want to play tricks on the terminal of who looks at them; on a real one, a pty."""
+"""Records, logs and schedulers with control characters meant for the user's terminal; shown on a real one, a pty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> RunDir:
-    """The run directory of a job that has failed, which somebody else has made up."""
+    """The run directory of a failed job, forged by another user."""
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     submitted = {"scheduler": "local", "job_id": "7", "name": f"n{EVIL}", "host": EVIL, "user": EVIL, "time": 1}
@@ -40,7 +40,7 @@ def hostile(tmp_path: Path) -> RunDir:
 
 
 def shown(code: int, *words: str, **environ: str) -> str:
-    """What a command shows on a terminal; all of it printable."""
+    """The output of a command on a terminal, which must be printable."""
     ended, seen = on_terminal(*words, **environ)
     text = seen.decode()
     assert ended == code, text
@@ -50,37 +50,37 @@ def shown(code: int, *words: str, **environ: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "code"), [("status", 0), ("wait", 1), ("cancel", 0)])
-def test_a_hostile_record_is_shown_as_the_text_that_it_is(name: str, code: int, hostile: RunDir) -> None:
+def test_control_characters_in_records_are_escaped(name: str, code: int, hostile: RunDir) -> None:
     text = shown(code, name, str(hostile.path))
     assert r"n\x1b]52;c;eA==\x07\x1b]0;title" in text
     assert r"h\x1b]52" in text
     assert r"\x1b[31mred" in text
 
 
-def test_a_hostile_record_in_the_list_and_in_an_error(hostile: RunDir) -> None:
+def test_control_characters_in_list_and_errors_are_escaped(hostile: RunDir) -> None:
     assert r"n\x1b]52;c;eA==\x07" in shown(0, "list")
-    assert r"there is no task x\x1b[2J\nall is well" in shown(
+    assert r"no such task: x\x1b[2J\nall is well" in shown(
         2, "logs", str(hostile.path), "--task", "x\x1b[2J\nall is well"
     )
 
 
-def test_json_holds_no_control_character(hostile: RunDir) -> None:
+def test_json_has_no_control_characters(hostile: RunDir) -> None:
     _, seen = on_terminal("status", "--json", str(hostile.path))
     assert not OBEYED.search(seen.decode())
     assert json.loads(seen)["reason"] == f"r{EVIL}"
 
 
-def test_logs_on_a_terminal_have_colours_and_nothing_else(hostile: RunDir) -> None:
+def test_logs_on_a_terminal_keep_colours_only(hostile: RunDir) -> None:
     ended, seen = on_terminal("logs", str(hostile.path))
     assert (ended, seen.decode()) == (0, "\x1b[31mred\x1b[0m \ufffd end\x1b[m\n\ufffd1A\x1b[8mhidden\x1b[m\nlast\n")
 
 
-def test_logs_in_a_pipe_are_the_bytes_that_were_printed(hostile: RunDir) -> None:
+def test_logs_in_a_pipe_are_the_original_bytes(hostile: RunDir) -> None:
     done = subprocess.run(command("logs", str(hostile.path)), stdout=subprocess.PIPE, timeout=60, check=True)
     assert done.stdout == LOG
 
 
-def test_what_a_scheduler_says_is_shown_as_the_text_that_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_from_a_scheduler_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -92,11 +92,11 @@ def test_what_a_scheduler_says_is_shown_as_the_text_that_it_is(tmp_path: Path, m
     assert r"\x1b[2J\x1b]0;x\x07no" in text
 
 
-def test_a_hostile_job_file_is_rendered_without_a_trick(tmp_path: Path) -> None:
+def test_control_characters_in_a_job_file_are_escaped_by_render(tmp_path: Path) -> None:
     template = tmp_path / "own.j2"
     template.write_text("echo \x1b[2J\x1b]0;x\x07\n")
     job = tmp_path / "job.toml"
     job.write_text('command = ["a\\u009b2J"]\ntemplate = "own.j2"\n[env]\nA = "\\u001b[2J\\u202e"\n')
     text = shown(0, "render", str(job))
     assert r"echo \x1b[2J\x1b]0;x\x07" in text
-    assert call("render", str(job)).stdout == template.read_text()  # in a pipe, the very script
+    assert call("render", str(job)).stdout == template.read_text()  # in a pipe, the script unchanged

@@ -1,4 +1,4 @@
-"""The room with TensorFlow, as far as it goes without TensorFlow: a small stand-in says what was asked of it."""
+"""gridtf.training without TensorFlow: a small stand-in prints how it is called."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Bench:
         (self.folder / name).write_text(text)
 
     def start(self, *words: str, task: str = "worker:0", **cluster: list[str]) -> subprocess.Popen[str]:
-        """``python -m WORDS``, with nothing installed: what the contract's side needs is in the standard library."""
+        """Start ``python -m WORDS`` without installed packages: tasks need the standard library only."""
         task_type, index = task.split(":")
         self.rendezvous.write_text(json.dumps({"nonce": "n", "cluster": cluster or {"worker": ["127.0.0.1:1"]}}))
         environ = {
@@ -79,7 +79,7 @@ class Bench:
         )
 
     def run(self, *words: str, task: str = "worker:0", **cluster: list[str]) -> tuple[int, str, str]:
-        """As start, to its end: exit code, stdout, stderr."""
+        """Like start, but waits for the end: (exit code, stdout, stderr)."""
         process = self.start(*words, task=task, **cluster)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
@@ -105,14 +105,14 @@ def test_entry_is_called_with_the_context(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("function", ["async def main(ctx):\n    pass", "def main(ctx):\n    yield"])
-def test_an_entry_that_a_call_would_not_run_is_refused(bench: Bench, function: str) -> None:
+def test_entry_that_is_a_generator_or_coroutine_is_refused(bench: Bench, function: str) -> None:
     bench.write("train.py", f"{function}\n")
     code, _, err = bench.run("gridtf.training.run", "train:main")
     assert code == 2
-    assert "entry train:main: main is a generator or a coroutine function: calling it does not run it" in err
+    assert "entry train:main: main is a generator or coroutine function: calling it would not run it" in err
 
 
-def test_server_of_a_worker_with_ps_is_there_before_the_call(bench: Bench) -> None:
+def test_server_of_a_worker_with_ps_starts_before_the_entry(bench: Bench) -> None:
     bench.write("train.py", "def main(ctx):\n    print('called', ctx.server.target)\n")
     cluster = {"ps": ["h:1"], "worker": ["h:2", "h:3"]}
     code, out, _ = bench.run("gridtf.training.run", "train:main", task="worker:1", **cluster)
@@ -131,7 +131,7 @@ def test_server_of_a_worker_with_ps_is_there_before_the_call(bench: Bench) -> No
         ("chief:0", {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}),  # ParameterServerStrategy does, too
     ],
 )
-def test_other_servers_start_when_they_are_asked_for(bench: Bench, task: str, cluster: dict[str, list[str]]) -> None:
+def test_other_servers_start_on_first_use(bench: Bench, task: str, cluster: dict[str, list[str]]) -> None:
     bench.write("train.py", "def main(ctx):\n    print('called')\n    ctx.server\n    ctx.server\n")
     code, out, _ = bench.run("gridtf.training.run", "train:main", task=task, **cluster)
     assert code == 0
@@ -156,7 +156,7 @@ def test_entry_function_missing(bench: Bench) -> None:
     )
 
 
-def test_what_an_entry_raises_keeps_its_traceback(bench: Bench) -> None:
+def test_exception_of_an_entry_keeps_its_traceback(bench: Bench) -> None:
     bench.write("train.py", "def main():\n    raise RuntimeError('loss is nan')\n")
     code, _, err = bench.run("gridtf.training.run", "train:main")
     assert code == 1
@@ -165,7 +165,7 @@ def test_what_an_entry_raises_keeps_its_traceback(bench: Bench) -> None:
     assert err.endswith("RuntimeError: loss is nan\n")
 
 
-def test_an_import_that_fails_inside_the_module_keeps_its_traceback(bench: Bench) -> None:
+def test_failed_import_inside_the_entry_module_keeps_its_traceback(bench: Bench) -> None:
     bench.write("train.py", "import no_such_library\ndef main(): ...\n")
     code, _, err = bench.run("gridtf.training.run", "train:main")
     assert code == 1
@@ -173,7 +173,7 @@ def test_an_import_that_fails_inside_the_module_keeps_its_traceback(bench: Bench
     assert err.endswith("ModuleNotFoundError: No module named 'no_such_library'\n")
 
 
-def test_an_entry_may_choose_its_exit_code(bench: Bench) -> None:
+def test_entry_may_choose_its_exit_code(bench: Bench) -> None:
     bench.write("train.py", "import sys\ndef main():\n    sys.exit(3)\n")
     assert bench.run("gridtf.training.run", "train:main") == (3, "", "")
 
@@ -191,7 +191,7 @@ def test_checkpoint_request(bench: Bench) -> None:
     assert bench.run("gridtf.training.run", "train:main") == (0, "True\nFalse\n", "")
 
 
-def test_outside_a_task(bench: Bench) -> None:
+def test_entry_and_serve_outside_a_task_are_refused(bench: Bench) -> None:
     bench.write("train.py", "def main(): ...\n")
     environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}
     for words in (["gridtf.training.run", "train:main"], ["gridtf.training.serve"]):
@@ -203,12 +203,12 @@ def test_outside_a_task(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("entry", ["train", "train:", ":main", ""])
-def test_not_an_entry(entry: str, tmp_path: Path) -> None:
+def test_malformed_entry_is_refused(entry: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not module:function"):
         load(entry, tmp_path)
 
 
-def test_something_that_cannot_be_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_that_is_not_callable_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "settings_only.py").write_text("main = 3\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
     with pytest.raises(UsageError) as caught:
@@ -229,7 +229,7 @@ def test_something_that_cannot_be_called(tmp_path: Path, monkeypatch: pytest.Mon
         (lambda context, steps=3: None, True),
     ],
 )
-def test_what_an_entry_is_called_with(function: object, takes: bool, tmp_path: Path) -> None:
+def test_arguments_of_entry_functions(function: object, takes: bool, tmp_path: Path) -> None:
     context = Context(make_task(tmp_path))
     assert arguments(function, context) == ((context,) if takes else ())  # type: ignore[arg-type]
 
@@ -238,7 +238,7 @@ def test_what_an_entry_is_called_with(function: object, takes: bool, tmp_path: P
 
 
 @pytest.mark.parametrize(("task", "gpus"), [("ps:0", "''"), ("worker:0", "'0,1'")])
-def test_a_served_ps_never_sees_a_gpu(bench: Bench, task: str, gpus: str) -> None:
+def test_served_ps_sees_no_gpu(bench: Bench, task: str, gpus: str) -> None:
     process = bench.start("gridtf.training.serve", task=task, ps=["h:1"], worker=["h:2"])
     assert process.stdout is not None
     try:
@@ -256,13 +256,13 @@ def test_a_served_ps_never_sees_a_gpu(bench: Bench, task: str, gpus: str) -> Non
     assert (process.returncode, err) == (-signal.SIGTERM, "")
 
 
-def test_an_evaluator_has_no_server(tmp_path: Path) -> None:
+def test_evaluator_has_no_server(tmp_path: Path) -> None:
     with pytest.raises(GridtfError) as caught:
         Context(make_task(tmp_path, "evaluator")).server  # noqa: B018
     assert str(caught.value) == "evaluator:0 has no server\nit is not a member of the job's cluster"
 
 
-def test_a_second_server_in_one_process_is_refused(tmp_path: Path) -> None:
+def test_second_server_in_one_process_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as strategy:
         address = f"127.0.0.1:{strategy.getsockname()[1]}"
         with pytest.raises(GridtfError) as caught:
@@ -270,7 +270,7 @@ def test_a_second_server_in_one_process_is_refused(tmp_path: Path) -> None:
     assert caught.value.what == f"worker:0 already has a TensorFlow server, at {address}"
 
 
-def test_only_our_own_listening_counts() -> None:
+def test_listens_on_considers_this_process_only() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -294,7 +294,7 @@ def test_listening_inodes() -> None:
     assert listening_inodes("", 0x08AE) == set()
 
 
-def test_nothing_is_imported_before_it_is_used() -> None:
+def test_training_imports_tensorflow_on_first_use_only() -> None:
     script = (
         "import sys, gridtf.training, gridtf.training.run, gridtf.training.server\n"
         "gridtf.training.Context, gridtf.training.serve\n"

@@ -1,4 +1,4 @@
-"""The room with TensorFlow, with TensorFlow: strategies that get their cluster from gridtf's resolver."""
+"""gridtf.training with TensorFlow: strategies that get their cluster from gridtf's resolver."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Cluster:
         return self.folder / f"{task_type}-{index}.log"
 
     def wait_for(self, process: subprocess.Popen[bytes], task_type: str, index: int, words: str) -> None:
-        """Until a task has said so in its log."""
+        """Wait until the log of a task contains these words."""
         deadline = time.monotonic() + LIMIT
-        while words not in (said := self.log(task_type, index).read_text()):
-            assert process.poll() is None, said
-            assert time.monotonic() < deadline, said
+        while words not in (log := self.log(task_type, index).read_text()):
+            assert process.poll() is None, log
+            assert time.monotonic() < deadline, log
             time.sleep(0.05)
 
 
@@ -106,7 +106,7 @@ def main(ctx):
 """
 
 
-def test_mirrored_strategy_with_our_resolver(tmp_path: Path, stack: ExitStack) -> None:
+def test_mirrored_strategy_with_gridtf_s_resolver(tmp_path: Path, stack: ExitStack) -> None:
     (tmp_path / "train.py").write_text(MIRRORED)
     cluster = Cluster(tmp_path, stack, {"master": 1, "worker": 1})
     tasks = {name: cluster.start(name, 0, "gridtf.training.run", "train:main") for name in ("master", "worker")}
@@ -169,7 +169,7 @@ def main(ctx):
 """
 
 
-def test_an_evaluator_is_a_cluster_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
+def test_evaluator_has_an_empty_cluster(tmp_path: Path, stack: ExitStack) -> None:
     (tmp_path / "evaluate.py").write_text(ALONE)
     cluster = Cluster(tmp_path, stack, {"worker": 2})
     evaluator = cluster.start("evaluator", 0, "gridtf.training.run", "evaluate:main")

@@ -118,8 +118,8 @@ class Folder:
 
 
 def joined_tasks_ended(folder: Folder, run: RunDir, known: str, by_job: str, *, code: int) -> None:
-    """What gridtf wait says of tasks that joined by themselves: where the kernel tells how they have ended, and where
-    it does not, so that what became of their job has to do."""
+    """Check gridtf wait for tasks that called gridtf_join: with exit codes from the kernel, and without; then the end
+    of their job decides."""
     wait = ["bash", "-c", 'gridtf wait "$1"; echo "code=$?"', "-", folder.bed.seen(run.path)]
     said = folder.run(*wait)
     assert (known if ENDS_ARE_TOLD else by_job) in said, said

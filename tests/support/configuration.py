@@ -33,12 +33,12 @@ def write(path: Path, text: str) -> Path:
 
 
 def user_file(text: str) -> Path:
-    """The user's own configuration file (tests have one of their own)."""
+    """The user's configuration file (tests have a separate one)."""
     return write(Path(os.environ["XDG_CONFIG_HOME"]) / "gridtf" / "config.toml", text)
 
 
 def strangers(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> int:
-    """Make files somebody else's; gives the id of that user. Others stay this user's, or root's."""
+    """Let files appear to belong to another user; returns that user's id. Other files keep their owner."""
     if os.geteuid() == 0:
         for path in paths:
             os.chown(path, STRANGER, -1, follow_symlinks=False)

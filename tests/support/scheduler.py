@@ -1,4 +1,4 @@
-"""A scheduler that only pretends."""
+"""A fake scheduler for tests of the login side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridtf.states import JobState
 
 
 class FakeScheduler(Scheduler):
-    """Takes every job and says of it what the test wants. Goes by the name of slurm."""
+    """Accepts every job and reports the states that the test sets. Its name is slurm."""
 
     name = "slurm"
     title = "Slurm"
@@ -34,7 +34,7 @@ class FakeScheduler(Scheduler):
         self.states: list[JobStatus] = [JobStatus(JobState.RUNNING)]
         self.notes: list[str] = []
         self.history: dict[str, JobStatus] = {}
-        self.asked: list[list[str]] = []
+        self.queried: list[list[str]] = []
         self.cancelled: list[str] = []
         self.count = 0
         self.lock = threading.Lock()
@@ -66,7 +66,7 @@ class FakeScheduler(Scheduler):
             return SubmitResult(JobIdentity(str(100 + self.count), {"cluster": "c1"}))
 
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
-        self.asked.append([job.job_id for job in jobs])
+        self.queried.append([job.job_id for job in jobs])
         if self.refuses:
             raise SchedulerError(self.refuses)
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]

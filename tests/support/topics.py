@@ -18,7 +18,7 @@ TOPICS = {
 
 
 def topics_of(item: pytest.Item) -> set[str]:
-    """By the folder it lies in, and by what its path and its beds name: test_sge_jobs.py, laggy_sge."""
+    """Topics of a test, by its folder and by schedulers named in its path and beds: test_sge_jobs.py, laggy_sge."""
     path = item.path.relative_to(item.config.rootpath)
     return topics(path, beds_of(item), tensorflow=item.get_closest_marker("tensorflow") is not None)
 

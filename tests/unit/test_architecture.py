@@ -1,4 +1,4 @@
-"""The house stays as ARCHITECTURE.md says: who may import whom, what is pure, what starts fast."""
+"""Rules of ARCHITECTURE.md: what each room may import, which modules are pure, which commands start fast."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
     "testing": {"errors", "jobspec", "login", "resources", "run", "schedulers", "states"},
 }
-# Modules that are named in a text that another Python runs, or that is looked up by name: arrows as well.
+# Modules named in a string that another Python runs, or imported by name: these are imports as well.
 HIDDEN: dict[str, set[str]] = {
     "schedulers": {"bootstrap"},
     "testing": {"jobspec"},
@@ -122,7 +122,7 @@ def inner(name: str) -> str | None:
 
 
 def arrows() -> dict[str, dict[str, str]]:
-    """Room -> the rooms that it imports from, each with a place where it does."""
+    """Room -> the rooms that it imports from, each with the file and line of one import."""
     found: dict[str, dict[str, str]] = {room(module_name(path)): {} for path in SOURCES}
     for path in SOURCES:
         own = room(module_name(path))
@@ -152,7 +152,7 @@ def test_rooms_import_from_those_that_are_listed() -> None:
     assert not gone
 
 
-def test_rooms_make_no_circle() -> None:
+def test_imports_of_rooms_have_no_cycle() -> None:
     real = {own: set(targets) - {""} for own, targets in arrows().items()}
 
     def follow(start: str, path: tuple[str, ...]) -> None:
@@ -165,7 +165,7 @@ def test_rooms_make_no_circle() -> None:
 
 
 def hidden(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, module) of every module of ours that a text names, other than a docstring."""
+    """(line, module) of every module of gridtf that is named in a string other than a docstring."""
     modules = {module_name(source) for source in SOURCES}
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docs = {
@@ -182,7 +182,7 @@ def hidden(path: Path) -> Iterator[tuple[int, str]]:
                     yield node.lineno, name
 
 
-def test_imports_in_texts_are_declared() -> None:
+def test_modules_named_in_strings_are_declared() -> None:
     found: dict[str, set[str]] = {}
     for path in SOURCES:
         if (own := room(module_name(path))) != "":
@@ -193,7 +193,7 @@ def test_imports_in_texts_are_declared() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
-def test_outside_modules_stay_in_their_room(path: Path) -> None:
+def test_external_modules_are_imported_in_their_room_only(path: Path) -> None:
     own = module_name(path)
     wrong = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
@@ -204,7 +204,7 @@ def test_outside_modules_stay_in_their_room(path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", sorted(PURE))
-def test_pure_modules_touch_nothing(module: str) -> None:
+def test_pure_modules_do_no_io(module: str) -> None:
     path = PACKAGE / f"{module.replace('.', '/')}.py"
     wrong = [f"line {line} imports {name}" for line, name in imports(path) if name.split(".")[0] in IMPURE_MODULES]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -213,8 +213,8 @@ def test_pure_modules_touch_nothing(module: str) -> None:
     assert not wrong
 
 
-def test_modules_are_looked_up_by_name_in_few_places() -> None:
-    """An import that no reader of the source sees would slip past the arrows."""
+def test_import_module_is_used_in_few_places() -> None:
+    """The checks of imports above do not see these imports."""
     users = {module_name(path) for path in SOURCES if "import_module" in path.read_text(encoding="utf-8")}
     assert users <= {"", "cli.common", "schedulers", "training", "training.run"}
 

@@ -1,4 +1,4 @@
-"""gridtf.task(): what a task learns of itself from its environment."""
+"""gridtf.task(): a task's place in the job, from its environment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_task(task_type: str, index: int, **cluster: tuple[str, ...]) -> Task:
     return Task(task_type, index, cluster, "42", "digits", 1, here, here / "output", (), None, None)
 
 
-def test_whole_contract(environ: dict[str, str], tmp_path: Path) -> None:
+def test_task_from_a_complete_environment(environ: dict[str, str], tmp_path: Path) -> None:
     assert task(environ) == Task(
         type="worker",
         index=1,
@@ -59,7 +59,7 @@ def test_whole_contract(environ: dict[str, str], tmp_path: Path) -> None:
     assert task(environ).name == "worker:1"
 
 
-def test_what_may_be_absent(environ: dict[str, str], tmp_path: Path) -> None:
+def test_task_without_optional_variables(environ: dict[str, str], tmp_path: Path) -> None:
     for name in ("GRIDTF_JOB_ID", "GRIDTF_JOB_NAME", "OUTPUT_DIR", "CUDA_VISIBLE_DEVICES", "RANK", "WORLD_SIZE"):
         del environ[name]
     found = task(environ)
@@ -67,11 +67,11 @@ def test_what_may_be_absent(environ: dict[str, str], tmp_path: Path) -> None:
     assert found.output_dir == tmp_path / "output"
 
 
-def test_empty_means_no_gpu(environ: dict[str, str]) -> None:
+def test_empty_cuda_visible_devices_means_no_gpu(environ: dict[str, str]) -> None:
     assert task({**environ, "CUDA_VISIBLE_DEVICES": ""}).gpus == ()
 
 
-def test_reads_the_process_environment(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_reads_the_process_environment(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert gridtf.task() == task(environ)
@@ -88,7 +88,7 @@ def test_reads_the_process_environment(environ: dict[str, str], monkeypatch: pyt
         contract.NONCE,
     ],
 )
-def test_outside_a_task(environ: dict[str, str], name: str) -> None:
+def test_missing_variable_means_outside_a_task(environ: dict[str, str], name: str) -> None:
     del environ[name]
     with pytest.raises(GridtfError) as caught:
         task(environ)
@@ -129,11 +129,11 @@ def test_missing_rendezvous(environ: dict[str, str], tmp_path: Path) -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
-def test_who_leads(found: Task, leads: bool) -> None:
+def test_is_chief(found: Task, leads: bool) -> None:
     assert found.is_chief is leads
 
 
-def test_a_chief_that_is_left_out_of_the_cluster_leads_all_the_same() -> None:
+def test_is_chief_of_a_chief_outside_the_cluster() -> None:
     served = {"ps": ("a:1",), "worker": ("a:2",)}
     outside = {"chief": ("a:3",)}
     assert replace(make_task("chief", 0, **served), outside=outside).is_chief

@@ -1,6 +1,6 @@
-"""Whatever a record holds, its reader takes it, lets it be, or says in one line what is wrong with it.
+"""Readers of damaged records accept them, ignore them, or raise an error of one line.
 
-A run of 0.1.0 was recorded in tests/recorded. GRIDTF_TEST_MUTATIONS says how many damaged records each reader gets.
+tests/recorded has a run of version 0.1.0. GRIDTF_TEST_MUTATIONS is the number of damaged records for each reader.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> RunDir:
 # --- a run of 0.1.0
 
 
-def test_a_run_of_the_first_version_is_shown(run: RunDir, capsys: Captured) -> None:
+def test_run_of_version_0_1_0_is_readable(run: RunDir, capsys: Captured) -> None:
     assert main(["status", str(run.path)]) == 0
     out = capsys.readouterr().out
     assert "FAILED after 0 s\nwhy            worker:0 on n1: exit code 3\n" in out
@@ -68,7 +68,7 @@ def test_a_run_of_the_first_version_is_shown(run: RunDir, capsys: Captured) -> N
 
 
 def plan_anew(run: RunDir) -> None:
-    """Plan and rendezvous as this version writes them: agents read no others."""
+    """Write plan and rendezvous in this version's format: agents read no other."""
     spec = JobSpec.from_dict(json.loads(run.job.read_text())["spec"])
     request = resolved(spec)
     tasks = place(Allocation((Host("n1", 3, cpus=3),)), request)
@@ -114,7 +114,7 @@ ODD += (
 
 
 def mutated(record: Any, chance: random.Random) -> str:
-    """The text of a record in which some things are other than they were."""
+    """The text of a record with random changes."""
     record = copy.deepcopy(record)
     for _ in range(chance.choice((1, 1, 2, 5))):
         found = [(record, key) for key in _keys(record)]
@@ -149,7 +149,7 @@ Reader = Callable[[RunDir], object]
 
 
 def survives(run: RunDir, path: Path, read: Reader, *, seed: int, record: Any = None, count: int = COUNT) -> None:
-    """The reader gets so many damaged copies of this record. Raises nothing but errors that a user understands."""
+    """Give a reader ``count`` damaged copies of a record: it may raise GridtfError only."""
     whole = json.loads(path.read_text()) if record is None else record
     chance, taken = random.Random(seed), 0
     path.write_text(json.dumps(whole))
@@ -164,7 +164,7 @@ def survives(run: RunDir, path: Path, read: Reader, *, seed: int, record: Any = 
         except Exception as error:
             raise AssertionError(f"{type(error).__name__}: {error}\n{text[:2000]}") from error
     path.write_text(json.dumps(whole))
-    assert taken, "none was read to its end"
+    assert taken, "no copy was accepted"
 
 
 def plan_of(run: RunDir) -> Any:
@@ -215,7 +215,7 @@ def task_reads(run: RunDir) -> None:
 
 
 def observer_reads(run: RunDir) -> None:
-    """What status, wait, list and logs do."""
+    """Read what status, wait, list and logs read."""
     for view in jobs.views([run]):
         show.as_json(view).encode()
         text = show.job(view, time.time()) + show.verdict(view, time.time()) + show.progress(view)
@@ -293,7 +293,7 @@ def cancel_reads(run: RunDir) -> None:
         ("attempt-1/state/@n1.json", observer_reads, STATE),
     ],
 )
-def test_a_damaged_record_is_no_traceback(
+def test_damaged_records_raise_gridtf_errors_only(
     name: str, read: Reader, record: Any, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = json.loads(run.submitted.read_text())["boot"]
@@ -307,12 +307,12 @@ def test_a_damaged_record_is_no_traceback(
     if read is not observer_reads:
         plan_anew(run)
     if name in ("cancelled.json", "ended.json", "attempt-1/stop.json", "attempt-1/state/launcher.json"):
-        run.attempt(1).verdict.unlink()  # which says all that these do
+        run.attempt(1).verdict.unlink()  # these records are read only without a verdict
     survives(run, run.path / name, read, seed=len(name), record=record)
 
 
-def test_a_text_that_is_no_record_is_no_traceback(run: RunDir) -> None:
-    """What the hosts meet by is read in two parts, the second of which most never parse."""
+def test_damaged_rendezvous_text_raises_gridtf_errors_only(run: RunDir) -> None:
+    """rendezvous.json is read in two parts, the second of which most tasks never parse."""
     plan_anew(run)
     path, chance = run.attempt(1).rendezvous, random.Random(7)
     whole, taken = path.read_text(), 0
@@ -325,10 +325,10 @@ def test_a_text_that_is_no_record_is_no_traceback(run: RunDir) -> None:
     assert 0 < taken < COUNT
 
 
-def test_a_hostile_run_directory_holds_nobody_up(
+def test_fifos_and_devices_as_records_do_not_block_commands(
     run: RunDir, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FIFOs, devices, endless files in the place of each record, one after the other; the other jobs are listed."""
+    """Each record in turn is replaced by a FIFO, a device and an endless file; other jobs are still listed."""
     good = RunDir(shutil.copytree(run.path, run.path.parent / "good"))
     job_id = json.loads(run.submitted.read_text())["job_id"]
     for where, name in ((run, "bad"), (good, "good")):
@@ -336,21 +336,21 @@ def test_a_hostile_run_directory_holds_nobody_up(
     names = [run.job, run.submitted, run.log, *run.attempt(1).path.rglob("*.json"), *run.attempt(1).logs.iterdir()]
     assert len(names) > 9
     for path in names:
-        kept = path.read_bytes()
+        original = path.read_bytes()
         plants: list[Callable[[Path], object]] = [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir]
         for plant in plants + ([_endless] if path.suffix == ".json" else []):  # a log may have any length
             path.unlink()
             plant(path)
             for words in (["status", str(run.path)], ["logs", str(run.path)], ["list", "--json"]):
                 code = main(words)
-                said = capsys.readouterr()
+                captured = capsys.readouterr()
                 assert code in (0, 1)
-                assert "should not happen" not in said.err
-            states = {Path(view["run_dir"]).name: view["state"] for view in json.loads(said.out)}
+                assert "this is a bug" not in captured.err
+            states = {Path(view["run_dir"]).name: view["state"] for view in json.loads(captured.out)}
             assert states["good"] == "FAILED"
             assert states["digits"] in ("UNKNOWN", "FAILED")
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-            path.write_bytes(kept)
+            path.write_bytes(original)
 
 
 def _endless(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The documents speak of what is there: links and files, commands and options, keys of the job file, the house."""
+"""What the documents mention exists: links and files, commands and options, keys of the job file, modules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ DOCUMENTS = sorted(
     key=str,
 )
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-_LEFT = (ROOT / ".gitignore").read_text(encoding="utf-8").replace("/", "").split()  # by runs, such as the quickstart's
+_LEFT = (
+    (ROOT / ".gitignore").read_text(encoding="utf-8").replace("/", "").split()
+)  # folders that runs leave, such as the quickstart's
 TOP = sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in _LEFT and path.name[0] != ".")
 
 
@@ -39,7 +41,7 @@ def name(path: Path) -> str:
 
 
 def prose(text: str) -> str:
-    """Without code blocks."""
+    """The text without code blocks."""
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -54,7 +56,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_have_targets(document: Path) -> None:
     wrong = []
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(document.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", target):

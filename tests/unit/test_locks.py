@@ -20,7 +20,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "scripts" / "locks"
-# What each environment holds of pyproject.toml beside its dependencies.
+# The extras of pyproject.toml that each environment has in addition to the dependencies.
 EXTRAS = {
     "build": None,
     "quickstart-cpu": ("cpu", "examples"),
@@ -44,7 +44,7 @@ def entries(lock: str) -> list[tuple[Requirement, list[str]]]:
 
 
 def machines(lock: str) -> Iterator[dict[str, str]]:
-    """Where it is for, as its first line says: what markers are held against."""
+    """The Pythons and machines that a lock is for, by its first line: values to evaluate markers with."""
     head = re.match(r"# Python 3\.10 to 3\.(\d+), on x86_64 and aarch64\.", (LOCKS / f"{lock}.txt").read_text())
     assert head is not None
     for minor in range(10, int(head[1]) + 1):
@@ -88,7 +88,7 @@ def test_every_environment_has_a_lock() -> None:
 
 
 @pytest.mark.parametrize("lock", EXTRAS)
-def test_every_requirement_is_pinned_once_wherever_it_is_wanted(lock: str) -> None:
+def test_every_requirement_is_pinned_once_per_python_and_machine(lock: str) -> None:
     pins = [entry for entry, _ in entries(lock)]
     for machine in machines(lock):
         versions: dict[str, str] = {}
@@ -107,7 +107,7 @@ def test_every_requirement_is_pinned_once_wherever_it_is_wanted(lock: str) -> No
 
 
 @pytest.mark.parametrize("lock", EXTRAS)
-def test_every_package_has_hashes_and_none_says_from_where(lock: str) -> None:
+def test_every_package_has_hashes_and_no_url(lock: str) -> None:
     for pin, hashes in entries(lock):
         assert hashes, pin
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", text) for text in hashes), pin
@@ -116,15 +116,15 @@ def test_every_package_has_hashes_and_none_says_from_where(lock: str) -> None:
 
 
 def test_environments_agree() -> None:
-    """The checkout is built alike everywhere, and tested with the packages that the quickstart takes."""
+    """The checkout is built with the same packages everywhere, and tested with those of the quickstart."""
     for lock, base in [(lock, "build") for lock in EXTRAS] + [("test", "quickstart-cpu")]:
         ours, theirs = ({str(pin) for pin, _ in entries(name)} for name in (lock, base))
         names = {Requirement(text).name for text in ours}
         assert {text for text in theirs if Requirement(text).name in names} <= ours
 
 
-def test_drmaa_alone_is_built_here() -> None:
-    """Everything else must have a wheel: what builds a package is a program of its own that nobody pins."""
+def test_only_drmaa_is_built_from_source() -> None:
+    """Everything else must have a wheel: the programs that build a package are not pinned."""
     text = (ROOT / "scripts/lib/environment.sh").read_text(encoding="utf-8")
     assert re.findall(r"--no-binary (\S+?)\)?$", text, re.MULTILINE) == ["drmaa"]
     assert text.count("--require-hashes --only-binary :all:") + text.count("--no-build-isolation --only-binary") == 2

@@ -1,6 +1,6 @@
-"""Parsers fed with what is almost right: whatever it is, they read it or say in our words what is wrong with it.
+"""Parsers given almost valid input: they accept it or raise GridtfError.
 
-``python -m tests.unit.test_mutations 50000`` tries as many of each, with other seeds.
+``python -m tests.unit.test_mutations 50000`` tries that many inputs for each parser, with other seeds.
 """
 
 from __future__ import annotations
@@ -165,20 +165,20 @@ PARSERS: dict[str, Try] = {
 
 
 def failures(name: str, seed: int, cases: int, folder: Path) -> Iterator[str]:
-    """What came out of a parser that is no error of ours."""
+    """Inputs for which a parser raised another exception than GridtfError, or one without a message."""
     for number in range(cases):
         case = f"{name}, seed {seed}, case {number}"
         try:
             PARSERS[name](random.Random(case), folder)
         except GridtfError as error:
             if not error.what:
-                yield f"{case}: nothing is said"
+                yield f"{case}: no message"
         except Exception as error:
             yield f"{case}: {type(error).__name__}: {str(error)[:200]}"
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_what_is_almost_right_is_read_or_refused_in_our_words(name: str, tmp_path: Path) -> None:
+def test_parsers_accept_mutated_input_or_raise_gridtf_errors(name: str, tmp_path: Path) -> None:
     assert list(failures(name, 0, CASES, tmp_path)) == []
 
 

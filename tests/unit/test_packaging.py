@@ -1,4 +1,4 @@
-"""The wheel, built and used away from the checkout: what it holds, what it says of itself, that it works."""
+"""The wheel, built and used outside the checkout: its files, its metadata, that it works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*command: object, cwd: Path, **env: str) -> str:
-    """Run it with nothing of this process's environment but what Python packages need; gives stdout."""
+    """Run a command with a minimal environment; returns its stdout."""
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -33,7 +33,7 @@ def run(*command: object, cwd: Path, **env: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what git would hand out, plus litter that has no place in a wheel."""
+    """A wheel built from a copy of the checkout, with additional files that must not get into it."""
     source = tmp_path_factory.mktemp("source") / "gridtf"
     ignore = shutil.ignore_patterns("__pycache__", ".*", "gridtf-runs")
     shutil.copytree(ROOT, source, ignore=ignore)
@@ -63,7 +63,7 @@ def metadata(wheel: Path) -> email.message.Message:
         return email.message_from_bytes(archive.read(name))
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     code = {str(path.relative_to(ROOT)) for path in (ROOT / "gridtf").rglob("*.py")}

@@ -1,4 +1,4 @@
-"""Every shell script here passes bash -n and shellcheck, and says what it does."""
+"""Shell scripts pass bash -n and shellcheck, have help, and report what they lack."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_shellcheck(script: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["quickstart", "test", "bench", "lock"])
-def test_help_needs_nothing(name: str, tmp_path: Path) -> None:
-    """It is shown from any folder, by a symlink-free path with a space, without making anything."""
+def test_help_needs_no_environment(name: str, tmp_path: Path) -> None:
+    """Help is shown from any folder, with a space in the path of the checkout, and makes no files."""
     checkout = tmp_path / "a check out"
     shutil.copytree(ROOT / "scripts", checkout / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
     before = sorted(tmp_path.rglob("*"))
@@ -81,7 +81,7 @@ def _quickstart(checkout: Path, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Enough of a checkout to make an environment from, in a path with a space."""
+    """The part of a checkout that an environment is made from, in a path with a space."""
     folder = tmp_path / "a check out"
     for name in ("scripts", "gridtf", "templates"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -90,7 +90,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_no_python(checkout: Path, tmp_path: Path) -> None:
+def test_missing_python(checkout: Path, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "dirname", "cat", "sha256sum", "flock", "df", "awk", "uname", "grep"):
@@ -110,8 +110,8 @@ def test_python_too_old(checkout: Path, tmp_path: Path) -> None:
     assert f"error: PYTHON={old} is not Python 3.10 or newer" in done.stderr
 
 
-def test_python_too_new_for_what_is_locked(checkout: Path, tmp_path: Path) -> None:
-    """Told from the lock's first line, before anything is downloaded."""
+def test_python_newer_than_the_locks_is_refused(checkout: Path, tmp_path: Path) -> None:
+    """Refused by the lock's first line, before anything is downloaded."""
     new = tmp_path / "python3.99"
     new.write_text(f'#!/bin/sh\n"{sys.executable}" -c "import sys; sys.version_info = (3, 99)\n$2" "$3"\n')
     new.chmod(0o755)
@@ -124,8 +124,8 @@ def test_python_too_new_for_what_is_locked(checkout: Path, tmp_path: Path) -> No
     assert not (checkout / ".venv").exists()
 
 
-def test_a_package_with_another_hash_is_not_installed(checkout: Path, tmp_path: Path) -> None:
-    """Its name and version are right, and it is there before any package index."""
+def test_package_with_a_wrong_hash_is_refused(checkout: Path, tmp_path: Path) -> None:
+    """Its name and version are right, and pip finds it without a package index."""
     wheel = tmp_path / "wheels" / "pinned-1.0-py3-none-any.whl"
     wheel.parent.mkdir()
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -144,7 +144,7 @@ def test_a_package_with_another_hash_is_not_installed(checkout: Path, tmp_path: 
     assert not list((checkout / ".venv").rglob("pinned*"))
 
 
-def test_somebody_elses_environment_is_left_alone(checkout: Path) -> None:
+def test_environment_of_other_origin_is_left_alone(checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "mine").touch()
     done = _quickstart(checkout)
@@ -167,7 +167,7 @@ def test_no_network(checkout: Path) -> None:
     assert (checkout / ".venv.made-from").read_text() == ""
 
 
-def test_too_little_room(checkout: Path, tmp_path: Path) -> None:
+def test_too_little_disk_space(checkout: Path, tmp_path: Path) -> None:
     df = tmp_path / "bin" / "df"
     df.parent.mkdir()
     df.write_text("#!/bin/sh\nprintf 'Filesystem 1024-blocks Used Available\\n/dev/x 9 8 1024\\n'\n")
@@ -194,10 +194,8 @@ _PARALLEL = "--numprocesses 3 --dist loadgroup --no-loadscope-reorder"
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_scripts_test_checks_then_hands_over_to_pytest(
-    checkout: Path, arguments: list[str], pytest_arguments: str
-) -> None:
-    """With an environment whose programs only tell how they were called."""
+def test_scripts_test_runs_checks_then_pytest(checkout: Path, arguments: list[str], pytest_arguments: str) -> None:
+    """In an environment whose programs print their arguments."""
     programs = checkout / ".venv-test" / "bin"
     programs.mkdir(parents=True)
     for name in ("python", "ruff"):
@@ -233,7 +231,7 @@ _WAYS = [[], *[["-n2", "--dist=loadgroup"]] * (importlib.util.find_spec("xdist")
 
 @pytest.mark.parametrize("way", _WAYS, ids=" ".join)
 @pytest.mark.parametrize(("ci", "code"), [("true", 1), ("", 0)])
-def test_ci_allows_no_skip(tmp_path: Path, ci: str, code: int, way: list[str]) -> None:
+def test_skipped_test_fails_in_ci(tmp_path: Path, ci: str, code: int, way: list[str]) -> None:
     shutil.copy(ROOT / "conftest.py", tmp_path)
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"

@@ -1,4 +1,4 @@
-"""What a terminal would obey is taken out of text of others: of fields, and of lines of logs."""
+"""Characters that a terminal acts on are escaped in messages and removed from lines of logs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gridtf.text import log_line, plain
         ("\udcc2\udc9b2J", "\udcc2\\udc9b2J"),  # which would be written as U+009B
     ],
 )
-def test_a_field_is_one_line_that_no_terminal_obeys(text: str, shown: str) -> None:
+def test_plain_escapes_control_characters(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
@@ -40,12 +40,12 @@ def test_a_field_is_one_line_that_no_terminal_obeys(text: str, shown: str) -> No
         ("\x1b[31", "31", "31"),
     ],
 )
-def test_a_line_of_a_log_is_shown_with_colours_at_most(line: str, coloured: str, bare: str) -> None:
+def test_log_line_keeps_colours_only(line: str, coloured: str, bare: str) -> None:
     assert log_line(line, colours=True) == coloured
     assert log_line(line, colours=False) == bare
 
 
-def test_nothing_else_gets_through_whatever_it_is_made_of() -> None:
+def test_random_text_is_free_of_control_characters() -> None:
     pieces = ["\x1b", "[", "]", "31", "m", "2J", "\x07", "\\", "\x9b", "a", ";", "\x1b[0m", "P", "\n", "\udc9b", "("]
     chosen = random.Random(1)
     for _ in range(5000):

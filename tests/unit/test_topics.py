@@ -1,4 +1,4 @@
-"""The topics of scripts/test leave no test out."""
+"""Every test belongs to a topic of scripts/test."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_topics_of_a_test(path: str, beds: list[str], found: set[str]) -> None:
     assert topics(PurePath(path), beds) == found
 
 
-def test_a_unit_test_with_tensorflow_is_not_fast() -> None:
+def test_unit_test_with_tensorflow_is_not_fast() -> None:
     assert topics(PurePath("tests/unit/bootstrap/test_rendezvous_ports.py"), [], tensorflow=True) == {"local"}
 
 
 def test_every_test_has_a_topic_and_every_cluster_test_a_scheduler(tmp_path: Path) -> None:
-    """But for unit tests, which are fast or local whatever else they are, and of which there are thousands."""
+    """Unit tests are left out: they are always fast or local, and there are thousands of them."""
     listed = tmp_path / "tests.json"
     folders = [str(path) for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "unit"]
     command = [sys.executable, "-c", _LIST, str(listed), *folders]

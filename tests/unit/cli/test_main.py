@@ -1,4 +1,4 @@
-"""The command line itself: help, errors, completion."""
+"""The command line: help, errors, completion."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_help_names_every_command(word: str, capsys: Captured) -> None:
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_nothing_asked_for_is_an_error(capsys: Captured) -> None:
+def test_no_arguments_print_help_and_fail(capsys: Captured) -> None:
     assert main([]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", cli.HELP)
@@ -49,7 +49,7 @@ def test_version(word: str, capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> None:
+def test_every_command_has_help_with_examples(name: str, capsys: Captured) -> None:
     assert main([name, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"usage: gridtf {name}")
@@ -59,7 +59,7 @@ def test_every_command_has_a_help_with_examples(name: str, capsys: Captured) -> 
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_examples_in_the_help_parse(name: str) -> None:
+def test_examples_in_the_help_parse(name: str) -> None:
     from gridtf.jobspec.arguments import split_command
 
     parser = find_command(name).parser()
@@ -91,7 +91,9 @@ def test_the_examples_in_the_help_parse(name: str) -> None:
         (["status", "nothing"], "gridtf: no job is called nothing\n  `gridtf list` shows the jobs"),
     ],
 )
-def test_wrong_usage_is_told_in_a_few_lines(words: list[str], error: str, rough_path: Path, capsys: Captured) -> None:
+def test_wrong_usage_is_reported_in_a_few_lines(
+    words: list[str], error: str, rough_path: Path, capsys: Captured
+) -> None:
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -99,7 +101,7 @@ def test_wrong_usage_is_told_in_a_few_lines(words: list[str], error: str, rough_
     assert "Traceback" not in captured.err
 
 
-def test_a_run_is_seen_from_a_folder_that_is_gone(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+def test_commands_work_in_a_removed_current_folder(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     assert main(["submit", "--run-dir", str(rough_path.parent / "run"), "--", "x"]) == 0
     rough_path.rmdir()
     for words in (
@@ -113,7 +115,7 @@ def test_a_run_is_seen_from_a_folder_that_is_gone(fake: FakeScheduler, rough_pat
     assert capsys.readouterr().err == "gridtf: the current folder no longer exists\n  go to another one with cd\n"
 
 
-def test_debug_raises_wherever_it_stands_but_in_the_users_command(rough_path: Path, capsys: Captured) -> None:
+def test_debug_option_is_recognized_anywhere_before_the_user_s_command(rough_path: Path, capsys: Captured) -> None:
     from gridtf.errors import NotFoundError
 
     for words in (["--debug", "status", "x"], ["status", "--debug", "x"], ["status", "x", "--debug"]):
@@ -123,7 +125,9 @@ def test_debug_raises_wherever_it_stands_but_in_the_users_command(rough_path: Pa
     assert '"--debug"' in capsys.readouterr().out
 
 
-def test_what_should_not_happen_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_unexpected_exception_is_reported_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     def broken() -> Path:
         raise ValueError("broken")
 
@@ -133,7 +137,7 @@ def test_what_should_not_happen_is_told_without_a_traceback(monkeypatch: pytest.
     assert capsys.readouterr().err == error
 
 
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_returns_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> Path:
         raise KeyboardInterrupt
 
@@ -141,14 +145,14 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["bootstrap-path"]) == 130
 
 
-def test_bootstrap_path(capsys: Captured) -> None:
+def test_bootstrap_path_prints_the_script_s_path(capsys: Captured) -> None:
     assert main(["bootstrap-path"]) == 0
     path = Path(capsys.readouterr().out.rstrip("\n"))
     assert path.name == "gridtf-bootstrap.sh"
     assert path.is_file()
 
 
-def test_the_output_folder_of_a_job(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+def test_output_prints_the_output_folder(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     assert main(["submit", "--run-dir", str(rough_path / "run"), "--", "true"]) == 0
     capsys.readouterr()
     assert main(["output", str(rough_path / "run")]) == 0
@@ -158,7 +162,7 @@ def test_the_output_folder_of_a_job(fake: FakeScheduler, rough_path: Path, capsy
     assert "has no output" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
+def test_closed_pipe_on_stdout_returns_141() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -174,7 +178,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
 
 
 def completions(line: str, folder: Path) -> set[str]:
-    """What the shell would offer after this line."""
+    """The completions that a shell would offer for this line."""
     answer = folder / "answer"
     environ = {
         **os.environ,
@@ -189,7 +193,7 @@ def completions(line: str, folder: Path) -> set[str]:
     return {word.strip() for word in answer.read_text().splitlines()}
 
 
-def test_commands_options_and_jobs_are_completed(tmp_path: Path) -> None:
+def test_completion_of_commands_options_and_jobs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "job.json").write_text("{}")
@@ -203,7 +207,7 @@ def test_commands_options_and_jobs_are_completed(tmp_path: Path) -> None:
     assert completions("gridtf submit --scheduler s", tmp_path) == {"slurm", "sge"}
 
 
-def test_tasks_are_completed(tmp_path: Path) -> None:
+def test_completion_of_tasks(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).new_attempt()
     tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "ps", "index": 0}]
     write_record(attempt.plan, {"tasks": tasks})
@@ -229,7 +233,7 @@ def test_tasks_are_completed(tmp_path: Path) -> None:
         ("logs dir --tail ", set()),
     ],
 )
-def test_files_are_offered_where_one_fits(line: str, words: set[str], tmp_path: Path) -> None:
+def test_completion_of_files_where_a_path_is_expected(line: str, words: set[str], tmp_path: Path) -> None:
     (tmp_path / "dir").mkdir()
     for name in ("data.py", "n"):
         (tmp_path / name).touch()
@@ -237,7 +241,7 @@ def test_files_are_offered_where_one_fits(line: str, words: set[str], tmp_path: 
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_code_for_a_shell(shell: str, capsys: Captured, tmp_path: Path) -> None:
+def test_completion_code_is_valid_shell(shell: str, capsys: Captured, tmp_path: Path) -> None:
     assert main(["completion", shell]) == 0
     code = capsys.readouterr().out
     assert "gridtf" in code

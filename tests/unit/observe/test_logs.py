@@ -1,4 +1,4 @@
-"""Logs, once and as they come."""
+"""Logs of tasks, read once and followed."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def read(run: RunDir, *tasks: str, tail: int | None = None) -> str:
     return "".join(logs.read(run, tasks or None, tail))
 
 
-# --- once
+# --- read once
 
 
-def test_lines_of_several_tasks_carry_their_names_in_the_plan_s_order(run: RunDir) -> None:
+def test_lines_of_several_tasks_are_prefixed_and_in_plan_order(run: RunDir) -> None:
     attempt = planned(run, "chief:0", "worker:2", "worker:10", "ps:0")
     add(attempt, "worker:10", "c\n")
     add(attempt, "worker:2", "b1\nb2")
@@ -58,12 +58,12 @@ def test_lines_of_several_tasks_carry_their_names_in_the_plan_s_order(run: RunDi
     assert read(run, "ps:0") == ""
 
 
-def test_one_task_alone_is_plain(run: RunDir) -> None:
+def test_lines_of_a_single_task_have_no_prefix(run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", "a\n")
     assert read(run) == "a\n"
 
 
-def test_the_script_s_log_is_shown_until_a_task_has_one(run: RunDir) -> None:
+def test_job_script_s_log_is_shown_until_a_task_has_one(run: RunDir) -> None:
     assert read(run) == ""
     run.log.write_text("setting up\n")
     assert read(run) == "setting up\n"
@@ -75,7 +75,7 @@ def test_the_script_s_log_is_shown_until_a_task_has_one(run: RunDir) -> None:
     assert read(run, "job", "worker:1") == "worker:1 | a\njob | setting up\n"
 
 
-def test_who_may_not_read_the_plan_reads_the_logs_that_are_there(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_logs_are_read_without_access_to_the_plan(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = planned(run, "worker:10", "worker:2", "ps:0")
     add(attempt, "worker:10", "c\n")
     add(attempt, "worker:2", "b\n")
@@ -84,13 +84,13 @@ def test_who_may_not_read_the_plan_reads_the_logs_that_are_there(run: RunDir, mo
     assert read(run, "worker:10") == "c\n"
 
 
-def test_the_latest_attempt_counts(run: RunDir) -> None:
+def test_logs_of_the_latest_attempt_are_read(run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", "old\n")
     add(planned(run, "worker:0"), "worker:0", "new\n")
     assert read(run) == "new\n"
 
 
-def test_a_task_that_is_not_there_is_named_with_those_that_are(run: RunDir) -> None:
+def test_error_for_an_unknown_task_lists_the_known_ones(run: RunDir) -> None:
     for call in (lambda: read(run, "worker:0"), lambda: follow(run, Script(), ["worker:0"])):
         with pytest.raises(NotFoundError, match="the job has no tasks yet") as caught:
             call()
@@ -107,7 +107,7 @@ def test_a_task_that_is_not_there_is_named_with_those_that_are(run: RunDir) -> N
             read(run, missing)
 
 
-def test_a_log_that_cannot_be_read_is_named(run: RunDir) -> None:
+def test_error_for_an_unreadable_log_names_it(run: RunDir) -> None:
     planned(run, "worker:0").task_log("worker", 0).mkdir()
     with pytest.raises(RunDirError, match=r"worker-0\.log"):
         read(run)
@@ -125,7 +125,7 @@ def test_a_log_that_cannot_be_read_is_named(run: RunDir) -> None:
         (b"", []),
     ],
 )
-def test_raw_bytes_become_lines(raw: bytes, lines: list[str], run: RunDir) -> None:
+def test_bytes_of_logs_are_split_into_lines(raw: bytes, lines: list[str], run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", raw)
     expected = [f"{line}\n" for line in lines]
     assert list(logs.read(run)) == expected
@@ -137,7 +137,7 @@ def test_raw_bytes_become_lines(raw: bytes, lines: list[str], run: RunDir) -> No
 @pytest.mark.parametrize("width", [1, 300])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", ["", "partial"])
-def test_tail_gives_the_last_lines(count: int, width: int, end: str, last: str, run: RunDir) -> None:
+def test_tail_returns_the_last_lines(count: int, width: int, end: str, last: str, run: RunDir) -> None:
     lines = [f"{number:0{width}}" for number in range(1000 - bool(last))]
     add(planned(run, "worker:0"), "worker:0", "".join(line + end for line in lines) + last)
     lines += [last] if last else []
@@ -145,7 +145,7 @@ def test_tail_gives_the_last_lines(count: int, width: int, end: str, last: str, 
     assert read(run, tail=count).splitlines() == expected
 
 
-# --- as they come
+# --- followed
 
 
 def no_sleep(seconds: float) -> None:
@@ -171,7 +171,7 @@ def follow(run: RunDir, script: Script, tasks: Sequence[str] | None = None, tail
     return [line.rstrip("\n") for line in logs.follow(run, tasks, script.ended, script.sleep, tail)]
 
 
-def test_what_is_added_is_shown_once_and_all_of_it(run: RunDir) -> None:
+def test_follow_yields_every_added_line_once(run: RunDir) -> None:
     attempt = planned(run, "worker:0", "worker:1")
     add(attempt, "worker:0", "a1\n")
     script = Script(
@@ -186,7 +186,7 @@ def test_what_is_added_is_shown_once_and_all_of_it(run: RunDir) -> None:
     assert max(script.slept) <= 1.0
 
 
-def test_who_may_not_read_the_plan_sees_logs_that_come_later(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_finds_new_logs_without_access_to_the_plan(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     attempt = planned(run, "worker:0", "worker:1")
     add(attempt, "worker:0", "a\n")
@@ -196,14 +196,14 @@ def test_who_may_not_read_the_plan_sees_logs_that_come_later(run: RunDir, monkey
     assert follow(run, script, ["worker:2"]) == ["d"]
 
 
-def test_a_line_that_comes_in_pieces_is_one_line(run: RunDir) -> None:
+def test_line_written_in_pieces_is_one_line(run: RunDir) -> None:
     attempt = planned(run, "worker:0")
     pieces = [b"caf\xc3", b"\xa9 1", b" 2\r", b"\nnext\r", b"50%\r100%", b"\n"]
     script = Script(*(lambda piece=piece: add(attempt, "worker:0", piece) for piece in pieces))
     assert follow(run, script) == ["caf\u00e9 1 2", "next", "50%", "100%"]
 
 
-def test_a_line_without_an_end_is_not_kept_for_ever(run: RunDir) -> None:
+def test_long_line_without_a_line_break_is_passed_on(run: RunDir) -> None:
     attempt = planned(run, "worker:0")
     add(attempt, "worker:0", "x" * 70_000)
     seen: list[int] = []
@@ -213,14 +213,14 @@ def test_a_line_without_an_end_is_not_kept_for_ever(run: RunDir) -> None:
     assert list(lines) == []
 
 
-def test_more_than_one_block_is_read_at_once(run: RunDir) -> None:
+def test_several_chunks_are_read_without_a_pause(run: RunDir) -> None:
     attempt = planned(run, "worker:0")
     add(attempt, "worker:0", "".join(f"{number:099}\n" for number in range(30_000)))
     script = Script()
     assert [int(line) for line in follow(run, script)] == list(range(30_000))
 
 
-def test_the_script_s_log_first_then_the_tasks_(run: RunDir) -> None:
+def test_follow_shows_the_job_script_s_log_until_tasks_have_logs(run: RunDir) -> None:
     attempts: list[Attempt] = []
     script = Script(
         lambda: run.log.write_text("setting up\n"),
@@ -237,7 +237,7 @@ def test_a_job_that_fails_before_any_task_shows_its_script_s_log(run: RunDir) ->
     assert follow(run, script) == ["module: command not found", "last"]
 
 
-def test_a_new_attempt_is_announced_after_the_rest_of_the_old_one(run: RunDir) -> None:
+def test_new_attempt_is_announced_after_the_rest_of_the_old_one(run: RunDir) -> None:
     first = planned(run, "worker:0", "worker:1")
     add(first, "worker:0", "a")
 
@@ -248,7 +248,7 @@ def test_a_new_attempt_is_announced_after_the_rest_of_the_old_one(run: RunDir) -
     assert follow(run, Script(again)) == ["worker:0 | ab", "--- attempt 2 ---", "worker:0 | c"]
 
 
-def test_follow_begins_with_the_tail_and_misses_nothing_after_it(run: RunDir) -> None:
+def test_follow_begins_with_the_tail_and_continues_from_there(run: RunDir) -> None:
     attempt = planned(run, "worker:0", "worker:1")
     add(attempt, "worker:0", "1\n2\n3\n")
     script = Script(lambda: add(attempt, "worker:0", "4\n"), lambda: add(attempt, "worker:1", "5\n6\n7\n"))
@@ -256,7 +256,7 @@ def test_follow_begins_with_the_tail_and_misses_nothing_after_it(run: RunDir) ->
     assert follow(run, script, tail=2) == expected
 
 
-def test_a_chosen_task_is_waited_for_and_then_checked(run: RunDir) -> None:
+def test_follow_waits_for_a_plan_before_it_refuses_a_task(run: RunDir) -> None:
     attempts: list[Attempt] = []
     steps = (
         lambda: attempts.append(planned(run, "worker:0", "worker:1")),
@@ -268,7 +268,7 @@ def test_a_chosen_task_is_waited_for_and_then_checked(run: RunDir) -> None:
         follow(run, Script(), ["worker:2"])
 
 
-def test_many_logs_need_no_more_descriptors_than_one(run: RunDir) -> None:
+def test_many_logs_are_followed_with_few_file_descriptors(run: RunDir) -> None:
     names = [f"worker:{index}" for index in range(200)]
     attempt = planned(run, *names)
     for name in names:
@@ -282,16 +282,16 @@ def test_many_logs_need_no_more_descriptors_than_one(run: RunDir) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_in_python_a_log_is_text_whatever_its_bytes(run: RunDir) -> None:
+def test_job_logs_replaces_bytes_that_are_not_utf_8(run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", b"caf\xc3\xa9 \xff\n")
     assert Job(run.path).logs() == "caf\u00e9 \ufffd\n"
 
 
 @pytest.mark.parametrize("text", [b"", b"\na\n"])
-def test_the_tail_of_a_log_without_line_breaks_is_short_and_takes_no_memory(text: bytes, run: RunDir) -> None:
+def test_tail_of_a_huge_log_without_line_breaks_is_short_and_takes_no_memory(text: bytes, run: RunDir) -> None:
     add(planned(run, "worker:0"), "worker:0", b"a\n")
     with run.attempt(1).task_log("worker", 0).open("r+b") as file:
-        file.truncate(1 << 33)  # 8 GiB that take no room on the disk
+        file.truncate(1 << 33)  # a sparse file of 8 GiB
         file.seek(0, os.SEEK_END)
         file.write(text)
     limit = resource.getrlimit(resource.RLIMIT_AS)
@@ -305,7 +305,7 @@ def test_the_tail_of_a_log_without_line_breaks_is_short_and_takes_no_memory(text
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_tail_is_the_end_of_the_whole_wherever_the_blocks_are_cut(
+def test_tail_equals_the_end_of_the_whole_log_at_any_block_boundary(
     seed: int, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tail, "_BLOCK", 7)

@@ -1,4 +1,4 @@
-"""How a job stands, from what its run directory and its queue say."""
+"""The state of a job, decided from its run directory and the scheduler's queue."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def launcher(age: float = 1.0, phase: str = "running", nonce: str = NONCE) -> Re
 
 def verdict(state: str = COMPLETED, cause: Record | None = None, nonce: str = NONCE) -> Record:
     code = 0 if state == COMPLETED else 1
-    words = {"reason": f"so it {state}", "hint": "do this"}
-    return {"nonce": nonce, "state": state, **words, "cause": cause, "started": 10.0, "ended": 30.0, "exit_code": code}
+    why = {"reason": f"so it {state}", "hint": "do this"}
+    return {"nonce": nonce, "state": state, **why, "cause": cause, "started": 10.0, "ended": 30.0, "exit_code": code}
 
 
 def records(**values: Any) -> Records:
-    """Of a job that runs its first attempt, unless values say otherwise."""
+    """Records of a job that runs its first attempt, unless values override them."""
     return Records(**{"submitted": SUBMITTED, "attempt": 1, "plan": plan(), "launcher": launcher(), **values})
 
 
@@ -63,42 +63,42 @@ NOTHING_YET: dict[str, Any] = {"attempt": None, "plan": None, "launcher": None}
 
 @pytest.mark.parametrize("state", sorted(ENDED))
 @pytest.mark.parametrize("queue", [None, GONE, JobStatus(RUNNING), JobStatus(COMPLETED), JobStatus(FAILED)])
-def test_the_verdict_decides_whatever_the_queue_says(state: str, queue: JobStatus | None) -> None:
+def test_verdict_decides_whatever_the_queue_reports(state: str, queue: JobStatus | None) -> None:
     seen = view(queue, verdict=verdict(state, CAUSE))
     assert (seen.state, seen.reason, seen.hint) == (state, f"so it {state}", "do this")
     assert (seen.started, seen.ended, seen.exit_code) == (10.0, 30.0, 0 if state == COMPLETED else 1)
     assert seen.cause == CAUSE
 
 
-def test_what_the_launcher_could_not_learn_the_scheduler_says() -> None:
+def test_scheduler_state_replaces_a_verdict_of_unknown_cause() -> None:
     unsure = {**verdict(FAILED), "again": None}
     seen = decide(RUN, records(verdict=unsure), JobStatus(NODE_FAIL, "a node of it is down"), NOW)
     assert (seen.state, seen.reason) == (
         NODE_FAIL,
-        "so it FAILED; the scheduler says NODE_FAIL, a node of it is down",
+        "so it FAILED; the scheduler reports NODE_FAIL, a node of it is down",
     )
     assert decide(RUN, records(verdict=unsure), GONE, NOW).reason == "so it FAILED"
     sure = {**verdict(FAILED), "again": False}
     assert decide(RUN, records(verdict=sure), JobStatus(NODE_FAIL), NOW).state == FAILED
 
 
-def test_a_task_that_had_failed_before_the_launcher_was_killed_is_named_first() -> None:
+def test_task_that_failed_before_the_launcher_was_killed_is_named_first() -> None:
     stop = {"nonce": NONCE, "state": FAILED, "reason": "worker:1 on h1: killed by SIGKILL", "task": "worker:1"}
     seen = decide(RUN, records(stop=stop), JobStatus(FAILED, "by hand"), NOW)
     assert seen.reason == (
         "ended without a verdict: worker:1 on h1: killed by SIGKILL; then the launcher on h0 ended; "
-        "the scheduler says FAILED, by hand"
+        "the scheduler reports FAILED, by hand"
     )
 
 
-def test_a_job_that_is_queued_again_has_not_ended() -> None:
+def test_requeued_job_is_pending_in_spite_of_its_verdict() -> None:
     seen = view(JobStatus(PENDING, "in error (Eqw)"), verdict=verdict(NODE_FAIL))
     assert seen.state == PENDING
     assert seen.reason == "queued again after attempt 1 ended NODE_FAIL; in error (Eqw)"
     assert (seen.started, seen.ended, seen.exit_code, seen.cause) == (None, None, None, None)
 
 
-# --- no verdict: the queue's word, but never that all is well
+# --- no verdict: the queue decides, but never on COMPLETED
 
 
 def test_pending_before_any_attempt() -> None:
@@ -113,42 +113,42 @@ def test_pending_before_any_attempt() -> None:
     assert (seen.name, seen.job_id, seen.scheduler, seen.run_dir) == ("digits", "4711", "slurm", RUN.path)
 
 
-def test_running_says_what_the_launcher_does() -> None:
+def test_reason_of_a_running_job_is_the_launcher_s_detail() -> None:
     seen = view(JobStatus(RUNNING))
     assert (seen.state, seen.phase, seen.reason) == (RUNNING, "running", "3 tasks")
     assert view(JobStatus(RUNNING), **NOTHING_YET).reason == "the job script is setting up"
 
 
-def test_a_launcher_that_is_silent_although_the_job_runs_is_told() -> None:
+def test_launcher_without_heartbeat_is_reported_while_the_job_runs() -> None:
     seen = view(JobStatus(RUNNING), launcher=launcher(age=600))
     assert seen.state == RUNNING
-    assert "silent" in seen.reason
+    assert "does not respond" in seen.reason
     assert "h0 about 10 min ago, if the clocks agree" in seen.reason
 
 
 @pytest.mark.parametrize("queue", [GONE, JobStatus(COMPLETED), JobStatus(COMPLETED, purged=True)])
 @pytest.mark.parametrize("values", [{}, {"launcher": launcher(600)}, {"launcher": None}, NOTHING_YET])
-def test_gone_without_a_verdict_is_never_completed(queue: JobStatus, values: dict[str, Any]) -> None:
+def test_job_without_verdict_is_never_completed(queue: JobStatus, values: dict[str, Any]) -> None:
     seen = view(queue, **values)
     assert seen.state == FAILED
     assert seen.reason.startswith("ended without a verdict: ")
     has_launcher = bool(values.get("launcher", True))
     assert ("the launcher on h0 ended" in seen.reason) == has_launcher
-    assert ("it has left nothing in the run directory" in seen.reason) == (not has_launcher)
+    assert ("the job wrote nothing to its run directory" in seen.reason) == (not has_launcher)
     begun = view(queue, **{**values, "has_log": True})
     if not has_launcher:
-        assert "do the hosts see that folder?" in seen.hint
-        assert "before the launcher began" in begun.reason
+        assert "can the job's hosts see that folder?" in seen.hint
+        assert "before the launcher started" in begun.reason
     assert begun.hint == "see /runs/digits-1/job.log"
     assert not (has_launcher and seen.hint)  # there is no such file
     assert (seen.ended, seen.exit_code) == (None, 1)
 
 
 @pytest.mark.parametrize("state", [FAILED, TIMEOUT, NODE_FAIL, CANCELLED])
-def test_a_bad_end_is_believed_of_the_queue(state: JobState) -> None:
+def test_failure_state_of_the_queue_is_taken_over_without_a_verdict(state: JobState) -> None:
     seen = view(JobStatus(state, "NonZeroExitCode"))
     assert seen.state == state
-    assert f"the scheduler says {state}, NonZeroExitCode" in seen.reason
+    assert f"the scheduler reports {state}, NonZeroExitCode" in seen.reason
 
 
 @pytest.mark.parametrize("queue", [GONE, JobStatus(COMPLETED), JobStatus(FAILED), JobStatus(CANCELLED)])
@@ -158,7 +158,7 @@ def test_cancelled_without_a_verdict(queue: JobStatus, values: dict[str, Any]) -
     assert (seen.state, seen.reason) == (CANCELLED, "cancelled by me on login1")
 
 
-def test_that_other_hosts_were_killed_first_is_not_why_a_job_ended() -> None:
+def test_hosts_killed_before_the_launcher_are_not_the_reason() -> None:
     stop = {
         "nonce": NONCE,
         "state": FAILED,
@@ -171,7 +171,7 @@ def test_that_other_hosts_were_killed_first_is_not_why_a_job_ended() -> None:
     assert "h_rt=3" in seen.reason
 
 
-def test_killed_while_it_ended_its_tasks_it_has_said_why() -> None:
+def test_launcher_killed_while_it_ended_its_tasks_keeps_the_stop_reason() -> None:
     stop = {"nonce": NONCE, "state": TIMEOUT, "reason": "the walltime is over"}
     seen = view(JobStatus(FAILED), stop=stop)
     why = "the walltime is over; the launcher on h0 was killed before it had ended all tasks"
@@ -180,24 +180,24 @@ def test_killed_while_it_ended_its_tasks_it_has_said_why() -> None:
     assert view(GONE, stop={**stop, "reason": ""}).state == FAILED
 
 
-def test_what_the_queue_says_of_a_running_job_is_told() -> None:
+def test_queue_reason_of_a_running_job_is_shown() -> None:
     assert view(JobStatus(RUNNING, "suspended")).reason == "suspended; 3 tasks"
 
 
-def test_cancelling_is_not_the_end() -> None:
+def test_cancelled_job_is_running_until_it_has_ended() -> None:
     assert view(JobStatus(RUNNING), cancelled=CANCEL).state == RUNNING
 
 
-def test_a_verdict_that_is_written_but_not_seen_yet_is_waited_for() -> None:
+def test_job_is_running_while_its_written_verdict_is_not_visible_yet() -> None:
     assert view(GONE, launcher=launcher(phase="ended")).state == RUNNING
     assert view(GONE, launcher=launcher(600, phase="ended")).state == FAILED
 
 
-# --- nobody asked the queue
+# --- the queue was not queried
 
 
 @pytest.mark.parametrize("queue", [None, JobStatus(UNKNOWN, "it runs on h0; ask there")])
-def test_without_the_queue_signs_of_life_decide(queue: JobStatus | None) -> None:
+def test_heartbeat_decides_without_an_answer_from_the_queue(queue: JobStatus | None) -> None:
     assert view(queue).state == RUNNING
     assert view(queue, launcher=launcher(age=-30)).state == RUNNING  # clocks differ
     silent = view(queue, launcher=launcher(age=3600))
@@ -206,28 +206,28 @@ def test_without_the_queue_signs_of_life_decide(queue: JobStatus | None) -> None
     ahead = view(queue, launcher=launcher(age=-3600))
     assert ahead.state == UNKNOWN
     assert "clock of h0 is ahead" in ahead.reason
-    assert (queue.reason if queue else "not asked") in silent.reason
+    assert (queue.reason if queue else "not queried") in silent.reason
 
 
-def test_patience_follows_the_job_s_own_heartbeat_timeout() -> None:
+def test_heartbeat_age_limit_follows_the_job_s_heartbeat_timeout() -> None:
     slow = {**plan(), "spec": {"heartbeat_timeout": 600.0}}
     assert view(None, plan=slow, launcher=launcher(age=900)).state == RUNNING
     assert view(None, launcher=launcher(age=900)).state == UNKNOWN
 
 
-def test_without_the_queue_and_without_a_launcher() -> None:
+def test_state_without_queue_and_launcher() -> None:
     assert view(None, **NOTHING_YET).state == PENDING
     begun = view(None, **{**NOTHING_YET, "has_log": True})
     assert begun.state == UNKNOWN
-    assert "job script has begun" in begun.reason
+    assert "job script has started" in begun.reason
     assert view(None, **{**NOTHING_YET, "submitted": None}).state == UNKNOWN
 
 
-# --- tasks that joined by themselves
+# --- tasks that called gridtf_join
 
 
 def joined(*ranks: str | dict[str, object], age: float = 1.0, queue: JobStatus | None = None) -> JobView:
-    """ranks: the states of worker:0 and worker:1, as far as their keepers have told them."""
+    """ranks: the states of worker:0 and worker:1, as far as their port holders have written them."""
     hosts = tuple(
         {
             "nonce": NONCE,
@@ -240,15 +240,15 @@ def joined(*ranks: str | dict[str, object], age: float = 1.0, queue: JobStatus |
     return view(queue, submitted=None, joined=True, launcher=None, plan=two, hosts=hosts)
 
 
-def test_tasks_that_joined_run_as_long_as_one_of_them_lives() -> None:
+def test_joined_job_is_running_while_one_task_is() -> None:
     for seen in (joined("RUNNING", "RUNNING"), joined("ENDED", "RUNNING"), joined("RUNNING")):
         assert (seen.state, seen.finished) == (RUNNING, False)
 
 
-def test_how_tasks_that_joined_have_ended_is_never_guessed() -> None:
+def test_joined_job_is_unknown_when_its_tasks_ended_without_exit_codes() -> None:
     for seen in (joined("ENDED", "ENDED"), joined("ENDED", "RUNNING", age=3601), joined("ENDED", age=3601)):
         assert (seen.state, seen.finished, seen.exit_code) == (UNKNOWN, True, None)
-        assert "none of its tasks is alive any more; how they end, only what started them knows" in seen.reason
+        assert "none of its tasks is running any more; only the program that started them" in seen.reason
     assert joined("ENDED", "ENDED").ended == NOW - 1
     assert task_states(joined("ENDED", "RUNNING", age=3601)) == {"worker:0": "ENDED", "worker:1": UNKNOWN}
 
@@ -277,7 +277,7 @@ WELL = {"state": COMPLETED, "exit": 0, "ended": NOW - 2}
     ],
 )
 @pytest.mark.parametrize("queue", [None, JobStatus(RUNNING), JobStatus(FAILED), GONE])
-def test_where_the_kernel_tells_how_tasks_that_joined_have_ended_nobody_else_is_believed(
+def test_exit_codes_of_joined_tasks_decide_whatever_the_queue_reports(
     ends: list[dict[str, object]], state: str, reason: str, queue: JobStatus | None
 ) -> None:
     seen = joined(*ends, queue=queue)
@@ -287,13 +287,13 @@ def test_where_the_kernel_tells_how_tasks_that_joined_have_ended_nobody_else_is_
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELLED])
 @pytest.mark.parametrize("ends", [("ENDED", "ENDED"), (WELL, "ENDED"), ("RUNNING", "ENDED")])
-def test_else_what_became_of_their_job_tells_it(state: JobState, ends: tuple[str, str]) -> None:
+def test_end_of_the_job_decides_for_joined_tasks_without_exit_codes(state: JobState, ends: tuple[str, str]) -> None:
     seen = joined(*ends, queue=JobStatus(state, "why"))
     assert (seen.state, seen.finished, seen.exit_code) == (state, True, int(state != COMPLETED))
-    assert seen.reason == "its tasks joined by themselves; the job they were a part of has ended, why"
+    assert seen.reason == "its tasks called gridtf_join; the job that they belong to has ended, why"
 
 
-def test_as_long_as_their_job_goes_on_it_may_yet_be_known_how_tasks_that_joined_ended() -> None:
+def test_joined_job_whose_tasks_ended_is_running_while_the_queue_lists_it() -> None:
     seen = joined("ENDED", "ENDED", queue=JobStatus(RUNNING))
     assert (seen.state, seen.finished) == (RUNNING, False)
     unanswered = joined("ENDED", "ENDED", queue=JobStatus(UNKNOWN, "the controller does not answer"))
@@ -305,12 +305,12 @@ def test_as_long_as_their_job_goes_on_it_may_yet_be_known_how_tasks_that_joined_
 
 
 @pytest.mark.parametrize("age", [90, -90, 600])
-def test_another_hosts_clock_does_not_end_tasks_that_joined(age: float) -> None:
+def test_clock_difference_does_not_end_joined_tasks(age: float) -> None:
     seen = joined("RUNNING", "RUNNING", age=age)
     assert (seen.state, seen.finished) == (UNKNOWN, False)
 
 
-def test_tasks_that_are_still_joining_have_not_ended() -> None:
+def test_joined_job_is_unfinished_while_tasks_are_joining() -> None:
     for seen in (joined(), joined("ENDED")):
         assert (seen.state, seen.finished) == (UNKNOWN, False)
         assert "joining" in seen.reason
@@ -333,7 +333,7 @@ def task_states(seen: JobView) -> dict[str, str]:
     return {task.name: task.state for task in seen.tasks}
 
 
-def test_tasks_come_in_the_plan_s_order_and_pend_until_their_host_speaks() -> None:
+def test_tasks_are_in_plan_order_and_pending_until_their_host_reports() -> None:
     seen = view(JobStatus(RUNNING), hosts=states(worker_1="RUNNING"), logs=frozenset({"worker-1.log"}))
     assert list(task_states(seen).items()) == [
         ("worker:0", PENDING),
@@ -345,21 +345,21 @@ def test_tasks_come_in_the_plan_s_order_and_pend_until_their_host_speaks() -> No
     assert seen.started == 12.0
 
 
-def test_no_task_runs_once_the_job_has_ended() -> None:
+def test_running_tasks_are_stopped_or_unknown_once_the_job_has_ended() -> None:
     running = states(worker_0="RUNNING", worker_1="RUNNING")
     assert task_states(view(None, verdict=verdict(FAILED, CAUSE), hosts=running)) == {
         "worker:0": "STOPPED",
         "worker:1": FAILED,
         "ps:0": PENDING,
     }
-    assert task_states(view(GONE, hosts=running))["worker:0"] == UNKNOWN  # nobody saw it end
+    assert task_states(view(GONE, hosts=running))["worker:0"] == UNKNOWN  # no record of its end
 
 
-def test_the_cause_s_own_end_is_shown_where_its_host_could_not_say_it() -> None:
+def test_end_of_the_cause_is_shown_when_its_host_did_not_write_it() -> None:
     failed = view(None, verdict=verdict(FAILED, CAUSE), hosts=states(worker_1="RUNNING")).tasks[1]
     assert (failed.state, failed.signal, failed.exit) == (FAILED, "SIGKILL", None)
-    told = view(None, verdict=verdict(FAILED, CAUSE), hosts=states(worker_1="FAILED")).tasks[1]
-    assert (told.state, told.signal, told.exit) == (FAILED, None, 3)
+    written = view(None, verdict=verdict(FAILED, CAUSE), hosts=states(worker_1="FAILED")).tasks[1]
+    assert (written.state, written.signal, written.exit) == (FAILED, None, 3)
 
 
 # --- the reader
@@ -383,7 +383,7 @@ def seen_in(run: RunDir, queue: JobStatus | None = None) -> JobView:
     return job_view(run, SUBMITTED, queue, NOW)
 
 
-def test_records_of_another_nonce_count_as_not_there(run: RunDir) -> None:
+def test_records_of_another_nonce_count_as_absent(run: RunDir) -> None:
     new = attempt(run, plan=plan(), verdict=verdict(nonce="stale"), launcher=launcher(nonce="stale"))
     write_record(new.host_state("h0"), {**states(worker_0="COMPLETED")[0], "nonce": "stale"})
     seen = seen_in(run, JobStatus(RUNNING))
@@ -395,13 +395,13 @@ def test_records_of_another_nonce_count_as_not_there(run: RunDir) -> None:
     assert (seen.state, task_states(seen)["worker:0"]) == (COMPLETED, COMPLETED)
 
 
-def test_a_verdict_without_a_plan_counts(run: RunDir) -> None:
+def test_verdict_without_a_plan_counts(run: RunDir) -> None:
     attempt(run, verdict=verdict(FAILED))
     seen = seen_in(run)
     assert (seen.state, seen.tasks) == (FAILED, ())
 
 
-def test_the_latest_attempt_counts(run: RunDir) -> None:
+def test_latest_attempt_counts(run: RunDir) -> None:
     attempt(run, plan=plan("first"), verdict=verdict(FAILED, nonce="first"))
     attempt(run, plan=plan("second"), launcher=launcher(nonce="second"))
     seen = seen_in(run, JobStatus(RUNNING))
@@ -410,7 +410,7 @@ def test_the_latest_attempt_counts(run: RunDir) -> None:
     assert "without a verdict" in seen_in(run, GONE).reason
 
 
-def test_the_end_of_the_script_s_log_is_shown_where_there_is_no_verdict(run: RunDir) -> None:
+def test_end_of_the_job_script_s_log_is_shown_without_a_verdict(run: RunDir) -> None:
     run.path.mkdir()
     run.log.write_text("".join(f"line {number}\n" for number in range(100)) + "module: command not found\n")
     seen = seen_in(run, GONE)
@@ -422,7 +422,7 @@ def test_the_end_of_the_script_s_log_is_shown_where_there_is_no_verdict(run: Run
     assert seen_in(run, GONE).state == CANCELLED
 
 
-def test_what_only_its_owner_may_read_hides_neither_state_nor_verdict(
+def test_other_users_see_state_and_verdict_without_private_records(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt(run, plan=plan(), verdict=verdict(FAILED))
@@ -432,13 +432,13 @@ def test_what_only_its_owner_may_read_hides_neither_state_nor_verdict(
     assert (seen.state, seen.reason, seen.tasks) == (FAILED, "so it FAILED", ())
 
 
-def test_an_empty_or_missing_run_directory_is_no_error(run: RunDir) -> None:
+def test_empty_or_missing_run_directory_is_no_error(run: RunDir) -> None:
     assert seen_in(run, JobStatus(PENDING)).state == PENDING
     seen = job_view(run, None, None, NOW)
     assert (seen.state, seen.name, seen.job_id) == (UNKNOWN, run.path.name, "")
 
 
-def test_a_view_can_be_printed_as_json(run: RunDir) -> None:
+def test_view_can_be_printed_as_json(run: RunDir) -> None:
     attempt(run, plan=plan(), verdict=verdict(FAILED, CAUSE))
     plain = json.loads(json.dumps(dataclasses.asdict(seen_in(run)), default=str))
     assert plain["cause"] == CAUSE
@@ -451,7 +451,7 @@ def array(queue: JobStatus | None, *states: str | None) -> JobView:
     return decide(RUN, Records(submitted={"job_id": "7"}, elements=elements), queue, 0.0)
 
 
-def test_a_job_array_is_as_good_as_its_elements() -> None:
+def test_state_of_a_job_array_sums_up_its_elements() -> None:
     gone = JobStatus(UNKNOWN, purged=True)
     assert array(gone, COMPLETED, COMPLETED).state == COMPLETED
     failed = array(gone, COMPLETED, TIMEOUT, COMPLETED)
@@ -460,7 +460,8 @@ def test_a_job_array_is_as_good_as_its_elements() -> None:
     assert failed.hint == f"one element: gridtf status {RUN.elements / '1'}"
     many = array(gone, None, *[FAILED] * 6)
     assert many.reason.count("so it FAILED") == 3
-    assert many.reason.endswith("element 3 FAILED: so it FAILED; and so elements 4, 5, 6; without a verdict: element 0")
+    why = "element 3 FAILED: so it FAILED; also failed: elements 4, 5, 6; without a verdict: element 0"
+    assert many.reason.endswith(why)
     lost = array(gone, COMPLETED, None)
     assert (lost.state, lost.reason) == (FAILED, "array of 2: 1 COMPLETED, 1 without a verdict")
     assert lost.hint == f"one element: gridtf status {RUN.elements / '1'}"
@@ -469,8 +470,8 @@ def test_a_job_array_is_as_good_as_its_elements() -> None:
     assert array(None, COMPLETED, None).state == UNKNOWN
 
 
-def test_a_job_that_will_start_anew_has_not_ended_while_its_scheduler_still_has_it() -> None:
-    """Between the two starts Slurm says COMPLETING, and RUNNING until the second one's launcher begins."""
+def test_job_to_be_restarted_is_pending_while_its_scheduler_lists_it() -> None:
+    """Between the two starts Slurm reports COMPLETING, and RUNNING until the second launcher starts."""
     again = {**verdict(CANCELLED), "again": True}
     assert view(JobStatus(RUNNING, "ending"), verdict=again).state == PENDING
     assert view(JobStatus(RUNNING), verdict=verdict(CANCELLED)).state == CANCELLED
@@ -478,7 +479,7 @@ def test_a_job_that_will_start_anew_has_not_ended_while_its_scheduler_still_has_
 
 
 @pytest.mark.parametrize("state", sorted(ENDED - {COMPLETED}))
-def test_what_did_not_succeed_has_not_ended_as_long_as_the_scheduler_has_it(state: JobState) -> None:
+def test_failed_job_is_unfinished_while_its_scheduler_lists_it(state: JobState) -> None:
     """Slurm's COMPLETING, and Grid Engine's r after its shepherd was killed, may be followed by another start."""
     seen = view(JobStatus(RUNNING, "ending"), verdict=verdict(state))
     assert (seen.state, seen.in_queue, seen.finished) == (state, True, False)
@@ -487,7 +488,7 @@ def test_what_did_not_succeed_has_not_ended_as_long_as_the_scheduler_has_it(stat
         assert (seen.state, seen.in_queue, seen.finished) == (state, False, True)
 
 
-def test_what_has_succeeded_has_ended_and_a_script_by_hand_may_go_on() -> None:
+def test_completed_and_hand_written_jobs_are_finished_while_the_scheduler_lists_them() -> None:
     seen = view(JobStatus(RUNNING), verdict=verdict(COMPLETED))
     assert (seen.in_queue, seen.finished) == (True, True)  # still worth a cancel
     by_hand = {**SUBMITTED, "command": ["gridtf_run"]}
@@ -496,42 +497,42 @@ def test_what_has_succeeded_has_ended_and_a_script_by_hand_may_go_on() -> None:
     assert view(JobStatus(PENDING), verdict=verdict(FAILED), submitted=by_hand).state == PENDING
 
 
-def test_what_waits_to_start_again_has_no_task_that_runs() -> None:
-    """After KILL or a power cut nobody has written down how the tasks of the first attempt ended."""
+def test_requeued_job_has_no_running_tasks() -> None:
+    """After KILL or a power cut, no record says how the tasks of the first attempt ended."""
     hosts = ({"nonce": NONCE, "host": "h0", "tasks": {"worker:0": {"state": RUNNING, "started": 1.0}}},)
     assert view(JobStatus(RUNNING), hosts=hosts).tasks[0].state == RUNNING
     assert view(JobStatus(PENDING), hosts=hosts).tasks[0].state == UNKNOWN
     assert view(JobStatus(PENDING), hosts=hosts, verdict=verdict(FAILED)).tasks[0].state == "STOPPED"
 
 
-def test_cancelled_while_it_waited() -> None:
+def test_job_cancelled_while_pending() -> None:
     seen = view(JobStatus(CANCELLED, "while it waited (Resources)"), **NOTHING_YET)
-    assert (seen.state, seen.reason) == (CANCELLED, "cancelled before it began, while it waited (Resources)")
+    assert (seen.state, seen.reason) == (CANCELLED, "cancelled before it started, while it waited (Resources)")
     assert seen.hint == ""
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("queue", "reason"),
     [
         (JobStatus(CANCELLED, "deleted with qdel"), "deleted with qdel during the set-up"),
         (JobStatus(CANCELLED, "by alice"), "CANCELLED by alice during the set-up"),
         (JobStatus(TIMEOUT, "the walltime is over"), "the walltime is over during the set-up"),
     ],
 )
-def test_who_ended_the_set_up_is_the_whole_reason(said: JobStatus, reason: str) -> None:
-    seen = view(said, **NOTHING_YET, has_log=True)
-    assert (seen.state, seen.reason, seen.unexplained) == (said.state, reason, False)
+def test_queue_reason_explains_an_end_during_the_set_up(queue: JobStatus, reason: str) -> None:
+    seen = view(queue, **NOTHING_YET, has_log=True)
+    assert (seen.state, seen.reason, seen.unexplained) == (queue.state, reason, False)
     assert view(GONE, **NOTHING_YET, has_log=True).unexplained
 
 
-def test_a_launcher_that_ended_by_itself_was_not_killed() -> None:
+def test_launcher_is_reported_killed_only_when_the_queue_says_so() -> None:
     assert "the launcher on h0 ended; the sch" in view(JobStatus(FAILED, "its script ended with exit code 1")).reason
     assert view(GONE).reason == "ended without a verdict: the launcher on h0 ended"
-    killed = view(JobStatus(FAILED, "its script was killed by SIGKILL: by somebody")).reason
-    assert killed == "ended without a verdict: the launcher on h0 was killed by SIGKILL: by somebody"
+    killed = view(JobStatus(FAILED, "its script was killed by SIGKILL: by a user")).reason
+    assert killed == "ended without a verdict: the launcher on h0 was killed by SIGKILL: by a user"
 
 
-def test_nobody_is_sent_to_a_log_without_a_line(run: RunDir) -> None:
+def test_hint_does_not_refer_to_an_empty_log(run: RunDir) -> None:
     attempt(run, plan=plan(), launcher=launcher())
     for printed, hint in (("", ""), ("cannot list it\n", f"see {run.log}")):
         run.log.write_text(printed)
@@ -539,13 +540,14 @@ def test_nobody_is_sent_to_a_log_without_a_line(run: RunDir) -> None:
         assert (seen.state, seen.hint, seen.cause is not None) == (FAILED, hint, bool(printed))
 
 
-def test_silence_is_told_after_twice_the_heartbeat_timeout_and_one_machine_has_one_clock() -> None:
-    one = {"heartbeat_timeout": 100.0}
-    for scheduler, words in (("slurm", "about 3 min ago, if the clocks agree"), ("local", "about 3 min ago")):
-        values = {"plan": {**plan(), "spec": one}, "submitted": {**SUBMITTED, "scheduler": scheduler}}
+def test_missing_heartbeat_is_reported_after_twice_the_heartbeat_timeout() -> None:
+    """The local scheduler's jobs run on this host, so there is only one clock."""
+    spec = {"heartbeat_timeout": 100.0}
+    for scheduler, age in (("slurm", "about 3 min ago, if the clocks agree"), ("local", "about 3 min ago")):
+        values = {"plan": {**plan(), "spec": spec}, "submitted": {**SUBMITTED, "scheduler": scheduler}}
         assert view(JobStatus(RUNNING), **values, launcher=launcher(age=199)).reason == "3 tasks"
         seen = view(JobStatus(RUNNING), **values, launcher=launcher(age=201))
-        assert seen.reason == f"the launcher is silent: last sign of life from h0 {words}"
+        assert seen.reason == f"the launcher does not respond: last heartbeat from h0 {age}"
 
 
 @pytest.mark.parametrize(
@@ -553,13 +555,13 @@ def test_silence_is_told_after_twice_the_heartbeat_timeout_and_one_machine_has_o
     [
         (
             "sh: conda: not found\n\ngridtf: n1: set-up line 2 (--setup) failed with exit code 127: line 44\n",
-            "set-up line 2 (--setup) failed with exit code 127 on n1; it printed last: sh: conda: not found",
+            "set-up line 2 (--setup) failed with exit code 127 on n1; last output: sh: conda: not found",
         ),
         ("gridtf: n1: set-up line 2 failed with exit code 1\n", "set-up line 2 failed with exit code 1 on n1"),
-        ("gridtf: n1: the working folder is not there\n", "ended without a verdict: the job script ended before"),
+        ("gridtf: n1: the working folder does not exist\n", "ended without a verdict: the job script ended before"),
     ],
 )
-def test_the_line_of_the_set_up_that_failed_is_the_reason(run: RunDir, printed: str, reason: str) -> None:
+def test_failed_set_up_line_is_the_reason(run: RunDir, printed: str, reason: str) -> None:
     run.path.mkdir()
     run.log.write_text(printed)
     seen = job_view(run, SUBMITTED, JobStatus(FAILED, "NonZeroExitCode"), NOW)

@@ -289,7 +289,7 @@ def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
     monkeypatch.setattr("gridtf.schedulers.get", lambda name: Scheduler())
     with pytest.raises(ReplacedError) as caught:
         Job(registry.find("7", os.environ, tmp_path)).cancel()
-    assert caught.value.what == "slurm was asked to cancel job 7"
+    assert caught.value.what == "requested cancellation of slurm job 7"
     assert "was replaced" in caught.value.why
     assert told == [JobIdentity("7")]
     assert not RunDir(path).cancelled.exists()
