@@ -10,9 +10,9 @@
 
 # A queue may start scripts with the C shell, which understands the next line and exits there.
 test "$?shell" = 1 && \
-    sh -c 'echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash" >&2' && exit 1
+    sh -c 'echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts need: #$ -S /bin/bash" >&2' && exit 1
 if [ -z "${BASH_VERSION:-}" ]; then
-    echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #\$ -S /bin/bash" >&2
+    echo "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts need: #\$ -S /bin/bash" >&2
     # shellcheck disable=SC2317
     return 1 2>/dev/null || exit 1
 fi

@@ -39,11 +39,11 @@ _LISTENING = 1.0  # seconds between two looks at the launcher's records; with ma
 # Exit codes for what an agent could not write down.
 NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
 EXITS = {
-    NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
+    NO_RUN_DIR: "cannot see the run directory: it must be on a file system that all hosts share",
     NO_WRITE: "could not write into the run directory (disk full, quota or permissions)",
     NO_LAUNCHER: "lost contact with the launcher",
     LEFTOVERS: "could not end all of its processes",
-    BROKEN: "could not go on",
+    BROKEN: "could not continue",
     KILLED: "was killed",
 }
 
@@ -177,7 +177,7 @@ class Agent:
             self._beat_if_possible(now=True)
             self._recover_launcher(scheduler)
         if left:
-            self.system.log(f"agent on {self.host}: processes that KILL did not end: {left}")
+            self.system.log(f"agent on {self.host}: processes survived SIGKILL: {left}")
             return LEFTOVERS
         return 0
 
@@ -355,12 +355,12 @@ class Agent:
             self.supervisor.mark_stopped(self._reported)
             return
         if number in (STOP_SIGNAL, ORPHANED) or self.system.parent() != self._parent:
-            what = f"the process that had started the agent on host {self.host} was killed"
+            what = f"the process that started the agent on host {self.host} was killed"
             hint = "by hand, or by the kernel because memory ran out: see dmesg on that host"
             self._gone = {"what": what, "why": "", "hint": hint, "orphaned": True}
         else:
-            what = f"the agent on host {self.host} was told to end by {processes.signal_name(number)}"
-            self._gone = {"what": what, "why": "", "hint": "the scheduler does so when it ends a job", "signal": number}
+            what = f"the agent on host {self.host} received {processes.signal_name(number)}"
+            self._gone = {"what": what, "why": "", "hint": "schedulers send it when they end a job", "signal": number}
             if number == signal.SIGTERM:  # the tasks have received it as well
                 self.supervisor.mark_stopped()
         self._beat_if_possible(now=True)
@@ -394,9 +394,9 @@ class Agent:
         from gridtf.bootstrap.verdict import Verdict
 
         self.system.signal([launcher["pid"]], signal.SIGKILL)
-        how = "it was stopped by a signal" if stopped else "it hung, as in a file system that does not answer"
-        what = f"the launcher on host {launcher['host']} stood still for {silence:.0f} s, and an agent has ended it"
-        verdict = Verdict(JobState.FAILED, what, why=how, hint="its hosts had ended their tasks before")
+        how = "it was stopped by a signal" if stopped else "it hung, for example in a file system that does not respond"
+        what = f"the launcher on host {launcher['host']} was stalled for {silence:.0f} s, and an agent has killed it"
+        verdict = Verdict(JobState.FAILED, what, why=how, hint="the agents had already ended their tasks")
         self.system.log(verdict.text())
         with contextlib.suppress(GridtfError):
             if self.attempt.verdict.name in listdir(self.attempt.path):  # that was its last act

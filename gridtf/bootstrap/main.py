@@ -228,8 +228,8 @@ def _make(run: RunDir) -> None:
     above = run.path.parent
     if not above.is_dir() and not above.parent.is_dir():
         raise RunDirError(
-            f"the run directory {run.path} is not there on host {os.uname().nodename}",
-            hint="it must lie on a file system that all hosts share: choose it with --run-dir or --run-root",
+            f"the run directory {run.path} does not exist on host {os.uname().nodename}",
+            hint="it must be on a file system that all hosts share: choose it with --run-dir or --run-root",
         )
     need_safe(above)
     make_folder(above)

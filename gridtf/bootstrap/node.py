@@ -79,7 +79,7 @@ class JobRunner:
             patience = 0.0 if code is None else self.grace + (_AGENT_MARGIN if self._launched() else 0.0)
             left = Supervisor([], self.system).tear_down(patience, lambda: None)
             if left:
-                self.system.log(f"processes that KILL did not end: {left}")
+                self.system.log(f"processes survived SIGKILL: {left}")
             code = -signal.SIGKILL if code is None else code
             end["exit" if code >= 0 else "signal"] = code if code >= 0 else signal_name(-code)
             end["told"] = signal_name(received) if received else None
@@ -208,6 +208,6 @@ def _resolve_host(word: str, system: System) -> str:
         return word
     host = system.environ.get(word[1:])
     if not host:
-        hint = "the launcher starts this, by srun or qrsh"
+        hint = "only the launcher starts this, through srun or qrsh"
         raise UsageError(f"{word[1:]} is not set on host {system.host}", hint=hint)
     return host

@@ -262,10 +262,10 @@ def _first_line(path: Path) -> str:
 def _explain(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
     """Why a program could not be started, in one line."""
     if not cwd.is_dir():
-        return f"the working folder {cwd} is not there on this host"
+        return f"the working folder {cwd} does not exist on this host"
     if isinstance(error, FileNotFoundError):
         if (cwd / program).exists() and "/" in program:
-            return f"cannot run {program}: its interpreter is not there: {_first_line(cwd / program)}"
+            return f"cannot run {program}: its interpreter does not exist: {_first_line(cwd / program)}"
         if "/" in program:
             return f"command not found: {program}"
         return f"command not found: {program} (PATH={env.get('PATH', '')})"

@@ -24,12 +24,15 @@ _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
-    ("MemoryError", "the task ran out of memory: ask for more with --mem, or use less"),
-    ("std::bad_alloc", "the task ran out of memory: ask for more with --mem, or use less"),
+    ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
+    ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
     ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
     ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
-    ("Resource temporarily unavailable", "the limit on your processes there is reached: ulimit -u, or the site's own"),
-    ("Too many open files", "the limit on open files there is too low for so many tasks on a host: ulimit -n"),
+    (
+        "Resource temporarily unavailable",
+        "the limit on your processes is reached on that host: see ulimit -u, or the site's limit",
+    ),
+    ("Too many open files", "the limit on open files is too low for the tasks of that host: see ulimit -n"),
     (
         "Attempt to convert a value (PerReplica",
         "Keras 3's fit does not work under this strategy: install tf_keras and set --env TF_USE_LEGACY_KERAS=1",
@@ -50,7 +53,7 @@ _SIGNAL_HINTS = {
     "SIGBUS": "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
     "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
 }
-_MEMORY_HINT = "the kernel's out-of-memory killer ended it: ask for more memory (--mem), or use less"
+_MEMORY_HINT = "the kernel's out-of-memory killer ended it: request more memory (--mem), or use less"
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
     states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
     done = [name for name, state in states.items() if state == JobState.COMPLETED]
     left = [name for name in states if name not in done]
-    hint = "ask for more with --time"
+    hint = "request more with --time"
     if not done:
         return Verdict(JobState.TIMEOUT, reason, hint=hint)
     why = f"{some(done)} had exited with 0, {some(left)} had not"
@@ -297,12 +300,12 @@ _NOISE = (
 # gridtf: agent on n3: cannot write …      slurmstepd-n3: error: execve(): …
 _OF_HOST = r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?"
 
-_ELSEWHERE = "the Python that runs gridtf must lie where all hosts see it, with permission to run it"
+_ELSEWHERE = "the Python that runs gridtf must be visible and executable on all hosts"
 # A piece of a line -> what to do.
 _AGENT_HINTS = (
-    ("No module named 'gridtf", "gridtf must lie where all hosts see it, such as in the home folder"),
-    ("Too many open files", "the limit on open files is too low there: ulimit -n, or the site's own"),
-    ("file descriptors", "the limit on open files is too low there: ulimit -n, or the site's own"),
+    ("No module named 'gridtf", "gridtf must be installed where all hosts see it, such as in the home directory"),
+    ("Too many open files", "the limit on open files is too low on that host: see ulimit -n, or the site's limit"),
+    ("file descriptors", "the limit on open files is too low on that host: see ulimit -n, or the site's limit"),
     ("Permission denied", _ELSEWHERE),
     ("No such file or directory", _ELSEWHERE),
     ("not found", _ELSEWHERE),

@@ -125,7 +125,7 @@ def test_a_script_for_bash_where_csh_is_the_default(sge: Bed) -> None:
 def test_another_shell_is_told_what_to_ask_for(sge: Bed, head: str, script: str) -> None:
     job = Folder(sge, "shells").qsub(script, head=head)
     job.over()
-    assert "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash\n" in job.output
+    assert "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts need: #$ -S /bin/bash\n" in job.output
     assert "goes on" not in job.output
 
 

@@ -88,7 +88,7 @@ def test_a_run_directory_in_a_script_by_hand_that_the_other_hosts_do_not_see(slu
     assert "/tmp/mine cannot be seen by other hosts" in _by_hand(slurm, f"{words} /tmp/mine -- true\n", "--nodes=2")
     with own_folder(slurm, "n1"):
         said = _by_hand(slurm, f"{words} {OWN_FOLDER}/run -- true\n", "--nodes=2")
-    assert "the agent on host n2 does not see the run directory: it must lie on a file system that all hosts" in said
+    assert "the agent on host n2 cannot see the run directory: it must be on a file system that all hosts" in said
     nobody_left(slurm)
 
 
@@ -106,7 +106,7 @@ def test_a_working_folder_that_one_of_the_nodes_does_not_have(slurm: Bed) -> Non
     script = "mkdir -p /tmp/only/here\ncd /tmp/only/here\n"
     script += f"gridtf_run --run-dir {SHARED}/home/alice/run-$SLURM_JOB_ID --tasks-per-node 1 -- true\n"
     out = _by_hand(slurm, script, "--nodes=2")
-    assert "worker:1 on n2: the working folder /tmp/only/here is not there on this host" in out, out
+    assert "worker:1 on n2: the working folder /tmp/only/here does not exist on this host" in out, out
     nobody_left(slurm)
 
 

@@ -81,7 +81,7 @@ def test_a_launcher_that_stands_still_is_woken_when_its_tasks_have_been_ended(la
     job.process.send_signal(signal.SIGSTOP)
     verdict = job.verdict()
     assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
-    assert f"the launcher on host {os.uname().nodename} stood still for" in verdict["reason"]
+    assert f"the launcher on host {os.uname().nodename} was stalled for" in verdict["reason"]
     assert "was it stopped by a signal" in verdict["hint"]
     assert "no heartbeat from the launcher for 2 s" in job.output
     gone(*pids.values(), *agents)
@@ -136,7 +136,7 @@ def test_an_agent_that_is_told_to_end_says_by_what(launch: Launch) -> None:
     job = launch("sleep", "1000")
     job.running("worker:0")
     os.kill(job.agent_pid(os.uname().nodename), signal.SIGTERM)
-    assert f"the agent on host {os.uname().nodename} was told to end by SIGTERM" in job.verdict()["reason"]
+    assert f"the agent on host {os.uname().nodename} received SIGTERM" in job.verdict()["reason"]
 
 
 def test_a_killed_agent_among_several_names_its_host(launch: Launch) -> None:
@@ -155,7 +155,7 @@ def test_hosts_that_never_come_are_named_with_their_tasks(launch: Launch) -> Non
     job = launch("true", hosts=hosts, start_timeout=2, tasks={"ps": {"count": 1}})
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
-    assert "after 2 s still missing: 2 hosts: h2, h3" in verdict["reason"]
+    assert "no report from 2 hosts after 2 s: h2, h3" in verdict["reason"]
     assert "their tasks: worker:1, worker:2" in verdict["reason"]
     assert job.tasks() == {} or all(task["state"] == "PENDING" for task in job.tasks().values())
 
@@ -186,7 +186,7 @@ def test_what_nobody_foresaw_in_the_launcher_still_ends_with_a_verdict(launch: L
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": ["/no/such/rsh"]}])
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
-    assert "the launcher could not go on" in verdict["reason"]
+    assert "the launcher could not continue" in verdict["reason"]
     assert "/no/such/rsh" in verdict["reason"]
 
 
@@ -211,7 +211,7 @@ def test_a_host_that_does_not_share_the_run_directory_is_named(launch: Launch, t
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": elsewhere}], folder=folder)
     verdict = job.verdict(60)
     assert verdict["state"] == "FAILED"
-    assert "the agent on host h2 does not see the run directory" in verdict["reason"]
+    assert "the agent on host h2 cannot see the run directory" in verdict["reason"]
 
 
 @pytest.mark.root

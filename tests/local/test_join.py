@@ -233,7 +233,7 @@ def test_more_processes_than_gpus_is_an_error_in_all_of_them(join: Join) -> None
     ended = [rank.end() for rank in ranks]
     assert [code for code, _ in ended] == [1, 1, 1]
     for _, errors in ended:
-        assert f"{socket.gethostname()}: its processes all see the GPUs 0,1, too few for one task per GPU" in errors
+        assert f"{socket.gethostname()}: its processes all see the same GPUs 0,1, too few for its tasks" in errors
 
 
 def test_threads_match_the_cpus_that_the_processes_share(join: Join) -> None:
@@ -256,7 +256,7 @@ def test_a_rank_that_does_not_come_is_named_within_the_start_timeout(join: Join)
     for rank in ranks:  # the others are told, and do not wait any longer
         code, errors = rank.end(20)
         assert code == 1
-        assert "after 2 s 1 of 4 processes have not joined" in errors
+        assert "1 of 4 processes did not join within 2 s" in errors
         assert "missing: rank-2 (worker:2)" in errors
 
 
@@ -269,10 +269,10 @@ def test_rank_0_that_does_not_come_is_named(join: Join) -> None:
 @pytest.mark.parametrize(
     ("options", "size", "said"),
     [
-        ("--workers 3", 2, "tasks asked for is 3 (3 worker), the number of processes that join is 2"),
-        ("--chief --workers 1 --ps 1", 4, "is 3 (1 chief + 1 worker + 1 ps), the number of processes that join is 4"),
-        ("--ps 2", 2, "is 3 (1 worker + 2 ps), the number of processes that join is 2"),
-        ("--ps 1 --ps-builtin", 2, "gridtf_join serves no ps: the process that joins is the task"),
+        ("--workers 3", 2, "3 tasks requested (3 worker), but the number of processes that join is 2"),
+        ("--chief --workers 1 --ps 1", 4, "3 tasks requested (1 chief + 1 worker + 1 ps), but the number of"),
+        ("--ps 2", 2, "3 tasks requested (1 worker + 2 ps), but the number of processes that join is 2"),
+        ("--ps 1 --ps-builtin", 2, "gridtf_join cannot serve ps tasks: the process that joins is the task"),
         ("--workres 2", 2, "--workers"),
     ],
 )
@@ -289,8 +289,8 @@ def test_one_word_for_two_runs_is_refused_by_every_process(join: Join) -> None:
     for number, rank in enumerate([join(rank, 2) for rank in range(2)]):
         code, errors = rank.end(20)
         assert code == 1
-        assert f"rank {number} of run-1 has joined before" in errors
-        assert "set GRIDTF_JOB_ID to a new word for every run" in errors
+        assert f"rank {number} of run-1 has already joined" in errors
+        assert "set GRIDTF_JOB_ID to a new value for every run" in errors
     second = [join(rank, 2, word="run-2") for rank in range(2)]
     assert second[0].environment["TF_CONFIG"] != first[0].environment["TF_CONFIG"]
 
@@ -317,10 +317,10 @@ def test_a_process_that_nobody_has_numbered_is_told_so(join: Join) -> None:
     script = 'unset RANK; source "$GRIDTF_BOOTSTRAP"; gridtf_join'
     code, errors = join(0, 1, script=script).end()
     assert code == 2
-    assert "gridtf_join does not know this process's rank" in errors
+    assert "gridtf_join cannot determine this process's rank" in errors
     code, errors = join(0, 1, script='unset GRIDTF_JOB_ID; source "$GRIDTF_BOOTSTRAP"; gridtf_join').end()
     assert code == 2
-    assert "set GRIDTF_JOB_ID to the same word in all of them" in errors
+    assert "set GRIDTF_JOB_ID to the same value in all of them" in errors
 
 
 def test_whoever_waits_for_others_goes_when_its_shell_is_killed(join: Join, tmp_path: Path) -> None:

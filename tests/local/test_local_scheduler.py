@@ -106,7 +106,7 @@ def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
     call("wait", job["job_id"], code=1)
     view = status(job["job_id"])
     assert view["state"] == "FAILED"
-    assert "stood still for" in view["reason"]
+    assert "was stalled for" in view["reason"]
     assert gone(launcher)
 
 

@@ -211,7 +211,7 @@ def test_a_task_that_ends_by_the_signal_that_ends_the_job_has_not_failed(tmp_pat
     assert seen == ["RUNNING"]  # a failure that was reported would be the job's
     assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
     assert host.record["gone"]["signal"] == signal.SIGTERM
-    assert host.record["gone"]["what"] == "the agent on host h0 was told to end by SIGTERM"
+    assert host.record["gone"]["what"] == "the agent on host h0 received SIGTERM"
 
 
 @pytest.mark.parametrize("number", [ORPHANED, STOP_SIGNAL])
@@ -275,7 +275,7 @@ def test_a_launcher_that_cannot_be_woken_is_ended_and_its_verdict_written(tmp_pa
     assert [number for pid, number in host.system.sent if pid == 1234] == [signal.SIGCONT, signal.SIGKILL]
     verdict = read_record(host.attempt.verdict) or {}
     assert verdict["state"] == "FAILED"
-    assert verdict["reason"].startswith("the launcher on host h0 stood still for ")
+    assert verdict["reason"].startswith("the launcher on host h0 was stalled for ")
     assert "it was stopped by a signal" in verdict["reason"]
 
 
@@ -387,4 +387,4 @@ def test_processes_that_kill_does_not_end_are_named(tmp_path: Path) -> None:
     host.system.at(5, lambda: host.system.immortal.add(host.pids[0]))
     assert host.main() == LEFTOVERS
     assert host.record["over"] is False
-    assert f"agent on h0: processes that KILL did not end: [{host.pids[0]}]" in host.system.logged
+    assert f"agent on h0: processes survived SIGKILL: [{host.pids[0]}]" in host.system.logged

@@ -75,7 +75,7 @@ def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], e
     [("2", "2"), ("-1", "2"), ("one", "2"), ("0", "two"), ("", ""), ("0", "0"), ("1.0", "2"), ("0", "100000000")],
 )
 def test_ranks_that_cannot_be_are_refused(rank: str, size: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} cannot be")):
+    with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} are not valid")):
         member_of({"RANK": rank, "WORLD_SIZE": size, "GRIDTF_JOB_ID": "x"}, schedulers.get("local"))
 
 
@@ -90,7 +90,9 @@ def test_the_roster_is_in_rank_order() -> None:
         ("evaluator:0", None),
     ]
     assert [task.name for task in assign_ranks(job(tasks={"chief": {}}), 1)] == ["chief:0"]
-    with pytest.raises(PlacementError, match=r"is 1 \(1 chief\), the number of processes that join is 3"):
+    with pytest.raises(
+        PlacementError, match=r"1 task requested \(1 chief\), but the number of processes that join is 3"
+    ):
         assign_ranks(job(tasks={"chief": {}, "worker": {"count": 0}}), 3)
 
 
@@ -131,12 +133,12 @@ def test_fewer_gpus_than_were_asked_for_is_an_error_with_the_numbers() -> None:
         split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1"), ("b", "3")), resolved(spec))
     with pytest.raises(PlacementError, match="worker:0 on a needs 1 GPU, but sees 0"):
         split_gpus(assign_ranks(job(gpus_per_node=4), 1), _seen(("a", "")), resolved(job(gpus_per_node=4)))
-    with pytest.raises(PlacementError, match="a: its processes all see the GPUs 0,1,2, too few"):
+    with pytest.raises(PlacementError, match="a: its processes all see the same GPUs 0,1,2, too few"):
         split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), resolved(spec))
 
 
 def test_two_machines_of_one_name_are_told_apart() -> None:
     alike = [{"address": name, "boot": boot} for name, boot in (("n1", "a"), ("n1", "a"), ("n2", "b"))]
     check_addresses(alike)
-    with pytest.raises(RendezvousError, match="rank 0 and rank 3 are on different machines that are both called n1"):
+    with pytest.raises(RendezvousError, match="rank 0 and rank 3 are on different machines with the same host name n1"):
         check_addresses([*alike, {"address": "n1", "boot": "c"}])

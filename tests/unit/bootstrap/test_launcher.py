@@ -196,7 +196,7 @@ def test_hosts_that_do_not_come_are_named_with_what_they_wait_for(tmp_path: Path
     attempt.more["h1"] = {"waits": "waiting for 1 GPU"}
     code, verdict = attempt.launch()
     assert (code, verdict["state"]) == (1, "FAILED")
-    assert verdict["reason"].startswith("after 20 s still missing: 2 hosts: h1, h2 (their tasks: worker:1, worker:2)")
+    assert verdict["reason"].startswith("no report from 2 hosts after 20 s: h1, h2 (their tasks: worker:1, worker:2)")
     assert "waiting for 2 hosts: h1 (waiting for 1 GPU), h2" in attempt.phases
     assert 20 <= seconds(attempt) < 25
     assert read(attempt.attempt, attempt.nonce) is None
@@ -221,7 +221,7 @@ def test_an_agent_that_cannot_start_says_why_in_the_log_of_the_agents(tmp_path: 
     attempt.attempt.agents_log.write_text("gridtf: agent on h0: cannot write x\ngridtf: agent on h1: not mine\n")
     attempt.cluster.agents["h0"].end = AgentEnd(74, "h0")
     _, verdict = attempt.launch()
-    assert verdict["reason"] == "the agent on host h0 could not go on (cannot write x)"
+    assert verdict["reason"] == "the agent on host h0 could not continue (cannot write x)"
     assert verdict["cause"]["tail"] == ["gridtf: agent on h0: cannot write x"]
 
 
@@ -329,7 +329,7 @@ def test_agents_that_were_terminated_leave_the_reason_to_the_scheduler(tmp_path:
     _, verdict = attempt.launch()
     assert verdict["state"] == "FAILED"
     assert verdict["again"] is None  # only the scheduler knows
-    assert verdict["reason"].startswith("the agents on hosts h0, h1 were told to end by SIGTERM")
+    assert verdict["reason"].startswith("the agents on hosts h0, h1 received SIGTERM")
 
 
 def test_the_signal_that_follows_those_of_the_agents_is_the_reason(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_an_error_of_gridtf_itself_has_a_verdict_and_a_traceback_in_the_log(
     monkeypatch.setattr(attempt.cluster, "start_agents", lambda *_: 1 / 0)
     code, verdict = attempt.launch()
     assert (code, verdict["state"]) == (1, "FAILED")
-    assert verdict["reason"] == "the launcher could not go on: division by zero"
+    assert verdict["reason"] == "the launcher could not continue: division by zero"
     assert any("ZeroDivisionError" in text for text in attempt.system.logged)
 
 
@@ -424,7 +424,7 @@ def test_what_a_killed_agent_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert system.alive == {immortal}
     assert (polite, signal.SIGKILL) not in system.sent
     assert (stubborn, signal.SIGKILL) in system.sent
-    assert f"processes that KILL did not end: [{immortal}]" in system.logged
+    assert f"processes survived SIGKILL: [{immortal}]" in system.logged
 
 
 def test_a_launcher_that_stood_still_says_so(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_a_launcher_that_stood_still_says_so(tmp_path: Path) -> None:
 
     attempt.at(5, stall)
     _, verdict = attempt.launch()
-    assert verdict["reason"].startswith("the launcher on host h0 stood still for 300 s")
+    assert verdict["reason"].startswith("the launcher on host h0 was stalled for 300 s")
 
 
 def test_a_job_whose_parent_is_gone_is_cancelled_at_the_end(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_chief_with_more_gpus_than_a_worker_takes_their_room() -> None:
     assert [task.gpus for task in tasks] == [2] + [1] * 6
     error = refused(hosts(4, 4), tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 7}})
     assert error.what == "8 training tasks do not fit into 2 hosts with 4 GPUs each (room for 7)"
-    assert error.why == "asked for: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
+    assert error.why == "requested: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
 
 
 def test_a_chief_without_a_gpu_takes_no_workers_place() -> None:
@@ -196,67 +196,67 @@ def test_the_ps_of_an_entry_job_is_served_unless_it_has_a_command_of_its_own() -
             hosts(2),
             {"tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 1 host with 2 GPUs (room for 2)",
-            "asked for: 3 workers with 1 GPU each",
+            "requested: 3 workers with 1 GPU each",
         ),
         (
             hosts(1),
             {"tasks": {"chief": {}, "worker": {"count": 1}}},
             "2 training tasks do not fit into 1 host with 1 GPU (room for 1)",
-            "asked for: 1 chief with 1 GPU + 1 worker with 1 GPU",
+            "requested: 1 chief with 1 GPU + 1 worker with 1 GPU",
         ),
         (
             hosts(2, 4, 3),
             {"tasks": {"worker": {"count": 10}}},
             "10 training tasks do not fit into 3 hosts with 2 to 4 GPUs each (room for 9)",
-            "asked for: 10 workers with 1 GPU each",
+            "requested: 10 workers with 1 GPU each",
         ),
         (
             hosts(3, 3),
             {"gpus_per_task": 2, "tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 2 hosts with 3 GPUs each (room for 2)",
-            "asked for: 3 workers with 2 GPUs each",
+            "requested: 3 workers with 2 GPUs each",
         ),
         (
             hosts(4, slots=2),
             {"tasks_per_node": 2, "tasks": {"worker": {"count": 3}}},
-            "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks a host (room for 2)",
-            "asked for: 3 workers with 1 GPU each",
+            "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks per host (room for 2)",
+            "requested: 3 workers with 1 GPU each",
         ),
         (
             hosts(None, None, slots=1),
             {"tasks": {"chief": {}, "worker": {"count": 2}}},
             "3 training tasks do not fit into 2 hosts with 1 CPU slot each (room for 2)",
-            "asked for: 1 chief + 2 workers",
+            "requested: 1 chief + 2 workers",
         ),
         (
             hosts(None, slots=2),
             {"tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 1 host with 2 CPU slots (room for 2)",
-            "asked for: 3 workers",
+            "requested: 3 workers",
         ),
         (
             hosts(2, 2),
             {"tasks": {"chief": {"gpus": 4}, "worker": {"gpus": 1, "count": 1}}},
             "2 training tasks do not fit into 2 hosts with 2 GPUs each (room for 0)",
-            "asked for: 1 chief with 4 GPUs + 1 worker with 1 GPU",
+            "requested: 1 chief with 4 GPUs + 1 worker with 1 GPU",
         ),
         (
             hosts(None, slots=4),
             {"gpus_per_task": 1},
             "1 training task does not fit into 1 host with 0 GPUs (room for 0)",
-            "asked for: 1 worker with 1 GPU",
+            "requested: 1 worker with 1 GPU",
         ),
         (
             hosts(None, slots=0),
             {"tasks": {"master": {}}},
             "1 training task does not fit into 1 host with 0 CPU slots (room for 0)",
-            "asked for: 1 master",
+            "requested: 1 master",
         ),
         (
             Allocation(()),
             {},
             "1 training task does not fit into 0 hosts with 0 CPU slots (room for 0)",
-            "asked for: 1 worker",
+            "requested: 1 worker",
         ),
     ],
 )
@@ -265,7 +265,7 @@ def test_too_few_slots_are_an_error_with_the_numbers(
 ) -> None:
     error = refused(allocation, **values)
     assert (error.what, error.why) == (what, why)
-    assert error.hint.startswith("ask for more hosts")
+    assert error.hint.startswith("request more hosts")
 
 
 def test_cpu_tasks_are_told_how_to_share_cores() -> None:
@@ -417,7 +417,7 @@ def test_what_is_asked_for_has_room_for_the_tasks() -> None:
 def test_more_tasks_than_there_can_be_are_refused_at_once(tasks_per_node: int | None, slots: int, tasks: Any) -> None:
     hosts = tuple(Host(f"n{number}", slots=tasks_per_node or slots) for number in range(2))
     error = refused(Allocation(hosts), tasks_per_node=tasks_per_node, tasks=tasks)
-    assert re.fullmatch(r"\d{7,} tasks are more than 1000000, the most that there can be", error.what)
+    assert re.fullmatch(r"\d{7,} tasks are more than the maximum of 1000000", error.what)
 
 
 def test_as_many_tasks_as_there_can_be_are_placed_wherever_there_is_room() -> None:

@@ -110,19 +110,19 @@ def test_where_there_are_no_components_a_partition_says_nothing(gpus: tuple[int 
             ((2,), (1,)),
             {"ps": {"count": 3, **ON_CPU}},
             "3 tasks on partition cpu do not fit into 1 host with 1 slot (room for 1)",
-            "asked for: 3 ps",
+            "requested: 3 ps",
         ),
         (
             ((2,), (1, 2)),
             {"ps": {"count": 3, **ON_CPU}, "evaluator": ON_CPU},
             "4 tasks on partition cpu do not fit into 2 hosts with 1 to 2 slots each (room for 3)",
-            "asked for: 3 ps + 1 evaluator",
+            "requested: 3 ps + 1 evaluator",
         ),
         (
             ((2,), (2,)),
             {"ps": {"count": 2, **ON_CPU}, "evaluator": {"partition": "big"}},
             "1 task on partition big does not fit into 0 hosts with 0 slots (room for 0)",
-            "asked for: 1 evaluator",
+            "requested: 1 evaluator",
         ),
     ],
 )

@@ -145,7 +145,7 @@ def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(
 
 def test_a_working_folder_that_is_not_there(tmp_path: Path) -> None:
     told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n")
-    assert told["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone is not there on this host"
+    assert told["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone does not exist on this host"
     assert told["tasks"]["a"]["exit"] == 127
 
 

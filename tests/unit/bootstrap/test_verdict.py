@@ -147,11 +147,11 @@ def test_when_the_time_is_over_those_that_had_finished_are_told() -> None:
     records = states(chief_0="COMPLETED", worker_0="RUNNING", worker_1="COMPLETED", ps_0="RUNNING")
     found = of_timeout("the walltime is over", CLUSTER, records)
     assert (found.state, found.why) == (TIMEOUT, "chief:0, worker:1 had exited with 0, worker:0 had not")
-    assert found.hint == "ask for more with --time; if the job is done when chief:0 is: --success-policy chief"
+    assert found.hint == "request more with --time; if the job is done when chief:0 is: --success-policy chief"
     found = of_timeout("the walltime is over", CLUSTER[1:], states(worker_1="COMPLETED"))
-    assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "ask for more with --time")
+    assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "request more with --time")
     plain = of_timeout("the walltime is over", CLUSTER, {})
-    assert plain == Verdict(TIMEOUT, "the walltime is over", hint="ask for more with --time")
+    assert plain == Verdict(TIMEOUT, "the walltime is over", hint="request more with --time")
 
 
 # --- the record, and the words for the log

@@ -37,7 +37,7 @@ TWO_SPEAK = [
         (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, "n2", "", ""),
-        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must lie"),
+        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must be installed"),
         (TWO_SPEAK, "n2", "no heartbeat from the launcher for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
         (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python"),
