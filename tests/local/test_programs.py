@@ -60,7 +60,7 @@ print("total", float(total.read_value()), flush=True)
 """
 
 
-def test_workers_that_serve_for_ever_are_stopped_some_time_after_the_chief(launch: Launch) -> None:
+def test_workers_that_serve_forever_are_stopped_after_leader_wait(launch: Launch) -> None:
     tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
     words = (sys.executable, "-c", ONE_PROGRAM_FOR_ALL)
     job = launch(*words, tasks=tasks, tasks_per_node=3, leader_wait=2.0, env=QUIET)
@@ -92,7 +92,7 @@ if index:
 """
 
 
-def test_worker_0_leads_where_there_is_no_chief(launch: Launch) -> None:
+def test_worker_0_leads_without_a_chief(launch: Launch) -> None:
     words = (sys.executable, "-c", BETWEEN_GRAPH, "{ps_hosts}", "{worker_hosts}", "{task_type}", "{task_index}")
     tasks = {"worker": {"count": 2}, "ps": {"count": 1}}
     job = launch(*words, tasks=tasks, tasks_per_node=2, leader_wait=2.0, env=QUIET)
@@ -120,7 +120,7 @@ with v1.Session("grpc://" + workers[0]) as session:
 """
 
 
-def test_a_client_that_is_in_no_cluster(launch: Launch) -> None:
+def test_chief_outside_the_cluster(launch: Launch) -> None:
     """With the client as a member, the workers' servers would wait for one of its own."""
     tasks = {"chief": {"in_cluster": False}, "worker": {"count": 2}, "ps": {"count": 1}}
     words = (sys.executable, "-c", IN_GRAPH, "{ps_hosts}", "{worker_hosts}")
@@ -164,7 +164,7 @@ open(output + "/trained", "w").close()
 """
 
 
-def test_helpers_and_an_evaluator_beside_a_mirrored_strategy(launch: Launch) -> None:
+def test_ps_outside_the_cluster_and_evaluator_with_a_mirrored_strategy(launch: Launch) -> None:
     tasks = {"worker": {"count": 2}, "ps": {"count": 2, "in_cluster": False}, "evaluator": {"count": 1}}
     words = (sys.executable, "-c", HELPED, "{ps_hosts}")
     job = launch(*words, tasks=tasks, tasks_per_node=2, evaluator_wait=LIMIT, env=QUIET)
@@ -184,7 +184,7 @@ def test_helpers_and_an_evaluator_beside_a_mirrored_strategy(launch: Launch) -> 
     ]
 
 
-def test_a_served_worker_that_is_killed_comes_back_and_the_chief_goes_on(launch: Launch) -> None:
+def test_killed_served_worker_is_restarted_and_the_chief_continues(launch: Launch) -> None:
     """TensorFlow's coordinator does without it meanwhile, as the guide to ParameterServerStrategy has it."""
     tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
     program = str(ROOT / "examples" / "parameter_server" / "train.py")
@@ -199,7 +199,7 @@ def test_a_served_worker_that_is_killed_comes_back_and_the_chief_goes_on(launch:
     until(lambda: "epoch 3 of" in log_of(job, "chief:0") or job.process.poll() is not None, "training", LIMIT)
     os.kill(job.running("worker:1")["worker:1"], signal.SIGKILL)
     verdict = completed(job)
-    assert "worker:1 was killed and started again once" in verdict["reason"]
+    assert "1 restart of worker:1 after it was killed" in verdict["reason"]
     assert log_of(job, "worker:1").count("gridtf serves worker:1 at") == 2
     assert "epoch 60 of 60" in log_of(job, "chief:0")
     assert "accuracy on 360 held-out digits: 0.9" in log_of(job, "chief:0")

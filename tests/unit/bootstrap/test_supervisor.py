@@ -64,7 +64,7 @@ def supervised(folder: Path, code: str, *, seconds: float = 60.0) -> dict[str, A
 # --- starting
 
 
-def test_a_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None:
+def test_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     told = supervised(
         tmp_path,
@@ -85,7 +85,7 @@ def test_a_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None
     assert (tmp_path / "worker:0.log").read_text() == f"x {tmp_path}/sub\ntwo\n"
 
 
-def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) -> None:
+def test_task_has_its_own_session_and_default_signals(tmp_path: Path) -> None:
     """A task that inherited blocked signals could not be ended by TERM, nor hear of its children's end."""
     told = supervised(
         tmp_path,
@@ -99,7 +99,7 @@ def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) ->
     assert (tmp_path / "a.log").read_text() == (tmp_path / "b.log").read_text() == "True True []\n"
 
 
-def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) -> None:
+def test_task_inherits_only_kept_descriptors(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
         "s = Supervisor(['a'], System())\n"
@@ -122,7 +122,7 @@ def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) 
         (".", 126, "cannot run .: Permission denied"),
     ],
 )
-def test_a_command_that_cannot_run(tmp_path: Path, program: str, code: int, error: str) -> None:
+def test_command_that_cannot_be_started_fails_the_task(tmp_path: Path, program: str, code: int, error: str) -> None:
     (tmp_path / "plain.txt").write_text("x")
     told = supervised(tmp_path, f"s = Supervisor(['a', 'b'], System()); start(s, 'a', {program!r}); tell(s)\n")
     task = told["tasks"]["a"]
@@ -133,7 +133,7 @@ def test_a_command_that_cannot_run(tmp_path: Path, program: str, code: int, erro
     assert told["tasks"]["b"]["state"] == "PENDING"
 
 
-def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(tmp_path: Path) -> None:
+def test_missing_interpreter_of_a_script_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train").write_text("#!/no/such/python\n")
     (tmp_path / "train").chmod(0o755)
     told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', './train'); tell(s)\n")
@@ -143,13 +143,13 @@ def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(
     assert "/no/such/python" in task["error"]
 
 
-def test_a_working_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_working_folder_is_reported(tmp_path: Path) -> None:
     told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n")
     assert told["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone does not exist on this host"
     assert told["tasks"]["a"]["exit"] == 127
 
 
-def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """A full disk when the tasks start: the job must fail cleanly, not with a traceback."""
     told = supervised(
         tmp_path,
@@ -165,7 +165,7 @@ def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) 
 # --- ends
 
 
-def test_how_tasks_end(tmp_path: Path) -> None:
+def test_collect_records_exit_codes_and_signals(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
         "ends = {'ok': 'exit 0', 'three': 'exit 3', 'kill': 'kill -KILL $$', 'segv': 'kill -SEGV $$',\n"
@@ -187,7 +187,7 @@ def test_how_tasks_end(tmp_path: Path) -> None:
     assert (told["again"], told["running"]) == (False, 0)
 
 
-def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_path: Path) -> None:
+def test_tasks_collected_together_have_the_same_end_time(tmp_path: Path) -> None:
     """Which of them was first nobody knows; the order of the table must not decide who is to blame."""
     told = supervised(
         tmp_path,
@@ -203,7 +203,7 @@ def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_p
     assert told["tasks"]["a"]["ended"] == told["tasks"]["b"]["ended"]
 
 
-def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_kill_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([5, 5, 6])
     monkeypatch.setattr(procfs, "out_of_memory_kills", lambda: next(kills))
     supervisor = Supervisor(["a", "b"], System())
@@ -216,7 +216,7 @@ def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch
     assert [task.oom for task in supervisor.tasks.values()] == [False, True]
 
 
-def test_a_record_has_no_process_in_it() -> None:
+def test_task_record_is_json() -> None:
     record = TaskProcess("a").record()
     assert json.loads(json.dumps(record)) == record
     assert record == {
@@ -235,7 +235,7 @@ def test_a_record_has_no_process_in_it() -> None:
 # --- tear-down
 
 
-def test_a_task_that_goes_at_term_is_stopped_without_kill(tmp_path: Path) -> None:
+def test_tear_down_stops_a_task_with_sigterm(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
         "s = Supervisor(['a', 'b', 'c'], System())\n"
@@ -252,7 +252,7 @@ def test_a_task_that_goes_at_term_is_stopped_without_kill(tmp_path: Path) -> Non
     assert found == {"a": ("STOPPED", 0, None), "b": ("FAILED", 4, None), "c": ("STOPPED", None, "SIGTERM")}
 
 
-def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
+def test_tear_down_ends_descendants_in_other_sessions(tmp_path: Path) -> None:
     """A child that ignores TERM, one that called setsid, a daemon that forked twice, one that is stopped."""
     for name, script in {
         "stubborn.sh": "trap '' TERM INT HUP; echo $$ >stubborn; while :; do sleep 1; done",
@@ -280,7 +280,7 @@ def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
     assert (tmp_path / "goodbye").read_text() == "bye\n"  # whoever can go in peace is asked to, wherever it is
 
 
-def test_an_orphan_of_a_task_that_has_ended_is_ended_too(tmp_path: Path) -> None:
+def test_tear_down_ends_orphans_of_ended_tasks(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
         "s = Supervisor(['a'], System())\n"
@@ -294,7 +294,7 @@ def test_an_orphan_of_a_task_that_has_ended_is_ended_too(tmp_path: Path) -> None
     assert told["tasks"]["a"]["state"] == "COMPLETED"
 
 
-def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
+def test_tear_down_ends_processes_that_keep_forking(tmp_path: Path) -> None:
     code = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -314,7 +314,7 @@ def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
     assert (told["left"], told["later"]) == ([], [])
 
 
-def test_with_nothing_to_end_it_ends_at_once(tmp_path: Path) -> None:
+def test_tear_down_without_processes_returns_at_once(tmp_path: Path) -> None:
     told = supervised(
         tmp_path, "s = Supervisor(['a'], System()); left = s.tear_down(1000.0, lambda: 1 / 0); tell(s, left=left)\n"
     )
@@ -322,7 +322,7 @@ def test_with_nothing_to_end_it_ends_at_once(tmp_path: Path) -> None:
     assert told["tasks"]["a"]["state"] == "PENDING"
 
 
-def test_the_tasks_of_a_supervisor_that_is_killed_die_with_it(tmp_path: Path) -> None:
+def test_tasks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     code = PREAMBLE + "s = Supervisor(['a'], System()); start(s, 'a', 'sleep', '1000'); tell(s); time.sleep(1000)\n"
     command = python(code)
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as supervisor:
@@ -355,7 +355,7 @@ def killed(number, with_signal=signal.SIGKILL):
 """
 
 
-def test_a_task_that_is_killed_is_started_again_a_few_times(tmp_path: Path) -> None:
+def test_killed_task_is_restarted_up_to_max_restarts(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
         RESTARTED + "states = []\n"
@@ -368,10 +368,10 @@ def test_a_task_that_is_killed_is_started_again_a_few_times(tmp_path: Path) -> N
     assert (task["state"], task["signal"], task["restarts"], told["more"]) == ("FAILED", "SIGKILL", 2, False)
     assert len(set(told["pids"])) == 3
     said = (tmp_path / "log").read_text().splitlines()
-    assert said == [f"gridtf: killed, and started again: {number} of at most 2 times" for number in (1, 2)]
+    assert said == [f"gridtf: the task was killed: restart {number} of at most 2" for number in (1, 2)]
 
 
-def test_what_ends_by_itself_is_not_started_again(tmp_path: Path) -> None:
+def test_task_that_exits_is_not_restarted(tmp_path: Path) -> None:
     told = supervised(
         tmp_path,
         "s = Supervisor(['worker:0'], System())\n"
@@ -381,7 +381,7 @@ def test_what_ends_by_itself_is_not_started_again(tmp_path: Path) -> None:
     assert (told["tasks"]["worker:0"]["state"], told["more"]) == ("FAILED", False)
 
 
-def test_it_is_started_again_only_when_nobody_is_left_of_it(tmp_path: Path) -> None:
+def test_restart_waits_until_no_process_of_the_task_is_left(tmp_path: Path) -> None:
     """A child that it has left might hold its port: two servers on one port would each get half of the calls."""
     told = supervised(
         tmp_path,
@@ -400,7 +400,7 @@ def test_it_is_started_again_only_when_nobody_is_left_of_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("how", ["s.mark_stopped()", "s.tear_down(1.0, lambda: None)"])
-def test_it_is_not_started_again_when_the_job_is_to_end(tmp_path: Path, how: str) -> None:
+def test_task_is_not_restarted_when_the_job_ends(tmp_path: Path, how: str) -> None:
     told = supervised(
         tmp_path,
         f"{RESTARTED}killed(1, signal.SIGTERM); told = bool(s.possibly_terminated())\n"
