@@ -177,10 +177,10 @@ class Agent:
                     raise
                 finally:
                     # whatever happened, no process of the job stays
-                    survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._beat_if_possible)
+                    survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._heartbeat.beat_if_possible)
                     self._over = not survivors
         finally:
-            self._beat_if_possible(now=True)
+            self._heartbeat.beat_if_possible(now=True)
             self._recover_launcher(scheduler)
         if survivors:
             self.system.log(f"agent on {self.host}: processes survived SIGKILL: {survivors}")
@@ -356,11 +356,6 @@ class Agent:
     def _stop_is_written(self) -> bool:
         return read_record(self.attempt.stop, recordtypes.Stop, nonce=self.nonce, own=True) is not None
 
-    def _beat_if_possible(self, *, now: bool = False) -> None:
-        """Write a heartbeat; a file system that cannot be written must not stop the tear-down."""
-        with contextlib.suppress(GridtfError):
-            self._heartbeat.beat(now=now)
-
     def _report_signal(self, number: int | None) -> None:
         """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a
         user ends the whole job, or its part on this host."""
@@ -377,7 +372,7 @@ class Agent:
             self._gone = {"what": what, "why": "", "hint": "schedulers send it when they end a job", "signal": number}
             if number == signal.SIGTERM:  # the tasks have received it as well
                 self.supervisor.mark_stopped()
-        self._beat_if_possible(now=True)
+        self._heartbeat.beat_if_possible(now=True)
 
     # --- a silent launcher on this host: only the agent can continue or kill it; otherwise the job would keep all hosts
     # until its walltime, with no task running

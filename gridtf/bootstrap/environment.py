@@ -53,11 +53,11 @@ def task_environment(
     """
     env = dict(base)
     env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # base may hold the OUTPUT_DIR of the submitting shell
-    own = {**plan.spec.env, **plan.spec.task(task.type).env}
-    if any("{" in text for text in own.values()):
+    variables = {**plan.spec.env, **plan.spec.task(task.type).env}
+    if any("{" in text for text in variables.values()):
         values = placeholders(plan, task, rendezvous)
-        own = {name: fill(text, values) for name, text in own.items()}
-    env.update(own)
+        variables = {name: fill(text, values) for name, text in variables.items()}
+    env.update(variables)
     if task.cpus is not None:  # threads to match the task's CPUs, unless the user sets them
         for name in _THREADS:
             # With one inter-op thread a worker of ParameterServerStrategy waits for itself forever (TensorFlow 2.21).

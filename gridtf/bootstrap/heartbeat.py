@@ -6,7 +6,7 @@ The clocks of hosts differ, so a watch uses no time stamp: it notes, by its own 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gridtf.bootstrap.system import System
@@ -117,6 +117,11 @@ class Heartbeat:
             record = {**self._record(), "beat": self._count, "time": self._system.time()}
             write_record(self._path, record, indent=None)
         return self.trouble is None
+
+    def beat_if_possible(self, *, now: bool = False) -> None:
+        """As beat, where a file system that cannot be written must not matter, such as in a tear-down."""
+        with suppress(RunDirError):
+            self.beat(now=now)
 
 
 class Watch:

@@ -604,12 +604,10 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
     path = plan.attempt.host_state(member)
     heartbeat = Heartbeat(path, record, len(plan.tasks), plan.spec.heartbeat_timeout, system)
     while process.lives():
-        with contextlib.suppress(GridtfError):  # a full disk must not end the holder of the ports
-            heartbeat.beat()
+        heartbeat.beat_if_possible()  # a full disk must not end the holder of the ports
         process.wait(_LONGEST_LOOK)
     state.update(_end(process, system), ended=system.time())
-    with contextlib.suppress(GridtfError):
-        heartbeat.beat(now=True)
+    heartbeat.beat_if_possible(now=True)
 
 
 def _end(process: JoinedTask, system: System) -> Record:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import localtime, strftime
@@ -262,9 +262,9 @@ class Launcher:
                 self._report("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
                 self.hosts.check()
-                left = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
-                left += f" {leaders}" if now.leader else ""
-                self._report("running", f"{started}; {left}" if now.early else started)
+                waiting = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
+                waiting += f" {leaders}" if now.leader else ""
+                self._report("running", f"{started}; {waiting}" if now.early else started)
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
 
     # --- waiting
@@ -307,12 +307,13 @@ class Launcher:
             task = known.cause["task"] if known.cause else None
             stop = {"nonce": self.nonce, "state": known.state, "reason": known.reason, "task": task}
             write_record(self.attempt.stop, stop)
-        self.hosts.end(grace + _AGENT_MARGIN if self._gathered else _AGENT_ALONE, self._beat_if_possible)
+        beat = self._heartbeat.beat_if_possible
+        self.hosts.end(grace + _AGENT_MARGIN if self._gathered else _AGENT_ALONE, beat)
         self._remove_environment()
         from gridtf.bootstrap.supervisor import Supervisor
 
         # Processes that a killed agent has left behind on this host are children of this process now.
-        survivors = Supervisor([], self.system).tear_down(grace, self._beat_if_possible)
+        survivors = Supervisor([], self.system).tear_down(grace, beat)
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
         if end.state != JobState.FAILED:
@@ -330,11 +331,6 @@ class Launcher:
             self.scheduler.cancel(JobIdentity(self.job_id))
         except GridtfError as error:
             self.system.log(str(error))
-
-    def _beat_if_possible(self) -> None:
-        """Write a heartbeat; a file system that cannot be written must not stop the tear-down."""
-        with contextlib.suppress(GridtfError):
-            self._heartbeat.beat()
 
     def _read_if_possible(self) -> None:
         """Read the records of the hosts; where that fails, those that were read before must do."""
@@ -524,17 +520,15 @@ class HostMonitor:
         Raises:
             GridtfError: An agent has ended although the launcher has not stopped it, or a host is silent.
         """
-        for agent in self.agents:
-            end = agent.poll()
-            if end is not None:
-                if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
-                    # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now
-                    # is a consequence: Grid Engine deletes a job whose qrsh is gone.
-                    self.system.wait(_A_MOMENT)
-                    raise end.error
-                self.read()
-                self._check_gone()
-                raise self._ended(end)
+        for end in self._ends():
+            if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
+                # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now is a
+                # consequence: Grid Engine deletes a job whose qrsh is gone.
+                self.system.wait(_A_MOMENT)
+                raise end.error
+            self.read()
+            self._check_gone()
+            raise self._ended(end)
         self._check_gone()
         if self._over:
             host = min(self._over)
@@ -547,6 +541,10 @@ class HostMonitor:
                     f"no heartbeat from host {host} for {watch.limit:g} s",
                     hint="has the host crashed, or lost its network or the shared file system?",
                 )
+
+    def _ends(self) -> Iterator[AgentEnd]:
+        """How the agents that have ended did so; each agent is polled when its turn comes."""
+        return filter(None, (agent.poll() for agent in self.agents))
 
     def end(self, seconds: float, beat: Callable[[], None]) -> None:
         """Terminate all agents, which then tear their tasks down; kill agents that take too long.
@@ -584,8 +582,7 @@ class HostMonitor:
     def _cut_off(self) -> bool:
         """Whether a host still reports although the connection to its agent is lost: it will read stop.json."""
         recent = 3 * interval(len(self.hosts), self.limit)
-        ends = [agent.poll() for agent in self.agents]
-        lost = {end.host for end in ends if end is not None and isinstance(end.error, HostLostError)} - self._over
+        lost = {end.host for end in self._ends() if isinstance(end.error, HostLostError)} - self._over
         return any(host in lost and watch.silence() < recent for host, watch in self._watches.items())
 
     def _all_over(self) -> bool:
@@ -598,7 +595,7 @@ class HostMonitor:
             return
         if any(gone.get("orphaned") for gone in self._gone.values()):
             self.pause(_A_MOMENT)  # if all processes of the job are being killed, the launcher is next
-            for end in filter(None, (agent.poll() for agent in self.agents)):
+            for end in self._ends():
                 if end.error is not None and end.host is None:  # it was not an agent
                     raise end.error
         if all("signal" in gone for gone in self._gone.values()):
@@ -606,7 +603,7 @@ class HostMonitor:
             # agent crashed and srun or qrsh stopped the rest; which one is known once all have ended.
             self.pause(_A_MOMENT)
             self.read()
-            for end in filter(None, (agent.poll() for agent in self.agents)):
+            for end in self._ends():
                 if end.host and end.code:
                     raise self._ended(end)
             raise self._terminated()

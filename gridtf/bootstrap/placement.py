@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any
 
 from gridtf.errors import PlacementError
 from gridtf.jobspec.request import Request
@@ -50,13 +49,6 @@ class PlacedTask:
     def trains(self) -> bool:
         """Whether the end of the training depends on this task."""
         return TASK_TYPES[self.type].trains and not self.served
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PlacedTask:
-        return cls(**data)
 
 
 def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
@@ -164,7 +156,7 @@ def _placed(
     gpus: int,
     request: Request,
 ) -> list[PlacedTask]:
-    # Some tasks have a fixed number of CPUs, the others share what is left of their host's.
+    # Some tasks have a fixed number of CPUs, the others share the rest of their host's CPUs.
     fixed = [request.role(task_type).cpus for task_type, _ in members]
     given, sharers = [0] * len(hosts), [0] * len(hosts)
     for count, home in zip(fixed, homes, strict=True):

@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -54,17 +54,6 @@ class Rendezvous:
     master_addr: str
     master_port: int
     outside: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        cluster: Mapping[str, Sequence[str]],
-        master_addr: str,
-        master_port: int,
-        outside: Mapping[str, Sequence[str]] | None = None,
-    ) -> Rendezvous:
-        """A rendezvous from its cluster: task type -> host:port in index order. Otherwise as the class."""
-        return cls(json.dumps(cluster), master_addr, master_port, outside or {})
 
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
@@ -173,7 +162,7 @@ def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record
         if not isinstance(port, int) or not 0 < port < 65536:
             raise RendezvousError(f"host {task.host} published no port for {task.name}: {port!r}")
         (cluster if task.in_cluster else outside).setdefault(task.type, []).append(host_port(address, port))
-    return Rendezvous.of(cluster, leader["address"], leader.get("master_port") or 0, outside)
+    return Rendezvous(json.dumps(cluster), leader["address"], leader.get("master_port") or 0, outside)
 
 
 def host_port(address: str, port: int) -> str:
@@ -287,7 +276,7 @@ class AttemptPlan:
             "attempt": self.attempt.number,
             "nonce": self.nonce,
             "hosts": self.hosts,
-            "tasks": [task.to_dict() for task in self.tasks],
+            "tasks": [asdict(task) for task in self.tasks],
             "python": self.python,
             "cwd": str(self.cwd),
             "spec": self.spec.to_dict(),
@@ -336,7 +325,7 @@ def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
         spec=JobSpec.from_dict(record["spec"]),
         request=request,
         hosts=record["hosts"],
-        tasks=tuple(PlacedTask.from_dict(task) for task in record["tasks"]),
+        tasks=tuple(PlacedTask(**task) for task in record["tasks"]),
         python=record["python"],
         cwd=Path(record["cwd"]),
     )

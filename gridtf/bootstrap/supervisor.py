@@ -242,10 +242,10 @@ class Supervisor:
             self.collect()
             if self._system.childless():
                 return True
-            left = deadline - self._system.monotonic()
-            if left <= 0:
+            remaining = deadline - self._system.monotonic()
+            if remaining <= 0:
                 return False
-            self._system.sleep(min(pause, left))
+            self._system.sleep(min(pause, remaining))
             pause = min(pause * 1.5, 0.1)
             beat()
 

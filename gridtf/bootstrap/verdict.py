@@ -176,11 +176,11 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         parts.append(f"{some(failed)} failed")
     if late:
         parts.append(f"{some(late)} {were(late)} still running and {were(late)} stopped")
-        hints.append(f"--leader-wait gives the others more than {spec.leader_wait:g} s")
+        hints.append(f"--leader-wait allows the others more than {spec.leader_wait:g} s")
     if cut_off:
         after = f"{spec.evaluator_wait:g} s after the training"
         parts.append(f"{some(cut_off)} {were(cut_off)} still running {after} and {were(cut_off)} stopped")
-        hints.append("--evaluator-wait gives an evaluator more time")
+        hints.append("--evaluator-wait allows an evaluator more time")
     return Verdict(JobState.COMPLETED, "; ".join(parts), hint="; ".join(hints))
 
 
@@ -346,8 +346,8 @@ def agent_cause(lines: Sequence[str]) -> str:
     Returns:
         The line without the name of its program; empty where there are no lines.
     """
-    own = [line for line in lines if (match := re.match(_OF_HOST, line)) and match["ours"]]
-    return re.sub(_OF_HOST, "", (own or list(lines[-1:]) or [""])[0], count=1)
+    agents = [line for line in lines if (match := re.match(_OF_HOST, line)) and match["ours"]]
+    return re.sub(_OF_HOST, "", (agents or list(lines[-1:]) or [""])[0], count=1)
 
 
 def agent_hint(line: str) -> str:

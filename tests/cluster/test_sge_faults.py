@@ -378,7 +378,7 @@ def test_why_an_agent_could_not_start(sge: Bed) -> None:
         ended(job, "FAILED", "the agent on host n3", "Permission denied", "Python that runs gridtf")
     with mounted(sge, "n3", "-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")):
         job = started(sge, running=False)
-        ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "gridtf must be installed where all hosts")
+        ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "be installed where all hosts")
     job = started(sge, "--setup", "ulimit -n 16", nodes=2, running=False)
     ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
     nobody_left(sge)

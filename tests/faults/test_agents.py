@@ -91,7 +91,7 @@ def test_stalled_launcher_is_killed_and_its_verdict_written_by_an_agent(launch: 
     job = launch("sleep", "1000", hosts=[{"name": "h1"}], heartbeat_timeout=2)
     pids = job.running("worker:0")
     agent = job.agent_pid("h1")
-    while job.process.poll() is None:  # whatever wakes it, it stands still
+    while job.process.poll() is None:  # SIGCONT has no lasting effect
         job.process.send_signal(signal.SIGSTOP)
         time.sleep(0.002)
     assert job.process.returncode == -signal.SIGKILL
@@ -227,7 +227,7 @@ def test_disk_full_temporarily_is_tolerated_and_permanently_ends_the_job(launch:
         time.sleep(6)  # several signs of life are missed
         big.unlink()
         (short / "end").touch()
-        # what happened meanwhile is told: this worker's end is no disk's fault
+        # a failure in the meantime is reported: the end of this worker has nothing to do with the disk
         assert "worker:1 on h2: exit code 7" in passes.verdict()["reason"]
         verdict = stays.verdict(60)  # as long as the heartbeat's timeout allows, which is the usual one
         assert verdict["state"] == "FAILED"

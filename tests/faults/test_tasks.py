@@ -1,4 +1,4 @@
-"""Tasks that fail, in every way: the job ends, nobody is left, and the verdict says who was first and why."""
+"""Tasks that fail: the job ends, no process is left, and the verdict names the first failure and its reason."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_first_of_several_failures_is_the_cause(launch: Launch, program: Program
 
 @pytest.mark.parametrize("ignored", [signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGHUP])
 def test_inherited_ignored_signals_are_reset(launch: Launch, ignored: signal.Signals) -> None:
-    """`trap '' TERM` in a script, a daemon that wants no zombies: what is ignored stays so in all that is started."""
+    """`trap '' TERM` in a script, SIGCHLD ignored by a daemon: child processes inherit ignored signals."""
     prefix = [sys.executable, "-c", IGNORING, str(int(ignored))]
     dispositions = "import signal; print(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD))"
     done = launch(sys.executable, "-c", dispositions, prefix=prefix, kill_grace=60)
@@ -148,7 +148,7 @@ def test_evaluator_is_stopped_after_evaluator_wait(launch: Launch, program: Prog
 
 @pytest.mark.parametrize("leader", ["chief", "worker"])
 def test_workers_are_stopped_leader_wait_after_the_leader(launch: Launch, program: Program, leader: str) -> None:
-    """The leader is done; a worker ends meanwhile, the last one waits for ever."""
+    """The leader has ended; one worker ends within leader_wait, the last one never does."""
     train = program(
         "train",
         'case "$GRIDTF_TASK_TYPE:$GRIDTF_TASK_INDEX" in\n'

@@ -225,7 +225,7 @@ def test_user_modules_in_the_working_folder_are_not_imported(bash: Bash, tmp_pat
     (tmp_path / "gridtf.toml").write_text('command = ["true"]\ntasks_per_node = 1\n')
     code, _, errors = ended(bash("gridtf_run --gpus-per-node 1", RANK="0", GRIDTF_LOCAL_GPUS="0"))
     assert code == 0, errors
-    assert "gridtf: the job is taken from gridtf.toml\n" in errors  # which nobody has named
+    assert "gridtf: the job is taken from gridtf.toml\n" in errors  # which no option names
     join = 'RANK=0 WORLD_SIZE=1 GRIDTF_JOB_ID=x gridtf_join; echo "$GRIDTF_TASK_TYPE"'
     assert ended(bash(join)) == (0, "worker\n", "")
 

@@ -1,4 +1,4 @@
-"""gridtf_join: processes that somebody else has started become the tasks of one job."""
+"""gridtf_join: processes that srun, mpirun or a user has started become the tasks of one job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Join = Callable[..., Rank]
 
 @pytest.fixture
 def join(tmp_path: Path) -> Iterator[Join]:
-    """join(rank, size, options): start one process of a run; what is left of it at the end is killed."""
+    """join(rank, size, options): start one process of a run; processes that are left after the test are killed."""
     ranks: list[Rank] = []
 
     def start(
@@ -60,7 +60,7 @@ def holder_of(rank: Rank, number: int) -> int:
 
 
 def bound(port: int) -> bool:
-    """Whether somebody holds this port."""
+    """Whether a process holds this port."""
     with socket.socket() as rival:
         try:
             rival.bind(("", port))
@@ -140,7 +140,7 @@ def test_records_in_the_run_directory(join: Join) -> None:
 
 
 def test_gridtf_wait_reports_how_joined_tasks_ended(join: Join, tmp_path: Path) -> None:
-    """Where the kernel tells the keepers; else that nobody knows it."""
+    """With exit code or signal where the kernel reports it to the port holder (pidfd), else without."""
     ranks = [join(rank, 2) for rank in range(2)]
     keepers = [holder_of(rank, number) for number, rank in enumerate(ranks)]
     run = run_of(ranks[0])
@@ -176,7 +176,7 @@ def test_port_holder_ignores_signals_to_the_task(join: Join) -> None:
 
 
 def test_port_holder_closes_descriptors_of_the_shell(join: Join) -> None:
-    """Else whoever waits for the end of a pipe, or for a lock that the shell has, waits for the port holder."""
+    """Otherwise a process that waits for the end of a pipe or a lock of the shell would wait for the port holder."""
     reader, writer = os.pipe()
     try:
         rank = join(0, 1, descriptors=(writer,), WRITER=str(writer))
@@ -190,7 +190,7 @@ def test_port_holder_closes_descriptors_of_the_shell(join: Join) -> None:
 
 
 def test_gridtf_join_in_a_longer_shell_script(join: Join, tmp_path: Path) -> None:
-    """Several processes of one script, each in a subshell of its own: a holder goes with its own subshell."""
+    """Several processes of one script, each in its own subshell: a port holder ends with its subshell."""
     script = (
         'set -euo pipefail\nsource "$GRIDTF_BOOTSTRAP"\n'
         'task() { export RANK=$1; gridtf_join; echo "$GRIDTF_TASK_INDEX $TF_CONFIG" >task-$1; }\n'
@@ -248,12 +248,12 @@ def test_thread_variables_match_the_shared_cpus(join: Join) -> None:
     assert mine.environment["OMP_NUM_THREADS"] == "5"
 
 
-# --- what goes wrong
+# --- errors
 
 
 def test_missing_rank_is_reported_after_start_timeout(join: Join) -> None:
     ranks = [join(rank, 4, "--ps 1 --start-timeout 2") for rank in (0, 1, 3)]
-    for rank in ranks:  # the others are told, and do not wait any longer
+    for rank in ranks:  # the error of rank 0 ends the other ranks
         code, errors = rank.end(20)
         assert code == 1
         assert "1 of 4 processes did not join within 2 s" in errors

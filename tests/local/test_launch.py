@@ -1,4 +1,4 @@
-"""Whole jobs that go well: what a task finds, attempts, ports, and the ways to say what to run."""
+"""Whole jobs that succeed: the contract of a task, placeholders, ports, and several attempts."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_reserved_port_cannot_be_taken_before_the_task_binds_it(launch: Launch, 
 
 def test_master_port_is_free_when_the_task_binds_it(launch: Launch, program: Program) -> None:
     bind = "import os, socket; socket.socket().bind(('', int(os.environ['MASTER_PORT'])))"
-    job = launch("python3", "-c", bind, tasks={"worker": {"count": 1}})  # it is rank 0's to bind, and nobody else's
+    job = launch("python3", "-c", bind, tasks={"worker": {"count": 1}})  # only rank 0 may bind it
     assert job.verdict()["state"] == "COMPLETED", job.output
 
 
@@ -135,7 +135,7 @@ def test_records_of_an_earlier_attempt_are_ignored(launch: Launch) -> None:
 
 
 def test_stale_records_inside_the_attempt_are_ignored(launch: Launch) -> None:
-    """A late writer of an earlier attempt drops its files among the new ones: nobody is fooled."""
+    """A late process of an earlier attempt writes its files among the new ones: no host reads them."""
     never = ["bash", "-c", 'while [ ! -e go ]; do sleep 0.05; done; exec "$@"', "host"]
     train = "echo $TF_CONFIG; until [ -e end ]; do sleep 0.05; done; sleep 0.5"
     job = launch("bash", "-c", train, hosts=[{"name": "h1", "prefix": never}])

@@ -1,4 +1,4 @@
-"""What the local scheduler owes a job beside starting it: its walltime, its end, and that nobody is left."""
+"""The local scheduler with real jobs: walltime, cancellation, the end of a job, and that no process is left."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_killed_launcher_is_reported(here: Path) -> None:
     assert gone(*daemons())
 
 
-def test_stopped_launcher_is_killed_by_its_agent(here: Path) -> None:
-    """By Ctrl-Z that is meant, but a job that was submitted has no terminal."""
+def test_stopped_launcher_fails_the_job(here: Path) -> None:
+    """A user may stop `gridtf run` by Ctrl-Z, but a submitted job has no terminal."""
     job = submit("--heartbeat-timeout", "2", *TWO, *SLEEPS)
     running(job["job_id"])
     launcher = launcher_of(job)

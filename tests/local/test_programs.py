@@ -1,4 +1,4 @@
-"""Kinds of TensorFlow programs that nobody here wrote, as jobs of this machine: what they take for granted holds."""
+"""Programs after TensorFlow's guides, as jobs of this machine: what they assume of their environment holds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log_of(job: LaunchedJob, task: str) -> str:
     return log.read_text() if log.exists() else ""
 
 
-# TensorFlow's guide to ParameterServerStrategy has one program for all tasks: workers and ps serve for ever.
+# TensorFlow's guide to ParameterServerStrategy has one program for all tasks: workers and ps serve forever.
 ONE_PROGRAM_FOR_ALL = """
 import tensorflow as tf
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -1,4 +1,4 @@
-"""Another user of the same host who plants files and folders: nothing of that is acted upon, and alice's jobs run."""
+"""Another user of the host plants files and folders: gridtf does not act upon them, and alice's jobs run."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ forge(found[0].parents[2], ran, nonce)
 
 @pytest.mark.parametrize("umask", [0o002, 0o022])
 def test_run_root_in_a_group_folder_is_accepted(strangers: Strangers, umask: int) -> None:
-    """bob is in the group, and may rename what lies there."""
+    """bob is in the group, and may rename entries of the folder."""
     project = strangers.own(strangers.folder / "project", 0, 0o2775)
     done = strangers.gridtf("submit", "--workers", 2, "--wait", "--", "sleep", "0.1", cwd=project, umask=umask)
     assert done.code == 0, done.out + done.err
@@ -280,7 +280,7 @@ def test_run_directory_replaced_by_another_user_is_not_shown_as_own(strangers: S
     assert f"local job {job} can only be cancelled through its run directory" in done.err
     assert replaced in done.err
     assert "has already ended" not in done.err
-    done = strangers.gridtf("status", run, cwd=group)  # a path may be anybody's
+    done = strangers.gridtf("status", run, cwd=group)  # a path may belong to any user
     assert (done.code, "COMPLETED" in done.out) == (0, True), done.out + done.err
     shutil.rmtree(run)
     (root / "taken").rename(run)

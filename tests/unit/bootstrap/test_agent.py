@@ -93,7 +93,7 @@ class OneHost:
         rendezvous.publish(self.attempt, "4711", NONCE, rendezvous.merge(self.plan.tasks, {"h0": record}))
 
     def stop(self, seconds: float) -> OneHost:
-        """The launcher writes stop.json, and its signal comes with it."""
+        """The launcher writes stop.json and sends STOP_SIGNAL."""
         stop = {"nonce": NONCE, "state": "COMPLETED", "reason": "", "task": None}
         self.system.at(seconds, lambda: write_record(self.attempt.stop, stop))
         self.system.at(seconds, lambda: self.system.receive(STOP_SIGNAL))
@@ -251,7 +251,7 @@ def test_launcher_silence_in_a_suspended_job_ends_nothing(tmp_path: Path) -> Non
 
 
 def silent_here(host: OneHost) -> None:
-    """The launcher is on this host and stands still from now on."""
+    """The launcher is on this host, and writes no heartbeat from now on."""
     host.system.at(5, lambda: setattr(host, "silent", True))
 
 

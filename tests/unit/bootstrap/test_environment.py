@@ -136,7 +136,7 @@ def test_contract_task_reads_the_task_environment(plan: AttemptPlan) -> None:
     assert contract.task(environment(plan, "ps:0")).rank is None
 
 
-# --- what the user says
+# --- variables of the user
 
 
 def test_env_precedence_is_task_type_then_job_then_base(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_command_of_each_kind_of_task(tmp_path: Path) -> None:
 
 
 def test_gridtf_tasks_import_gridtf_from_its_install_folder(tmp_path: Path) -> None:
-    """In a folder that PYTHONPATH could not name, for a Python without one, and not where somebody has put another."""
+    """From a folder that PYTHONPATH cannot name, for a Python without gridtf, and not from a planted package."""
     package = tmp_path / "a:b" / "gridtf"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -136,7 +136,7 @@ def test_watch_counts_a_gap_between_two_calls_as_a_third_of_the_limit(clock: Fak
     watch = Watch(30.0, clock)
     clock.clock += 8
     assert watch.silence() == 8
-    clock.clock += 3600  # the watcher was stopped, and who is watched perhaps as well
+    clock.clock += 3600  # this process was stopped, and perhaps the watched one too
     assert watch.silence() == 18
     clock.clock += 1
     assert watch.silence() == 19

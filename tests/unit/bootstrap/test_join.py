@@ -46,7 +46,7 @@ class Step:
         return self.rank(0, **more).lead(assign_ranks(self.spec, self.size), KNOWN, "12")
 
     def publish(self, number: int, **more: Any) -> Callable[[], None]:
-        """Rank `number` finds the attempt and publishes; it gives up at once, but its record stays."""
+        """Rank `number` finds the attempt and publishes its record; it gives up at once, but the record stays."""
 
         def act() -> None:
             member = Member(number, self.size, STEP)
@@ -143,7 +143,7 @@ def test_other_ranks_wait_longer_than_rank_0(step: Step) -> None:
     with pytest.raises(RendezvousError):
         step.lead()
     attempt = step.run.attempt(1)
-    attempt.host_error("rank-0").unlink()  # rank 0 was killed before it could say so
+    attempt.host_error("rank-0").unlink()  # as if rank 0 was killed before it wrote its error
     begin = step.system.clock
     with pytest.raises(RendezvousError, match="rank 1 has waited 50 s for rank 0 in "):
         step.rank(1).follow()
@@ -161,7 +161,7 @@ def test_step_cannot_be_joined_twice(step: Step) -> None:
 
 
 class Watched(JoinedTask):
-    """A process that ends after so many seconds; its exit code is known a little later, or never."""
+    """A process that ends after some seconds; its exit code is known a little later, or never."""
 
     def __init__(self, system: FakeSystem, seconds: float, code: int | None, *, watched: bool = True) -> None:
         self.pid, self.watched = 77, watched

@@ -1,4 +1,4 @@
-"""Who joins: rank, size and step as each starter says them; which task each rank is; whose the GPUs are."""
+"""Processes that join: rank, size and step by starter; which task each rank is; which GPUs it has."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class FakeAgent:
-    """An AgentHandle. terminate: what happens when it is told to end; by default it ends well."""
+    """An AgentHandle whose agent ends with exit code 0 when it is terminated, unless `obeys` is False."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -59,7 +59,7 @@ class FakeAgent:
 
 
 class FakeCluster(LocalScheduler):
-    """Hosts of this name on the loopback device; says of the job's end what the test wants."""
+    """Hosts of these names on the loopback device; the test sets what it reports about the end of the job."""
 
     last_warnings = frozenset({int(signal.SIGUSR2)})
 
@@ -95,7 +95,7 @@ class FakeCluster(LocalScheduler):
 
 
 class Attempt:
-    """A launcher with its hosts. Hosts publish after a second and their tasks run from then on, unless told otherwise.
+    """A launcher with its hosts, which by default publish after a second and run their tasks from then on.
 
     states: host -> task -> record. quiet: hosts that write nothing any more.
     """
@@ -139,7 +139,7 @@ class Attempt:
             self.phases.append(known["detail"])
 
     def task(self, host: str, name: str, value: str, seconds: float = 5.0, **more: Any) -> None:
-        """After so many seconds the host reports this state of the task."""
+        """The host reports this state of the task after some seconds."""
 
         def change() -> None:
             self.states[host][name] = state(value, ended=self.system.wall, **more)

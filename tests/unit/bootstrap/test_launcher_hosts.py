@@ -33,7 +33,7 @@ def test_goes_with_the_job(folder: str, job_id: str, temporary: str, goes: bool)
 
 
 class Ended:
-    """An AgentHandle whose agent was told to end, but the connection to it says that it is lost, as qrsh does."""
+    """An AgentHandle whose agent has ended, with an error that its connection was lost, as qrsh reports it."""
 
     def __init__(self, host: str, code: int = 0) -> None:
         self._end = AgentEnd(code, host, (), HostLostError(f"the connection to host {host} is lost"))
@@ -50,7 +50,7 @@ def test_signal_after_a_killed_connection_is_not_the_cause(tmp_path: Path) -> No
     """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
 
     def terminated(seconds: float) -> None:
-        raise InterruptedError("told to end")
+        raise InterruptedError("a signal ends the job")
 
     run, system = RunDir(tmp_path / "run"), FakeSystem()
     run.path.mkdir()
@@ -91,7 +91,7 @@ sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.envi
 
 
 def test_environment_file_is_removed_when_agents_cannot_start(tmp_path: Path) -> None:
-    """People keep passwords there, and nobody would read it any more."""
+    """It may hold passwords, and no agent would read it any more."""
     done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, "FAILED: cannot start them" in done.stderr) == (1, True), done.stderr
     assert not RunDir(tmp_path).attempt(1).environment.exists()

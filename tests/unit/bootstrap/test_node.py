@@ -1,4 +1,4 @@
-"""What stands above the script of a local job, and above an agent: no processes, and a clock that the test moves."""
+"""The parents of a local job's script and of an agent: with a simulated clock and without processes."""
 
 from __future__ import annotations
 

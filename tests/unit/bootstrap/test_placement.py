@@ -1,10 +1,12 @@
-"""Which task runs where: one task per GPU, evenly, in the hosts' order; and errors that say the numbers."""
+"""Placement of tasks on hosts: one task per GPU, evenly, in the order of the hosts; and errors with the numbers."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -32,7 +34,7 @@ def refused(allocation: Allocation, **values: Any) -> PlacementError:
     return caught.value
 
 
-# --- who goes where
+# --- hosts
 
 
 def test_chief_six_workers_and_two_ps_on_four_hosts_of_two_gpus() -> None:
@@ -41,7 +43,7 @@ def test_chief_six_workers_and_two_ps_on_four_hosts_of_two_gpus() -> None:
         "h0": ["chief:0", "worker:0", "ps:1"],
         "h1": ["worker:1", "worker:2"],
         "h2": ["worker:3", "worker:4"],
-        "h3": ["worker:5", "ps:0"],  # a ps goes first where there are fewest tasks
+        "h3": ["worker:5", "ps:0"],  # the first ps is placed on a host with the fewest tasks
     }
     assert [task.rank for task in tasks] == [0, 1, 2, 3, 4, 5, 6, None, None]
     assert [task.local_rank for task in tasks] == [0, 1, 0, 1, 0, 1, 0, None, None]
@@ -298,7 +300,7 @@ def _combinations() -> list[tuple[Allocation, dict[str, Any]]]:
 
 
 def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs: int) -> bool:
-    """Whether these workers and a chief with so many GPUs (-1: no chief) fit, trying every home of the chief."""
+    """Whether these workers and a chief with this number of GPUs (-1: no chief) fit, for any host of the chief."""
     room = [host.gpus or 0 for host in allocation.hosts]
     if chief <= 0:
         return sum(free // needs for free in room) >= workers
@@ -335,7 +337,7 @@ def test_placement_invariants_hold_for_all_combinations() -> None:
         assert all(
             task.index == index for kind in counts for index, task in enumerate(t for t in tasks if t.type == kind)
         )
-        # no GPU twice, none for those that ride along
+        # no GPU twice, none for non-training tasks
         for name, host in present.items():
             assert sum(task.gpus for task in tasks if task.host == name) <= (host.gpus or 0), where
         assert all(task.gpus == 0 for task in tasks if task.type in ("ps", "evaluator")), where
@@ -349,7 +351,7 @@ def test_placement_invariants_hold_for_all_combinations() -> None:
         for name in present:
             local = [task.local_rank for task in tasks if task.host == name and task.rank is not None]
             assert local == list(range(len(local))), where
-        # riders on as many hosts as there can be
+        # non-GPU tasks on as many hosts as possible
         spread = [riders[name] for name in present]
         assert max(spread) - min(spread) <= 1, where
         # even: a host that could take one more training task has at most one less than the fullest
@@ -366,7 +368,7 @@ def test_placement_is_deterministic_and_survives_serialization() -> None:
     allocation, spec = hosts(2, 2, cpus=8), job(tasks={"ps": {"count": 1}})
     tasks = place(allocation, resolved(spec))
     assert tasks == place(allocation, resolved(spec))
-    assert tuple(PlacedTask.from_dict(task.to_dict()) for task in tasks) == tasks
+    assert tuple(PlacedTask(**json.loads(json.dumps(asdict(task)))) for task in tasks) == tasks
 
 
 def test_placement_on_a_thousand_hosts() -> None:
@@ -376,7 +378,7 @@ def test_placement_on_a_thousand_hosts() -> None:
     assert [task.cpus for task in tasks[:1]] == [7]
 
 
-# --- what is asked of the scheduler is enough
+# --- the request is enough for the tasks
 
 
 def test_request_adds_no_host_for_a_chief_without_gpu() -> None:

@@ -17,7 +17,7 @@ ON_CPU = {"partition": "cpu"}
 
 
 def allocated(*components: tuple[int, ...], gpus: int = 2, cpus: int | None = None) -> Allocation:
-    """Hosts g0, g1, … of component 0 with so many GPUs each, then c1.0, c1.1, … and so on; slots by host."""
+    """Hosts g0, g1, … of component 0 with these GPUs, then c1.0, c1.1, … of component 1 and so on with these slots."""
     made = [Host(f"g{number}", slots, gpus, cpus) for number, slots in enumerate(components[0])]
     for component, slots in enumerate(components[1:], 1):
         made += [Host(f"c{component}.{at}", free, 0, cpus, component=component) for at, free in enumerate(slots)]
@@ -98,7 +98,7 @@ def test_cpus_of_a_component_s_host_are_shared_by_its_tasks() -> None:
 
 @pytest.mark.parametrize("gpus", [(2, 2), (None, None)])
 def test_partition_is_ignored_without_components(gpus: tuple[int | None, ...]) -> None:
-    """On this machine, say: tasks ride along as they do without."""
+    """As on one machine: non-GPU tasks are placed as they are without partitions."""
     there = hosts(*gpus, slots=2)
     assert placed(there, ps={"count": 3, **ON_CPU}) == placed(there, ps={"count": 3})
 

@@ -100,7 +100,7 @@ def test_ipv6_addresses_get_brackets(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan, address={"h1": "2001:db8::7"}))
     assert meeting.cluster["worker"] == ("h0:20002", "[2001:db8::7]:20004", "[2001:db8::7]:20005")
     plain = merge(plan.tasks, records(plan, address={"h0": "2001:db8::8"}))
-    assert plain.master_addr == "2001:db8::8"  # MASTER_ADDR stands alone and takes none
+    assert plain.master_addr == "2001:db8::8"  # MASTER_ADDR has no port, hence no brackets
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536, 99999, None, "20004", 2.5])
@@ -191,7 +191,7 @@ def test_read_ignores_a_stale_or_half_written_file(plan: AttemptPlan) -> None:
 
 
 def test_tf_config_is_read_by_tensorflow() -> None:
-    meeting = Rendezvous.of({"worker": ("a:1", "[::1]:2")}, "a", 3)
+    meeting = Rendezvous(json.dumps({"worker": ("a:1", "[::1]:2")}), "a", 3)
     assert json.loads(meeting.config("worker", 1) or "") == {
         "cluster": {"worker": ["a:1", "[::1]:2"]},
         "task": {"type": "worker", "index": 1},
@@ -230,8 +230,8 @@ def test_longest_variable_is_the_kernel_s_limit(tmp_path: Path) -> None:
     """One byte more, and execve(2) refuses to start anything."""
     plan, _ = _large(tmp_path, 1)
     for longer, there in ((0, True), (1, False)):
-        fixed = len("TF_CONFIG=") + len(Rendezvous.of({"worker": (":1",)}, "a", 3).config("worker", 7) or "")
-        meeting = Rendezvous.of({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}, "a", 3)
+        fixed = len("TF_CONFIG=") + len(Rendezvous(json.dumps({"worker": (":1",)}), "a", 3).config("worker", 7) or "")
+        meeting = Rendezvous(json.dumps({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}), "a", 3)
         env = _environment(plan, meeting)
         assert ("TF_CONFIG" in env) == there
         config = "x" * (LONGEST_VARIABLE - len("TF_CONFIG=") + longer)

@@ -1,4 +1,4 @@
-"""Ports that stay ours: nobody else can bind one that is held, and TensorFlow can."""
+"""Reserved ports: no other program can bind a port that is held, but TensorFlow can."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_reserved_port_receives_no_connections() -> None:
 
 
 def test_reservations_of_two_processes_are_distinct() -> None:
-    """Also two holders of one user: each asks to share, and is never given what the other one has."""
+    """Although all holders set SO_REUSEPORT, the kernel never assigns a port of another one."""
     code = (
         "import sys; from gridtf.bootstrap.rendezvous import PortHolder\n"
         "holder = PortHolder(); print(*[holder.reserve() for _ in range(250)], flush=True); sys.stdin.read()\n"
@@ -109,7 +109,7 @@ def test_reservations_of_two_processes_are_distinct() -> None:
 
 
 def test_port_in_use_is_never_reserved() -> None:
-    """Neither one that somebody listens on, nor the near end of a connection."""
+    """Neither a listening port, nor the local port of a connection."""
     with contextlib.ExitStack() as stack:
         used = set()
         for _ in range(100):

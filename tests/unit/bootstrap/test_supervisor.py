@@ -1,4 +1,4 @@
-"""The tasks of one host: started in their own sessions, watched, and torn down until nobody is left.
+"""The tasks of one host: started in their own sessions, watched, and torn down until no process is left.
 
 Each test runs a supervisor in a process of its own, which adopts all orphans below it, as an agent does.
 """
@@ -54,7 +54,7 @@ def tell(s, **more):
 
 
 def supervised(folder: Path, code: str, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Run code with the helpers above; gives what it told."""
+    """Run code with the helpers above in another process; returns what it reported."""
     command = python(PREAMBLE + code)
     done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, timeout=seconds)
     assert done.returncode == 0
@@ -110,7 +110,7 @@ def test_task_inherits_only_kept_descriptors(tmp_path: Path) -> None:
     listing = (tmp_path / "a.log").read_text()
     assert f"{told['lock']} -> /dev/null" in listing
     assert "/dev/zero" not in listing
-    assert "0 -> /dev/null" in listing  # nobody types into a task
+    assert "0 -> /dev/null" in listing  # a task has no input
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_collect_records_exit_codes_and_signals(tmp_path: Path) -> None:
 
 
 def test_tasks_collected_together_have_the_same_end_time(tmp_path: Path) -> None:
-    """Which of them was first nobody knows; the order of the table must not decide who is to blame."""
+    """It is unknown which ended first; the order of the table must not decide which task is the cause."""
     told = supervised(
         tmp_path,
         "import itertools\n"
@@ -277,7 +277,7 @@ def test_tear_down_ends_descendants_in_other_sessions(tmp_path: Path) -> None:
     assert told["sessions"]["stubborn"] == told["top"]
     assert gone(*told["pids"].values())
     assert told["tasks"]["a"]["state"] == "STOPPED"
-    assert (tmp_path / "goodbye").read_text() == "bye\n"  # whoever can go in peace is asked to, wherever it is
+    assert (tmp_path / "goodbye").read_text() == "bye\n"  # every process has received SIGTERM first
 
 
 def test_tear_down_ends_orphans_of_ended_tasks(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_tear_down_ends_processes_that_keep_forking(tmp_path: Path) -> None:
         "end = time.monotonic() + 30\n"
         "while time.monotonic() < end:\n"
         "    time.sleep(0.02)\n"
-        "    if os.fork(): os._exit(0)\n"  # a new pid every time: whom one look has found is gone at the next
+        "    if os.fork(): os._exit(0)\n"  # a new pid every time: a process that was found has ended at once
         "    os.setsid()\n"
     )
     told = supervised(

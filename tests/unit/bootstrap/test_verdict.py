@@ -1,4 +1,4 @@
-"""The verdict: one line that says who failed and how, what to do, and the last lines of the log."""
+"""The verdict: one line with the task that failed and how, a hint, and the last lines of the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def verdict(attempt: Attempt, log: str | bytes | None = None, *, also: str = "",
     return of_task(WORKER, {**usual, **record}, attempt, also)
 
 
-# --- who and how
+# --- reason and hint
 
 
 def test_verdict_on_an_exit_code(attempt: Attempt) -> None:
@@ -104,7 +104,7 @@ def test_further_observation_is_part_of_the_reason(attempt: Attempt) -> None:
     assert found.record("n", 1.0, 2.0)["reason"] == f"{found.reason} ({found.why})"
 
 
-# --- success, and the time that is over
+# --- success and timeout
 
 CLUSTER = (task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2), task("ps:0"), task("evaluator:0"))
 
@@ -118,9 +118,9 @@ def test_of_success_names_tasks_stopped_after_leader_wait() -> None:
     records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
     found = of_success(CLUSTER, records, "chief", spec)
     assert found.reason == "chief:0 has exited with 0; worker:1 was still running and was stopped"
-    assert (found.state, found.hint) == (COMPLETED, "--leader-wait gives the others more than 20 s")
+    assert (found.state, found.hint) == (COMPLETED, "--leader-wait allows the others more than 20 s")
     chosen = of_success(CLUSTER, records, "chief", JobSpec(command=["x"], success_policy="chief"))
-    assert (chosen.reason, chosen.hint) == ("chief:0 has exited with 0", "")  # that is what was asked for
+    assert (chosen.reason, chosen.hint) == ("chief:0 has exited with 0", "")  # as the user requested
     workers = states(worker_0="COMPLETED", worker_1="RUNNING", worker_2="RUNNING")
     tasks = [*CLUSTER[1:], task("worker:2", rank=2)]
     reason = "worker:0 has exited with 0; worker:1, worker:2 were still running and were stopped"
@@ -142,7 +142,7 @@ def test_of_success_names_a_stopped_evaluator() -> None:
     assert found.reason == (
         "all training tasks have exited with 0; evaluator:0 was still running 60 s after the training and was stopped"
     )
-    assert found.hint == "--evaluator-wait gives an evaluator more time"
+    assert found.hint == "--evaluator-wait allows an evaluator more time"
 
 
 def test_of_timeout_names_tasks_that_had_finished() -> None:

@@ -1,4 +1,4 @@
-"""Whether an attempt goes on, has succeeded or has failed, and by whom."""
+"""Whether an attempt goes on, has succeeded or has failed, and which task was the cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL = (CHIEF, WORKER0, WORKER1, PS, EVALUATOR)
 
 
 def said(**states: str | dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """said(worker_0="RUNNING"): what the hosts say; a dict for more than the state."""
+    """said(worker_0="RUNNING"): records of tasks as their hosts report them; a dict for more than the state."""
     return {
         name.replace("_", ":"): {"state": state} if isinstance(state, str) else state for name, state in states.items()
     }
@@ -35,7 +35,7 @@ def test_attempt_goes_on_while_a_training_task_runs() -> None:
     assert not decide(ALL, {}).ended
     assert not decide(ALL, said(chief_0="PENDING")).ended
     assert not decide(ALL, {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}).ended
-    assert not decide(ALL, {**DONE, **said(worker_1="STOPPED")}).ended  # gridtf's own doing is no success
+    assert not decide(ALL, {**DONE, **said(worker_1="STOPPED")}).ended  # a task that gridtf stopped has not succeeded
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETED", "STOPPED", "FAILED"])
@@ -55,7 +55,7 @@ def test_ps_that_exits_with_0_early_is_named() -> None:
 
 
 def test_leader_that_finishes_early_is_named() -> None:
-    """As a program of ParameterServerStrategy does whose workers only serve: they would do so for ever."""
+    """As in a program of ParameterServerStrategy, whose workers only serve and never end."""
     records = {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}
     assert decide(ALL, records) == Outcome(False, early=("chief:0",), awaited=("worker:1",), leader="chief:0")
     assert decide(ALL, {**records, "worker:1": failed(1.0)}) == Outcome(True, WORKER1)  # while it is waited for
@@ -117,7 +117,7 @@ def test_served_workers_are_not_awaited_but_their_failure_counts() -> None:
     assert decide(tasks, {**said(chief_0="RUNNING"), "worker:0": failed(1.0)}) == Outcome(True, served)
 
 
-# --- who was first
+# --- the first failure
 
 
 def test_first_failure_is_the_earliest() -> None:
@@ -138,7 +138,7 @@ def test_first_failure_is_a_critical_task() -> None:
         "worker:0": {"state": "STOPPED", "ended": 2.0, "signal": "SIGTERM"},
         "worker:1": {"state": "COMPLETED", "ended": 3.0, "exit": 0},
         "ps:0": failed(4.0),
-        "worker:7": failed(0.5),  # nobody's
+        "worker:7": failed(0.5),  # not a task of the job
     }
     assert first_failure(ALL, records) == PS
     del records["ps:0"]
