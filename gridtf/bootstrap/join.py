@@ -457,7 +457,7 @@ def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], request: 
             raise PlacementError(
                 f"{task.name} on {host} needs {counted(needs, 'GPU')}, but sees {len(seen)}",
                 why=f"CUDA_VISIBLE_DEVICES={','.join(seen)}",
-                hint="check the GPU request of the job, and what its starter binds to each process",
+                hint="check the GPU request of the job, and how srun or mpirun binds GPUs to processes",
             )
         if len(seen) <= needs or not needs:
             # processes bound to one GPU each may all see it as 0; then the step has that many GPUs on this host
@@ -595,8 +595,8 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
         process: The process that has become the task.
         system: This host.
     """
-    state = dict.fromkeys(("ended", "exit", "signal"))
-    state = {"state": TaskState.RUNNING, "pid": process.pid, "started": system.time(), **state}
+    state: Record = {"state": TaskState.RUNNING, "pid": process.pid, "started": system.time()}
+    state.update(ended=None, exit=None, signal=None)
 
     def record() -> Record:
         return {"nonce": plan.nonce, "host": task.host, "pid": system.pid, "tasks": {task.name: state}}

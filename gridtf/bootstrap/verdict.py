@@ -163,10 +163,10 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         reason = f"{awaited(tasks, policy)[0].name} has exited with 0"
     else:
         reason = "all training tasks have exited with 0"
-    running = [task for task in tasks if records.get(task.name, {}).get("state") == TaskState.RUNNING]
+    running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
     late = [task.name for task in running if task.trains and policy != spec.success_policy]
     cut_off = [task.name for task in running if TASK_TYPES[task.type].lingers]
-    failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == TaskState.FAILED]
+    failed = [task.name for task in tasks if _state(records, task) == TaskState.FAILED]
     parts = [reason]
     hints = []
     for task in tasks:
@@ -192,14 +192,14 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
         tasks: All tasks.
         records: Task name -> its record.
     """
-    states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
-    done = [name for name, state in states.items() if state == JobState.COMPLETED]
-    unfinished = [name for name in states if name not in done]
+    training = [task for task in tasks if task.trains]
+    done = [task.name for task in training if _state(records, task) == TaskState.COMPLETED]
+    unfinished = [task.name for task in training if task.name not in done]
     hint = "request more with --time"
     if not done:
         return Verdict(JobState.TIMEOUT, reason, hint=hint)
     why = f"{some(done)} had exited with 0, {some(unfinished)} had not"
-    first = next(iter(states))
+    first = training[0].name
     if first in done:
         hint += f"; if the job is done when {first} is: --success-policy chief"
     return Verdict(JobState.TIMEOUT, reason, why, hint)
