@@ -419,6 +419,7 @@ class _TimeLimit:
         self._clock = ""
 
     def over(self) -> bool:
+        """Whether the limit has been reached."""
         if self._end is None:
             self._end = self._system.monotonic() + self._seconds
             self._clock = strftime("%H:%M:%S", localtime(self._system.time() + self._seconds))

@@ -46,6 +46,7 @@ class System:
         return time.time()
 
     def sleep(self, seconds: float) -> None:
+        """Pause this process."""
         time.sleep(seconds)
 
     def wait(self, seconds: float) -> int | None:

@@ -160,8 +160,8 @@ def test_workers_are_stopped_leader_wait_after_the_leader(launch: Launch, progra
     tasks = {"chief": {"count": int(leader == "chief")}, "worker": {"count": 3}, "ps": {"count": 1}}
     job = launch(train, tasks=tasks, tasks_per_node=4, leader_wait=3.0)
     last = "worker:2" if leader == "worker" else "worker:0, worker:2"
-    told = f"{leader}:0 ended, waiting for"
-    until(lambda: told in (read_record(job.attempt.launcher) or {}).get("detail", ""), "the launcher to say so")
+    detail = f"{leader}:0 ended, waiting for"
+    until(lambda: detail in (read_record(job.attempt.launcher) or {}).get("detail", ""), "the launcher to say so")
     detail = (read_record(job.attempt.launcher) or {})["detail"]
     assert re.search(r" for at most 3 s, until \d\d:\d\d:\d\d$", detail), detail
     (job.folder / "go").touch()

@@ -240,11 +240,11 @@ def test_thread_variables_match_the_shared_cpus(join: Join) -> None:
     cpus = len(os.sched_getaffinity(0))
     alone = join(0, 1, word="alone")
     both = [join(rank, 2, word="both") for rank in range(2)]
-    told = join(0, 1, "--cpus-per-task 7", word="told")
+    chosen = join(0, 1, "--cpus-per-task 7", word="chosen")
     mine = join(0, 1, word="mine", OMP_NUM_THREADS="5")
     assert alone.environment["OMP_NUM_THREADS"] == str(cpus)
     assert [rank.environment["OMP_NUM_THREADS"] for rank in both] == [str(max(1, cpus // 2))] * 2
-    assert told.environment["OMP_NUM_THREADS"] == "7"
+    assert chosen.environment["OMP_NUM_THREADS"] == "7"
     assert mine.environment["OMP_NUM_THREADS"] == "5"
 
 
@@ -267,7 +267,7 @@ def test_missing_rank_0_is_reported(join: Join) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "size", "said"),
+    ("options", "size", "message"),
     [
         ("--workers 3", 2, "3 tasks requested (3 worker), but the number of processes that join is 2"),
         ("--chief --workers 1 --ps 1", 4, "3 tasks requested (1 chief + 1 worker + 1 ps), but the number of"),
@@ -276,11 +276,11 @@ def test_missing_rank_0_is_reported(join: Join) -> None:
         ("--workres 2", 2, "--workers"),
     ],
 )
-def test_wrong_task_counts_are_an_error_in_all_processes(join: Join, options: str, size: int, said: str) -> None:
+def test_wrong_task_counts_are_an_error_in_all_processes(join: Join, options: str, size: int, message: str) -> None:
     for rank in [join(rank, size, options) for rank in range(size)]:
         code, errors = rank.end(20)
         assert code in (1, 2)
-        assert said in errors
+        assert message in errors
 
 
 def test_reused_gridtf_job_id_is_refused_by_all_processes(join: Join) -> None:

@@ -130,8 +130,8 @@ def test_records_of_an_earlier_attempt_are_ignored(launch: Launch) -> None:
     second = launch("bash", "-c", "echo $TF_CONFIG", hosts=hosts)
     assert second.verdict()["state"] == "COMPLETED"
     assert [attempt.number for attempt in second.run.attempts()] == [1, 2]
-    told = json.loads((second.attempt.logs / "worker-0.log").read_text())
-    assert told["cluster"] == (read_record(second.attempt.rendezvous) or {})["cluster"]
+    config = json.loads((second.attempt.logs / "worker-0.log").read_text())
+    assert config["cluster"] == (read_record(second.attempt.rendezvous) or {})["cluster"]
 
 
 def test_stale_records_inside_the_attempt_are_ignored(launch: Launch) -> None:
@@ -158,8 +158,8 @@ def test_stale_records_inside_the_attempt_are_ignored(launch: Launch) -> None:
     write_record(attempt.host_state("h1"), stale)
     (job.folder / "end").touch()
     assert job.verdict()["state"] == "COMPLETED"
-    told = json.loads((attempt.logs / "worker-0.log").read_text())
-    assert told["cluster"]["worker"][0].startswith("127.0.0.1:")
+    config = json.loads((attempt.logs / "worker-0.log").read_text())
+    assert config["cluster"]["worker"][0].startswith("127.0.0.1:")
 
 
 def test_rendered_script_run_twice_has_two_run_directories(launch: Launch) -> None:

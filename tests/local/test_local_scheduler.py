@@ -51,8 +51,8 @@ def test_cancel_during_set_up(here: Path) -> None:
 
 
 def test_cancel_set_up_lines_that_ignore_sigterm(here: Path) -> None:
-    told = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
-    ended = Job(Path(told["run_dir"])).cancel(wait=1)
+    job = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
+    ended = Job(Path(job["run_dir"])).cancel(wait=1)
     assert ended.state == "CANCELLED"
 
 

@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def said(job: LaunchedJob) -> str:
+def logs_of(job: LaunchedJob) -> str:
     """What all tasks have printed."""
     return job.output + "".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(job.attempt.logs.iterdir()))
 
 
 def completed(job: LaunchedJob) -> dict[str, Any]:
     verdict = job.verdict(LIMIT)
-    assert verdict["state"] == "COMPLETED", said(job)
+    assert verdict["state"] == "COMPLETED", logs_of(job)
     return verdict
 
 
@@ -169,11 +169,11 @@ def test_ps_outside_the_cluster_and_evaluator_with_a_mirrored_strategy(launch: L
     words = (sys.executable, "-c", HELPED, "{ps_hosts}")
     job = launch(*words, tasks=tasks, tasks_per_node=2, evaluator_wait=LIMIT, env=QUIET)
     verdict = completed(job)
-    assert verdict["reason"] == "all training tasks have exited with 0", said(job)
+    assert verdict["reason"] == "all training tasks have exited with 0", logs_of(job)
     read = []
     for worker in ("worker:0", "worker:1"):
         lines = log_of(job, worker).splitlines()
-        assert "replicas 2" in lines and "sum 2.0" in lines, said(job)
+        assert "replicas 2" in lines and "sum 2.0" in lines, logs_of(job)
         read += [word for line in lines if line.startswith("read") for word in line.split()[1:]]
     assert sorted(map(int, read)) == list(range(40))  # each element once
     evaluator = log_of(job, "evaluator:0").splitlines()

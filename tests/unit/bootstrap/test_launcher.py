@@ -320,7 +320,7 @@ def test_termination_reason_of_the_scheduler_is_the_verdict(
 
 
 def gone_by(number: int) -> Record:
-    return {"gone": {"what": "told to end", "why": "", "hint": "", "signal": int(number)}}
+    return {"gone": {"what": "received a signal", "why": "", "hint": "", "signal": int(number)}}
 
 
 def test_verdict_is_open_when_agents_were_signalled_and_the_scheduler_gives_no_reason(tmp_path: Path) -> None:

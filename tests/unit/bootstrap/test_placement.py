@@ -281,7 +281,7 @@ def test_too_few_slots_hint_at_tasks_per_node() -> None:
 def _combinations() -> list[tuple[Allocation, dict[str, Any]]]:
     allocations = [hosts(*gpus) for count in (1, 2, 3) for gpus in itertools.product((0, 1, 3, 4), repeat=count)]
     allocations += [hosts(*[None] * count, slots=slots) for count in (1, 3) for slots in (1, 2, 5)]
-    asked = [
+    values = [
         {
             "gpus_per_task": per_task,
             "serve": ["ps"] if servers else [],
@@ -296,7 +296,7 @@ def _combinations() -> list[tuple[Allocation, dict[str, Any]]]:
             (None, 1, 2), (None, 0, 1, 2), (None, 1, 2, 5), (0, 1, 4), (0, 1)
         )
     ]
-    return list(itertools.product(allocations, asked))
+    return list(itertools.product(allocations, values))
 
 
 def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs: int) -> bool:
@@ -402,11 +402,11 @@ def test_requested_nodes_have_room_for_the_tasks() -> None:
         sizes = {"gpus_per_task": per_task, "gpus_per_node": per_node, "tasks_per_node": tasks_per_node, "nodes": nodes}
         spec = job(tasks=tables, **sizes)
         try:
-            asked = resolved(spec)
+            request = resolved(spec)
         except SpecError:
             continue
-        room = hosts(*[asked.gpus_per_node] * asked.nodes[0], slots=asked.tasks_per_node)
-        tasks = place(room, asked)
+        room = hosts(*[request.gpus_per_node] * request.nodes[0], slots=request.tasks_per_node)
+        tasks = place(room, request)
         assert len(tasks) == workers + (chief is not None) + 1
         count += 1
     assert count > 500

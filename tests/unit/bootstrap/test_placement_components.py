@@ -86,9 +86,9 @@ def test_types_with_different_partitions_share_no_hosts() -> None:
 
 
 def test_hosts_of_component_0_come_first_whatever_the_order() -> None:
-    there = allocated((2, 2), (1,))
-    asked = {"ps": {"count": 1, **ON_CPU}, "evaluator": {}}
-    assert placed(Allocation((there.hosts[2], *there.hosts[:2])), **asked) == placed(there, **asked)
+    allocation = allocated((2, 2), (1,))
+    tasks = {"ps": {"count": 1, **ON_CPU}, "evaluator": {}}
+    assert placed(Allocation((allocation.hosts[2], *allocation.hosts[:2])), **tasks) == placed(allocation, **tasks)
 
 
 def test_cpus_of_a_component_s_host_are_shared_by_its_tasks() -> None:
@@ -99,8 +99,8 @@ def test_cpus_of_a_component_s_host_are_shared_by_its_tasks() -> None:
 @pytest.mark.parametrize("gpus", [(2, 2), (None, None)])
 def test_partition_is_ignored_without_components(gpus: tuple[int | None, ...]) -> None:
     """As on one machine: non-GPU tasks are placed as they are without partitions."""
-    there = hosts(*gpus, slots=2)
-    assert placed(there, ps={"count": 3, **ON_CPU}) == placed(there, ps={"count": 3})
+    allocation = hosts(*gpus, slots=2)
+    assert placed(allocation, ps={"count": 3, **ON_CPU}) == placed(allocation, ps={"count": 3})
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,17 @@ def test_component_invariants_hold_for_all_combinations() -> None:
         if evaluator or big:
             tables["evaluator"] = {"partition": evaluator}
         tasks_on_cpu = servers + (evaluator == "cpu")
-        there = allocated(main, cpu, *([big] if big else []))
+        allocation = allocated(main, cpu, *([big] if big else []))
         if tasks_on_cpu > sum(cpu) or (evaluator == "big" and not big):
             with pytest.raises(PlacementError):
-                placed(there, **tables)
+                placed(allocation, **tables)
             continue
-        tasks = placed(there, **tables)
-        home = {host.name: host for host in there.hosts}
+        tasks = placed(allocation, **tables)
+        home = {host.name: host for host in allocation.hosts}
         expected = {"worker": 0, "ps": 1, "evaluator": {"cpu": 1, "big": 2}.get(evaluator or "", 0)}
         assert all(home[task.host].component == expected[task.type] for task in tasks)
         load = Counter(task.host for task in tasks)
-        assert all(load[host.name] <= host.slots for host in there.hosts if host.component)
+        assert all(load[host.name] <= host.slots for host in allocation.hosts if host.component)
         assert Counter(task.type for task in tasks)["ps"] == servers
         count += 1
     assert count > 50

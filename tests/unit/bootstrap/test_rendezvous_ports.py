@@ -73,8 +73,8 @@ def test_another_user_cannot_bind_a_reserved_port_with_reuseport() -> None:
         "except OSError as error: print(error.errno)\n"
     )
     with PortHolder() as holder:
-        said = subprocess.check_output(python(code, holder.reserve()), text=True, timeout=60)
-    assert said.strip() == str(errno.EADDRINUSE)
+        output = subprocess.check_output(python(code, holder.reserve()), text=True, timeout=60)
+    assert output.strip() == str(errno.EADDRINUSE)
 
 
 def test_reserved_port_receives_no_connections() -> None:
@@ -219,8 +219,8 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(tmp_path: Path) -
                 server.stdin.flush()
                 assert server.stdout.readline() == "serving\n"
                 with start(TALK, port) as client:
-                    said, _ = client.communicate(timeout=120)
-                assert said == "42\n"
+                    output, _ = client.communicate(timeout=120)
+                assert output == "42\n"
             finally:
                 stop.touch()
                 server.kill()
