@@ -1,4 +1,4 @@
-"""The agent, one a host: reserve ports, publish, wait for the rendezvous, start the tasks, watch, report, tear down."""
+"""The agent of a host: reserve ports, publish, wait for the rendezvous, start and watch the tasks, tear them down."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf import __version__, schedulers
@@ -26,33 +27,37 @@ from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
 from gridtf.schedulers.api import GpuNeed, Scheduler
 from gridtf.states import JobState
 
-# The agent supervisor sends it when the process that had started it is gone.
+# The signal that the agent supervisor sends to the agent when srun's or qrsh's process on this host has died.
 ORPHANED = signal.SIGHUP
 
-_RESTARTS = 3  # how many times a served worker that was killed is started again
-_AT_ONCE = 0.1  # seconds within which a signal to all of a job's processes on a host has reached all of them
-_UNSHARED = 15.0  # seconds that a host may take to list the run directory, which was made before the job was started
-_RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can say which host is missing
-_WAKE_LIMIT = 10.0  # seconds within which a launcher that was woken has to show that it lives
-_LISTENING = 1.0  # seconds between two looks at the launcher's records; with many hosts, heartbeats are rarer
+_RESTARTS = 3  # how many times a served worker that was killed is restarted
+_AT_ONCE = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
+_UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
+_RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
+_WAKE_LIMIT = 10.0  # seconds within which a launcher that was continued (SIGCONT) has to write a heartbeat
+_LISTENING = 1.0  # seconds between two reads of the launcher's records; with many hosts, heartbeats are rarer
 
-# Exit codes for what an agent could not write down.
+# Exit codes for errors that an agent could not write to the run directory.
 NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
 EXITS = {
-    NO_RUN_DIR: "does not see the run directory: it must lie on a file system that all hosts share",
+    NO_RUN_DIR: "cannot see the run directory: it must be on a file system that all hosts share",
     NO_WRITE: "could not write into the run directory (disk full, quota or permissions)",
     NO_LAUNCHER: "lost contact with the launcher",
     LEFTOVERS: "could not end all of its processes",
-    BROKEN: "could not go on",
+    BROKEN: "could not continue",
     KILLED: "was killed",
 }
 
 
 class NoRunDirError(RendezvousError):
+    """The plan or the environment of the attempt did not appear on this host."""
+
     code = NO_RUN_DIR
 
 
 class NoLauncherError(RendezvousError):
+    """The launcher has been silent for too long."""
+
     code = NO_LAUNCHER
 
 
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
 
     Args:
         arguments: ``HOST RUN_DIR ATTEMPT NONCE START_TIMEOUT``.
-        gpus: What the launcher has claimed for this host; None: the scheduler is asked.
+        gpus: The GPUs that the launcher has claimed for this host; None: the scheduler's gpu_grant determines them.
 
     Returns:
         0 or one of EXITS.
@@ -76,16 +81,17 @@ def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
 
 
 class _Stopped(Exception):
-    """The launcher, or a signal of this number, has told the agent to stop."""
+    """The launcher has stopped the agent, or the signal of this number has."""
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number
 
 
+@dataclass(eq=False)
 class Agent:
-    """The life of one agent. Every wait in it has a limit and ends at once when the job is to end.
+    """The life of one agent. Every wait in it has a limit, and ends at once when the job is ended.
 
-    Args:
+    Attributes:
         host: This host, as the allocation calls it.
         attempt: The attempt.
         nonce: Its nonce.
@@ -94,34 +100,34 @@ class Agent:
         scheduler_of: Returns the scheduler of a name.
     """
 
-    def __init__(
-        self,
-        host: str,
-        attempt: Attempt,
-        nonce: str,
-        start_timeout: float,
-        system: System,
-        scheduler_of: Callable[[str], Scheduler] = schedulers.get,
-    ) -> None:
-        self.host = host
-        self.attempt = attempt
-        self.nonce = nonce
-        self.start_timeout = start_timeout
-        self.system = system
-        self.supervisor = Supervisor([], system)
-        self._scheduler_of = scheduler_of
-        self._parent = system.parent()
+    host: str
+    attempt: Attempt
+    nonce: str
+    start_timeout: float
+    system: System
+    scheduler_of: Callable[[str], Scheduler] = schedulers.get
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor([], self.system)
+        self._parent = self.system.parent()
         self._ignored: frozenset[int] = frozenset()  # signals by which the scheduler warns
-        self._waits = ""  # what for, before there is anything to publish
-        self._over = False  # no process of the job is left here
-        self._released = False  # the launcher has told this agent that it is over
-        self._reported = 0.0  # when the launcher was last told of a task's end
-        self._gone: Record | None = None  # why this agent ends although the launcher has not told it to
-        self._launcher: Record | None = None  # its last record
+        self._waits = ""  # why the agent waits, before it has published anything
+        self._over = False  # no process of the job is left on this host
+        self._released = False  # the launcher has stopped this agent
+        self._reported = 0.0  # when the end of a task was last reported to the launcher
+        self._gone: Record | None = None  # why this agent ends although the launcher has not stopped it
+        self._launcher: Record | None = None  # the last record of the launcher
         self._listened = float("-inf")
 
     def main(self, gpus: GpuGrant | None = None) -> int:
-        """As run, with errors written to the log and, where possible, to the record of this host."""
+        """Run the tasks of this host to their end; write errors to the log and, where possible, to the host's record.
+
+        Args:
+            gpus: As in run.
+
+        Returns:
+            0 or one of EXITS.
+        """
         try:
             return self.run(gpus)
         except GridtfError as error:
@@ -139,7 +145,7 @@ class Agent:
         """Run the tasks of this host to their end.
 
         Args:
-            gpus: The GPUs of this host; None: the scheduler is asked for them.
+            gpus: The GPUs of this host; None: the scheduler's gpu_grant determines them.
 
         Returns:
             0, or LEFTOVERS when some processes could not be ended.
@@ -150,10 +156,10 @@ class Agent:
         try:
             plan = self._wait_for_plan()
             if self.system.environ.pop(ENVIRONMENT_FILE, None):
-                self._read_environment(self._scheduler_of(plan.request.scheduler).host_variables)
+                self._read_environment(self.scheduler_of(plan.request.scheduler).host_variables)
         except _Stopped:  # before there was anything to do
             return 0
-        scheduler, limit = self._scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout
+        scheduler, limit = self.scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout
         self.supervisor = Supervisor([task.name for task in plan.on(self.host)], self.system)
         state = self.attempt.host_state(self.host)
         self._heartbeat = Heartbeat(state, self._record, len(plan.hosts), limit, self.system)
@@ -165,19 +171,19 @@ class Agent:
                     self._take_part(plan, scheduler, holder, gpus)
                 except _Stopped as stopped:
                     self._report_signal(stopped.number)
-                except NoLauncherError:  # which may only have been stopped, and come back
+                except NoLauncherError:  # it may only have been suspended, and come back
                     what = f"the agent on host {self.host} {EXITS[NoLauncherError.code]}"
                     self._gone = {"what": what, "why": "", "hint": "", "unheard": True}
                     raise
                 finally:
                     # whatever happened, no process of the job stays
-                    left = self.supervisor.tear_down(plan.spec.kill_grace, self._beat_if_possible)
-                    self._over = not left
+                    survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._heartbeat.beat_if_possible)
+                    self._over = not survivors
         finally:
-            self._beat_if_possible(now=True)
+            self._heartbeat.beat_if_possible(now=True)
             self._recover_launcher(scheduler)
-        if left:
-            self.system.log(f"agent on {self.host}: processes that KILL did not end: {left}")
+        if survivors:
+            self.system.log(f"agent on {self.host}: processes survived SIGKILL: {survivors}")
             return LEFTOVERS
         return 0
 
@@ -205,14 +211,14 @@ class Agent:
                 return plan
             if waited > _UNSHARED and run.path.name not in listdir(run.path.parent):
                 break
-        raise NoRunDirError(f"{self.attempt.plan} does not appear on host {self.system.host}")
+        raise NoRunDirError(f"{self.attempt.plan} did not appear on host {self.system.host}")
 
     def _read_environment(self, host_variables: re.Pattern[str] | None) -> None:
-        """That of the job script, for an agent that has inherited none."""
+        """Take over the environment of the job script, for an agent that has not inherited it."""
         for _ in self._waiting(self.start_timeout):
             if environment.read_environment(self.attempt, self.nonce, self.system.environ, host_variables):
                 return
-        raise NoRunDirError(f"{self.attempt.environment} does not appear on host {self.system.host}")
+        raise NoRunDirError(f"{self.attempt.environment} did not appear on host {self.system.host}")
 
     def _wait_for_gpus(self, why: str, seconds: float) -> None:
         if why != self._waits:
@@ -224,7 +230,7 @@ class Agent:
             self._listen()
 
     def _publish(self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]]) -> int:
-        """Write the record of this host. Returns MASTER_PORT, 0 where another host has it."""
+        """Write the record of this host. Returns MASTER_PORT; 0 where the task of rank 0 is on another host."""
         mine = plan.on(self.host)
         ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
@@ -255,7 +261,15 @@ class Agent:
         raise NoLauncherError(f"no rendezvous file after {limit:.0f} s")
 
     def _waiting(self, limit: float, agents: int = 1) -> Iterator[float]:
-        """Pauses that grow, up to the limit; yields the seconds waited so far. agents: how many wait in this way."""
+        """Wait in steps that grow. Raises _Stopped when a signal ends the agent.
+
+        Args:
+            limit: Seconds to wait in all.
+            agents: How many agents wait in this way.
+
+        Yields:
+            The seconds waited so far.
+        """
         begin = self.system.monotonic()
         while (waited := self.system.monotonic() - begin) < limit:
             yield waited
@@ -275,21 +289,21 @@ class Agent:
         mine = plan.on(self.host)
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
         package = environment.package_folder(self.attempt, self.host) if runs_gridtf else Path()
-        scheduler = self._scheduler_of(plan.request.scheduler)
+        scheduler = self.scheduler_of(plan.request.scheduler)
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, environment.HOME, package)
             log = self.attempt.task_log(task.type, task.index)
-            # the port stays held, and the chief's ParameterServerStrategy goes on with the others until it is back
+            # its port stays reserved, and the chief's ParameterServerStrategy continues with the other workers
             restarts = _RESTARTS if task.served and task.type == "worker" else 0
-            # the task holds the locks on its GPUs, also after an agent that is killed
-            kept = grant.descriptors
-            self.supervisor.start(task.name, argv, env, plan.cwd, log, kept, self._ignored, restarts)
+            # the task inherits the locks on its GPUs, and holds them even when the agent is killed
+            locks = grant.descriptors
+            self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, restarts)
         self._heartbeat.beat(now=True)
 
     def _supervise(self) -> None:
-        """Until the launcher, a signal or the launcher's silence stops it: all of them raise."""
+        """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         while True:
             number = self.system.wait(min(self._heartbeat.interval, _LISTENING))
             if processes.is_end(number):
@@ -317,7 +331,7 @@ class Agent:
         """Read the launcher's records, at most once a second.
 
         Raises:
-            _Stopped: The launcher has told all agents to stop.
+            _Stopped: The launcher has stopped all agents.
             NoLauncherError: The launcher has been silent for too long.
             RunDirError: Records can be neither read nor written, so silence means nothing.
         """
@@ -342,36 +356,31 @@ class Agent:
     def _stop_is_written(self) -> bool:
         return read_record(self.attempt.stop, recordtypes.Stop, nonce=self.nonce, own=True) is not None
 
-    def _beat_if_possible(self, *, now: bool = False) -> None:
-        """While tearing down, a file system that refuses to be written must not stop the agent."""
-        with contextlib.suppress(GridtfError):
-            self._heartbeat.beat(now=now)
-
     def _report_signal(self, number: int | None) -> None:
-        """A signal ends the agent. Usually the launcher has written why; else the whole job is to end, or this host's
-        part of it."""
+        """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a
+        user ends the whole job, or its part on this host."""
         self._released = number in (None, STOP_SIGNAL)
         if number is None or (number == STOP_SIGNAL and self._stop_is_written()):
             self.supervisor.mark_stopped(self._reported)
             return
         if number in (STOP_SIGNAL, ORPHANED) or self.system.parent() != self._parent:
-            what = f"the process that had started the agent on host {self.host} was killed"
+            what = f"the process that started the agent on host {self.host} was killed"
             hint = "by hand, or by the kernel because memory ran out: see dmesg on that host"
             self._gone = {"what": what, "why": "", "hint": hint, "orphaned": True}
         else:
-            what = f"the agent on host {self.host} was told to end by {processes.signal_name(number)}"
-            self._gone = {"what": what, "why": "", "hint": "the scheduler does so when it ends a job", "signal": number}
+            what = f"the agent on host {self.host} received {processes.signal_name(number)}"
+            self._gone = {"what": what, "why": "", "hint": "schedulers send it when they end a job", "signal": number}
             if number == signal.SIGTERM:  # the tasks have received it as well
                 self.supervisor.mark_stopped()
-        self._beat_if_possible(now=True)
+        self._heartbeat.beat_if_possible(now=True)
 
-    # --- a launcher on this host that is silent: only the agent can wake or end it, and its job would hold all hosts
-    # until the walltime, with nothing running on them
+    # --- a silent launcher on this host: only the agent can continue or kill it; otherwise the job would keep all hosts
+    # until its walltime, with no task running
 
     def _recover_launcher(self, scheduler: Scheduler) -> None:
-        """All is over here: a launcher on this host that stands still must not go on holding hosts.
+        """After the tear-down: continue a stalled launcher on this host (SIGCONT), and kill it if it stays silent.
 
-        One that has told the agents to stop is well; one that is only slow has time until it is lost, and then some.
+        A launcher that has stopped the agents is healthy; a slow one has a little more than its heartbeat timeout.
         """
         soon, woken, stopped = 3 * self._heartbeat.interval, 0.0, False
         while (launcher := self._launcher) is not None and self.system.is_alive(launcher) and not self._released:
@@ -386,20 +395,26 @@ class Agent:
                 return
             if not woken and self._watch.lost() and scheduler.suspended(self.system.environ) is False:
                 woken, stopped = now, self.system.is_stopped(launcher["pid"])
-                self.system.signal([launcher["pid"]], signal.SIGCONT)  # nothing to one that was not stopped
+                self.system.signal([launcher["pid"]], signal.SIGCONT)  # no effect on a process that was not stopped
             self._released = self.system.wait(_LISTENING) == STOP_SIGNAL or self._released
 
     def _end_launcher(self, launcher: Record, silence: float, *, stopped: bool) -> None:
-        """End it, and write the verdict in its place. silence: seconds. stopped: whether it was when it was woken."""
+        """Kill the launcher, and write the verdict in its place.
+
+        Args:
+            launcher: Its last record.
+            silence: Seconds since its last heartbeat.
+            stopped: Whether it was stopped, as by SIGSTOP, before it was continued.
+        """
         from gridtf.bootstrap.verdict import Verdict
 
         self.system.signal([launcher["pid"]], signal.SIGKILL)
-        how = "it was stopped by a signal" if stopped else "it hung, as in a file system that does not answer"
-        what = f"the launcher on host {launcher['host']} stood still for {silence:.0f} s, and an agent has ended it"
-        verdict = Verdict(JobState.FAILED, what, why=how, hint="its hosts had ended their tasks before")
+        how = "it was stopped by a signal" if stopped else "it hung, for example in a file system that does not respond"
+        what = f"the launcher on host {launcher['host']} was stalled for {silence:.0f} s, and an agent has killed it"
+        verdict = Verdict(JobState.FAILED, what, why=how, hint="the agents had already ended their tasks")
         self.system.log(verdict.text())
         with contextlib.suppress(GridtfError):
-            if self.attempt.verdict.name in listdir(self.attempt.path):  # that was its last act
+            if self.attempt.verdict.name in listdir(self.attempt.path):  # the launcher had written it before it stalled
                 return
             now = self.system.time()
             self.attempt.write_verdict(verdict.record(launcher["nonce"], launcher.get("began", now), now))

@@ -1,5 +1,5 @@
-"""What a task finds: its environment and its command line (pure); and what goes to the hosts through the run directory:
-the job's environment, where the scheduler takes none along, and the gridtf package, for tasks that it runs itself."""
+"""Environment and command line of a task (pure); and what hosts receive through the run directory: the environment of
+the job, where the scheduler does not forward it, and the gridtf package, for tasks that gridtf itself runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
 
-# Read by gRPC, which TensorFlow talks with.
+# Proxy variables that gRPC reads, which TensorFlow uses.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-# A task's Python need not be the one that gridtf is installed in, and PYTHONPATH cannot hold a path with a colon. The
-# package itself is taken from where it is installed: its link in the run directory may have been replaced. The folder
-# with the link is for the processes that a task starts.
+# A task's Python may be another one than gridtf's, and PYTHONPATH cannot hold a path with a colon. The package is
+# loaded from where it is installed, since its link in the run directory may have been replaced. The folder with the
+# link is for processes that the task starts.
 _RUN_MODULE = """\
 import importlib.util, runpy, sys
 home = sys.argv.pop(1)
@@ -42,22 +42,22 @@ def task_environment(
     rendezvous: Rendezvous,
     share: Sequence[str],
 ) -> dict[str, str]:
-    """The environment of one task: base, then the job's variables, then the contract.
+    """The environment of one task: the agent's, then the job's variables, then the contract.
 
     Args:
         base: The environment of the agent.
         plan: The plan of the attempt.
         task: The task.
         rendezvous: What all tasks agree on.
-        share: The ids of the task's GPUs, among those that base shows.
+        share: The ids of the task's GPUs, among those that are visible in base.
     """
     env = dict(base)
-    env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # that of the submitting shell is another one
-    own = {**plan.spec.env, **plan.spec.task(task.type).env}
-    if any("{" in text for text in own.values()):
+    env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # base may hold the OUTPUT_DIR of the submitting shell
+    variables = {**plan.spec.env, **plan.spec.task(task.type).env}
+    if any("{" in text for text in variables.values()):
         values = placeholders(plan, task, rendezvous)
-        own = {name: fill(text, values) for name, text in own.items()}
-    env.update(own)
+        variables = {name: fill(text, values) for name, text in variables.items()}
+    env.update(variables)
     if task.cpus is not None:  # threads to match the task's CPUs, unless the user sets them
         for name in _THREADS:
             # With one inter-op thread a worker of ParameterServerStrategy waits for itself forever (TensorFlow 2.21).
@@ -66,7 +66,7 @@ def task_environment(
     if "worker" in plan.spec.serve:
         # As ParameterServerStrategy's guide requires: the chief handles the loss of a worker as an error.
         env.setdefault("GRPC_FAIL_FAST", "use_caller")
-    env.setdefault("PYTHONUNBUFFERED", "1")  # a log that is written in blocks of 8 KiB cannot be followed
+    env.setdefault("PYTHONUNBUFFERED", "1")  # a log written in blocks of 8 KiB is of no use to `gridtf logs -f`
     env.update(
         {
             **gpus.visible(base, share),
@@ -120,7 +120,7 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
         task: The task.
         rendezvous: What all tasks agree on.
         home: The folder of the gridtf package, for a task that gridtf itself runs.
-        package: A folder that holds a link to it and nothing else.
+        package: A folder that holds nothing but a link to home.
     """
     python = [plan.python, "-c", _RUN_MODULE, str(home), str(package)]
     if task.served:
@@ -133,7 +133,13 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
 
 
 def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
-    """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES."""
+    """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES.
+
+    Args:
+        plan: The plan of the attempt.
+        task: The task.
+        rendezvous: What all tasks agree on.
+    """
     tasks = {**rendezvous.cluster, **rendezvous.outside}
     hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in TASK_TYPES}
     ranked = task.rank is not None
@@ -153,19 +159,24 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
     }
 
 
-# --- what goes to the hosts through the run directory
+# --- what hosts receive through the run directory
 
-# What every host sets for itself, whatever the scheduler: its name, its temporary folder, the GPUs that it grants.
+# Variables that every host sets for itself with any scheduler: its name, its temporary folder, the GPUs it grants.
 _OF_HOST = re.compile(
     r"HOSTNAME|TMPDIR|TMP|"
     r"CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK"
 )
-# What a host may set, or else the job.
+# Variables for which the value of the host counts, else that of the job.
 _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 
 def write_environment(attempt: Attempt, nonce: str, environ: Mapping[str, str]) -> None:
-    """Write an environment to the run directory, readable by its owner alone: people keep passwords in it.
+    """Write the job's environment to the run directory, readable by its owner alone, since it may hold passwords.
+
+    Args:
+        attempt: The attempt.
+        nonce: Its nonce.
+        environ: The environment.
 
     Raises:
         RunDirError: It cannot be written.
@@ -177,13 +188,13 @@ def write_environment(attempt: Attempt, nonce: str, environ: Mapping[str, str]) 
 def read_environment(
     attempt: Attempt, nonce: str, environ: MutableMapping[str, str], host_variables: re.Pattern[str] | None = None
 ) -> bool:
-    """Make environ what the launcher of this attempt has written.
+    """Read the environment that the launcher has written to the run directory.
 
     Args:
         attempt: The attempt.
-        nonce: That of the attempt.
-        environ: The environment of this process, which is changed.
-        host_variables: The scheduler's own variables that each host keeps; see Scheduler.
+        nonce: Its nonce.
+        environ: The environment of this process, which is changed; see merge_environment.
+        host_variables: As Scheduler.host_variables.
 
     Returns:
         False while a listing does not show the file.
@@ -200,12 +211,20 @@ def read_environment(
     return True
 
 
-# Where the gridtf package lies.
+# The folder of the gridtf package.
 HOME = Path(__file__).resolve().parents[1]
 
 
 def package_folder(attempt: Attempt, host: str) -> Path:
-    """Make a folder that holds a link to the gridtf package and nothing else, for the PYTHONPATH of another Python."""
+    """Make a folder that holds nothing but a link to the gridtf package, for the sys.path of another Python.
+
+    Args:
+        attempt: The attempt.
+        host: This host: each host makes its own folder.
+
+    Raises:
+        RunDirError: The folder or the link cannot be made, or the folder belongs to another user.
+    """
     folder = attempt.path / "python" / host
     make_folder(folder, parents=True)
     need_ours(folder)
@@ -219,12 +238,12 @@ def package_folder(attempt: Attempt, host: str) -> Path:
 def merge_environment(
     own: Mapping[str, str], sent: Mapping[str, str], host_variables: re.Pattern[str] | None = None
 ) -> dict[str, str]:
-    """The environment of the job on this host: what its script had, but for what is this host's own. Pure.
+    """The environment of the job on this host: that of the job script, except variables that each host sets. Pure.
 
     Args:
-        own: What the agent was started with.
-        sent: What the job script had.
-        host_variables: The scheduler's own variables that each host keeps; see Scheduler.
+        own: The environment with which the agent was started.
+        sent: The environment of the job script.
+        host_variables: As Scheduler.host_variables.
     """
 
     def of_host(name: str) -> bool:

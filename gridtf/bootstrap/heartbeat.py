@@ -1,12 +1,12 @@
-"""Signs of life: a record that is written again and again, a watch over that of another process, patience with disks.
+"""Heartbeats: a record that is written periodically, a watch over that of another process, patience with file systems.
 
-Clocks of hosts differ, so a watch trusts no time stamp: it notes, by its own clock, when the counter last changed.
+The clocks of hosts differ, so a watch uses no time stamp: it notes, by its own clock, when the counter last changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gridtf.bootstrap.system import System
@@ -18,20 +18,29 @@ _SLOWEST = 10.0
 
 
 def interval(hosts: int, timeout: float) -> float:
-    """Seconds between two beats: slower with many hosts, to spare the file server, yet several within the timeout."""
+    """The time between two heartbeats: longer with many hosts, to spare the file server, but at most a quarter of the
+    timeout.
+
+    Args:
+        hosts: The number of hosts of the job.
+        timeout: Seconds of silence after which a process counts as lost.
+
+    Returns:
+        Seconds.
+    """
     return min(max(_FASTEST, min(hosts / 64, _SLOWEST)), timeout / 4)
 
 
 class Patience:
-    """Bears with a run directory that refuses for a while, as on a full disk or while a file server restarts.
+    """Tolerates a run directory that fails temporarily, such as on a full disk or while a file server restarts.
 
     Args:
         timeout: Seconds of silence after which the other side counts this process as lost. Patience ends a little
-            earlier, so that the reason can still be told.
+            earlier, so that the reason can still be reported.
         system: This host.
 
     Attributes:
-        trouble: The refusal that is borne at present.
+        trouble: The error that is being tolerated; None if there is none.
     """
 
     def __init__(self, timeout: float, system: System) -> None:
@@ -42,10 +51,10 @@ class Patience:
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """For a block that reads or writes: a refusal ends the block.
+        """A context for reads or writes of the run directory: a temporary error ends the block and is kept in trouble.
 
         Raises:
-            RunDirError: The refusal is permanent, or has lasted too long.
+            RunDirError: The error is permanent, or has lasted too long.
         """
         now = self._system.monotonic()
         try:
@@ -64,7 +73,7 @@ class Patience:
 
 
 class Heartbeat:
-    """Writes a record with a counter, at most once an interval unless it is asked to write now.
+    """Writes a record with a counter, at most once per interval.
 
     Args:
         path: The file.
@@ -85,17 +94,20 @@ class Heartbeat:
 
     @property
     def trouble(self) -> RunDirError | None:
-        """Why the last beat could not be written, where that may pass."""
+        """Why the last heartbeat could not be written, where the error may be temporary; else None."""
         return self._patience.trouble
 
     def beat(self, *, now: bool = False) -> bool:
-        """Write if it is time, or now.
+        """Write the record if the interval is over.
+
+        Args:
+            now: Write it in any case.
 
         Returns:
-            Whether it has written.
+            Whether the record was written.
 
         Raises:
-            RunDirError: Writing is refused permanently.
+            RunDirError: The record can permanently not be written.
         """
         if not now and self._system.monotonic() - self._last < self.interval * 0.9:
             return False
@@ -106,14 +118,19 @@ class Heartbeat:
             write_record(self._path, record, indent=None)
         return self.trouble is None
 
+    def beat_if_possible(self, *, now: bool = False) -> None:
+        """As beat, where a file system that cannot be written must not matter, such as in a tear-down."""
+        with suppress(RunDirError):
+            self.beat(now=now)
+
 
 class Watch:
-    """How long the heartbeat of another process has not been seen.
+    """Measures for how long another process has written no heartbeat.
 
     Args:
         limit: Seconds of silence after which that process counts as lost.
         system: This host.
-        excuse: Asked when the silence has lasted that long: whether it means nothing.
+        excuse: Called after such a silence: whether it means nothing, as in a suspended job.
     """
 
     def __init__(self, limit: float, system: System, excuse: Callable[[], bool] = lambda: False) -> None:
@@ -124,15 +141,15 @@ class Watch:
         self._silence, self._looked = 0.0, self._clock()
 
     def heard(self, count: object) -> None:
-        """Note the counter that the record now shows."""
+        """Note the counter of the record that was read last."""
         if count != self._count:
             self._count, self._silence, self._looked = count, 0.0, self._clock()
 
     def silence(self) -> float:
-        """Seconds since the counter last changed, as observed here.
+        """Seconds since the counter last changed, as observed by this process.
 
-        A gap between two looks adds at most a third of the limit: this process may have been suspended, and the watched
-        one with it.
+        A gap between two calls adds at most a third of the limit: this process may have been suspended, together with
+        the other one.
         """
         now = self._clock()
         self._silence += min(now - self._looked, self.limit / 3)
@@ -140,7 +157,7 @@ class Watch:
         return self._silence
 
     def lost(self) -> bool:
-        """Whether the silence has lasted too long, without an excuse."""
+        """Whether the silence is longer than the limit, without an excuse."""
         if self.silence() <= self.limit:
             return False
         if self._excuse():
@@ -150,13 +167,16 @@ class Watch:
 
 
 def backoff(waited: float, waiting: int = 1) -> float:
-    """Seconds until the next look for a file that has not come yet.
+    """The time until the next check for a file that does not exist yet.
 
-    A small part of the time waited, so that looking adds little to any wait. Many processes look 1000 times a second in
-    all, and each at least four times, to spare the file server.
+    It is a small part of the time waited so far, so that it adds little to any wait. To spare the file server, all
+    processes together check 1000 times a second, but each at least four times.
 
     Args:
         waited: Seconds waited so far.
-        waiting: How many processes wait in this way.
+        waiting: The number of processes that wait in this way.
+
+    Returns:
+        Seconds, from 0.005 to 0.25.
     """
     return min(max(0.005, waited / 20, waiting / 1000), 0.25)

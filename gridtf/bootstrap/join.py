@@ -1,7 +1,7 @@
 """gridtf_join: a process that srun or mpirun has started becomes one task, and gets the contract.
 
-All processes meet in one attempt's folder: rank 0 opens it under a name made from what the scheduler gave this step,
-every rank publishes its port and GPUs, rank 0 merges. A process that holds the ports, one a task, stays behind.
+All processes meet in the folder of one attempt, which rank 0 makes under a name derived from the scheduler's id of this
+step. Every rank publishes its port and GPUs there, rank 0 merges them. For each task a second process holds its ports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gridtf import schedulers
 from gridtf.bootstrap import environment, rendezvous
-from gridtf.bootstrap.heartbeat import Heartbeat
+from gridtf.bootstrap.heartbeat import Heartbeat, backoff
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
 from gridtf.bootstrap.system import System
@@ -55,17 +55,17 @@ from gridtf.run.rundir import (
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVariables, Scheduler
 from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState
-from gridtf.text import some
+from gridtf.text import counted, some
 
 _LEADER = "rank-0"
-_LEADER_MARGIN = 30  # seconds that the others wait longer than rank 0, which can say who is missing
+_LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Join, leave the port holder process behind, and print the contract as shell code.
+    """Join, fork the process that holds the ports, and print the contract as shell code.
 
     Args:
-        argv: ``--parent PID`` of the shell that joins, then options of gridtf submit.
+        argv: ``--parent PID``, the shell that joins, then options of gridtf submit.
         environ: The environment of that shell.
 
     Returns:
@@ -78,16 +78,16 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     if len(argv) < 2 or argv[0] != "--parent":
         raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
-    die_with_parent(os.getppid(), signal.SIGTERM)  # no other process would read the contract
+    die_with_parent(os.getppid(), signal.SIGTERM)  # only the parent reads the contract
     parent = int(argv[1])
-    # the "command" is the process that joins; a job needs one
+    # a job needs a command: here, the process that joins
     words = [*argv[2:], "--", "gridtf_join"]
     spec = schedulers.with_options(lambda table: config.from_arguments(words, environ, Path.cwd(), table)).spec
     scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
     member = member_of(environ, scheduler)
     tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
-    # how many hosts there are, and how many processes on each, only their starter knows
+    # only srun or mpirun knows the number of hosts, and of processes per host
     request = scheduler.resolve(replace(spec, nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
@@ -110,17 +110,22 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _identity(scheduler: Scheduler, environ: Mapping[str, str]) -> JobIdentity | None:
-    """The job that this start is a part of, as its scheduler knows it; None where that is not known."""
+    """The job of this process, as its scheduler knows it; None where that is unknown."""
     if scheduler.name == "local":
         return None
     try:
         return scheduler.identity(environ)
-    except SchedulerError:  # one that gridtf cannot talk to: what names the start will do
+    except SchedulerError:  # gridtf cannot identify the job: the name of the step will do
         return None
 
 
 def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Shell code that makes one environment into the other."""
+    """Shell code that changes one environment into the other: ``unset`` and ``export`` lines.
+
+    Args:
+        before: The environment of the shell.
+        after: The environment that the shell is to have.
+    """
     lines = [f"unset {name}" for name in before if name not in after]
     lines += [f"export {name}={shlex.quote(text)}" for name, text in after.items() if before.get(name) != text]
     return "\n".join(lines)
@@ -129,7 +134,7 @@ def exports(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def _own_gpus(
     scheduler: Scheduler, request: Request, task: PlacedTask, job_id: str, system: System, patience: float
 ) -> GpuGrant:
-    """What this process has of its host's GPUs, alone or together with the others there."""
+    """The GPUs of this process on its host, its own or shared with other processes there."""
     need = GpuNeed(request.role(task.type).gpus, f"{request.name}, job {job_id}", patience)
     logged = ""
 
@@ -165,40 +170,43 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
 _Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
+@dataclass(eq=False)
 class Joining:
     """How the processes of one step meet.
 
-    Args:
+    Attributes:
         run: The run directory.
-        spec: What the user asked for.
-        request: What that comes to.
+        spec: The specification of the job.
+        request: What the job requests of its scheduler, resolved from the specification.
         member: Which process of the step this is.
-        own: What it publishes.
+        own: The record that this process publishes.
         system: This host.
     """
 
-    def __init__(
-        self, run: RunDir, spec: JobSpec, request: Request, member: Member, own: Record, system: System
-    ) -> None:
-        self.run = run
-        self.spec = spec
-        self.request = request
-        self.member = member
-        self.own = own
-        self.system = system
-        # The record with which rank 0 opens the attempt. Its folder is made once: no two runs meet in it.
-        self._opened = run.path / f"{JOINED}{member.step}" / OPENED
+    run: RunDir
+    spec: JobSpec
+    request: Request
+    member: Member
+    own: Record
+    system: System
+
+    def __post_init__(self) -> None:
+        # The record with which rank 0 opens the attempt. Its folder is made only once: two runs cannot meet in it.
+        self._opened = self.run.path / f"{JOINED}{self.member.step}" / OPENED
 
     def lead(self, tasks: Sequence[PlacedTask], known: Record, job_id: str) -> _Meeting:
-        """What rank 0 does: open the attempt, gather what all ranks publish, and write plan and rendezvous file.
+        """Join as rank 0: open the attempt, gather the records of all ranks, and write plan and rendezvous file.
 
         Args:
-            tasks: In rank order.
-            known: ``scheduler``, and what that scheduler knows the job by.
+            tasks: All tasks, in rank order.
+            known: ``scheduler``, and the entries of JobIdentity.to_record where the job is known.
             job_id: The job's id.
 
+        Returns:
+            The plan, task name -> GPU ids, and the rendezvous.
+
         Raises:
-            GridtfError: Some ranks do not come, or what they have does not fit.
+            GridtfError: Some ranks did not join, or their GPUs or host names do not fit.
         """
         need_safe(self.run.path.parent)
         make_folder(self.run.path, parents=True)
@@ -209,7 +217,7 @@ class Joining:
         write_record(self._opened, {"attempt": attempt.number, "nonce": nonce, **known})
         try:
             return self._gather(attempt, nonce, tasks, job_id)
-        except GridtfError as error:  # the others need not wait any longer
+        except GridtfError as error:  # the other ranks need not wait any longer
             problem = {"what": error.what, "why": error.why, "hint": error.hint}
             with contextlib.suppress(GridtfError):
                 write_record(attempt.host_error(_LEADER), {"nonce": nonce, "host": self.own["host"], **problem})
@@ -226,7 +234,7 @@ class Joining:
         else:
             missing = list(collector.missing.values())
             raise RendezvousError(
-                f"after {limit:g} s {len(missing)} of {size} processes have not joined",
+                f"{len(missing)} of {size} processes did not join within {limit:g} s",
                 why=f"missing: {some([f'{rank} ({tasks[int(rank[5:])].name})' for rank in missing])}",
                 hint="did they all call gridtf_join, and do they see the same run directory?",
             )
@@ -244,10 +252,13 @@ class Joining:
         return plan, shares, meeting
 
     def follow(self) -> _Meeting:
-        """What every other rank does: find the attempt that rank 0 has opened, publish, wait for the rendezvous file.
+        """Join as any other rank: find the attempt that rank 0 has opened, publish, wait for the rendezvous file.
+
+        Returns:
+            As lead.
 
         Raises:
-            RendezvousError: Rank 0 has given up, or does not come.
+            RendezvousError: Rank 0 has given up, or did not join.
         """
         attempt, nonce = self._find()
         record = attempt.host_record(f"rank-{self.member.rank}")
@@ -268,7 +279,7 @@ class Joining:
                 return plan, shares["gpus"], meeting
         raise RendezvousError(
             f"rank {self.member.rank} has waited {limit:g} s for rank 0 in {attempt.path}",
-            hint="has rank 0 been ended?",
+            hint="was rank 0 killed?",
         )
 
     def _find(self) -> tuple[Attempt, str]:
@@ -287,19 +298,18 @@ class Joining:
 
     def _used_before(self) -> RendezvousError:
         return RendezvousError(
-            f"rank {self.member.rank} of {self.member.step} has joined before",
-            hint="set GRIDTF_JOB_ID to a new word for every run, or choose another --run-dir",
+            f"rank {self.member.rank} of {self.member.step} has already joined",
+            hint="set GRIDTF_JOB_ID to a new value for every run, or choose another --run-dir",
         )
 
     def _waiting(self, limit: float) -> Iterator[None]:
-        begin, pause = self.system.monotonic(), 0.005
-        while self.system.monotonic() - begin < limit:
+        begin = self.system.monotonic()
+        while (waited := self.system.monotonic() - begin) < limit:
             yield
-            self.system.sleep(pause)
-            pause = min(pause * 1.3, 0.25)
+            self.system.sleep(backoff(waited, self.member.size))
 
 
-# --- who is which task, and what of its host each one gets (pure)
+# --- which process is which task, and its share of its host (pure)
 
 
 @dataclass(frozen=True)
@@ -307,9 +317,9 @@ class Member:
     """One process among those that join.
 
     Attributes:
-        rank: Its number, from 0 on.
-        size: How many processes join.
-        step: A name that is the same in all of them, and in no others.
+        rank: Its number, from 0 to size - 1.
+        size: The number of processes that join.
+        step: A name that the processes of one step share, and no other process has.
     """
 
     rank: int
@@ -318,20 +328,26 @@ class Member:
 
 
 def member_of(environ: Mapping[str, str], scheduler: Scheduler) -> Member:
-    """Rank, size and step of this process, as the innermost of the programs that started it says.
+    """Rank, size and step of this process, from the variables of srun, mpirun or the user (RANK and WORLD_SIZE).
+
+    Where several are set, those of the innermost program that started the process count.
+
+    Args:
+        environ: The environment of the process.
+        scheduler: The scheduler around it.
 
     Raises:
-        UsageError: When no variable tells them.
+        UsageError: None of these variables is set, or their values are not valid.
     """
     starters = (*scheduler.starters, RankVariables("RANK", "WORLD_SIZE"))
     for starter in starters:
         if starter.rank in environ and starter.size in environ:
             return Member(*_numbers(starter.rank, starter.size, environ), _step(starter, environ, scheduler))
     raise UsageError(
-        "gridtf_join does not know this process's rank",
+        "gridtf_join cannot determine this process's rank",
         why=f"none of {', '.join(starter.rank for starter in starters)} is set",
         hint="start it with srun or mpirun, or set RANK and WORLD_SIZE (qrsh -inherit -v RANK=0,WORLD_SIZE=8 …); "
-        "to start the tasks too, call gridtf_run",
+        "to have gridtf start the tasks, call gridtf_run",
     )
 
 
@@ -339,14 +355,14 @@ def _numbers(rank: str, size: str, environ: Mapping[str, str]) -> tuple[int, int
     number, count = whole(environ[rank]), whole(environ[size])
     if number is None or count is None or not number < count <= MOST:
         raise UsageError(
-            f"{rank}={environ[rank]} and {size}={environ[size]} cannot be",
-            hint=f"ranks are counted from 0 and are smaller than the number of processes, at most {MOST}",
+            f"{rank}={environ[rank]} and {size}={environ[size]} are not valid",
+            hint=f"a rank is from 0 to the number of processes less 1, and there are at most {MOST} processes",
         )
     return number, count
 
 
 def _step(starter: RankVariables, environ: Mapping[str, str], scheduler: Scheduler) -> str:
-    """What names this start of the processes: their starter's variables, else GRIDTF_JOB_ID, else the scheduler's."""
+    """The name of this step: from the variables of srun or mpirun, else GRIDTF_JOB_ID, else the scheduler's."""
     parts = [environ.get(name, "") for name in starter.step]
     if starter.reused and scheduler.restart_variable:
         parts.append(environ.get(scheduler.restart_variable, "0"))
@@ -354,11 +370,11 @@ def _step(starter: RankVariables, environ: Mapping[str, str], scheduler: Schedul
         parts = [environ.get("GRIDTF_JOB_ID", "")]
     if not all(parts) and scheduler.start_variables and scheduler.is_current(environ):
         start = (environ.get(name, "0") for name in scheduler.start_variables)
-        parts = [text for text in start if text != "undefined"]  # Grid Engine's word for no element of an array
+        parts = [text for text in start if text != "undefined"]  # Grid Engine's SGE_TASK_ID of a job that is no array
     if not all(parts):
         raise UsageError(
-            "gridtf_join does not know which processes belong together",
-            hint="set GRIDTF_JOB_ID to the same word in all of them, a new one for every run",
+            "gridtf_join cannot determine which processes belong together",
+            hint="set GRIDTF_JOB_ID to the same value in all of them, and to a new one for every run",
         )
     return re.sub(r"[^A-Za-z0-9_.-]", "-", ".".join(parts))
 
@@ -367,16 +383,16 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
     """The tasks that the processes become, in rank order, without hosts.
 
     Args:
-        spec: What the user asked for.
-        size: How many processes join.
+        spec: The specification of the job.
+        size: The number of processes that join.
 
     Raises:
-        PlacementError: The counts do not fit.
-        UsageError: gridtf is to serve some of the tasks.
+        PlacementError: The number of tasks is not the number of processes.
+        UsageError: The specification requests tasks that gridtf serves.
     """
     if spec.serve:
         raise UsageError(
-            f"gridtf_join serves no {spec.serve[0]}: the process that joins is the task",
+            f"gridtf_join cannot serve {spec.serve[0]} tasks: the process that joins is the task",
             hint="let it run `python -m gridtf.training.serve`, or start the job with gridtf_run",
         )
     counts = {name: spec.count(name) for name in TASK_TYPES}
@@ -387,7 +403,7 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
     if total != size:
         requested = " + ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise PlacementError(
-            f"the number of tasks asked for is {total} ({requested}), the number of processes that join is {size}",
+            f"{counted(total, 'task')} requested ({requested}), but the number of processes that join is {size}",
             hint="start as many processes as there are tasks, or change the counts",
         )
     tables = {name: replace(spec.task(name), count=count, gpus=None) for name, count in counts.items() if count}
@@ -396,70 +412,70 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
 
 
 def check_addresses(records: Sequence[Record]) -> None:
-    """Two machines must not have the same name, such as ``localhost``: each would reach itself.
+    """Check that no two machines have the same name, such as ``localhost``: each would connect to itself.
 
     Args:
-        records: As published, in rank order.
+        records: The records of all ranks, in rank order.
 
     Raises:
-        RendezvousError: They have.
+        RendezvousError: Two machines have the same name.
     """
-    boots: dict[str, str] = {}
+    machines: dict[str, tuple[int, str]] = {}  # address -> the first rank there, and the boot id of its machine
     for rank, record in enumerate(records):
         boot = record.get("boot", "")
-        if boots.setdefault(record["address"], boot) != boot:
-            first = next(other for other, known in enumerate(records) if known["address"] == record["address"])
+        first, known = machines.setdefault(record["address"], (rank, boot))
+        if known != boot:
             raise RendezvousError(
-                f"rank {first} and rank {rank} are on different machines that are both called {record['address']}",
-                hint="give every machine a host name of its own, by which the others can reach it",
+                f"rank {first} and rank {rank} are on different machines with the same host name {record['address']}",
+                hint="give every machine a unique host name that the others can resolve",
             )
 
 
 def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], request: Request) -> dict[str, tuple[str, ...]]:
-    """Each task's GPUs, from what each process sees.
+    """Determine each task's GPUs from the GPUs that its process sees.
 
-    Processes of one host that see the same several GPUs share them out; one that sees only its own keeps them.
+    Processes of one host that see the same GPUs divide them; a process that sees only its own GPUs keeps them.
 
     Args:
         tasks: In rank order.
-        records: As published, in rank order.
+        records: The records of all ranks, in rank order.
         request: What the job requests.
 
     Returns:
         Task name -> GPU ids.
 
     Raises:
-        PlacementError: There are too few.
+        PlacementError: There are too few GPUs.
     """
     shares: dict[str, tuple[str, ...]] = {}
-    taken: dict[tuple[str, tuple[str, ...]], int] = {}
+    taken: Counter[tuple[str, tuple[str, ...]]] = Counter()
     crowds = Counter((record["hostname"], tuple(record["granted"])) for record in records)
     for task, record in zip(tasks, records, strict=True):
         seen, host = tuple(record["granted"]), record["hostname"]
         needs = request.gpus_of(task.type, 1)
-        if len(seen) < request.gpus_of(task.type, 0):  # 0 where the user has requested none: any number will do
+        if len(seen) < request.gpus_of(task.type, 0):  # 0 where the user has not set them: any number will do
             raise PlacementError(
-                f"{task.name} on {host} needs {needs} GPU{'' if needs == 1 else 's'}, but sees {len(seen)}",
+                f"{task.name} on {host} needs {counted(needs, 'GPU')}, but sees {len(seen)}",
                 why=f"CUDA_VISIBLE_DEVICES={','.join(seen)}",
-                hint="check the GPU request of the job, and what its starter binds to each process",
+                hint="check the GPU request of the job, and how srun or mpirun binds GPUs to processes",
             )
         if len(seen) <= needs or not needs:
-            # bound to a device each, all of them may call it 0; then the step has as many on this host
+            # processes bound to one GPU each may all see it as 0; then the step has that many GPUs on this host
             on_host, crowd = record.get("step_gpus"), crowds[host, seen]
             if needs and seen and on_host and crowd * len(seen) > on_host:
                 raise PlacementError(
                     f"{host}: {crowd} processes see the same GPU {','.join(seen)}, and the step has {on_host} there",
-                    hint="start one process a GPU, or ask for more GPUs a host",
+                    hint="start one process per GPU, or request more GPUs per host",
                 )
             shares[task.name] = seen if needs else ()
             continue
-        start = taken.get((host, seen), 0)
-        taken[host, seen] = start + needs
+        start = taken[host, seen]
+        taken[host, seen] += needs
         if start + needs > len(seen):
             raise PlacementError(
-                f"{host}: its processes all see the GPUs {','.join(seen)}, too few for one task per GPU",
-                why=f"{task.name} would be the first without",
-                hint="start one process a GPU, or ask for fewer GPUs a task with --gpus-per-task",
+                f"{host}: its processes all see the same GPUs {','.join(seen)}, too few for its tasks",
+                why=f"{task.name} would not get its {counted(needs, 'GPU')}",
+                hint="start one process per GPU, or request fewer GPUs per task with --gpus-per-task",
             )
         shares[task.name] = seen[start : start + needs]
     return shares
@@ -468,41 +484,30 @@ def split_gpus(tasks: Sequence[PlacedTask], records: Sequence[Record], request: 
 def place_ranks(
     tasks: Sequence[PlacedTask], records: Sequence[Record], shares: Mapping[str, Sequence[str]]
 ) -> tuple[PlacedTask, ...]:
-    """The tasks with the hosts, GPUs, CPUs and local ranks that their processes turned out to have.
+    """The tasks with the hosts, GPUs, CPUs and local ranks of their processes.
 
     Args:
         tasks: In rank order.
-        records: As published, in rank order.
+        records: The records of all ranks, in rank order.
         shares: Task name -> GPU ids.
     """
     # processes that are not bound to cores of their own see the same cores, and share them
-    sharing: dict[tuple[str, tuple[int, ...]], int] = {}
-    for record in records:
-        key = record["hostname"], tuple(record["cpus"])
-        sharing[key] = sharing.get(key, 0) + 1
+    sharing = Counter((record["hostname"], tuple(record["cpus"])) for record in records)
     placed: list[PlacedTask] = []
-    local: dict[str, int] = {}
+    ranked: Counter[str] = Counter()  # host -> how many of its tasks have a local rank so far
     for task, record in zip(tasks, records, strict=True):
         host, cpus = record["hostname"], tuple(record["cpus"])
-        number = local.get(host, 0)
-        if task.rank is not None:
-            local[host] = number + 1
-        placed.append(
-            replace(
-                task,
-                host=host,
-                gpus=len(shares[task.name]),
-                cpus=task.cpus or max(1, len(cpus) // sharing[host, cpus]),
-                local_rank=None if task.rank is None else number,
-            )
-        )
+        cores = task.cpus or max(1, len(cpus) // sharing[host, cpus])
+        local_rank = None if task.rank is None else ranked[host]
+        ranked[host] += task.rank is not None
+        placed.append(replace(task, host=host, gpus=len(shares[task.name]), cpus=cores, local_rank=local_rank))
     return tuple(placed)
 
 
-# --- what stays behind: it holds the task's ports and reports that the task lives, until the task has ended
+# --- the port holder: a process that holds a task's ports and reports the task's state until the task has ended
 
 _LONGEST_LOOK = 1.0
-_REAPED_WITHIN = 5.0  # seconds that the parent of a task may take to reap it, before which its exit code is not known
+_REAPED_WITHIN = 5.0  # seconds within which the parent of a task reaps it; only then is its exit code known
 
 
 def fork_port_holder(
@@ -510,15 +515,15 @@ def fork_port_holder(
 ) -> None:
     """Fork the process that holds the ports of this task.
 
-    It keeps nothing else open but the ports and locks: the reader of a pipe of the shell's must not wait for it.
+    That process keeps only the ports and locks open: whatever reads a pipe of the shell must not wait for it.
 
     Args:
         plan: The plan that rank 0 made.
         task: The task that the calling process becomes.
-        member: The name of its record, ``rank-N``.
-        parent: The process that joined: the shell, then what it execs.
-        holder: Its ports, which this process lets go.
-        locks: Descriptors of the locks on its GPUs, which this process closes.
+        member: The name of the rank's record, ``rank-N``.
+        parent: The process that joined: the shell, then the program that it execs.
+        holder: The ports of the task, which the calling process releases.
+        locks: Descriptors of the locks on the task's GPUs, which the calling process closes.
     """
     sys.stdout.flush()
     if os.fork() != 0:
@@ -533,10 +538,10 @@ def fork_port_holder(
         kept = {0, 1, 2, *holder.filenos(), *locks}
         for name in os.listdir("/proc/self/fd"):
             if int(name) not in kept:
-                with contextlib.suppress(OSError):  # the listing's own, gone by now
+                with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
                     os.close(int(name))
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # meant for the task; this process ends when the task has ended
+            signal.signal(number, signal.SIG_IGN)  # for the task; this process ends with the task
         system = System()
         system.collect_garbage()
         report_task(plan, task, member, JoinedTask(parent), system)
@@ -546,13 +551,13 @@ def fork_port_holder(
 
 
 class JoinedTask:
-    """A process that joined, as another process that is not its parent sees it.
+    """A process that joined, as seen by a process that is not its parent.
 
     Args:
-        pid: That process.
+        pid: The id of the process that joined.
 
     Attributes:
-        watched: Whether the kernel can tell how it ends.
+        watched: Whether the kernel can report how the process ends (pidfd_open(2)).
     """
 
     def __init__(self, pid: int) -> None:
@@ -565,32 +570,33 @@ class JoinedTask:
         self.watched = self._pidfd >= 0
 
     def lives(self) -> bool:
+        """Whether the process still runs."""
         return procfs.alive(self.pid, self._started)
 
     def wait(self, seconds: float) -> None:
-        """Until it has ended, or the time is over."""
+        """Wait until the process has ended, at most this many seconds."""
         if self.watched:
             select.select([self._pidfd], [], [], seconds)
         else:
             time.sleep(seconds)
 
     def end(self) -> int | None:
-        """Its exit code or minus the signal; None where the kernel does not tell (yet)."""
+        """Its exit code, or minus the number of the signal; None where the kernel does not report it (yet)."""
         return procfs.ended_how(self._pidfd) if self.watched else None
 
 
 def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: JoinedTask, system: System) -> None:
-    """Report that a task lives until it has ended, and then how.
+    """Report the state of a task until it has ended.
 
     Args:
         plan: The plan that rank 0 made.
         task: The task.
-        member: The name of its record, ``rank-N``.
-        process: The process that is the task.
+        member: The name of the rank's record, ``rank-N``.
+        process: The process that has become the task.
         system: This host.
     """
-    state = dict.fromkeys(("ended", "exit", "signal"))
-    state = {"state": TaskState.RUNNING, "pid": process.pid, "started": system.time(), **state}
+    state: Record = {"state": TaskState.RUNNING, "pid": process.pid, "started": system.time()}
+    state.update(ended=None, exit=None, signal=None)
 
     def record() -> Record:
         return {"nonce": plan.nonce, "host": task.host, "pid": system.pid, "tasks": {task.name: state}}
@@ -598,16 +604,14 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
     path = plan.attempt.host_state(member)
     heartbeat = Heartbeat(path, record, len(plan.tasks), plan.spec.heartbeat_timeout, system)
     while process.lives():
-        with contextlib.suppress(GridtfError):  # a full disk is the task's business
-            heartbeat.beat()
+        heartbeat.beat_if_possible()  # a full disk must not end the holder of the ports
         process.wait(_LONGEST_LOOK)
     state.update(_end(process, system), ended=system.time())
-    with contextlib.suppress(GridtfError):
-        heartbeat.beat(now=True)
+    heartbeat.beat_if_possible(now=True)
 
 
 def _end(process: JoinedTask, system: System) -> Record:
-    """How the task has ended, as far as the kernel tells others than its parent."""
+    """How the task has ended, as far as the kernel reports it to a process that is not the parent."""
     until = system.monotonic() + _REAPED_WITHIN
     while process.watched and system.monotonic() < until:
         code = process.end()

@@ -1,6 +1,6 @@
 """The launcher, on the first host: allocation, agents, placement, rendezvous, watch, tear-down, verdict.
 
-What it needs only once the agents are on their way it imports then: starting them takes longer than anything here.
+Modules that it needs only after it has started the agents are imported then: starting agents takes longest.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
@@ -27,25 +27,17 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, read_record, write_record
 from gridtf.run.tail import last_lines
-from gridtf.schedulers.api import (
-    LOOPBACK,
-    AgentCall,
-    AgentEnd,
-    AgentHandle,
-    Allocation,
-    JobIdentity,
-    Parent,
-    Scheduler,
-)
+from gridtf.schedulers.api import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, JobIdentity, Parent, Scheduler
 from gridtf.states import ENDED, JobState
-from gridtf.text import counted, some, were
+from gridtf.text import counted, some
 
 if TYPE_CHECKING:
+    from gridtf.bootstrap.placement import PlacedTask
     from gridtf.bootstrap.rendezvous import AttemptPlan
     from gridtf.host.gpus import GpuGrant
 
-_SOON = 2.0  # seconds after which most hosts have come, and those that have not may have a reason
-_AGENT_MARGIN = 12.0  # seconds beside kill_grace for agents that tear their tasks down
+_SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
+_AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 
 
@@ -61,69 +53,63 @@ def launch(
 
     Args:
         run: The run directory.
-        spec: What the user asked for.
-        request: What that comes to.
+        spec: The specification of the job.
+        request: What the job requests of its scheduler, resolved from the specification.
         scheduler: The scheduler whose job this process is part of.
-        job_id: The job's id there.
+        job_id: The scheduler's id of the job.
         environ: The environment of this process, which the agents inherit.
 
     Returns:
         The exit code of the job script.
     """
-    processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup, or in the background, means it
+    processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup and background jobs ignore these on purpose
     processes.become_subreaper()
     return Launcher(run, spec, request, scheduler, job_id, System(environ)).launch()
 
 
 class _Terminated(Exception):
-    """A signal says that the job is to end."""
+    """A signal that ends the job has been received."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
+@dataclass(eq=False)
 class Launcher:
     """One attempt, from the allocation to the verdict.
 
-    Args:
+    Attributes:
         run: The run directory.
-        spec: What the user asked for.
-        request: What that comes to.
+        spec: The specification of the job.
+        request: What the job requests of its scheduler, resolved from the specification.
         scheduler: The scheduler whose job this is.
-        job_id: The job's id there.
+        job_id: The scheduler's id of the job.
         system: This host; the agents inherit its environ.
     """
 
-    def __init__(
-        self,
-        run: RunDir,
-        spec: JobSpec,
-        request: Request,
-        scheduler: Scheduler,
-        job_id: str,
-        system: System,
-    ) -> None:
-        self.run = run
-        self.spec = spec
-        self.request = request
-        self.job_id = job_id
-        self.scheduler = scheduler
-        self.system = system
-        self.attempt = run.new_attempt()
+    run: RunDir
+    spec: JobSpec
+    request: Request
+    scheduler: Scheduler
+    job_id: str
+    system: System
+
+    def __post_init__(self) -> None:
+        self.attempt = self.run.new_attempt()
         self.nonce = os.urandom(8).hex()
-        self.started = system.time()
-        self.plan: AttemptPlan | None = None
-        self.hosts: HostMonitor | None = None
-        self._gathered = False  # every host has come
+        self.started = self.system.time()
+        self.tasks: Sequence[PlacedTask] = ()
+        self.hosts = self._monitor((), ())
+        self._gathered = False  # every host has reported
         self._phase, self._detail = "allocating", "learning the allocation"
-        self._identity = system.identity()
-        self._parent = Parent(system.parent(), system.name(system.parent()))
-        self._last_pause = system.monotonic()
-        self._longest_stall = 0.0  # seconds that this process has not run for
-        self._heartbeat = Heartbeat(self.attempt.launcher, self._record, 1, spec.heartbeat_timeout, system)
+        self._identity = self.system.identity()
+        self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
+        self._last_pause = self.system.monotonic()
+        self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
+        self._heartbeat = self._new_heartbeat(1)
 
     def launch(self) -> int:
-        """Run the attempt to its end. The verdict is written last of all.
+        """Run the attempt to its end, then write the verdict.
 
         Returns:
             The exit code of the job script.
@@ -135,14 +121,16 @@ class Launcher:
             end = self._of_signal(terminated.number)
         except GridtfError as error:
             end = self._of_error(error)
-        except Exception as error:  # whatever else goes wrong, the tasks end and there is a verdict
+        except Exception as error:  # after any other error, too, the tasks are ended and a verdict is written
             import traceback
 
             self.system.log(traceback.format_exc())
-            end = Verdict(JobState.FAILED, f"the launcher could not go on: {error}", hint=f"see {self.run.log}")
+            end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
         end = self._tear_down(end)
-        if lost := self._parent_lost():
-            freed = f"{lost}, so gridtf cancels the job, which would hold its hosts"
+        # who would report the end of this job to the scheduler
+        lost = "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
+        if lost:
+            freed = f"{lost}, so gridtf cancels the job; otherwise it would keep its hosts"
             end = replace(end, why="; ".join(filter(None, (end.why, freed))))
         self.system.log(end.text())
         try:
@@ -156,11 +144,14 @@ class Launcher:
             self._cancel()
         return end.exit_code
 
-    # --- the way to the end
+    # --- from the allocation to the end of the tasks
 
-    def _parent_lost(self) -> str:
-        """In words, when the process that would tell the scheduler of the end of this job is gone."""
-        return "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
+    def _monitor(self, hosts: Sequence[str], agents: Sequence[AgentHandle]) -> HostMonitor:
+        limit = self.spec.heartbeat_timeout
+        return HostMonitor(self.attempt, self.nonce, hosts, limit, agents, self._pause, self.system)
+
+    def _new_heartbeat(self, hosts: int) -> Heartbeat:
+        return Heartbeat(self.attempt.launcher, self._record, hosts, self.spec.heartbeat_timeout, self.system)
 
     def _run(self) -> Verdict:
         from gridtf.schedulers.batch import SHARED_HINT, not_shared
@@ -175,19 +166,19 @@ class Launcher:
         call = agent_call(self.attempt, self.nonce, self.spec.start_timeout)
         agents = self.scheduler.start_agents(allocation, call, self.system.environ)
         hosts = [host.name for host in allocation.hosts]
-        limit = self.spec.heartbeat_timeout
-        self.hosts = HostMonitor(self.attempt, self.nonce, hosts, limit, agents, self._pause, self.system)
-        self._heartbeat = Heartbeat(self.attempt.launcher, self._record, len(hosts), limit, self.system)
-        self.plan = self._place(allocation)
-        self.system.collect_garbage()  # all modules are loaded, and an agent that was forked does so itself
-        self.plan.write()
+        self.hosts = self._monitor(hosts, agents)
+        self._heartbeat = self._new_heartbeat(len(hosts))
+        plan = self._place(allocation)
+        self.tasks = plan.tasks
+        self.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
+        plan.write()
         make_folder(self.run.output)
         count = counted(len(hosts), "host")
         self._report("waiting", f"waiting for {count}")
-        self._gather(self.plan, self.hosts)
-        started = f"{counted(len(self.plan.tasks), 'task')} on {count}"
+        self._gather(plan)
+        started = f"{counted(len(plan.tasks), 'task')} on {count}"
         self._report("running", started)
-        return self._watch(self.plan, self.hosts, started)
+        return self._watch(started)
 
     def _place(self, allocation: Allocation) -> AttemptPlan:
         from gridtf.bootstrap.placement import place
@@ -206,7 +197,7 @@ class Launcher:
             cwd=Path.cwd(),
         )
 
-    def _gather(self, plan: AttemptPlan, hosts: HostMonitor) -> None:
+    def _gather(self, plan: AttemptPlan) -> None:
         """Wait for every host's record, then write the rendezvous file."""
         from gridtf.bootstrap import rendezvous
 
@@ -218,14 +209,15 @@ class Launcher:
                 collector.poll()
             if not collector.missing:
                 break
-            hosts.check()
+            self.hosts.check()
             missing = list(collector.missing.values())
             waited = self.system.monotonic() - begin
             if waited > self.spec.start_timeout:
-                raise self._missing(plan, missing)
+                raise self._missing(missing)
             if waited > _SOON:
-                hosts.read()
-                missing = [f"{host} ({hosts.waits[host]})" if host in hosts.waits else host for host in missing]
+                self.hosts.read()
+                waits = self.hosts.waits
+                missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
             self._report("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
             self._pause(backoff(waited))
         self._gathered = True
@@ -233,43 +225,47 @@ class Launcher:
         self._remove_environment()  # all hosts have it
 
     def _remove_environment(self) -> None:
-        """People keep passwords in it."""
+        """It may hold passwords."""
         with contextlib.suppress(OSError):
             self.attempt.environment.unlink(missing_ok=True)
 
-    def _missing(self, plan: AttemptPlan, hosts: list[str]) -> RendezvousError:
-        tasks = [task.name for task in plan.tasks if task.host in hosts]
+    def _missing(self, hosts: list[str]) -> RendezvousError:
+        tasks = [task.name for task in self.tasks if task.host in hosts]
         return RendezvousError(
-            f"after {self.spec.start_timeout:g} s still missing: {counted(len(hosts), 'host')}: {some(hosts)}",
+            f"no report from {counted(len(hosts), 'host')} after {self.spec.start_timeout:g} s: {some(hosts)}",
             why=f"their tasks: {some(tasks, most=32)}",
             hint="can those hosts start processes and see the run directory? --start-timeout allows more time",
         )
 
-    def _watch(self, plan: AttemptPlan, hosts: HostMonitor, started: str) -> Verdict:
-        """Until the job has succeeded or a critical task, an agent or a host has failed. started: for the status."""
+    def _watch(self, started: str) -> Verdict:
+        """Watch until the job has succeeded, or a critical task, an agent or a host has failed.
+
+        Args:
+            started: What runs, for the status.
+        """
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
         begin = self.system.monotonic()
-        hosts.listen()
+        self.hosts.listen()
         while True:
-            hosts.read()
-            now = verdict.decide(plan.tasks, hosts.tasks, policy)
+            self.hosts.read()
+            now = verdict.decide(self.tasks, self.hosts.tasks, policy)
             if now.cause is not None:
-                return Verdict(JobState.FAILED, "")  # which task and why is decided once all states are final
+                return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.leader and leaders.over():
                 policy = "chief"  # from now on its success is the job's
                 continue
             if now.ended:
                 if not now.lingering or evaluators.over():
-                    return verdict.of_success(plan.tasks, hosts.tasks, policy, self.spec)
+                    return verdict.of_success(self.tasks, self.hosts.tasks, policy, self.spec)
                 self._report("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
-                hosts.check()
-                left = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
-                left += f" {leaders}" if now.leader else ""
-                self._report("running", f"{started}; {left}" if now.early else started)
-            self._pause(poll_interval(len(plan.hosts), self.system.monotonic() - begin))
+                self.hosts.check()
+                waiting = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
+                waiting += f" {leaders}" if now.leader else ""
+                self._report("running", f"{started}; {waiting}" if now.early else started)
+            self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
 
     # --- waiting
 
@@ -280,10 +276,10 @@ class Launcher:
         self._pause(seconds)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and show that the launcher lives: agents end their tasks when it is silent.
+        """Wait, and keep the heartbeat going: agents end their tasks when the launcher is silent.
 
         Raises:
-            _Terminated: A signal ends the job.
+            _Terminated: A signal that ends the job was received.
         """
         self._heartbeat.beat()
         number = self.system.wait(seconds)
@@ -296,65 +292,69 @@ class Launcher:
     # --- the end
 
     def _tear_down(self, end: Verdict) -> Verdict:
-        """End all agents and what they left behind, then see which task failed first. Returns the final verdict."""
+        """End all agents and the processes that they leave behind, then determine which task failed first.
+
+        Args:
+            end: The verdict so far.
+
+        Returns:
+            The final verdict.
+        """
         grace = self.spec.kill_grace
-        known = end if end.reason else self._of_tasks(end)  # for those who look before the launcher knows more
+        known = end if end.reason else self._of_tasks(end)  # for `gridtf status` until the final verdict
         with contextlib.suppress(GridtfError):
-            self._report("stopping", "ending what still runs")
+            self._report("stopping", "ending the remaining processes")
             task = known.cause["task"] if known.cause else None
             stop = {"nonce": self.nonce, "state": known.state, "reason": known.reason, "task": task}
             write_record(self.attempt.stop, stop)
-        if self.hosts is not None:
-            self.hosts.end(grace + _AGENT_MARGIN if self._gathered else _AGENT_ALONE, self._beat_if_possible)
+        beat = self._heartbeat.beat_if_possible
+        self.hosts.end(grace + _AGENT_MARGIN if self._gathered else _AGENT_ALONE, beat)
         self._remove_environment()
         from gridtf.bootstrap.supervisor import Supervisor
 
-        # What an agent that was killed has left behind on this host has become this process's.
-        left = Supervisor([], self.system).tear_down(grace, self._beat_if_possible)
-        if left:
-            self.system.log(f"processes that KILL did not end: {left}")
-        if self.plan is None or self.hosts is None or end.state != JobState.FAILED:
+        # Processes that a killed agent has left behind on this host are children of this process now.
+        survivors = Supervisor([], self.system).tear_down(grace, beat)
+        if survivors:
+            self.system.log(f"processes survived SIGKILL: {survivors}")
+        if end.state != JobState.FAILED:
             return end
-        with contextlib.suppress(GridtfError):  # what was read before has to do
-            self.hosts.read()
+        self._read_if_possible()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
-        lost = verdict.lost_hosts(self.plan.tasks, self.hosts.tasks)
+        lost = verdict.lost_hosts(self.tasks, self.hosts.tasks)
         also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
         final = self._of_tasks(end, also)
-        return final if final.reason else self._of_hosts(self.hosts)
+        return final if final.reason else self._of_hosts()
 
     def _cancel(self) -> None:
-        """Cancel this very job at its scheduler."""
+        """Cancel this job at its scheduler."""
         try:
             self.scheduler.cancel(JobIdentity(self.job_id))
         except GridtfError as error:
             self.system.log(str(error))
 
-    def _beat_if_possible(self) -> None:
-        """A file system that refuses to be written must not stop the tear-down."""
+    def _read_if_possible(self) -> None:
+        """Read the records of the hosts; where that fails, those that were read before must do."""
         with contextlib.suppress(GridtfError):
-            self._heartbeat.beat()
+            self.hosts.read()
 
     # --- verdicts
 
     def _of_tasks(self, end: Verdict, also: str = "") -> Verdict:
-        """The verdict on the task that failed first, or end where none has. also: what else was noticed."""
-        if self.plan is None or self.hosts is None:
-            return end
-        cause = verdict.first_failure(self.plan.tasks, self.hosts.tasks)
+        """The verdict on the task that failed first, or end where no task has. also: what else was noticed."""
+        cause = verdict.first_failure(self.tasks, self.hosts.tasks)
         if cause is None:
             return end
         return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, end.reason or also)
 
-    def _of_hosts(self, hosts: HostMonitor) -> Verdict:
-        """Why all has ended, when no task has failed by itself."""
+    def _of_hosts(self) -> Verdict:
+        """Why the tasks have ended, when no task has failed by itself."""
         try:
-            hosts.check()
+            self.hosts.check()
         except _Terminated as terminated:
             return self._of_signal(terminated.number)
         except GridtfError as error:
             return self._of_error(error)
-        return Verdict(JobState.FAILED, "tasks were told to end, and no agent has reported why")
+        return Verdict(JobState.FAILED, "the tasks were ended, and no agent has reported why")
 
     def _of_signal(self, number: int) -> Verdict:
         cancelled = None
@@ -368,7 +368,7 @@ class Launcher:
         return self._of_scheduler() or Verdict(JobState.CANCELLED, received)
 
     def _of_scheduler(self) -> Verdict | None:
-        """How the scheduler says that this job ends; None where it says nothing, or does not answer."""
+        """The final state that the scheduler reports for this job; None where it reports none, or does not respond."""
         status = self.scheduler.termination_reason(self.system.environ, self._parent)
         if status is None or status.state not in ENDED:
             return None
@@ -378,25 +378,22 @@ class Launcher:
 
     def _of_error(self, error: GridtfError) -> Verdict:
         if isinstance(error, ToldToEndError):
-            # the scheduler has decided something that only it knows, such as to start the job once more
-            why = error.why or "the scheduler does not say why"
+            # only the scheduler knows what it has decided, such as to requeue the job
+            why = error.why or "the scheduler gives no reason"
             return self._of_scheduler() or Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
         if isinstance(error, LauncherSilentError) and self._longest_stall > self.spec.heartbeat_timeout / 2:
-            what = f"the launcher on host {self.system.host} stood still for {self._longest_stall:.0f} s"
-            hint = "was it stopped by a signal, or did a file system hang? its hosts ended their tasks meanwhile"
+            what = f"the launcher on host {self.system.host} was stalled for {self._longest_stall:.0f} s"
+            hint = "was it stopped by a signal, or did a file system hang? the agents ended their tasks meanwhile"
             return Verdict(JobState.FAILED, what, why=error.what, hint=hint)
         if isinstance(error, LauncherSilentError | HostLostError) and self._heartbeat.trouble is not None:
-            error = self._heartbeat.trouble  # a launcher that cannot write is silent; nor may the hosts be able to
+            error = self._heartbeat.trouble  # a launcher that cannot write is silent, and perhaps no host can write
         state = JobState.NODE_FAIL if isinstance(error, HostLostError) else JobState.FAILED
         cause = error.cause if isinstance(error, AgentEndedError) else None
         return Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
 
     def _of_timeout(self, reason: str) -> Verdict:
-        if self.plan is None or self.hosts is None:
-            return verdict.of_timeout(reason, (), {})
-        with contextlib.suppress(GridtfError):  # what was read before has to do
-            self.hosts.read()
-        return verdict.of_timeout(reason, self.plan.tasks, self.hosts.tasks)
+        self._read_if_possible()
+        return verdict.of_timeout(reason, self.tasks, self.hosts.tasks)
 
     # --- reporting
 
@@ -413,7 +410,7 @@ class Launcher:
 
 
 class _TimeLimit:
-    """A limit that begins when it is first asked about; as text, it says until when."""
+    """A time limit that begins with the first call of over(); as text, it says until when."""
 
     def __init__(self, seconds: float, system: System) -> None:
         self._seconds = seconds
@@ -422,6 +419,7 @@ class _TimeLimit:
         self._clock = ""
 
     def over(self) -> bool:
+        """Whether the limit has been reached."""
         if self._end is None:
             self._end = self._system.monotonic() + self._seconds
             self._clock = strftime("%H:%M:%S", localtime(self._system.time() + self._seconds))
@@ -433,8 +431,8 @@ class _TimeLimit:
 
 # --- the launcher's view of its hosts
 
-_A_MOMENT = 2.0  # seconds within which a scheduler has told all processes what it tells several of them
-_KILL_LIMIT = 5.0  # seconds for agents that were killed to end
+_A_MOMENT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
+_KILL_LIMIT = 5.0  # seconds within which a killed agent has ended
 
 
 class LauncherSilentError(GridtfError):
@@ -442,74 +440,69 @@ class LauncherSilentError(GridtfError):
 
 
 class AgentEndedError(GridtfError):
-    """An agent that could not start or go on. cause: as in a verdict, with the log of the agents as its log."""
+    """An agent could not start or continue.
+
+    Attributes:
+        cause: As in a Verdict; its log is the log of the agents.
+    """
 
     def __init__(self, what: str, *, why: str = "", hint: str = "", cause: Record | None = None) -> None:
         super().__init__(what, why=why, hint=hint)
         self.cause = cause
 
 
+@dataclass(eq=False)
 class HostMonitor:
     """The hosts of one attempt: what their records say, how their agents end, and which host is silent.
 
-    Args:
+    Attributes:
         attempt: The attempt.
         nonce: Its nonce.
         hosts: The names of its hosts.
         limit: Seconds of silence after which a host counts as lost.
-        agents: Handles on their agents.
-        pause: Waits that many seconds; raises when a signal ends the job meanwhile.
+        agents: Handles on the agents of these hosts.
+        pause: Waits for a number of seconds; raises when a signal ends the job meanwhile.
         system: This host.
-
-    Attributes:
         tasks: Task name -> its record, as its host has last reported it.
         waits: Host -> what its agent waits for.
     """
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        nonce: str,
-        hosts: Sequence[str],
-        limit: float,
-        agents: Sequence[AgentHandle],
-        pause: Callable[[float], None],
-        system: System,
-    ) -> None:
-        self.hosts = tuple(hosts)
-        self.tasks: dict[str, Record] = {}
-        self.waits: dict[str, str] = {}
-        self._attempt = attempt
-        self._nonce = nonce
-        self._limit = limit
-        self._agents = agents
-        self._pause = pause
-        self._system = system
-        self._patience = Patience(limit, system)
+    attempt: Attempt
+    nonce: str
+    hosts: Sequence[str]
+    limit: float
+    agents: Sequence[AgentHandle]
+    pause: Callable[[float], None]
+    system: System
+    tasks: dict[str, Record] = field(default_factory=dict, init=False)
+    waits: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._patience = Patience(self.limit, self.system)
         self._watches: dict[str, Watch] = {}
         self._gone: dict[str, Record] = {}  # host -> why its agent has ended by itself
         self._over: set[str] = set()  # hosts where no process of the job is left
 
     def listen(self) -> None:
-        """From now on silence counts."""
-        self._watches = {host: Watch(self._limit, self._system) for host in self.hosts}
+        """Measure the silence of the hosts from now on."""
+        self._watches = {host: Watch(self.limit, self.system) for host in self.hosts}
 
     def read(self) -> None:
         """Read the records of the hosts.
 
         Raises:
-            RunDirError: Reading is refused permanently.
+            RunDirError: The records can permanently not be read.
         """
         with self._patience.trying():
             self._read()
 
     def _read(self) -> None:
-        listed = set(listdir(self._attempt.state))
+        listed = set(listdir(self.attempt.state))
         for host in self.hosts:
-            path = self._attempt.host_state(host)
+            path = self.attempt.host_state(host)
             if path.name not in listed:
                 continue
-            record = read_record(path, recordtypes.HostState, nonce=self._nonce, listed=True, own=True)
+            record = read_record(path, recordtypes.HostState, nonce=self.nonce, listed=True, own=True)
             if record is None:
                 continue
             if host in self._watches:
@@ -523,26 +516,24 @@ class HostMonitor:
                 self._gone[host] = record["gone"]
 
     def check(self) -> None:
-        """Call after read.
+        """Check that all agents run and that no host is silent. Call read() first.
 
         Raises:
-            GridtfError: An agent has ended although the launcher has not told it to, or a host is silent.
+            GridtfError: An agent has ended although the launcher has not stopped it, or a host is silent.
         """
-        for agent in self._agents:
-            end = agent.poll()
-            if end is not None:
-                if end.code < 0 and end.error is not None:  # on this host, so it is certain that this came first
-                    # Unless KILL ends the launcher next, it was this alone. A signal that comes now is its consequence:
-                    # Grid Engine deletes a job whose qrsh is gone.
-                    self._system.wait(_A_MOMENT)
-                    raise end.error
-                self.read()
-                self._check_gone()
-                raise self._ended(end)
+        for end in self._ends():
+            if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
+                # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now is a
+                # consequence: Grid Engine deletes a job whose qrsh is gone.
+                self.system.wait(_A_MOMENT)
+                raise end.error
+            self.read()
+            self._check_gone()
+            raise self._ended(end)
         self._check_gone()
         if self._over:
             host = min(self._over)
-            raise GridtfError(f"the agent on host {host} has ended all that ran there", hint="was it told to by hand?")
+            raise GridtfError(f"the agent on host {host} has ended all processes there", hint="did a user signal it?")
         for host, watch in self._watches.items():
             if watch.silence() > watch.limit:
                 if self._patience.trouble is not None:  # it is the launcher that cannot read their records
@@ -552,48 +543,51 @@ class HostMonitor:
                     hint="has the host crashed, or lost its network or the shared file system?",
                 )
 
+    def _ends(self) -> Iterator[AgentEnd]:
+        """How the agents that have ended did so; each agent is polled when its turn comes."""
+        return filter(None, (agent.poll() for agent in self.agents))
+
     def end(self, seconds: float, beat: Callable[[], None]) -> None:
-        """Tell all agents to tear down and to end; kill those that do not.
+        """Terminate all agents, which then tear their tasks down; kill agents that take too long.
 
         Args:
-            seconds: How long they may take.
-            beat: Called meanwhile.
+            seconds: How long the agents may take.
+            beat: Called about 20 times a second meanwhile.
         """
-        for agent in self._agents:
+        for agent in self.agents:
             agent.terminate()
         if not self._ended_within(seconds, beat):
-            for agent in self._agents:
+            for agent in self.agents:
                 agent.kill()
             self._ended_within(_KILL_LIMIT, beat)
 
     def _ended_within(self, seconds: float, beat: Callable[[], None]) -> bool:
-        begin = self._system.monotonic()
+        begin = self.system.monotonic()
         deadline, look, ended = begin + seconds, begin + 1.0, False
-        while (running := any(agent.poll() is None for agent in self._agents)) or self._cut_off():
-            now = self._system.monotonic()
+        while (running := any(agent.poll() is None for agent in self.agents)) or self._cut_off():
+            now = self.system.monotonic()
             if now > deadline:
                 return False
             if now > look or not (running or ended):
                 ended = not running
-                # srun waits for hosts that are lost, or where no process is left that could tell it
+                # srun waits for lost hosts, and for hosts where no process is left that could report to it
                 look = now + poll_interval(len(self.hosts), now - begin)
                 with contextlib.suppress(GridtfError):
                     self.read()
                 if self._all_over():
                     deadline = min(deadline, now + 1.0)
-            self._system.wait(0.05)
+            self.system.wait(0.05)
             beat()
         return True
 
     def _cut_off(self) -> bool:
         """Whether a host still reports although the connection to its agent is lost: it will read stop.json."""
-        recent = 3 * interval(len(self.hosts), self._limit)
-        ends = [agent.poll() for agent in self._agents]
-        lost = {end.host for end in ends if end is not None and isinstance(end.error, HostLostError)} - self._over
+        recent = 3 * interval(len(self.hosts), self.limit)
+        lost = {end.host for end in self._ends() if isinstance(end.error, HostLostError)} - self._over
         return any(host in lost and watch.silence() < recent for host, watch in self._watches.items())
 
     def _all_over(self) -> bool:
-        """Whether nothing more is to come: every host has reported that no process is left, or is silent."""
+        """Whether every host has reported that no process is left, or is silent."""
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
         return self._over | silent >= set(self.hosts)
 
@@ -601,16 +595,16 @@ class HostMonitor:
         if not self._gone:
             return
         if any(gone.get("orphaned") for gone in self._gone.values()):
-            self._pause(_A_MOMENT)  # if all processes of the job are being killed, the launcher is next
-            for end in filter(None, (agent.poll() for agent in self._agents)):
+            self.pause(_A_MOMENT)  # if all processes of the job are being killed, the launcher is next
+            for end in self._ends():
                 if end.error is not None and end.host is None:  # it was not an agent
                     raise end.error
         if all("signal" in gone for gone in self._gone.values()):
             # Usually the scheduler is ending the whole job and signals the launcher too, so wait briefly. Otherwise one
             # agent crashed and srun or qrsh stopped the rest; which one is known once all have ended.
-            self._pause(_A_MOMENT)
+            self.pause(_A_MOMENT)
             self.read()
-            for end in filter(None, (agent.poll() for agent in self._agents)):
+            for end in self._ends():
                 if end.host and end.code:
                     raise self._ended(end)
             raise self._terminated()
@@ -622,8 +616,8 @@ class HostMonitor:
         hosts = sorted(self._gone)
         agents = "the agent on host" if len(hosts) == 1 else "the agents on hosts"
         how = "/".join(sorted({signal_name(gone["signal"]) for gone in self._gone.values()}))
-        what = f"{agents} {some(hosts)} {were(hosts)} told to end by {how}"
-        return ToldToEndError(what, hint="by the scheduler, which does so when it ends a job, or by hand")
+        what = f"{agents} {some(hosts)} received {how}"
+        return ToldToEndError(what, hint="from the scheduler, which signals agents when it ends a job, or from a user")
 
     def _ended(self, end: AgentEnd) -> GridtfError:
         if end.error is not None:
@@ -633,7 +627,7 @@ class HostMonitor:
         who = f"the agent on host {end.host}" if end.host else "an agent"
         killed = signal_name(-end.code) if end.code < 0 else None
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
-        attempt = self._attempt
+        attempt = self.attempt
         log = attempt.agents_log if attempt.agents_log.name in listdir(attempt.path) else attempt.run.log
         lines = [] if killed else verdict.relevant(last_lines(log), end.host)
         why = "; ".join(end.messages) or verdict.agent_cause(lines)
@@ -646,21 +640,24 @@ class HostMonitor:
 
 
 def poll_interval(hosts: int, age: float) -> float:
-    """Seconds until the next look at the hosts' states.
+    """The time until the hosts' states are read again.
 
-    Quick while the job is young, when most jobs that fail do so, then sparing of the file server, which sees one read a
-    host and look: 200 a second at the most.
+    It is short while the job is young, when most failures occur, then longer to spare the file server, which serves one
+    read per host each time: at most 200 per second.
 
     Args:
-        hosts: How many there are.
-        age: Of the job, in seconds.
+        hosts: The number of hosts.
+        age: The age of the job in seconds.
+
+    Returns:
+        Seconds.
     """
     return max(0.05 if age < 10 else 0.25, hosts / 200)
 
 
 # --- how an agent is called
 
-# The launcher's sys.path instead of site's search for it, and no garbage collection while modules are loaded.
+# sys.path is copied from the launcher, which is faster than site's search; no garbage collection while modules load.
 _AGENT_SUPERVISOR = """\
 import gc, sys
 gc.disable()
@@ -670,7 +667,7 @@ sys.exit(supervise_agent(sys.argv[1:]))"""
 
 
 def agent_call(attempt: Attempt, nonce: str, start_timeout: float) -> AgentCall:
-    """How the agents of an attempt are started: forked from here, or by another Python with little start-up.
+    """Describe how a scheduler starts the agents of an attempt: forked from this process, or as new processes.
 
     Args:
         attempt: The attempt.

@@ -1,4 +1,4 @@
-"""What gridtf-bootstrap.sh calls: ``run`` (a launcher from options), ``exec`` (one from GRIDTF_SPEC), join."""
+"""The commands of gridtf-bootstrap.sh: ``run`` (a launcher from options), ``exec`` (one from GRIDTF_SPEC), ``join``."""
 
 from __future__ import annotations
 
@@ -18,16 +18,7 @@ from gridtf.host.processes import tell
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec, need_program
 from gridtf.run import recordtypes
-from gridtf.run.rundir import (
-    BY_HAND,
-    RUN_ROOT,
-    RunDir,
-    make_folder,
-    need_ours,
-    need_safe,
-    read_record,
-    write_record,
-)
+from gridtf.run.rundir import BY_HAND, RUN_ROOT, RunDir, make_folder, need_ours, need_safe, read_record, write_record
 from gridtf.schedulers.api import JobIdentity, Scheduler
 
 if TYPE_CHECKING:
@@ -53,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
 
             return join.main(rest, os.environ)
         if verb == "exec":
-            spec, sources, run_dir, request = _rendered(os.environ)
-            return launch(spec, sources, run_dir, os.environ, request)
+            spec, run_dir, request = _rendered(os.environ)
+            return launch(spec, {}, run_dir, os.environ, request)
         if verb == "run":
             from gridtf.jobspec import config
 
@@ -72,9 +63,9 @@ def main(argv: Sequence[str]) -> int:
         return 130
 
 
-def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, str], Path | None, Request | None]:
-    """Specification, sources, run directory and request of a rendered script, taken out of the environment: tasks have
-    no use for it. A template of the user's own may leave the request out."""
+def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Path | None, Request | None]:
+    """Specification, run directory and request of a rendered script. Specification and request are removed from the
+    environment, since tasks do not need them. A template of the user may leave the request out."""
     text, resolved = environ.pop(SPEC, None), environ.pop(REQUEST, None)
     if text is None:
         raise UsageError(f"{SPEC} is not set", hint="gridtf_exec is for rendered scripts; call gridtf_run instead")
@@ -88,7 +79,7 @@ def _rendered(environ: MutableMapping[str, str]) -> tuple[JobSpec, Mapping[str, 
         request = Request.from_dict(_need_request(json.loads(resolved))) if resolved else None
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise UsageError(f"{REQUEST} cannot be read: {error}", hint="render the script again") from None
-    return spec, {}, Path(run_dir) if run_dir else None, request
+    return spec, Path(run_dir) if run_dir else None, request
 
 
 def _need_request(value: Any) -> dict[str, Any]:
@@ -98,10 +89,10 @@ def _need_request(value: Any) -> dict[str, Any]:
 
 
 def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
-    """gridtf_run and `gridtf run`: one attempt of a job that options describe.
+    """Run one attempt of a job that options describe: gridtf_run and `gridtf run`.
 
     Args:
-        configured: What the user asked for.
+        configured: The options, as parsed.
         environ: The environment of this process.
 
     Returns:
@@ -138,11 +129,12 @@ def launch(
     """Prepare the run directory, then run one attempt.
 
     Args:
-        spec: What the user asked for.
-        sources: Where its values came from, for messages.
+        spec: The specification of the job.
+        sources: Key of the specification -> where its value came from, for messages.
         run_dir: The run directory; None: a new one below run_root.
         environ: The environment of this process.
-        request: What the submission has made of the specification; None: in a script written by hand, it is made here.
+        request: What the job requests of its scheduler, resolved at submission; None: a script written by hand, for
+            which it is resolved here.
 
     Returns:
         The exit code of the job script.
@@ -180,13 +172,19 @@ def _resolve(scheduler: Scheduler, spec: JobSpec, sources: Mapping[str, str]) ->
 
 
 def goes_with_the_job(folder: Path, job_id: str, environ: Mapping[str, str]) -> bool:
-    """Whether a folder lies in a TMPDIR that was made for this job, such as ``/tmp/4711.1.all.q``. Pure."""
+    """Whether a folder is in a TMPDIR that the scheduler removes with this job, such as ``/tmp/4711.1.all.q``. Pure.
+
+    Args:
+        folder: The folder.
+        job_id: The scheduler's id of the job.
+        environ: The environment of the job script.
+    """
     temporary = environ.get("TMPDIR", "")
     return job_id.partition(".")[0] in re.split(r"[^0-9]+", temporary) and folder.is_relative_to(temporary)
 
 
 def _refuse_copies(environ: Mapping[str, str], scheduler: Scheduler) -> None:
-    """A job has one launcher, not one in each task of srun or mpirun."""
+    """Refuse to run as one of several launchers of a job, one in each task of srun or mpirun."""
     sizes = (environ.get(names.size, "") for names in scheduler.starters if names.rank in environ)
     copies = max((int(size) for size in sizes if re.fullmatch("[0-9]{1,18}", size)), default=1)
     if copies > 1:
@@ -197,7 +195,7 @@ def _refuse_copies(environ: Mapping[str, str], scheduler: Scheduler) -> None:
 
 
 def _run_of(identity: JobIdentity, spec: JobSpec, run_dir: Path | None) -> RunDir:
-    """The run directory of this start; a requeued job goes on in the one it had."""
+    """The run directory of this start of the job; a requeued job keeps the one it had."""
     job_id = identity.job_id
     if run_dir is None:
         return _next_run(Path(spec.run_root or RUN_ROOT).absolute() / f"{spec.title}-{job_id}", identity)
@@ -207,7 +205,7 @@ def _run_of(identity: JobIdentity, spec: JobSpec, run_dir: Path | None) -> RunDi
     _make(run)
     if run.claim(job_id):
         return run
-    # another job's: a rendered script can be submitted twice
+    # it belongs to another job: a rendered script can be submitted twice
     other = RunDir(run.path.with_name(f"{run.path.name}.{job_id}"))
     make_folder(other.path)
     other.claim(job_id)
@@ -215,7 +213,7 @@ def _run_of(identity: JobIdentity, spec: JobSpec, run_dir: Path | None) -> RunDi
 
 
 def _next_run(path: Path, identity: JobIdentity) -> RunDir:
-    """The next run directory of a script that may call gridtf_run several times, and each once more when requeued."""
+    """The next run directory of a script that may call gridtf_run several times, and again when it is requeued."""
     for number in itertools.count(1):
         run = RunDir(path if number == 1 else path.with_name(f"{path.name}-{number}"))
         _make(run)
@@ -228,8 +226,8 @@ def _make(run: RunDir) -> None:
     above = run.path.parent
     if not above.is_dir() and not above.parent.is_dir():
         raise RunDirError(
-            f"the run directory {run.path} is not there on host {os.uname().nodename}",
-            hint="it must lie on a file system that all hosts share: choose it with --run-dir or --run-root",
+            f"the run directory {run.path} does not exist on host {os.uname().nodename}",
+            hint="it must be on a file system that all hosts share: choose it with --run-dir or --run-root",
         )
     need_safe(above)
     make_folder(above)
@@ -244,12 +242,12 @@ def _describe(
     identity: JobIdentity,
     environ: Mapping[str, str],
 ) -> None:
-    """For a job that `gridtf submit` did not submit: write what it would have written."""
+    """Write the records that `gridtf submit` writes, for a job that it did not submit."""
     if read_record(run.job, recordtypes.Job, own=True) is not None:
         return
     from gridtf.run import registry
 
-    # not the command line, which job.json has as well: others may read this, and people pass passwords with --env
+    # without the command line, which job.json has: other users may read this record, and --env may hold passwords
     record = registry.submitted(spec, scheduler, [BY_HAND], identity.to_record())
     if identity.element:  # the array as a whole has the name
         record["name"] += f"_{identity.element}"
@@ -257,5 +255,5 @@ def _describe(
     write_record(run.submitted, record)
     try:
         registry.add(run.path, record, environ)
-    except RunDirError as error:  # the index only helps to find the job by name
+    except RunDirError as error:  # the index is only needed to find the job by name
         tell(error.what)

@@ -1,8 +1,8 @@
-"""What runs on a host above gridtf's own processes, and outlives them: as a subreaper it finds whatever they leave.
+"""The parents of gridtf's processes on a host: as subreapers they end the processes that an agent or a script leaves.
 
-The agent supervisor is what srun or qrsh starts: an agent that is killed by kill -9 cannot say so, and schedulers often
-do not notice either; a parent can do both. The job runner is what the local scheduler starts: it does for the job
-script what slurmstepd or sge_shepherd does elsewhere.
+The agent supervisor is started by srun or qrsh: an agent that SIGKILL ends cannot report it, and schedulers often do
+not notice; its parent does. The job runner is started by the local scheduler: it does for the job script what
+slurmstepd or sge_shepherd does elsewhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
@@ -20,23 +21,22 @@ from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
 from gridtf.schedulers.agents import RUNNER_PID, ForkedAgent, fork_agent
 
-_LOOK = 5.0  # seconds between two looks at a child whose end no signal has told
+_LOOK = 5.0  # seconds between two checks of the child, in case no signal announces its end
 
 # --- the job runner
 
-# The launcher ends its hosts first, then what is left: both have their limits, this is for one that keeps neither.
-_LAUNCHER_MARGIN = 30.0
-_AGENT_MARGIN = 5.0  # for an agent whose launcher was killed, to write down what became of it
+_LAUNCHER_MARGIN = 30.0  # seconds, in addition to its own limits, for a launcher that ends the agents, then the rest
+_AGENT_MARGIN = 5.0  # seconds for an agent whose launcher was killed, to write its last record
 
 
 def run_job(arguments: Sequence[str]) -> int:
-    """Run the script of a local job, pass on that it is to end, leave no process behind and write down how it ended.
+    """Run the script of a local job, forward signals that end it, leave no process behind and record how it ended.
 
     Args:
-        arguments: ``RUN_DIR KILL_GRACE WALLTIME COMMAND…``: both in seconds, a walltime of 0 for none.
+        arguments: ``RUN_DIR KILL_GRACE WALLTIME COMMAND…``. Grace and walltime are in seconds; 0 for no walltime.
 
     Returns:
-        The exit code of this process, always 0: run.ended has the script's.
+        The exit code of this process, always 0; the script's is in ended.json.
     """
     path, kill_grace, walltime, *command = arguments
     processes.block_signals()
@@ -45,26 +45,26 @@ def run_job(arguments: Sequence[str]) -> int:
     return 0
 
 
+@dataclass(eq=False)
 class JobRunner:
-    """Above the script of a local job.
+    """The parent of the script of a local job.
 
-    Args:
-        run: The run directory.
-        grace: Seconds between TERM and KILL.
+    Attributes:
+        run_dir: The run directory.
+        grace: Seconds between SIGTERM and SIGKILL.
         system: This host.
     """
 
-    def __init__(self, run: RunDir, grace: float, system: System) -> None:
-        self.run_dir = run
-        self.grace = grace
-        self.system = system
+    run_dir: RunDir
+    grace: float
+    system: System
 
     def run(self, command: Sequence[str], walltime: int) -> None:
-        """Run the script, then write run.ended.
+        """Run the script, then write ended.json.
 
         Args:
             command: The command line of the script.
-            walltime: Seconds after which it is to end; 0: never.
+            walltime: Seconds after which it is ended; 0: never.
         """
         end: Record = {"exit": None, "signal": None, "told": None, "error": None}
         env = {**self.system.environ, RUNNER_PID: str(self.system.pid)}
@@ -77,9 +77,9 @@ class JobRunner:
         else:
             code, received = self._wait(script)
             patience = 0.0 if code is None else self.grace + (_AGENT_MARGIN if self._launched() else 0.0)
-            left = Supervisor([], self.system).tear_down(patience, lambda: None)
-            if left:
-                self.system.log(f"processes that KILL did not end: {left}")
+            survivors = Supervisor([], self.system).tear_down(patience, lambda: None)
+            if survivors:
+                self.system.log(f"processes survived SIGKILL: {survivors}")
             code = -signal.SIGKILL if code is None else code
             end["exit" if code >= 0 else "signal"] = code if code >= 0 else signal_name(-code)
             end["told"] = signal_name(received) if received else None
@@ -89,17 +89,18 @@ class JobRunner:
             self.system.log(str(error))
 
     def _wait(self, script: int) -> tuple[int | None, int | None]:
-        """Until the script has ended.
+        """Wait until the script has ended.
 
         Returns:
-            Its exit code or minus the signal, None when it has ignored that it is to end; the signal that ends the job.
+            Its exit code, or minus the number of the signal, None when it has ignored SIGTERM; and the signal that this
+            process has received to end the job, None where there was none.
         """
         received, deadline = None, float("inf")
         while True:
             number = self.system.wait(min(_LOOK, max(0.0, deadline - self.system.monotonic())))
             if processes.is_end(number) and received is None:
                 received = number
-                # set-up lines know nothing of the grace, the launcher keeps it itself
+                # set-up lines have the grace alone; the launcher needs it for its tasks, and a margin
                 margin = self.grace + _LAUNCHER_MARGIN if self._launched() else 0.0
                 deadline = self.system.monotonic() + self.grace + margin
                 self.system.signal([script], signal.SIGTERM)
@@ -110,7 +111,7 @@ class JobRunner:
                 return None, received
 
     def _launched(self) -> bool:
-        """Whether the script has got as far as the launcher."""
+        """Whether the script has reached the launcher."""
         try:
             return self.run_dir.latest() is not None
         except RunDirError:
@@ -124,10 +125,10 @@ _STDIN = 0
 
 
 def supervise_agent(arguments: Sequence[str]) -> int:
-    """Fork the agent of this host and end whatever it leaves behind.
+    """Fork the agent of this host, and end the processes that it leaves behind.
 
     Args:
-        arguments: ``HOST ARGUMENTS…`` with those of agent.main. ``@NAME`` stands for the value of that variable.
+        arguments: ``HOST ARGUMENTS…`` as for agent.main; ``@NAME`` for HOST stands for the value of that variable.
 
     Returns:
         The agent's exit code, or one of agent.EXITS when it was killed.
@@ -139,7 +140,7 @@ def supervise_agent(arguments: Sequence[str]) -> int:
     processes.block_signals()
     processes.become_subreaper()
     supervisor = AgentSupervisor(host, arguments[1:], system)
-    processes.die_with_parent(supervisor.parent, signal.SIGTERM)  # nothing else tells that slurmstepd was killed
+    processes.die_with_parent(supervisor.parent, signal.SIGTERM)  # no other signal reports that slurmstepd was killed
     handle = fork_agent(host, arguments[1:], agent.main)
     system.collect_garbage()
     pipe = processes.signal_at_end_of(_STDIN)
@@ -147,15 +148,15 @@ def supervise_agent(arguments: Sequence[str]) -> int:
 
 
 class AgentSupervisor:
-    """Above the agent of a host.
+    """The parent of the agent of a host.
 
     Args:
         host: This host, as the allocation calls it.
-        arguments: The agent's, without the host.
+        arguments: The arguments of the agent, without the host.
         system: This host.
 
     Attributes:
-        parent: The process that has started this one.
+        parent: The id of the process that has started this one.
     """
 
     def __init__(self, host: str, arguments: Sequence[str], system: System) -> None:
@@ -166,11 +167,11 @@ class AgentSupervisor:
         self._attempt = RunDir(run).attempt(int(number))
 
     def watch(self, agent: ForkedAgent, launcher_gone: Callable[[], bool]) -> int:
-        """Pass signals on until the agent has ended.
+        """Forward signals until the agent has ended.
 
         Args:
             agent: The agent.
-            launcher_gone: Whether the launcher has closed its end of the pipe, or died.
+            launcher_gone: Returns whether the launcher has closed its end of the pipe, or died.
 
         Returns:
             The agent's exit code, or one of agent.EXITS when it was killed.
@@ -191,11 +192,10 @@ class AgentSupervisor:
         self.system.log(what)
         with contextlib.suppress(GridtfError):
             self._report(what)
-        left = Supervisor([], self.system).tear_down(_GRACE, lambda: None)
-        return LEFTOVERS if left else KILLED
+        return LEFTOVERS if Supervisor([], self.system).tear_down(_GRACE, lambda: None) else KILLED
 
     def _report(self, what: str) -> None:
-        """Write it to the agent's own record, which has no other writer any more."""
+        """Write the reason to the agent's record, which no other process writes any more."""
         path = self._attempt.host_state(self.host)
         record = read_record(path, recordtypes.HostState, nonce=self._nonce, own=True)
         if record is None:
@@ -208,6 +208,6 @@ def _resolve_host(word: str, system: System) -> str:
         return word
     host = system.environ.get(word[1:])
     if not host:
-        hint = "the launcher starts this, by srun or qrsh"
+        hint = "only the launcher starts this, through srun or qrsh"
         raise UsageError(f"{word[1:]} is not set on host {system.host}", hint=hint)
     return host

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import cycle
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
 
 from gridtf.errors import PlacementError
 from gridtf.jobspec.request import Request
@@ -24,7 +23,7 @@ class PlacedTask:
         index: Its index among the tasks of its type.
         host: The host, as the allocation calls it.
         gpus: How many GPUs it gets.
-        cpus: How many CPUs it should use; None where that is not known.
+        cpus: How many CPUs it should use; None where the CPUs of its host are unknown.
         local_rank: Its number among the training tasks of its host; None for a task that does not train.
         rank: Its number among the training tasks of the job; None for a task that does not train.
         served: Whether gridtf runs a plain TensorFlow server in it.
@@ -43,6 +42,7 @@ class PlacedTask:
 
     @property
     def name(self) -> str:
+        """Type and index: ``worker:0``."""
         return f"{self.type}:{self.index}"
 
     @property
@@ -50,35 +50,32 @@ class PlacedTask:
         """Whether the end of the training depends on this task."""
         return TASK_TYPES[self.type].trains and not self.served
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PlacedTask:
-        return cls(**data)
-
 
 def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     """Place all tasks of the job.
 
-    Training tasks are spread as evenly as the hosts' room allows and numbered host by host. A ps or an evaluator takes
-    no GPU: these are dealt out in turn, beginning with the hosts that have the fewest tasks. Those with a partition of
-    their own go to its hosts, others to those of the training tasks.
+    Training tasks are spread as evenly as the hosts' capacity allows and numbered host by host. Tasks without a GPU
+    (ps, evaluator) are distributed in turn, beginning with the hosts that have the fewest tasks: types with a partition
+    of their own to the hosts of that partition, other types to the hosts of the training tasks.
+
+    Args:
+        allocation: The hosts that the scheduler allocated.
+        request: What the job requests.
 
     Returns:
         The tasks, in rank order.
 
     Raises:
-        PlacementError: They do not fit; the message has the numbers.
+        PlacementError: The tasks do not fit; the message has the numbers.
     """
     everywhere = sorted(allocation.hosts, key=lambda host: host.component)
     hosts = [host for host in everywhere if not host.component]
-    gpus = int(any(host.gpus for host in hosts))  # of a task, where the user does not choose
+    gpus = int(any(host.gpus for host in hosts))  # of a training task, where the user has not set them
     leader = next((name for name in LEADERS if request.role(name).count), None)
     start, room = _seats(hosts, leader, gpus, request)
     workers = request.role("worker").count
     if workers is None:
-        workers = sum(room) or (0 if leader else 1)  # no room at all: the error that follows names what is wanted
+        workers = sum(room) or (0 if leader else 1)  # without any room: the error that follows says what is requested
     if leader is not None and start is None:
         raise _too_few(hosts, leader, workers, 0, gpus, request)
     if workers > sum(room):
@@ -86,11 +83,11 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     _refuse_many(workers, request)
     load = [int(number == start) for number in range(len(everywhere))]
     members = [] if leader is None else [(leader, 0)]
-    homes = [] if start is None else [start]
-    for number, share in enumerate(_even_shares(workers, room, load)):
-        load[number] += share
-        homes += [number] * share
     members += [("worker", index) for index in range(workers)]
+    seats = sorted(islice(_level_by_level(room, load), workers))
+    for home in seats:
+        load[home] += 1
+    homes = seats if start is None else [start, *seats]
     others = [
         (row.name, index)
         for row in TASK_TYPES.values()
@@ -99,7 +96,7 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     ]
     turn = sorted(range(len(hosts)), key=lambda number: load[number])
     places: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in others), cycle(turn))
-    # this machine, or an allocation made by hand, has no partitions to choose from
+    # without components (one machine, or an allocation made by hand) a partition means nothing
     if len(hosts) < len(everywhere):
         places.update(_own_places(everywhere, request))
     for name, _ in others:
@@ -110,41 +107,46 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
 
 
 def _refuse_many(workers: int, request: Request) -> None:
-    """A typing error, or an absurd variable such as 10^8 tasks a host, must not take hours."""
+    """A typing error, or an absurd variable such as 10^8 tasks per host, must not cost hours of computing."""
     total = workers + sum(request.role(name).count or 0 for name in TASK_TYPES if name != "worker")
     if total > MOST:
         raise PlacementError(
-            f"{counted(total, 'task')} are more than {MOST}, the most that there can be",
-            hint="is it meant? see --workers and --tasks-per-node, or what the scheduler says of tasks a host",
+            f"{counted(total, 'task')} are more than the maximum of {MOST}",
+            hint="check --workers and --tasks-per-node, or the number of tasks per node that the scheduler reports",
         )
 
 
 def _own_places(hosts: Sequence[Host], request: Request) -> dict[str, Iterator[int]]:
-    """Task type -> its places, as indices of hosts, for the types that have a partition of their own; types with the
-    same partition share them. Raises PlacementError, with the numbers, when there are too few."""
-    found: dict[str, Iterator[int]] = {}
+    """Task type -> the hosts of its tasks, as indices, for the types that have a partition of their own; types with the
+    same partition share its slots. Raises PlacementError, with the numbers, when there are too few."""
+    places: dict[str, Iterator[int]] = {}
     for component, part in enumerate(request.components[1:], 1):
-        slots = {number: host.slots for number, host in enumerate(hosts) if host.component == component}
-        wanted = {name: request.role(name).count or 0 for name in part.types}
-        total, room = sum(wanted.values()), sum(slots.values())
-        if total > room:
-            there = sorted(set(slots.values()) or {0})
-            size = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
-            raise PlacementError(
-                f"{counted(total, 'task')} on partition {part.partition} {'does' if total == 1 else 'do'} not fit into "
-                f"{counted(len(slots), 'host')} with {size} slot{'' if size == '1' else 's'}"
-                f"{' each' if len(slots) > 1 else ''} (room for {room})",
-                why=f"asked for: {' + '.join(f'{number} {name}' for name, number in wanted.items())}",
-                hint=f"ask for as many tasks in its component of the job, or leave out tasks.{part.types[0]}.partition",
-            )
-        found.update(dict.fromkeys(part.types, _level_by_level(slots)))
-    return found
+        slots = [host.slots for host in hosts if host.component == component]
+        counts = {name: request.role(name).count or 0 for name in part.types}
+        total = sum(counts.values())
+        if total > sum(slots):
+            tasks = f"{counted(total, 'task')} on partition {part.partition}"
+            requested = [f"{number} {name}" for name, number in counts.items()]
+            hint = f"request that many tasks in its component of the job, or leave out tasks.{part.types[0]}.partition"
+            raise _no_room(tasks, total, slots, "slot", sum(slots), requested, hint)
+        room = [host.slots if host.component == component else 0 for host in hosts]
+        places.update(dict.fromkeys(part.types, _level_by_level(room, [0] * len(room))))
+    return places
 
 
-def _level_by_level(slots: Mapping[int, int]) -> Iterator[int]:
-    """Every host with a slot, then every host with a second one, and so on."""
-    for level in range(max(slots.values(), default=0)):
-        yield from (number for number, free in slots.items() if free > level)
+def _level_by_level(room: Sequence[int], load: Sequence[int]) -> Iterator[int]:
+    """Indices of hosts for tasks, one by one, each time of a host with the fewest tasks.
+
+    Args:
+        room: How many more tasks fit on each host.
+        load: How many tasks each host has already.
+    """
+    level = 0
+    free = [number for number, most in enumerate(room) if most]
+    while free:
+        yield from (number for number in free if load[number] <= level)
+        level += 1
+        free = [number for number in free if load[number] + room[number] > level]
 
 
 def _placed(
@@ -154,7 +156,7 @@ def _placed(
     gpus: int,
     request: Request,
 ) -> list[PlacedTask]:
-    # Some tasks have a fixed number of CPUs, the others share what is left of their host's.
+    # Some tasks have a fixed number of CPUs, the others share the rest of their host's CPUs.
     fixed = [request.role(task_type).cpus for task_type, _ in members]
     given, sharers = [0] * len(hosts), [0] * len(hosts)
     for count, home in zip(fixed, homes, strict=True):
@@ -189,12 +191,12 @@ def _placed(
 
 
 def _seats(hosts: Sequence[Host], leader: str | None, gpus: int, request: Request) -> tuple[int | None, list[int]]:
-    """The leader's host, None where it fits on none; and how many workers fit on each host beside it."""
+    """The leader's host, None where it fits on none; and how many workers fit on each host besides the leader."""
     room = [_room(host, 0, 0, gpus, request) for host in hosts]
     if leader is None:
         return None, room
     needs = request.gpus_of(leader, gpus)
-    # without a GPU of its own, beside workers that take GPUs, it takes no worker's place
+    # a leader without a GPU, among workers with GPUs, takes no worker's place
     place = int(bool(needs) or not request.gpus_of("worker", gpus))
     fits = [number for number, host in enumerate(hosts) if needs <= (host.gpus or 0) and (needs or host.slots >= place)]
     if not fits:
@@ -205,7 +207,7 @@ def _seats(hosts: Sequence[Host], leader: str | None, gpus: int, request: Reques
 
 
 def _room(host: Host, taken: int, places: int, gpus: int, request: Request) -> int:
-    """How many workers fit on this host beside `taken` GPUs and `places` places that are in use."""
+    """How many workers fit on this host, where `taken` GPUs and `places` slots are in use."""
     needs = request.gpus_of("worker", gpus)
     if not needs:
         return max(0, host.slots - places)
@@ -213,59 +215,66 @@ def _room(host: Host, taken: int, places: int, gpus: int, request: Request) -> i
     return max(0, min(room, host.slots - places) if request.chosen("tasks_per_node") else room)
 
 
-def _even_shares(wanted: int, room: Sequence[int], load: Sequence[int]) -> list[int]:
-    """Fill the hosts level by level, as the room allows. load: how many tasks each host has already."""
-    shares = [0] * len(room)
-    level = 0
-    free = [number for number, most in enumerate(room) if most]
-    while wanted:
-        for number in free:
-            if wanted and load[number] + shares[number] <= level:
-                shares[number] += 1
-                wanted -= 1
-        free = [number for number in free if shares[number] < room[number]]
-        level += 1
-    return shares
-
-
 def _too_few(
     hosts: Sequence[Host], leader: str | None, workers: int, room: int, gpus: int, request: Request
 ) -> PlacementError:
-    """The error, with all the numbers that a user needs to see why."""
-    wanted = {**({leader: 1} if leader else {}), **({"worker": workers} if workers else {})}
-    total = sum(wanted.values())
-    needs = {name: request.gpus_of(name, gpus) for name in wanted}
-    some_gpus = any(needs.values())
-    there = sorted({(host.gpus or 0) if some_gpus else host.slots for host in hosts} or {0})
-    count = str(there[0]) if len(there) == 1 else f"{there[0]} to {there[-1]}"
-    each = " each" if len(hosts) > 1 else ""
-    unit = ("GPU" if some_gpus else "CPU slot") + ("" if count == "1" else "s")
+    counts = {**({leader: 1} if leader else {}), **({"worker": workers} if workers else {})}
+    total = sum(counts.values())
+    tasks = counted(total, "training task")
+    needs = {name: request.gpus_of(name, gpus) for name in counts}
+    if not any(needs.values()):
+        requested = [counted(number, name) for name, number in counts.items()]
+        hint = "request more hosts or fewer workers, or let tasks share cores with --tasks-per-node"
+        return _no_room(tasks, total, [host.slots for host in hosts], "CPU slot", room, requested, hint)
+    requested = [
+        f"{counted(number, name)} with {counted(needs[name], 'GPU')}{' each' if number > 1 else ''}"
+        for name, number in counts.items()
+    ]
     limit = request.chosen("tasks_per_node")
-    most = f", at most {counted(limit, 'task')} a host" if some_gpus and limit else ""
-    if not some_gpus:
-        words = [counted(number, name) for name, number in wanted.items()]
-        hint = "ask for more hosts or fewer workers, or let tasks share cores with --tasks-per-node"
-    else:
-        words = [
-            f"{counted(number, name)} with {counted(needs[name], 'GPU')}{' each' if number > 1 else ''}"
-            for name, number in wanted.items()
-        ]
-        hint = "ask for more hosts, more GPUs or fewer workers"
+    most = f", at most {counted(limit, 'task')} per host" if limit else ""
+    hint = "request more hosts, more GPUs or fewer workers"
+    return _no_room(tasks, total, [host.gpus or 0 for host in hosts], "GPU", room, requested, hint, most)
+
+
+def _no_room(
+    tasks: str,
+    total: int,
+    sizes: Sequence[int],
+    unit: str,
+    room: int,
+    requested: Iterable[str],
+    hint: str,
+    most: str = "",
+) -> PlacementError:
+    """The error for tasks that do not fit, with all the numbers that a user needs to see why.
+
+    Args:
+        tasks: The tasks, with their number.
+        total: Their number.
+        sizes: What each host has, in units.
+        unit: Such as ``GPU``.
+        room: How many of the tasks fit.
+        requested: The tasks by type.
+        hint: What to do about it.
+        most: A further limit of the hosts.
+    """
+    fewest, largest = min(sizes, default=0), max(sizes, default=0)
+    size = counted(largest, unit) if fewest == largest else f"{fewest} to {counted(largest, unit)}"
     return PlacementError(
-        f"{counted(total, 'training task')} {'does' if total == 1 else 'do'} not fit into "
-        f"{counted(len(hosts), 'host')} with {count} {unit}{each}{most} (room for {room})",
-        why=f"asked for: {' + '.join(words)}",
+        f"{tasks} {'does' if total == 1 else 'do'} not fit into {counted(len(sizes), 'host')} with {size}"
+        f"{' each' if len(sizes) > 1 else ''}{most} (room for {room})",
+        why=f"requested: {' + '.join(requested)}",
         hint=hint,
     )
 
 
 def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Share out the GPUs of a host among its tasks, in task order.
+    """Divide the GPUs of a host among its tasks, in task order.
 
     Args:
         host: Its name, for messages.
         tasks: Its tasks.
-        granted: The ids of the GPUs that the job has there.
+        granted: The ids of the GPUs that the job has on this host.
 
     Returns:
         Task name -> GPU ids.
@@ -276,12 +285,9 @@ def share_gpus(host: str, tasks: Sequence[PlacedTask], granted: Sequence[str]) -
     needed = sum(task.gpus for task in tasks)
     if needed > len(granted):
         raise PlacementError(
-            f"host {host}: its tasks need {needed} GPUs, but the scheduler granted {len(granted)}",
+            f"host {host}: its tasks need {counted(needed, 'GPU')}, but the scheduler granted {len(granted)}",
             why=f"its GPUs: {', '.join(granted) or 'none'}",
             hint="check the GPU request against gpus_per_node and gpus_per_task",
         )
-    shares, next_gpu = {}, 0
-    for task in tasks:
-        shares[task.name] = tuple(granted[next_gpu : next_gpu + task.gpus])
-        next_gpu += task.gpus
-    return shares
+    ids = iter(granted)
+    return {task.name: tuple(islice(ids, task.gpus)) for task in tasks}

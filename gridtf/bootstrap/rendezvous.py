@@ -1,7 +1,7 @@
 """What the hosts of an attempt agree on: the plan, ports, host records -> the rendezvous file -> TF_CONFIG.
 
-Every host writes one record with its ports; the launcher merges them into one file; every host reads that. All of it
-is fenced by the attempt's nonce, so whatever an earlier attempt left behind is as good as absent.
+Every host writes one record with its ports; the launcher merges the records into one file, which every host reads. All
+files carry the attempt's nonce, so files of an earlier attempt count as absent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +44,7 @@ class Rendezvous:
     """What all tasks agree on.
 
     Attributes:
-        text: The cluster as JSON. It goes into TF_CONFIG as it is, so most agents need not parse it.
+        text: The cluster as JSON, which is copied into TF_CONFIG: most agents need not parse it.
         master_addr: MASTER_ADDR for all tasks.
         master_port: MASTER_PORT for all tasks.
         outside: Task type -> host:port in index order, of tasks that are not in the cluster, such as the evaluator.
@@ -54,16 +54,6 @@ class Rendezvous:
     master_addr: str
     master_port: int
     outside: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        cluster: Mapping[str, Sequence[str]],
-        master_addr: str,
-        master_port: int,
-        outside: Mapping[str, Sequence[str]] | None = None,
-    ) -> Rendezvous:
-        return cls(json.dumps(cluster), master_addr, master_port, outside or {})
 
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
@@ -79,7 +69,12 @@ class Rendezvous:
     def config(self, task_type: str, index: int) -> str | None:
         """TF_CONFIG of one task; None when it is too long for an environment variable.
 
-        A task outside the cluster finds its own type in it: TensorFlow looks a task up in the cluster of its TF_CONFIG.
+        The TF_CONFIG of a task outside the cluster has its own type as well, since TensorFlow looks each task up in the
+        cluster of its TF_CONFIG.
+
+        Args:
+            task_type: The type of the task.
+            index: Its index.
         """
         if len(self.text) > LONGEST_VARIABLE:
             return None
@@ -96,12 +91,12 @@ class Collector:
     Args:
         attempt: The attempt.
         nonce: Its nonce.
-        hosts: The names of the records.
-        kind: Their type, one of recordtypes.
+        hosts: The names of the hosts, or of the ranks that join.
+        kind: The type of their records, one of recordtypes.
 
     Attributes:
         records: Host -> its record.
-        missing: File name -> host, of those that have not come yet.
+        missing: File name -> host, for the records that are still missing.
     """
 
     def __init__(self, attempt: Attempt, nonce: str, hosts: Iterable[str], kind: Any = recordtypes.HostRecord) -> None:
@@ -112,7 +107,14 @@ class Collector:
         self.missing = {attempt.host_record(host).name: host for host in hosts}
 
     def poll(self) -> bool:
-        """Read the records that have come. Returns whether none is missing any more."""
+        """Read the records that have been written since the last call.
+
+        Returns:
+            Whether no record is missing any more.
+
+        Raises:
+            RunDirError: A record cannot be read, or is damaged.
+        """
         for name in listdir(self._attempt.hosts):
             host = self.missing.get(name)
             if host is None:
@@ -140,7 +142,15 @@ def merge(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Rendezv
 
 
 def merge_ranks(tasks: Sequence[PlacedTask], records: Sequence[Record]) -> Rendezvous:
-    """As merge, where every task published a record of its own, in the same order as the tasks."""
+    """The rendezvous of tasks that each published a record of their own.
+
+    Args:
+        tasks: All tasks of the job, in rank order.
+        records: The record of each task, in the same order.
+
+    Raises:
+        RendezvousError: A port is missing.
+    """
     addressed = [(task, record["address"], record["port"]) for task, record in zip(tasks, records, strict=True)]
     return _meeting(addressed, records[0])
 
@@ -152,11 +162,11 @@ def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record
         if not isinstance(port, int) or not 0 < port < 65536:
             raise RendezvousError(f"host {task.host} published no port for {task.name}: {port!r}")
         (cluster if task.in_cluster else outside).setdefault(task.type, []).append(host_port(address, port))
-    return Rendezvous.of(cluster, leader["address"], leader.get("master_port") or 0, outside)
+    return Rendezvous(json.dumps(cluster), leader["address"], leader.get("master_port") or 0, outside)
 
 
 def host_port(address: str, port: int) -> str:
-    """host:port, with the brackets that an IPv6 address needs."""
+    """``host:port``, with brackets around an IPv6 address."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
@@ -186,7 +196,18 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
 
 
 def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
-    """The rendezvous of this attempt; None while there is none. The cluster, which can be large, is not parsed."""
+    """Read the rendezvous file. The cluster, which can be large, is not parsed yet.
+
+    Args:
+        attempt: The attempt.
+        nonce: Its nonce.
+
+    Returns:
+        None while the file does not exist, or is another attempt's.
+
+    Raises:
+        RunDirError: The file cannot be read, or is damaged.
+    """
     head, mark, rest = (read_text(attempt.rendezvous, own=True) or "").partition(_CLUSTER)
     if not mark or not rest.endswith("}\n"):
         return None
@@ -196,7 +217,7 @@ def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
     return Rendezvous(rest[: -len("}\n")], record["master_addr"], record["master_port"], record["outside"])
 
 
-# --- the plan of an attempt: what the launcher decided and every agent reads
+# --- the plan of an attempt
 
 FORMAT = 2
 
@@ -207,9 +228,10 @@ class AttemptPlan:
 
     Attributes:
         attempt: The attempt.
-        nonce: Its nonce, which fences its records off from those of other attempts.
-        job_id: The job's id at its scheduler.
-        spec: What the user asked for.
+        nonce: Its nonce, which distinguishes its records from those of other attempts.
+        job_id: The scheduler's id of the job.
+        spec: The specification of the job.
+        request: What the job requests of its scheduler, resolved from the specification.
         hosts: Name of a host -> the address by which the other hosts reach it.
         tasks: In rank order.
         python: The interpreter of entry functions and served tasks.
@@ -232,31 +254,35 @@ class AttemptPlan:
 
     @cached_property
     def _by_host(self) -> dict[str, list[PlacedTask]]:
-        found: dict[str, list[PlacedTask]] = {}
+        tasks: dict[str, list[PlacedTask]] = {}
         for task in self.tasks:
-            found.setdefault(task.host, []).append(task)
-        return found
+            tasks.setdefault(task.host, []).append(task)
+        return tasks
 
     @cached_property
     def world_size(self) -> int:
-        """How many tasks have a rank."""
+        """WORLD_SIZE: the number of tasks that have a rank."""
         return sum(task.rank is not None for task in self.tasks)
 
     def write(self) -> None:
-        """Write plan.json. Raises RunDirError."""
+        """Write plan.json.
+
+        Raises:
+            RunDirError: The file cannot be written.
+        """
         record: Record = {
             "format": FORMAT,
             "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.request.scheduler},
             "attempt": self.attempt.number,
             "nonce": self.nonce,
             "hosts": self.hosts,
-            "tasks": [task.to_dict() for task in self.tasks],
+            "tasks": [asdict(task) for task in self.tasks],
             "python": self.python,
             "cwd": str(self.cwd),
             "spec": self.spec.to_dict(),
             "request": self.request.to_dict(in_job=True),
         }
-        # readable by its owner alone: the job's variables are in it, and people keep keys in those
+        # readable by its owner alone: the job's variables, which may hold keys, are in it
         write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None, mode=0o600)
 
 
@@ -299,42 +325,50 @@ def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
         spec=JobSpec.from_dict(record["spec"]),
         request=request,
         hosts=record["hosts"],
-        tasks=tuple(PlacedTask.from_dict(task) for task in record["tasks"]),
+        tasks=tuple(PlacedTask(**task) for task in record["tasks"]),
         python=record["python"],
         cwd=Path(record["cwd"]),
     )
 
 
-# --- reserved ports: bound, with SO_REUSEPORT and never listening, until and while TensorFlow serves on them.
-# TensorFlow binds with SO_REUSEPORT when TF_GRPC_REUSE_PORT=1, so it can bind beside the holder, while other programs
-# cannot. A holder that does not listen takes no connections.
+# --- reserved ports: bound with SO_REUSEPORT, without listening, before and while TensorFlow serves on them.
+# With TF_GRPC_REUSE_PORT=1 TensorFlow binds with SO_REUSEPORT as well, so it can share the port with the holder; other
+# programs cannot. A holder that does not listen receives no connections.
 
 
 class PortHolder:
-    """Holds ports until it is closed. One holder a host, so that no port is handed out twice."""
+    """Holds reserved ports until it is closed. Each host has one holder, so that no port is reserved twice."""
 
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
 
     def reserve(self) -> int:
-        """Reserve a port: from now on only this user can bind it, and only with SO_REUSEPORT. Raises GridtfError."""
+        """Reserve a port: from now on only this user can bind it, and only with SO_REUSEPORT.
+
+        Returns:
+            The number of the port.
+
+        Raises:
+            GridtfError: No port can be reserved.
+        """
         held = _bound()
         port = int(held.getsockname()[1])
         self._held[port] = held
         return port
 
     def release(self, port: int) -> None:
-        """Release a port, for a program that does not share ports (MASTER_PORT)."""
+        """Release a port, if it is held, for a program that does not share ports (MASTER_PORT)."""
         held = self._held.pop(port, None)
         if held is not None:
             held.close()
 
     def close(self) -> None:
+        """Release all ports."""
         for port in list(self._held):
             self.release(port)
 
     def filenos(self) -> list[int]:
-        """The descriptors, for a process that is to hold the ports instead of this one."""
+        """The descriptors of the sockets, for a forked process that holds the ports instead of this one."""
         return [held.fileno() for held in self._held.values()]
 
     def __enter__(self) -> PortHolder:
@@ -347,22 +381,19 @@ class PortHolder:
 
 
 def _bound() -> socket.socket:
-    """A socket on the wildcard address of IPv6 and IPv4 at once, or of IPv4 alone where there is no IPv6."""
+    """A socket bound to the wildcard address of both IPv6 and IPv4, or of IPv4 alone where IPv6 is not available."""
     problem: OSError | None = None
     for family in (socket.AF_INET6, socket.AF_INET):
+        held = None
         try:
             held = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            problem = error
-            continue
-        try:
             if family == socket.AF_INET6:
                 held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            held.bind(("", 0))  # port 0 with SO_REUSEPORT is still never a port in use
+            held.bind(("", 0))  # port 0, also with SO_REUSEPORT, is never a port in use
+            return held
         except OSError as error:
             problem = error
-            held.close()
-            continue
-        return held
+            if held is not None:
+                held.close()
     raise GridtfError(f"cannot reserve a port on {socket.gethostname()}: {problem}")

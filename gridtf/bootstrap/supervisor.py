@@ -1,4 +1,4 @@
-"""The tasks of one host: start them, see them end, and tear them down until no process is left."""
+"""The tasks of one host: start them, notice their end, and tear them down until no process is left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
 from gridtf.states import TaskState
 
-_TOGETHER = 1.0  # seconds within which a signal to all processes of a job has reached them
-_KILL_LIMIT = 10.0  # seconds after which processes that KILL does not end are left
+_TOGETHER = 1.0  # seconds within which a signal to all processes of a job has reached all of them
+_KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
 
 
 @dataclass
@@ -23,17 +23,17 @@ class TaskProcess:
 
     Attributes:
         name: The task, such as ``worker:0``.
-        state: One of the task states of recordtypes.
-        pid: Its process, None before it was started.
+        state: A TaskState.
+        pid: The id of its process; None before it was started.
         started: When, in seconds since the epoch.
         ended: When, in seconds since the epoch.
         exit: Its exit code.
         signal: The name of the signal that ended it.
-        oom: Whether the kernel killed for want of memory on this host since the task before it ended.
-        error: Why it never ran.
-        restarts: How many times it was started again.
-        max_restarts: How many times it may be.
-        start: Starts it, or starts it again.
+        oom: Whether SIGKILL ended it after the kernel's out-of-memory killer had been active on this host.
+        error: Why it could not be started.
+        restarts: How many times it was restarted.
+        max_restarts: How many times it may be restarted.
+        start: Starts or restarts it.
     """
 
     name: str
@@ -51,10 +51,11 @@ class TaskProcess:
 
     @property
     def due(self) -> bool:
-        """Whether it was killed and is to be started again."""
+        """Whether it was killed and is to be restarted."""
         return self.state == TaskState.PENDING and self.ended is not None
 
     def record(self) -> Record:
+        """The entry of the task in the record of its host."""
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts")
         return {name: getattr(self, name) for name in names}
 
@@ -63,7 +64,7 @@ class Supervisor:
     """Owns every process below this one. Single-threaded: parent-death signals are bound to the starting thread.
 
     Args:
-        task_names: The tasks that are to be started.
+        task_names: The names of the tasks of this host.
         system: This host.
     """
 
@@ -86,17 +87,17 @@ class Supervisor:
     ) -> None:
         """Start one task in a session of its own, with its own log; it dies with this process.
 
-        A command that cannot be started makes the task FAILED with exit code 127 or 126, as in a shell.
+        If the command cannot be started, the task is FAILED with exit code 127 or 126, as in a shell.
 
         Args:
-            name: The task.
+            name: The name of the task.
             argv: Its command line.
             env: Its environment.
             cwd: Its working folder.
             log: The file for its stdout and stderr.
             keep: Descriptors that it inherits.
-            ignored: Signals that do not end it, unless it says otherwise.
-            restarts: How many times restart() may start it again when a signal has ended it.
+            ignored: Signals that it starts with ignored.
+            restarts: How many times restart() may restart it when a signal has ended it.
 
         Raises:
             RunDirError: The log cannot be written.
@@ -108,7 +109,7 @@ class Supervisor:
             task.started = self._system.time()
             with _opened(log) as output:
                 if task.restarts:
-                    note = f"gridtf: killed, and started again: {task.restarts} of at most {restarts} times\n"
+                    note = f"gridtf: the task was killed: restart {task.restarts} of at most {restarts}\n"
                     output.write(note.encode())
                     output.flush()
                 try:
@@ -124,19 +125,23 @@ class Supervisor:
         run()
 
     def collect(self) -> bool:
-        """Note which tasks have ended, and reap orphans. Returns whether a task's state has changed."""
+        """Note which tasks have ended, and reap orphans.
+
+        Returns:
+            Whether the state of a task has changed.
+        """
         ended, now = self._system.reap(), self._system.time()
         changed = False
         for task in self.tasks.values():
             if task.state != TaskState.RUNNING or task.pid not in ended:
                 continue
             code = ended[task.pid]
-            task.ended, changed = now, True  # one time for all of them: which was first is not known
+            task.ended, changed = now, True  # the same time for all of them: which ended first is unknown
             if code < 0:
                 task.signal = signal_name(-code)
             else:
                 task.exit = code
-            # a shell above the program exits with 137 for it
+            # a shell exits with 137 when SIGKILL has ended its program
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
             task.state = TaskState.STOPPED if self._stopping else TaskState.COMPLETED if code == 0 else TaskState.FAILED
             if task.state == TaskState.FAILED and code < 0 and task.restarts < task.max_restarts:
@@ -144,7 +149,7 @@ class Supervisor:
         return changed
 
     def restart(self) -> bool:
-        """Start again what collect() has found killed, once no process is left of it that may still hold its port.
+        """Restart tasks that collect() has found killed, once none of their processes is left that may hold the port.
 
         Returns:
             Whether a task was started.
@@ -155,9 +160,9 @@ class Supervisor:
         sessions = {pid: self._system.session(pid) for pid in self._system.descendants()}
         started = False
         for task in due:
-            left = [pid for pid, session in sessions.items() if session == task.pid]
-            if left:
-                self._system.signal(left, signal.SIGKILL)
+            orphans = [pid for pid, session in sessions.items() if session == task.pid]
+            if orphans:
+                self._system.signal(orphans, signal.SIGKILL)
                 continue  # until they are reaped
             task.restarts += 1
             task.ended = task.exit = task.signal = None
@@ -171,14 +176,14 @@ class Supervisor:
         return self._oom_kills > before
 
     def possibly_terminated(self) -> list[TaskProcess]:
-        """Tasks that have failed just now, and maybe because a TERM was sent to all processes of the job."""
+        """Tasks that failed within the last second, perhaps because SIGTERM was sent to all processes of the job."""
         since = self._system.time() - _TOGETHER
         failed = [task for task in self.tasks.values() if task.due or task.state == TaskState.FAILED]
         failed = [task for task in failed if (task.ended or 0.0) > since]
         return [task for task in failed if task.error is None and task.signal in (None, "SIGTERM")]
 
     def mark_stopped(self, since: float = 0.0) -> None:
-        """Record tasks that end from now on, or were possibly terminated, as STOPPED and not as FAILED.
+        """Record tasks that end from now on, or were possibly terminated, as STOPPED instead of FAILED.
 
         Args:
             since: Tasks that ended before this time, in seconds since the epoch, stay FAILED.
@@ -189,21 +194,22 @@ class Supervisor:
                 task.state = TaskState.STOPPED
 
     def running(self) -> list[TaskProcess]:
+        """The tasks that run."""
         return [task for task in self.tasks.values() if task.state == TaskState.RUNNING]
 
     def forward(self, number: signal.Signals) -> None:
-        """Send a signal to every task that runs: to the program itself, as srun does, not to what it has started."""
+        """Send a signal to every running task: to the program itself, as srun does, not to its child processes."""
         self._system.signal([task.pid for task in self.running() if task.pid], number)
 
     def tear_down(self, grace: float, beat: Callable[[], None]) -> list[int]:
-        """Send TERM to every process below this one, then KILL until none is left.
+        """Send SIGTERM to every process below this one, then SIGKILL until none is left.
 
         Args:
-            grace: Seconds between TERM and KILL.
-            beat: Called about every tenth of a second, to show that this process lives.
+            grace: Seconds between SIGTERM and SIGKILL.
+            beat: Called about every tenth of a second, to write heartbeats.
 
         Returns:
-            The processes that KILL did not end.
+            The ids of processes that survived SIGKILL.
         """
         self._stop_restarting()
         self._signal_everything(signal.SIGTERM)
@@ -211,7 +217,7 @@ class Supervisor:
             deadline = self._system.monotonic() + _KILL_LIMIT
             while self._system.monotonic() < deadline:
                 self._signal_everything(signal.SIGKILL)
-                # a family that keeps forking is faster than that long look, but its orphans come to this process
+                # processes that keep forking are faster than this walk through /proc, but their orphans become children
                 self._system.signal(self._system.children(), signal.SIGKILL)
                 if self._gone_within(0.02, beat):
                     break
@@ -226,7 +232,7 @@ class Supervisor:
                 task.state = TaskState.STOPPED
 
     def _signal_everything(self, number: signal.Signals) -> None:
-        # Descendants and not only groups: a grandchild that called setsid has left its group, but not the tree.
+        # Not process groups: a descendant that called setsid has left its group, but not the process tree.
         self._system.signal(self._system.descendants(), number)
 
     def _gone_within(self, seconds: float, beat: Callable[[], None]) -> bool:
@@ -236,10 +242,10 @@ class Supervisor:
             self.collect()
             if self._system.childless():
                 return True
-            left = deadline - self._system.monotonic()
-            if left <= 0:
+            remaining = deadline - self._system.monotonic()
+            if remaining <= 0:
                 return False
-            self._system.sleep(min(pause, left))
+            self._system.sleep(min(pause, remaining))
             pause = min(pause * 1.5, 0.1)
             beat()
 
@@ -262,10 +268,10 @@ def _first_line(path: Path) -> str:
 def _explain(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
     """Why a program could not be started, in one line."""
     if not cwd.is_dir():
-        return f"the working folder {cwd} is not there on this host"
+        return f"the working folder {cwd} does not exist on this host"
     if isinstance(error, FileNotFoundError):
         if (cwd / program).exists() and "/" in program:
-            return f"cannot run {program}: its interpreter is not there: {_first_line(cwd / program)}"
+            return f"cannot run {program}: its interpreter does not exist: {_first_line(cwd / program)}"
         if "/" in program:
             return f"command not found: {program}"
         return f"command not found: {program} (PATH={env.get('PATH', '')})"

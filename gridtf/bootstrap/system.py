@@ -1,6 +1,6 @@
-"""What the launcher, the agents and what stands above them use of this host: its clock, signals and processes.
+"""The host as launcher, agents and their supervisors see it: its clocks, signals and processes.
 
-All of them are handed a System. A test hands in another one, with a clock of its own and no processes.
+All of them receive a System as an argument; tests pass one with a simulated clock and without processes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class System:
         self.pid = os.getpid()
 
     def collect_garbage(self) -> None:
-        """Turn Python's garbage collector on. What starts these processes turns it off: modules load faster without."""
-        gc.freeze()  # what is loaded by now stays, and need not be looked at again
+        """Turn Python's garbage collector on. It is off at the start of these processes, since modules load faster."""
+        gc.freeze()  # the modules loaded by now stay, and need not be examined again
         gc.enable()
 
     def monotonic(self) -> float:
-        """Seconds on a clock that is never set."""
+        """Seconds on a clock that is never set, as time.monotonic."""
         return time.monotonic()
 
     def time(self) -> float:
@@ -46,10 +46,18 @@ class System:
         return time.time()
 
     def sleep(self, seconds: float) -> None:
+        """Pause this process."""
         time.sleep(seconds)
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for a signal. Returns its number, or None when the time is over."""
+        """Wait for a signal.
+
+        Args:
+            seconds: The longest time to wait.
+
+        Returns:
+            The number of the signal; None when none came.
+        """
         return processes.wait_for_signal(seconds)
 
     def log(self, text: str) -> None:
@@ -57,15 +65,15 @@ class System:
         processes.tell(text)
 
     def parent(self) -> int:
-        """The id of the parent, which is another one when the first has died."""
+        """The id of the parent process, which changes when the parent dies."""
         return os.getppid()
 
     def name(self, pid: int) -> str:
-        """The command name of a process of this host, such as ``slurmstepd``; empty for one that is not there."""
+        """The command name of a process of this host, such as ``slurmstepd``; empty if the process does not exist."""
         return procfs.name(pid)
 
     def identity(self) -> Record:
-        """What names this process for good."""
+        """The record that identifies this process, also after its id has been used again."""
         return procfs.identity(self.pid)
 
     def start(
@@ -89,11 +97,11 @@ class System:
             output: The file for its stdout and stderr; None: this process's.
             keep: Descriptors that it inherits.
             ignored: Signals that it starts with ignored.
-            death: The signal that it gets when this process dies.
-            alarm: Seconds after which it gets SIGALRM, also when it has become another program; 0: never.
+            death: The signal that it receives when this process dies.
+            alarm: Seconds after which it receives SIGALRM, also when it has called exec; 0: never.
 
         Returns:
-            Its pid; reap tells how it ends.
+            The id of its process; reap reports how it ends.
 
         Raises:
             OSError: It cannot be started.
@@ -120,15 +128,19 @@ class System:
         return process.pid
 
     def reap(self) -> dict[int, int]:
-        """Collect every child that has ended: pid -> exit code, or minus the signal."""
+        """Collect all children that have ended.
+
+        Returns:
+            Process id -> exit code, or minus the number of the signal that ended it.
+        """
         return processes.reap()
 
     def childless(self) -> bool:
-        """Whether no process lives below this one."""
+        """Whether this process has no children, hence, as a subreaper, no descendants."""
         return processes.childless()
 
     def children(self) -> list[int]:
-        """The direct children, at one glance; may miss some."""
+        """The direct children, read quickly; some may be missing."""
         return procfs.children(self.pid)
 
     def descendants(self) -> list[int]:
@@ -140,16 +152,17 @@ class System:
         processes.signal_all(pids, number)
 
     def session(self, pid: int) -> int | None:
+        """The session of a process; None if the process does not exist."""
         return procfs.session(pid)
 
     def is_alive(self, identity: Record) -> bool:
-        """Whether the process of such an identity lives on this host."""
+        """Whether the process that such a record identifies runs on this host."""
         return procfs.lives(identity)
 
     def is_stopped(self, pid: int) -> bool:
-        """Whether a process stands still, as after Ctrl-Z."""
+        """Whether a process is stopped, as after SIGSTOP or Ctrl-Z."""
         return procfs.stopped(pid)
 
     def out_of_memory_kills(self) -> int:
-        """How many processes of this host the kernel has killed for want of memory since boot."""
+        """How many processes of this host the kernel's out-of-memory killer has ended since boot."""
         return procfs.out_of_memory_kills()

@@ -13,23 +13,26 @@ from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.states import JobState, TaskState
-from gridtf.text import some, were
+from gridtf.text import counted, some, were
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
     from gridtf.jobspec.spec import JobSpec
 
-# A piece of a log's last lines -> what to do about it.
+# A substring of a log's last lines -> the hint.
 _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
     ("No space left on device", "a disk is full: look at df on that host and at your quota"),
     ("Disk quota exceeded", "your quota is used up"),
-    ("MemoryError", "the task ran out of memory: ask for more with --mem, or use less"),
-    ("std::bad_alloc", "the task ran out of memory: ask for more with --mem, or use less"),
+    ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
+    ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
     ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
     ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
-    ("Resource temporarily unavailable", "the limit on your processes there is reached: ulimit -u, or the site's own"),
-    ("Too many open files", "the limit on open files there is too low for so many tasks on a host: ulimit -n"),
+    (
+        "Resource temporarily unavailable",
+        "the limit on your processes is reached on that host: see ulimit -u, or the site's limit",
+    ),
+    ("Too many open files", "the limit on open files is too low for the tasks of that host: see ulimit -n"),
     (
         "Attempt to convert a value (PerReplica",
         "Keras 3's fit does not work under this strategy: install tf_keras and set --env TF_USE_LEGACY_KERAS=1",
@@ -50,7 +53,7 @@ _SIGNAL_HINTS = {
     "SIGBUS": "it crashed in native code, often because /dev/shm or a mapped file's disk is full",
     "SIGILL": "it uses instructions that this host's CPU does not have: was it built for another machine?",
 }
-_MEMORY_HINT = "the kernel's out-of-memory killer ended it: ask for more memory (--mem), or use less"
+_MEMORY_HINT = "the kernel's out-of-memory killer ended it: request more memory (--mem), or use less"
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ class Verdict:
     Attributes:
         state: A final job state.
         reason: One line.
-        why: One more line, or empty.
-        hint: What to do about it, or empty.
+        why: The cause, in one more line; may be empty.
+        hint: What to do about it; may be empty.
         cause: The task that failed first, with its host, exit code or signal, log and the log's last lines; without a
             task where an agent failed.
-        again: Whether the job will be started again; None: only its scheduler knows, and also how it ended.
+        again: Whether the scheduler will start the job again; None: unknown, as is the final state.
     """
 
     state: str
@@ -80,7 +83,13 @@ class Verdict:
         return 0 if self.state == JobState.COMPLETED else 1
 
     def record(self, nonce: str, started: float, ended: float) -> Record:
-        """The record for verdict.json; times in seconds since the epoch."""
+        """The record for verdict.json.
+
+        Args:
+            nonce: The nonce of the attempt.
+            started: When the attempt started, in seconds since the epoch.
+            ended: When it ended, in seconds since the epoch.
+        """
         reason = f"{self.reason} ({self.why})" if self.why else self.reason
         return {
             "nonce": nonce,
@@ -95,7 +104,7 @@ class Verdict:
         }
 
     def text(self) -> str:
-        """For the job's own log."""
+        """Several lines for the job's log."""
         lines = [f"{self.state}: {self.reason}", *(line for line in (self.why, self.hint) if line)]
         if self.cause and not self.cause["tail"]:
             lines.append(f"it printed nothing: {self.cause['log']}")
@@ -109,9 +118,9 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
 
     Args:
         task: The task.
-        record: What its host reported of it.
-        attempt: The attempt, where its log is.
-        also: What else was noticed, such as a lost host.
+        record: Its record, as its host reported it.
+        attempt: The attempt, which has its log.
+        also: A further observation, such as a lost host; may be empty.
     """
     log = attempt.task_log(task.type, task.index)
     tail = last_lines(log)
@@ -123,7 +132,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     else:
         how, hint = _of_exit(code)
     if record.get("restarts"):
-        how = f"{how}, after it had been started again {_times(record['restarts'])}"
+        how = f"{how}, after {counted(record['restarts'], 'restart')}"
     if record.get("oom"):
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
     output = str(error) if error else "\n".join(tail)
@@ -134,7 +143,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
 
 
 def _of_exit(code: int | None) -> tuple[str, str]:
-    """How a task ended, and a hint. The exit code of a shell is 128 + N for a program that signal N killed."""
+    """How a task ended, and a hint. A shell reports a program that signal N killed by exit code 128 + N."""
     if code is None or not 128 < code < 128 + signal.NSIG:
         return f"exit code {code}", ""
     name = signal_name(code - 128)
@@ -142,65 +151,61 @@ def _of_exit(code: int | None) -> tuple[str, str]:
 
 
 def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec) -> Verdict:
-    """The verdict when the tasks whose success is the job's have succeeded.
+    """The verdict on a job that has succeeded. It names tasks that failed nevertheless, or still run and are stopped.
 
     Args:
-        tasks: All tasks. The verdict names the others that failed all the same, or still run and are stopped now.
-        records: Task name -> what its host reported.
-        policy: As JobSpec.success_policy, or ``chief`` because leader_wait is over.
-        spec: What the user asked for.
+        tasks: All tasks.
+        records: Task name -> its record.
+        policy: As JobSpec.success_policy, or ``chief`` because leader_wait has expired.
+        spec: The specification of the job.
     """
     if policy == "chief":
         reason = f"{awaited(tasks, policy)[0].name} has exited with 0"
     else:
         reason = "all training tasks have exited with 0"
-    running = [task for task in tasks if records.get(task.name, {}).get("state") == TaskState.RUNNING]
+    running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
     late = [task.name for task in running if task.trains and policy != spec.success_policy]
     cut_off = [task.name for task in running if TASK_TYPES[task.type].lingers]
-    failed = [task.name for task in tasks if records.get(task.name, {}).get("state") == TaskState.FAILED]
+    failed = [task.name for task in tasks if _state(records, task) == TaskState.FAILED]
     parts = [reason]
     hints = []
     for task in tasks:
         if restarts := records.get(task.name, {}).get("restarts"):
-            parts.append(f"{task.name} was killed and started again {_times(restarts)}")
+            parts.append(f"{counted(restarts, 'restart')} of {task.name} after it was killed")
     if failed:
         parts.append(f"{some(failed)} failed")
     if late:
         parts.append(f"{some(late)} {were(late)} still running and {were(late)} stopped")
-        hints.append(f"--leader-wait gives the others more than {spec.leader_wait:g} s")
+        hints.append(f"--leader-wait allows the others more than {spec.leader_wait:g} s")
     if cut_off:
         after = f"{spec.evaluator_wait:g} s after the training"
         parts.append(f"{some(cut_off)} {were(cut_off)} still running {after} and {were(cut_off)} stopped")
-        hints.append("--evaluator-wait gives an evaluator more time")
+        hints.append("--evaluator-wait allows an evaluator more time")
     return Verdict(JobState.COMPLETED, "; ".join(parts), hint="; ".join(hints))
 
 
 def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
-    """The verdict when the walltime is over. It names the tasks that had finished by then.
+    """The verdict on a job that its walltime ended. It names the tasks that had finished by then.
 
     Args:
         reason: How the walltime ended the job.
         tasks: All tasks.
-        records: Task name -> what its host reported.
+        records: Task name -> its record.
     """
-    states = {task.name: records.get(task.name, {}).get("state") for task in tasks if task.trains}
-    done = [name for name, state in states.items() if state == JobState.COMPLETED]
-    left = [name for name in states if name not in done]
-    hint = "ask for more with --time"
+    training = [task for task in tasks if task.trains]
+    done = [task.name for task in training if _state(records, task) == TaskState.COMPLETED]
+    unfinished = [task.name for task in training if task.name not in done]
+    hint = "request more with --time"
     if not done:
         return Verdict(JobState.TIMEOUT, reason, hint=hint)
-    why = f"{some(done)} had exited with 0, {some(left)} had not"
-    first = next(iter(states))
+    why = f"{some(done)} had exited with 0, {some(unfinished)} had not"
+    first = training[0].name
     if first in done:
         hint += f"; if the job is done when {first} is: --success-policy chief"
     return Verdict(JobState.TIMEOUT, reason, why, hint)
 
 
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-# --- whether it goes on (pure)
+# --- whether an attempt goes on (pure)
 
 TaskRecords = Mapping[str, Record]
 
@@ -210,12 +215,12 @@ class Outcome:
     """Whether an attempt goes on.
 
     Attributes:
-        ended: Whether it is over.
+        ended: Whether the attempt is over.
         cause: The task that failed first; None after success.
-        lingering: Tasks that may still finish by themselves although the training has ended.
-        early: Tasks that have finished although the awaited ones need them, or are led by them, and may wait for ever.
-        awaited: Tasks that have not finished yet while some finished early.
-        leader: The one of the early tasks that leads the others; these are waited for with a limit.
+        lingering: Tasks that still run after the training, and may finish by themselves (evaluator).
+        early: Tasks that have finished although awaited tasks need them or are led by them, and may now wait forever.
+        awaited: Tasks that the job waits for, where some finished early.
+        leader: The early task that leads the others, which then have leader_wait to finish; empty if there is none.
     """
 
     ended: bool
@@ -227,20 +232,18 @@ class Outcome:
 
 
 def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
-    """The outcome so far.
+    """Decide whether the attempt goes on.
 
     Args:
-        tasks: All tasks.
-        records: Task name -> what its host reported.
+        tasks: All tasks, in rank order.
+        records: Task name -> its record.
         policy: As JobSpec.success_policy.
     """
     completed = {task.name for task in tasks if _state(records, task) == TaskState.COMPLETED}
     waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
     if not waited:
-        lingering = (
-            task.name for task in tasks if TASK_TYPES[task.type].lingers and _state(records, task) == TaskState.RUNNING
-        )
-        return Outcome(True, lingering=tuple(lingering))
+        running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
+        return Outcome(True, lingering=tuple(task.name for task in running if TASK_TYPES[task.type].lingers))
     cause = first_failure(tasks, records)
     if cause:
         return Outcome(True, cause)
@@ -252,17 +255,24 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
 
 
 def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
-    """The task that leads the others, as TensorFlow's programs for parameter servers have it: the chief, else worker 0.
-    Where there is no ps, workers may have nothing to do with each other, and none of them leads."""
-    training = [task for task in tasks if task.trains]
-    leaders = [task for task in training if task.type in LEADERS]
+    """The task that leads the others, as in TensorFlow's programs for parameter servers: the chief, else worker 0.
+    Without a ps the workers may be independent of each other, and none of them leads."""
+    first = next((task for task in tasks if task.trains), None)
     with_ps = any(task.type == "ps" and task.in_cluster for task in tasks)
-    return next(iter(leaders or (training if with_ps else ())), None)
+    return first if first and (first.type in LEADERS or with_ps) else None
 
 
 def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
-    """The critical task that failed first. Of two at the same moment the one that a signal killed: the other one's
-    exit is more likely a consequence."""
+    """The critical task that failed first; of two at the same time, the one that a signal killed, since the exit of the
+    other is more likely a consequence.
+
+    Args:
+        tasks: All tasks.
+        records: Task name -> its record.
+
+    Returns:
+        None where no critical task has failed.
+    """
     failed = [task for task in tasks if TASK_TYPES[task.type].critical and _state(records, task) == TaskState.FAILED]
     if not failed:
         return None
@@ -270,17 +280,24 @@ def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTa
 
 
 def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:
-    """After the tear-down: the hosts whose records still show a running task, because they have stopped writing."""
+    """The hosts whose records show a running task after the tear-down, because the hosts no longer write.
+
+    Args:
+        tasks: All tasks.
+        records: Task name -> its record, read after the tear-down.
+    """
     return list(dict.fromkeys(task.host for task in tasks if _state(records, task) == TaskState.RUNNING))
 
 
 def awaited(tasks: Sequence[PlacedTask], policy: str) -> list[PlacedTask]:
-    """The tasks whose success is the job's."""
+    """The tasks that must exit with 0 for the job to succeed.
+
+    Args:
+        tasks: All tasks, in rank order.
+        policy: As JobSpec.success_policy.
+    """
     training = [task for task in tasks if task.trains]
-    if policy == "chief":
-        leaders = [task for task in training if task.type in LEADERS]
-        return leaders or training[:1]
-    return training
+    return training[:1] if policy == "chief" else training
 
 
 def _state(records: TaskRecords, task: PlacedTask) -> str:
@@ -289,7 +306,7 @@ def _state(records: TaskRecords, task: PlacedTask) -> str:
 
 # --- the log of the agents: why one could not start or go on (pure)
 
-# What srun and slurmstepd print at every end, whatever was the cause. Compiled when an agent has failed.
+# Lines that srun and slurmstepd print whatever the cause of an end was. Compiled only when an agent has failed.
 _NOISE = (
     r"srun: (cluster configuration lacks|launch/slurm: |Job step aborted|Force Terminated|error: \S+: tasks? [\d,-]+: )"
     r"|slurmstepd\S*: error: \*\*\* STEP "
@@ -297,12 +314,12 @@ _NOISE = (
 # gridtf: agent on n3: cannot write …      slurmstepd-n3: error: execve(): …
 _OF_HOST = r"gridtf: agent on (?P<ours>\S+): |slurmstepd-(?P<slurms>[^\s:]+): (?:error: )?"
 
-_ELSEWHERE = "the Python that runs gridtf must lie where all hosts see it, with permission to run it"
-# A piece of a line -> what to do.
+_ELSEWHERE = "the Python that runs gridtf must be visible and executable on all hosts"
+# A substring of a line -> the hint.
 _AGENT_HINTS = (
-    ("No module named 'gridtf", "gridtf must lie where all hosts see it, such as in the home folder"),
-    ("Too many open files", "the limit on open files is too low there: ulimit -n, or the site's own"),
-    ("file descriptors", "the limit on open files is too low there: ulimit -n, or the site's own"),
+    ("No module named 'gridtf", "gridtf must be installed where all hosts see it, such as in the home directory"),
+    ("Too many open files", "the limit on open files is too low on that host: see ulimit -n, or the site's limit"),
+    ("file descriptors", "the limit on open files is too low on that host: see ulimit -n, or the site's limit"),
     ("Permission denied", _ELSEWHERE),
     ("No such file or directory", _ELSEWHERE),
     ("not found", _ELSEWHERE),
@@ -310,24 +327,31 @@ _AGENT_HINTS = (
 
 
 def relevant(lines: Sequence[str], host: str | None) -> list[str]:
-    """The lines that may tell why an agent has ended.
+    """Select the lines that may explain why an agent has ended.
 
     Args:
-        lines: Of the log of the agents.
-        host: The agent's; None where it is not known.
+        lines: Lines of the log of the agents.
+        host: The host of the agent; None where it is unknown.
     """
     lines = [line for line in lines if line.strip() and not re.match(_NOISE, line)]
     return [line for line in lines if not host or _host(line) in (None, host)]
 
 
 def agent_cause(lines: Sequence[str]) -> str:
-    """The line that tells the cause: the first of an agent's own, or the last of a program that could not start it."""
-    own = [line for line in lines if (match := re.match(_OF_HOST, line)) and match["ours"]]
-    return re.sub(_OF_HOST, "", (own or list(lines[-1:]) or [""])[0], count=1)
+    """The line with the cause: the first that an agent printed, else the last that srun or qrsh printed.
+
+    Args:
+        lines: As relevant returns them.
+
+    Returns:
+        The line without the name of its program; empty where there are no lines.
+    """
+    agents = [line for line in lines if (match := re.match(_OF_HOST, line)) and match["ours"]]
+    return re.sub(_OF_HOST, "", (agents or list(lines[-1:]) or [""])[0], count=1)
 
 
 def agent_hint(line: str) -> str:
-    """What to do about such a line; mostly empty."""
+    """The hint for a line of the log of the agents; empty where there is none."""
     return next((hint for piece, hint in _AGENT_HINTS if piece in line), "")
 
 

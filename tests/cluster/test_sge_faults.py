@@ -355,7 +355,7 @@ def test_run_directory_that_is_not_shared_is_reported(sge: Bed) -> None:
     try:
         job = ScriptJob(sge, script, "-pe", "one", "2")
         job.until(lambda: "the script ends with 1" in job.output, "its end")
-        assert "the agent on host n2 does not see the run directory: it must lie on a file system" in job.output
+        assert "the agent on host n2 cannot see the run directory: it must be on a file system" in job.output
     finally:
         admin(sge, "rm", "-r", "/run/testbed/disk/alice", host="n1")
     nobody_left(sge)
@@ -385,7 +385,7 @@ def test_agent_that_cannot_start_is_explained(sge: Bed) -> None:
         ended(job, "FAILED", "the agent on host n3", "Permission denied", "Python that runs gridtf")
     with mounted(sge, "n3", "-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")):
         job = started(sge, running=False)
-        ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "gridtf must lie where all hosts")
+        ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "be installed where all hosts")
     job = started(sge, "--setup", "ulimit -n 16", nodes=2, running=False)
     ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
     nobody_left(sge)
@@ -407,7 +407,7 @@ def test_default_timeouts_with_a_late_host_and_a_stopped_launcher(sge: Bed) -> N
         stopped = started(sge, nodes=2)
         launcher = read_record(stopped.attempt.launcher) or {}
         admin(sge, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
-        reason = f"the launcher on host {launcher['host']} stood still for"
+        reason = f"the launcher on host {launcher['host']} was stalled for"
         ended(stopped, "FAILED", reason, "stopped by a signal", seconds=90)
         ended(late, "COMPLETED", seconds=90)
     assert reason in stopped.status()["reason"]

@@ -125,7 +125,7 @@ def test_bash_script_in_a_queue_with_csh(sge: Bed) -> None:
 def test_bootstrap_in_another_shell_names_the_option_for_bash(sge: Bed, head: str, script: str) -> None:
     job = Folder(sge, "shells").qsub(script, head=head)
     job.over()
-    assert "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts want: #$ -S /bin/bash\n" in job.output
+    assert "gridtf: gridtf-bootstrap.sh needs bash; Grid Engine scripts need: #$ -S /bin/bash\n" in job.output
     assert "goes on" not in job.output
 
 

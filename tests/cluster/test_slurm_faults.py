@@ -151,7 +151,7 @@ def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str
             "Permission denied",
             "Python that runs gridtf",
         ),
-        (["-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")], "No module named 'gridtf", "gridtf must lie"),
+        (["-t", "tmpfs", "none", str(CHECKOUT / "gridtf/bootstrap")], "No module named 'gridtf", "gridtf must be"),
     ],
     ids=["python", "gridtf"],
 )

@@ -55,7 +55,7 @@ def host_that_never_starts(bed: Bed) -> Check:
     job = started(bed, "--env", "AGENT_DELAY=300", "--start-timeout", "40", running=False)
 
     def check() -> None:
-        verdict = ended(job, "FAILED", "after 40 s still missing: 1 host: n3", "their tasks: worker:2", seconds=90)
+        verdict = ended(job, "FAILED", "no report from 1 host after 40 s: n3", "their tasks: worker:2", seconds=90)
         assert "n4" not in verdict["reason"]
 
     return check
@@ -65,7 +65,7 @@ def host_without_the_run_directory(bed: Bed) -> Check:
     job = started(bed, "--run-root", "unseen", "--heartbeat-timeout", "10", running=False)
 
     def check() -> None:
-        ended(job, "FAILED", "the agent on host n3 does not see the run directory", seconds=60)
+        ended(job, "FAILED", "the agent on host n3 cannot see the run directory", seconds=60)
 
     return check
 
@@ -76,7 +76,7 @@ def stopped_launcher(bed: Bed) -> Check:
     admin(bed, "kill", "-STOP", str(launcher["pid"]), host=launcher["host"])
 
     def check() -> None:
-        reason = f"the launcher on host {launcher['host']} stood still for"
+        reason = f"the launcher on host {launcher['host']} was stalled for"
         ended(job, "FAILED", reason, "stopped by a signal", seconds=90)
         job.until(lambda: not admin(bed, "squeue", "--noheader", f"--jobs={job.id}", "--states=running"), "its end")
         view = job.status()
@@ -107,7 +107,7 @@ def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
     with begun(again, "wait") as waits:
         slurm.cut("n1")
         for job in (again, lost):
-            reason = "the agent on host n2 was told to end by SIGTERM (the scheduler does not say why)"
+            reason = "the agent on host n2 received SIGTERM (the scheduler gives no reason)"
             assert ended(job, "FAILED", reason, seconds=90)["again"] is None
         slurm.mend("n1")
         assert f"fault ({again.id}): COMPLETED" in finished(waits, 0, seconds=90)

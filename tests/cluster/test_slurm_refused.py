@@ -88,7 +88,7 @@ def test_run_directory_of_a_hand_written_script_must_be_shared(slurm: Bed) -> No
     assert "/tmp/mine cannot be seen by other hosts" in _by_hand(slurm, f"{words} /tmp/mine -- true\n", "--nodes=2")
     with own_folder(slurm, "n1"):
         log = _by_hand(slurm, f"{words} {OWN_FOLDER}/run -- true\n", "--nodes=2")
-    assert "the agent on host n2 does not see the run directory: it must lie on a file system that all hosts" in log
+    assert "the agent on host n2 cannot see the run directory: it must be on a file system that all hosts" in log
     nobody_left(slurm)
 
 
@@ -106,7 +106,7 @@ def test_working_folder_missing_on_one_node_is_reported(slurm: Bed) -> None:
     script = "mkdir -p /tmp/only/here\ncd /tmp/only/here\n"
     script += f"gridtf_run --run-dir {SHARED}/home/alice/run-$SLURM_JOB_ID --tasks-per-node 1 -- true\n"
     out = _by_hand(slurm, script, "--nodes=2")
-    assert "worker:1 on n2: the working folder /tmp/only/here is not there on this host" in out, out
+    assert "worker:1 on n2: the working folder /tmp/only/here does not exist on this host" in out, out
     nobody_left(slurm)
 
 

@@ -19,7 +19,7 @@ from tests.support.jobs import IGNORING, ROOT, gone, until
 SHELL_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
 
 
-def test_an_agent_that_is_killed_takes_its_tasks_along_and_is_named(launch: Launch) -> None:
+def test_killed_agent_ends_its_tasks_and_is_reported(launch: Launch) -> None:
     job = launch("bash", "-c", "setsid sleep 1000 & echo $! >grandchild.pid; wait")
     pids = job.running("worker:0")
     grandchild = job.written("grandchild.pid")
@@ -30,7 +30,7 @@ def test_an_agent_that_is_killed_takes_its_tasks_along_and_is_named(launch: Laun
     gone(*pids.values(), grandchild)
 
 
-def test_a_launcher_that_is_killed_takes_everything_along(launch: Launch) -> None:
+def test_killed_launcher_leaves_no_process(launch: Launch) -> None:
     job = launch("bash", "-c", "setsid sleep 1000 & echo $! >grandchild.pid; wait", **SHELL_PS)
     pids = job.running("worker:0", "worker:1", "ps:0")
     grandchild = job.written("grandchild.pid")
@@ -52,7 +52,7 @@ def test_launcher_and_agent_killed_together_leave_no_task(launch: Launch) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_launcher_ends_the_job_as_cancelled(launch: Launch, number: signal.Signals) -> None:
+def test_signal_to_the_launcher_cancels_the_job(launch: Launch, number: signal.Signals) -> None:
     job = launch("sleep", "1000", **SHELL_PS)
     pids = job.running("worker:0", "worker:1", "ps:0")
     job.process.send_signal(number)
@@ -63,7 +63,7 @@ def test_a_signal_to_the_launcher_ends_the_job_as_cancelled(launch: Launch, numb
     gone(*pids.values())
 
 
-def test_an_agent_that_freezes_is_noticed_by_its_silence(launch: Launch) -> None:
+def test_stopped_agent_is_node_fail_after_heartbeat_timeout(launch: Launch) -> None:
     hosts = [{"name": "h1"}, {"name": "h2"}]
     job = launch("sleep", "1000", hosts=hosts, heartbeat_timeout=2)
     pids = job.running("worker:0", "worker:1")
@@ -74,34 +74,34 @@ def test_an_agent_that_freezes_is_noticed_by_its_silence(launch: Launch) -> None
     gone(*pids.values())
 
 
-def test_a_launcher_that_stands_still_is_woken_when_its_tasks_have_been_ended(launch: Launch) -> None:
+def test_stalled_launcher_is_continued_after_its_tasks_have_ended(launch: Launch) -> None:
     job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}], heartbeat_timeout=2)
     pids = job.running("worker:0", "worker:1")
     agents = [job.agent_pid("h1"), job.agent_pid("h2")]
     job.process.send_signal(signal.SIGSTOP)
     verdict = job.verdict()
     assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
-    assert f"the launcher on host {os.uname().nodename} stood still for" in verdict["reason"]
+    assert f"the launcher on host {os.uname().nodename} was stalled for" in verdict["reason"]
     assert "was it stopped by a signal" in verdict["hint"]
     assert "no heartbeat from the launcher for 2 s" in job.output
     gone(*pids.values(), *agents)
 
 
-def test_a_launcher_that_cannot_be_woken_is_ended_and_the_verdict_written_in_its_place(launch: Launch) -> None:
+def test_stalled_launcher_is_killed_and_its_verdict_written_by_an_agent(launch: Launch) -> None:
     job = launch("sleep", "1000", hosts=[{"name": "h1"}], heartbeat_timeout=2)
     pids = job.running("worker:0")
     agent = job.agent_pid("h1")
-    while job.process.poll() is None:  # whatever wakes it, it stands still
+    while job.process.poll() is None:  # SIGCONT has no lasting effect
         job.process.send_signal(signal.SIGSTOP)
         time.sleep(0.002)
     assert job.process.returncode == -signal.SIGKILL
     gone(*pids.values(), agent)
     verdict = job.verdict()
     assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
-    assert "an agent has ended it (it was stopped by a signal)" in verdict["reason"]
+    assert "an agent has killed it (it was stopped by a signal)" in verdict["reason"]
 
 
-def test_a_launcher_that_is_stopped_for_a_while_finds_its_tasks_again(launch: Launch) -> None:
+def test_launcher_stopped_in_a_terminal_finds_its_tasks_again(launch: Launch) -> None:
     """As by Ctrl-Z in the terminal of `gridtf run`, and fg."""
     job = launch("bash", "-c", "until [ -e end ]; do sleep 0.1; done", heartbeat_timeout=3)
     job.running("worker:0")
@@ -113,7 +113,7 @@ def test_a_launcher_that_is_stopped_for_a_while_finds_its_tasks_again(launch: La
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_what_nohup_and_the_background_spare_a_launcher_does_not_end_it(launch: Launch, number: signal.Signals) -> None:
+def test_signals_ignored_by_nohup_do_not_end_the_launcher(launch: Launch, number: signal.Signals) -> None:
     prefix = [sys.executable, "-c", IGNORING, str(int(number))]
     job = launch("bash", "-c", "until [ -e end ]; do sleep 0.1; done", prefix=prefix)
     job.running("worker:0")
@@ -123,7 +123,7 @@ def test_what_nohup_and_the_background_spare_a_launcher_does_not_end_it(launch: 
     assert job.verdict()["state"] == "COMPLETED"
 
 
-def test_an_agent_that_is_killed_when_the_chief_has_finished_is_noticed(launch: Launch, program: Program) -> None:
+def test_killed_agent_after_the_chief_s_end_fails_the_job(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = chief ] || sleep 1000')
     job = launch(train, tasks={"chief": {"count": 1}, "worker": {"count": 1}}, tasks_per_node=2)
     until(lambda: "chief:0 ended, waiting for worker:0" in str(read_record(job.attempt.launcher)), "the chief's end")
@@ -132,14 +132,14 @@ def test_an_agent_that_is_killed_when_the_chief_has_finished_is_noticed(launch: 
     assert f"the agent on host {os.uname().nodename} was killed by SIGKILL" in verdict["reason"]
 
 
-def test_an_agent_that_is_told_to_end_says_by_what(launch: Launch) -> None:
+def test_agent_reports_the_signal_that_ended_it(launch: Launch) -> None:
     job = launch("sleep", "1000")
     job.running("worker:0")
     os.kill(job.agent_pid(os.uname().nodename), signal.SIGTERM)
-    assert f"the agent on host {os.uname().nodename} was told to end by SIGTERM" in job.verdict()["reason"]
+    assert f"the agent on host {os.uname().nodename} received SIGTERM" in job.verdict()["reason"]
 
 
-def test_a_killed_agent_among_several_names_its_host(launch: Launch) -> None:
+def test_killed_agent_among_several_is_reported_with_its_host(launch: Launch) -> None:
     job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}, {"name": "h3"}])
     pids = job.running("worker:0", "worker:1", "worker:2")
     os.kill(job.agent_pid("h2"), signal.SIGKILL)
@@ -149,18 +149,18 @@ def test_a_killed_agent_among_several_names_its_host(launch: Launch) -> None:
     gone(*pids.values())
 
 
-def test_hosts_that_never_come_are_named_with_their_tasks(launch: Launch) -> None:
+def test_missing_hosts_are_reported_with_their_tasks(launch: Launch) -> None:
     never = ["bash", "-c", "exec sleep 100", "host"]
     hosts = [{"name": "h1"}, {"name": "h2", "prefix": never}, {"name": "h3", "prefix": never}]
     job = launch("true", hosts=hosts, start_timeout=2, tasks={"ps": {"count": 1}})
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
-    assert "after 2 s still missing: 2 hosts: h2, h3" in verdict["reason"]
+    assert "no report from 2 hosts after 2 s: h2, h3" in verdict["reason"]
     assert "their tasks: worker:1, worker:2" in verdict["reason"]
     assert job.tasks() == {} or all(task["state"] == "PENDING" for task in job.tasks().values())
 
 
-def test_an_agent_that_cannot_start_is_named(launch: Launch) -> None:
+def test_agent_that_cannot_start_is_reported(launch: Launch) -> None:
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": ["false"]}])
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
@@ -168,7 +168,7 @@ def test_an_agent_that_cannot_start_is_named(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("limit", [64, 16])
-def test_too_few_open_files_are_named_with_what_to_do(launch: Launch, limit: int) -> None:
+def test_low_limit_on_open_files_is_reported(launch: Launch, limit: int) -> None:
     prefix = ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "limited"]
     verdict = launch("true", tasks={"worker": {"count": 64}}, tasks_per_node=64, prefix=prefix).verdict()
     assert verdict["state"] == "FAILED"
@@ -176,22 +176,22 @@ def test_too_few_open_files_are_named_with_what_to_do(launch: Launch, limit: int
     assert "ulimit -n" in verdict["hint"]
 
 
-def test_a_limit_on_open_files_that_may_be_raised_is(launch: Launch) -> None:
+def test_soft_limit_on_open_files_is_raised(launch: Launch) -> None:
     prefix = ["bash", "-c", 'ulimit -S -n 64; exec "$@"', "limited"]
     job = launch("true", tasks={"worker": {"count": 64}}, tasks_per_node=64, prefix=prefix)
     assert job.verdict()["state"] == "COMPLETED"
 
 
-def test_what_nobody_foresaw_in_the_launcher_still_ends_with_a_verdict(launch: Launch) -> None:
+def test_unexpected_exception_in_the_launcher_has_a_verdict(launch: Launch) -> None:
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": ["/no/such/rsh"]}])
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
-    assert "the launcher could not go on" in verdict["reason"]
+    assert "the launcher could not continue" in verdict["reason"]
     assert "/no/such/rsh" in verdict["reason"]
 
 
 @pytest.mark.parametrize("spec", ["{}", "[]", "not JSON", '{"command": 7}', '{"nodes": -1, "command": ["x"]}'])
-def test_a_rendered_spec_that_cannot_be_is_a_clear_error(tmp_path: Path, spec: str) -> None:
+def test_invalid_gridtf_spec_is_an_error_without_traceback(tmp_path: Path, spec: str) -> None:
     code = "import sys; from gridtf.bootstrap.main import main; sys.exit(main(['exec']))"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "GRIDTF_SPEC": spec, "GRIDTF_RUN_DIR": str(tmp_path / "run")}
     done = subprocess.run(
@@ -204,20 +204,18 @@ def test_a_rendered_spec_that_cannot_be_is_a_clear_error(tmp_path: Path, spec: s
 
 
 @pytest.mark.root
-def test_a_host_that_does_not_share_the_run_directory_is_named(launch: Launch, tmp_path: Path) -> None:
+def test_host_that_cannot_see_the_run_directory_is_reported(launch: Launch, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     elsewhere = ["unshare", "--mount", "bash", "-c", f'mount -t tmpfs none "{folder}" && exec "$@"', "host"]
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": elsewhere}], folder=folder)
     verdict = job.verdict(60)
     assert verdict["state"] == "FAILED"
-    assert "the agent on host h2 does not see the run directory" in verdict["reason"]
+    assert "the agent on host h2 cannot see the run directory" in verdict["reason"]
 
 
 @pytest.mark.root
-def test_a_disk_that_is_full_for_a_moment_does_no_harm_and_one_that_stays_full_ends_the_job(
-    launch: Launch, tmp_path: Path
-) -> None:
+def test_disk_full_temporarily_is_tolerated_and_permanently_ends_the_job(launch: Launch, tmp_path: Path) -> None:
     with ext4(tmp_path / "a.img", tmp_path / "a") as short, ext4(tmp_path / "b.img", tmp_path / "b") as long:
         wait = "until [ -e end ]; do sleep 0.1; done; [ $GRIDTF_TASK_INDEX = 0 ] || exit 7"
         hosts = [{"name": "h1"}, {"name": "h2"}]
@@ -229,7 +227,7 @@ def test_a_disk_that_is_full_for_a_moment_does_no_harm_and_one_that_stays_full_e
         time.sleep(6)  # several signs of life are missed
         big.unlink()
         (short / "end").touch()
-        # what happened meanwhile is told: this worker's end is no disk's fault
+        # a failure in the meantime is reported: the end of this worker has nothing to do with the disk
         assert "worker:1 on h2: exit code 7" in passes.verdict()["reason"]
         verdict = stays.verdict(60)  # as long as the heartbeat's timeout allows, which is the usual one
         assert verdict["state"] == "FAILED"
@@ -239,7 +237,7 @@ def test_a_disk_that_is_full_for_a_moment_does_no_harm_and_one_that_stays_full_e
 
 
 @pytest.mark.root
-def test_a_disk_that_is_full_from_the_start_is_a_clear_error(launch: Launch, tmp_path: Path) -> None:
+def test_disk_full_from_the_start_is_an_error_without_traceback(launch: Launch, tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", "64k") as folder:
         (folder / "run").mkdir()
         fill(folder)
@@ -249,7 +247,7 @@ def test_a_disk_that_is_full_from_the_start_is_a_clear_error(launch: Launch, tmp
         assert "Traceback" not in job.output
 
 
-def test_a_run_directory_that_cannot_be_made_is_a_clear_error(launch: Launch, tmp_path: Path) -> None:
+def test_run_directory_that_cannot_be_made_is_an_error_without_traceback(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file in its place")
     job = launch("true")
     assert job.wait() == 1
@@ -257,7 +255,7 @@ def test_a_run_directory_that_cannot_be_made_is_a_clear_error(launch: Launch, tm
     assert "Traceback" not in job.output
 
 
-def test_a_lost_host_is_named_beside_the_task_that_failed_for_want_of_it(launch: Launch) -> None:
+def test_lost_host_is_reported_with_the_task_that_failed(launch: Launch) -> None:
     """As when a node crashes: TensorFlow on the others fails at once, long before the heartbeat is missed."""
     train = 'if [ "$GRIDTF_TASK_INDEX" = 0 ]; then until [ -e fail ]; do sleep 0.05; done; exit 1; fi; sleep 1000'
     job = launch("bash", "-c", train, hosts=[{"name": "h1"}, {"name": "h2"}], kill_grace=0)

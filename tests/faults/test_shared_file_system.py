@@ -32,7 +32,7 @@ def laggy(launch: Launch, tmp_path: Path) -> Any:
     return start
 
 
-def test_a_job_runs_to_its_end(laggy: Any) -> None:
+def test_job_completes_on_a_lagging_file_system(laggy: Any) -> None:
     job = laggy('echo "$TF_CONFIG"; sleep 1', tasks={"ps": {"count": 1}}, serve=())
     verdict = job.verdict(60)
     assert verdict["state"] == "COMPLETED"
@@ -44,7 +44,7 @@ def test_a_job_runs_to_its_end(laggy: Any) -> None:
         assert config["cluster"] == rendezvous["cluster"]
 
 
-def test_a_failure_is_seen_and_the_stop_reaches_everybody(laggy: Any) -> None:
+def test_failure_stops_all_hosts_on_a_lagging_file_system(laggy: Any) -> None:
     job = laggy('[ "$GRIDTF_TASK_INDEX" = 2 ] && { sleep 1; exit 6; }; sleep 1000')
     verdict = job.verdict(60)
     assert verdict["state"] == "FAILED"
@@ -53,7 +53,7 @@ def test_a_failure_is_seen_and_the_stop_reaches_everybody(laggy: Any) -> None:
     assert states == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED"}
 
 
-def test_a_second_attempt_is_not_fooled_by_the_first(laggy: Any) -> None:
+def test_second_attempt_ignores_records_of_the_first(laggy: Any) -> None:
     first = laggy('echo "$TF_CONFIG"')
     assert first.verdict(60)["state"] == "COMPLETED"
     second = laggy('echo "$TF_CONFIG"')

@@ -1,4 +1,4 @@
-"""Tasks that fail, in every way: the job ends, nobody is left, and the verdict says who was first and why."""
+"""Tasks that fail: the job ends, no process is left, and the verdict names the first failure and its reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TWO_AND_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_a_killed_task_ends_the_job_and_is_named(launch: Launch, number: signal.Signals) -> None:
+def test_killed_task_fails_the_job_and_is_reported(launch: Launch, number: signal.Signals) -> None:
     job = launch("sleep", "100", **TWO_AND_PS)
     pids = job.running("worker:0", "worker:1", "ps:0")
     os.kill(pids["worker:1"], number)
@@ -33,7 +33,7 @@ def test_a_killed_task_ends_the_job_and_is_named(launch: Launch, number: signal.
     assert states == {"worker:0": "STOPPED", "worker:1": "FAILED", "ps:0": "STOPPED"}
 
 
-def test_an_exit_code_and_the_last_lines_of_the_log_are_told(launch: Launch, program: Program) -> None:
+def test_exit_code_and_last_lines_of_the_log_are_in_the_verdict(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_INDEX" = 1 ] && { echo "cannot open /data/x" >&2; exit 3; }; sleep 100')
     verdict = launch(train, tasks={"worker": {"count": 2}}, tasks_per_node=2).verdict()
     cause = verdict["cause"]
@@ -42,7 +42,7 @@ def test_an_exit_code_and_the_last_lines_of_the_log_are_told(launch: Launch, pro
     assert Path(cause["log"]).read_text() == "cannot open /data/x\n"
 
 
-def test_the_first_of_several_failures_is_the_cause(launch: Launch, program: Program) -> None:
+def test_first_of_several_failures_is_the_cause(launch: Launch, program: Program) -> None:
     train = program(
         "train",
         'if [ "$GRIDTF_TASK_INDEX" = 2 ]; then touch first; exit 9; fi\n'
@@ -53,10 +53,8 @@ def test_the_first_of_several_failures_is_the_cause(launch: Launch, program: Pro
 
 
 @pytest.mark.parametrize("ignored", [signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGINT, signal.SIGHUP])
-def test_signals_that_were_ignored_before_are_heeded_where_they_are_needed(
-    launch: Launch, ignored: signal.Signals
-) -> None:
-    """`trap '' TERM` in a script, a daemon that wants no zombies: what is ignored stays so in all that is started."""
+def test_inherited_ignored_signals_are_reset(launch: Launch, ignored: signal.Signals) -> None:
+    """`trap '' TERM` in a script, SIGCHLD ignored by a daemon: child processes inherit ignored signals."""
     prefix = [sys.executable, "-c", IGNORING, str(int(ignored))]
     dispositions = "import signal; print(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD))"
     done = launch(sys.executable, "-c", dispositions, prefix=prefix, kill_grace=60)
@@ -65,7 +63,7 @@ def test_signals_that_were_ignored_before_are_heeded_where_they_are_needed(
     assert done.wait() == 0
 
 
-def test_a_job_that_ignored_term_is_told_to_end_all_the_same(launch: Launch) -> None:
+def test_sigterm_ignored_by_the_parent_cancels_the_job(launch: Launch) -> None:
     prefix = [sys.executable, "-c", IGNORING, str(int(signal.SIGTERM))]
     job = launch("sleep", "1000", prefix=prefix, kill_grace=60)
     job.running("worker:0")
@@ -73,7 +71,7 @@ def test_a_job_that_ignored_term_is_told_to_end_all_the_same(launch: Launch) -> 
     assert job.verdict()["state"] == "CANCELLED"
 
 
-def test_children_that_ignore_term_or_called_setsid_are_gone(launch: Launch, program: Program) -> None:
+def test_children_that_ignore_sigterm_or_called_setsid_are_ended(launch: Launch, program: Program) -> None:
     train = program(
         "train",
         "trap '' TERM\n"
@@ -89,27 +87,27 @@ def test_children_that_ignore_term_or_called_setsid_are_gone(launch: Launch, pro
     gone(*pids)
 
 
-def test_command_not_found_names_it_and_the_host(launch: Launch) -> None:
+def test_command_not_found_is_reported_with_its_host(launch: Launch) -> None:
     verdict = launch("no-such-program", "--x").verdict()
     assert verdict["cause"]["exit"] == 127
     assert f"on {os.uname().nodename}: command not found: no-such-program" in verdict["reason"]
     assert verdict["hint"]
 
 
-def test_a_command_that_may_not_be_executed(launch: Launch, tmp_path: Path) -> None:
+def test_command_without_permission_has_exit_code_126(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no program")
     verdict = launch(str(tmp_path / "data")).verdict()
     assert verdict["cause"]["exit"] == 126
     assert "cannot run" in verdict["reason"]
 
 
-def test_a_ps_that_fails_while_the_training_goes_on_ends_the_job(launch: Launch, program: Program) -> None:
+def test_ps_failure_during_training_fails_the_job(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = ps ] && exit 7; sleep 100')
     verdict = launch(train, **TWO_AND_PS).verdict()
     assert (verdict["cause"]["task"], verdict["cause"]["exit"]) == ("ps:0", 7)
 
 
-def test_after_success_the_ps_is_stopped_whatever_its_exit(launch: Launch, program: Program) -> None:
+def test_ps_is_stopped_after_success_whatever_its_exit_code(launch: Launch, program: Program) -> None:
     train = program(
         "train",
         'if [ "$GRIDTF_TASK_TYPE" = ps ]; then trap "exit 9" TERM; touch trapped; while :; do sleep 0.05; done; fi\n'
@@ -122,7 +120,7 @@ def test_after_success_the_ps_is_stopped_whatever_its_exit(launch: Launch, progr
     gone(job.tasks()["ps:0"]["pid"])
 
 
-def test_a_failed_evaluator_does_not_fail_the_job(launch: Launch, program: Program) -> None:
+def test_evaluator_failure_does_not_fail_the_job(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && exit 4; sleep 0.5')
     job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}})
     verdict = job.verdict()
@@ -131,14 +129,14 @@ def test_a_failed_evaluator_does_not_fail_the_job(launch: Launch, program: Progr
     assert job.tasks()["evaluator:0"]["state"] == "FAILED"
 
 
-def test_an_evaluator_may_finish_after_the_training(launch: Launch, program: Program) -> None:
+def test_evaluator_finishes_after_the_training(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && { sleep 1; touch evaluated; }; exit 0')
     job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}})
     assert job.verdict()["state"] == "COMPLETED"
     assert (job.folder / "evaluated").exists()
 
 
-def test_an_evaluator_that_never_finishes_is_stopped(launch: Launch, program: Program) -> None:
+def test_evaluator_is_stopped_after_evaluator_wait(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = evaluator ] && sleep 1000; exit 0')
     job = launch(train, tasks={"evaluator": {"count": 1}, "worker": {"count": 1}}, evaluator_wait=0.2)
     verdict = job.verdict()
@@ -149,8 +147,8 @@ def test_an_evaluator_that_never_finishes_is_stopped(launch: Launch, program: Pr
 
 
 @pytest.mark.parametrize("leader", ["chief", "worker"])
-def test_those_that_the_leader_leaves_behind_are_given_a_while(launch: Launch, program: Program, leader: str) -> None:
-    """The leader is done; a worker ends meanwhile, the last one waits for ever."""
+def test_workers_are_stopped_leader_wait_after_the_leader(launch: Launch, program: Program, leader: str) -> None:
+    """The leader has ended; one worker ends within leader_wait, the last one never does."""
     train = program(
         "train",
         'case "$GRIDTF_TASK_TYPE:$GRIDTF_TASK_INDEX" in\n'
@@ -162,8 +160,8 @@ def test_those_that_the_leader_leaves_behind_are_given_a_while(launch: Launch, p
     tasks = {"chief": {"count": int(leader == "chief")}, "worker": {"count": 3}, "ps": {"count": 1}}
     job = launch(train, tasks=tasks, tasks_per_node=4, leader_wait=3.0)
     last = "worker:2" if leader == "worker" else "worker:0, worker:2"
-    told = f"{leader}:0 ended, waiting for"
-    until(lambda: told in (read_record(job.attempt.launcher) or {}).get("detail", ""), "the launcher to say so")
+    detail = f"{leader}:0 ended, waiting for"
+    until(lambda: detail in (read_record(job.attempt.launcher) or {}).get("detail", ""), "the launcher to say so")
     detail = (read_record(job.attempt.launcher) or {})["detail"]
     assert re.search(r" for at most 3 s, until \d\d:\d\d:\d\d$", detail), detail
     (job.folder / "go").touch()
@@ -175,14 +173,14 @@ def test_those_that_the_leader_leaves_behind_are_given_a_while(launch: Launch, p
     assert job.tasks()["worker:1"]["state"] == "COMPLETED"
 
 
-def test_a_failure_while_the_leader_has_gone_is_a_failure(launch: Launch, program: Program) -> None:
+def test_worker_failure_after_the_leader_s_end_fails_the_job(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = chief ] && exit 0; sleep 1; exit 5')
     job = launch(train, tasks={"chief": {"count": 1}, "worker": {"count": 1}}, tasks_per_node=2)
     verdict = job.verdict()
     assert (verdict["state"], verdict["cause"]["task"], verdict["cause"]["exit"]) == ("FAILED", "worker:0", 5)
 
 
-def test_who_had_finished_when_the_time_was_over(launch: Launch, program: Program) -> None:
+def test_timeout_names_tasks_that_had_finished(launch: Launch, program: Program) -> None:
     """Workers by themselves: none of them leads, so that all of them are waited for, up to the walltime."""
     train = program("train", '[ "$GRIDTF_TASK_INDEX" = 0 ] && exit 0; sleep 1000')
     job = launch(train, tasks={"worker": {"count": 2}}, tasks_per_node=2, leader_wait=0.0)
@@ -194,7 +192,7 @@ def test_who_had_finished_when_the_time_was_over(launch: Launch, program: Progra
     assert verdict["hint"].endswith("if the job is done when worker:0 is: --success-policy chief")
 
 
-def test_success_policy_chief_does_not_wait_for_the_workers(launch: Launch, program: Program) -> None:
+def test_success_policy_chief_does_not_wait_for_workers(launch: Launch, program: Program) -> None:
     train = program("train", '[ "$GRIDTF_TASK_TYPE" = worker ] && sleep 1000; sleep 0.2')
     tasks = {"chief": {"count": 1}, "worker": {"count": 1}}
     job = launch(train, tasks=tasks, tasks_per_node=2, success_policy="chief")
@@ -204,7 +202,7 @@ def test_success_policy_chief_does_not_wait_for_the_workers(launch: Launch, prog
 
 
 @pytest.mark.root
-def test_out_of_memory_is_told_as_such(launch: Launch, program: Program) -> None:
+def test_out_of_memory_is_reported(launch: Launch, program: Program) -> None:
     group = Path("/sys/fs/cgroup/memory") / f"gridtf-test-{os.getpid()}"
     if not group.parent.is_dir():
         group = Path("/sys/fs/cgroup") / group.name
@@ -227,7 +225,7 @@ def test_out_of_memory_is_told_as_such(launch: Launch, program: Program) -> None
     assert "--mem" in verdict["hint"]
 
 
-def test_a_python_memory_error_gets_its_hint(launch: Launch, program: Program) -> None:
+def test_python_memory_error_has_a_hint(launch: Launch, program: Program) -> None:
     train = program("train", "ulimit -v 1000000; exec python3 -c 'x = bytearray(2**32)'")
     verdict = launch(train).verdict()
     assert verdict["cause"]["exit"] == 1

@@ -105,7 +105,7 @@ def task_pid(folder: Path, host: str = os.uname().nodename) -> int:
 @pytest.mark.parametrize(
     "first", ["", STRICT, "set -o posix; set -eu", "shopt -s failglob nullglob; set -f", "set -o noclobber"]
 )
-def test_sourcing_says_nothing_and_changes_no_option_trap_or_variable(bash: Bash, tmp_path: Path, first: str) -> None:
+def test_sourcing_prints_nothing_and_changes_no_option_trap_or_variable(bash: Bash, tmp_path: Path, first: str) -> None:
     script = (
         "set -o >after; shopt >>after; trap >>after; compgen -v >after-variables\n"
         "declare -F gridtf_run gridtf_join gridtf_exec"
@@ -120,7 +120,7 @@ def test_sourcing_says_nothing_and_changes_no_option_trap_or_variable(bash: Bash
 
 @pytest.mark.skipif(not shutil.which("dash"), reason="needs dash, Debian's sh")
 @pytest.mark.parametrize("first", ["", "set -eu"])
-def test_another_shell_is_refused_with_the_reason(bash: Bash, first: str) -> None:
+def test_shells_other_than_bash_are_refused(bash: Bash, first: str) -> None:
     code, out, errors = ended(bash("echo went on", shell=("dash",), first=first))
     assert "gridtf: gridtf-bootstrap.sh needs bash" in errors
     assert "-S /bin/bash" in errors
@@ -128,7 +128,7 @@ def test_another_shell_is_refused_with_the_reason(bash: Bash, first: str) -> Non
     assert (code, out) == ((1, "") if first else (0, "went on\n"))
 
 
-def test_a_path_that_careless_quoting_does_not_survive(bash: Bash, rough_path: Path) -> None:
+def test_paths_with_special_characters(bash: Bash, rough_path: Path) -> None:
     """The script, the working folder, the run directory and the command, all in one."""
     shutil.copy(SCRIPT, rough_path / "boot strap.sh")
     command = (
@@ -157,7 +157,7 @@ TOOLS = os.pathsep.join(sorted({str(Path(shutil.which(tool) or "/bin/x").parent)
 
 
 @pytest.mark.parametrize("options", ["", " -s", " -E"])
-def test_the_python_of_the_gridtf_command_on_the_path(bash: Bash, tmp_path: Path, options: str) -> None:
+def test_python_of_the_gridtf_command_on_the_path(bash: Bash, tmp_path: Path, options: str) -> None:
     python = tmp_path / "python"  # a first line has no room for the spaces that this Python's own path may have
     python.symlink_to(sys.executable)
     _command(tmp_path / "bin", f"#!{python}{options}\nimport gridtf.cli\n")
@@ -166,7 +166,7 @@ def test_the_python_of_the_gridtf_command_on_the_path(bash: Bash, tmp_path: Path
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_gridtf_command_in_a_path_with_spaces(bash: Bash, tmp_path: Path, linked: bool) -> None:
+def test_gridtf_command_in_a_path_with_spaces(bash: Bash, tmp_path: Path, linked: bool) -> None:
     """pip writes such a command in two languages; people link it into ~/bin."""
     home = tmp_path / "my venv" / "bin"
     home.mkdir(parents=True)
@@ -179,21 +179,21 @@ def test_a_gridtf_command_in_a_path_with_spaces(bash: Bash, tmp_path: Path, link
     assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{home}/python\n", "")
 
 
-def test_a_gridtf_command_that_finds_its_python_by_env(bash: Bash, tmp_path: Path) -> None:
+def test_gridtf_command_with_an_env_interpreter_line(bash: Bash, tmp_path: Path) -> None:
     _command(tmp_path / "bin", "#!/usr/bin/env python3\nimport gridtf.cli\n")
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
     path = f"{tmp_path / 'bin'}:{TOOLS}"
     assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{tmp_path}/bin/python3\n", "")
 
 
-def test_python3_where_there_is_no_gridtf_command(bash: Bash, tmp_path: Path) -> None:
+def test_python3_without_a_gridtf_command(bash: Bash, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
     path = f"{tmp_path / 'bin'}:{TOOLS}"
     assert ended(bash(FOUND, python=None, PATH=path)) == (0, f"{tmp_path}/bin/python3\n", "")
 
 
-def test_a_folder_called_gridtf_is_not_gridtf(bash: Bash, tmp_path: Path) -> None:
+def test_folder_called_gridtf_is_not_imported(bash: Bash, tmp_path: Path) -> None:
     (tmp_path / "gridtf").mkdir()  # which Python would import as an empty package
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
@@ -204,7 +204,7 @@ def test_a_folder_called_gridtf_is_not_gridtf(bash: Bash, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("call", ["gridtf_run -- true", "gridtf_join", "gridtf_exec"])
-def test_no_python_at_all(bash: Bash, tmp_path: Path, call: str) -> None:
+def test_no_python_with_gridtf_is_an_error(bash: Bash, tmp_path: Path, call: str) -> None:
     (tmp_path / "empty").mkdir()
     process = bash(
         f"{call} || echo code $?", python=None, shell=(shutil.which("bash") or "",), PATH=str(tmp_path / "empty")
@@ -217,7 +217,7 @@ def test_no_python_at_all(bash: Bash, tmp_path: Path, call: str) -> None:
     )
 
 
-def test_modules_of_the_users_in_the_working_folder_do_no_harm(bash: Bash, tmp_path: Path) -> None:
+def test_user_modules_in_the_working_folder_are_not_imported(bash: Bash, tmp_path: Path) -> None:
     for name in ("random", "logging", "json", "signal", "ctypes", "argparse", "tomllib", "socket", "filelock"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     (tmp_path / "gridtf").mkdir()
@@ -225,7 +225,7 @@ def test_modules_of_the_users_in_the_working_folder_do_no_harm(bash: Bash, tmp_p
     (tmp_path / "gridtf.toml").write_text('command = ["true"]\ntasks_per_node = 1\n')
     code, _, errors = ended(bash("gridtf_run --gpus-per-node 1", RANK="0", GRIDTF_LOCAL_GPUS="0"))
     assert code == 0, errors
-    assert "gridtf: the job is taken from gridtf.toml\n" in errors  # which nobody has named
+    assert "gridtf: the job is taken from gridtf.toml\n" in errors  # which no option names
     join = 'RANK=0 WORLD_SIZE=1 GRIDTF_JOB_ID=x gridtf_join; echo "$GRIDTF_TASK_TYPE"'
     assert ended(bash(join)) == (0, "worker\n", "")
 
@@ -233,7 +233,7 @@ def test_modules_of_the_users_in_the_working_folder_do_no_harm(bash: Bash, tmp_p
 # --- gridtf_run
 
 
-def test_a_job_that_succeeds_and_the_lines_after_it(bash: Bash, tmp_path: Path) -> None:
+def test_script_continues_after_a_successful_gridtf_run(bash: Bash, tmp_path: Path) -> None:
     process = bash(
         "for lr in 0.1 0.2; do gridtf_run --workers 2 --tasks-per-node 2 --run-dir run-$lr -- echo $lr; done\n"
         "gridtf_run --workers 1 --run-dir last -- true && echo and then"
@@ -247,7 +247,7 @@ def test_a_job_that_succeeds_and_the_lines_after_it(bash: Bash, tmp_path: Path) 
     assert (tmp_path / "run-0.2" / "attempt-1" / "logs" / "worker-1.log").read_text() == "0.2\n"
 
 
-def test_a_job_that_fails_ends_a_strict_script_with_its_code(bash: Bash, tmp_path: Path) -> None:
+def test_failed_gridtf_run_ends_a_strict_script_with_its_exit_code(bash: Bash, tmp_path: Path) -> None:
     code, out, errors = ended(bash("gridtf_run -- bash -c 'echo no data; exit 7'; echo not reached"))
     assert (code, out) == (1, "")
     assert "worker:0" in errors
@@ -256,7 +256,7 @@ def test_a_job_that_fails_ends_a_strict_script_with_its_code(bash: Bash, tmp_pat
     assert verdict_in(tmp_path)["state"] == "FAILED"
 
 
-def test_the_code_can_be_asked_for(bash: Bash) -> None:
+def test_exit_code_of_gridtf_run_can_be_tested(bash: Bash) -> None:
     script = "gridtf_run -- false || echo code $?\nif gridtf_run --run-dir b -- false; then echo yes; else echo no; fi"
     assert ended(bash(script))[:2] == (0, "code 1\nno\n")
     assert ended(bash("gridtf_run -- false\necho code $?", first=""))[:2] == (0, "code 1\n")
@@ -265,13 +265,13 @@ def test_the_code_can_be_asked_for(bash: Bash) -> None:
     assert "--workers" in errors
 
 
-def test_the_scripts_input_is_not_the_jobs(bash: Bash) -> None:
+def test_gridtf_run_does_not_read_the_script_s_stdin(bash: Bash) -> None:
     process = bash("printf 'one\\ntwo\\n' | while read -r word; do gridtf_run --run-dir $word -- cat; echo $word; done")
     assert ended(process)[:2] == (0, "one\ntwo\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_to_the_script_cancels_the_job(bash: Bash, tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_to_the_script_cancels_the_job(bash: Bash, tmp_path: Path, number: signal.Signals) -> None:
     process = bash("gridtf_run -- sleep 1000 || code=$?; echo code ${code-0}")
     pid = task_pid(tmp_path)
     process.send_signal(number)  # to bash alone, as a scheduler may
@@ -280,7 +280,7 @@ def test_a_signal_to_the_script_cancels_the_job(bash: Bash, tmp_path: Path, numb
     gone(pid)
 
 
-def test_two_signals_cancel_it_as_well(bash: Bash, tmp_path: Path) -> None:
+def test_two_signals_to_the_script_cancel_the_job(bash: Bash, tmp_path: Path) -> None:
     process = bash(
         "gridtf_run -- bash -c \"trap '' TERM; while :; do sleep 0.1; done\" || code=$?; echo code ${code-0}"
     )
@@ -293,9 +293,7 @@ def test_two_signals_cancel_it_as_well(bash: Bash, tmp_path: Path) -> None:
     gone(pid)
 
 
-def test_a_job_that_ends_well_although_the_script_got_a_signal_is_not_called_a_failure(
-    bash: Bash, tmp_path: Path
-) -> None:
+def test_successful_job_has_exit_code_0_although_the_script_received_a_signal(bash: Bash, tmp_path: Path) -> None:
     """Whatever interrupts bash's wait, the code is the launcher's own."""
     launcher = tmp_path / "python"
     launcher.write_text("#!/bin/bash\ntrap 'exit 0' TERM\ntouch started\nwhile :; do sleep 0.05; done\n")
@@ -310,7 +308,7 @@ def test_a_job_that_ends_well_although_the_script_got_a_signal_is_not_called_a_f
     assert ended(process) == (0, "well\n", "")
 
 
-def test_the_scripts_own_traps_stay(bash: Bash, tmp_path: Path) -> None:
+def test_traps_of_the_script_are_restored(bash: Bash, tmp_path: Path) -> None:
     script = (
         "trap 'echo mine TERM' TERM; trap 'echo mine EXIT' EXIT; trap '' HUP\n"
         "trap -p >before; gridtf_run -- true; trap -p >after; kill -TERM $$; kill -HUP $$; echo on"
@@ -325,9 +323,7 @@ def test_the_scripts_own_traps_stay(bash: Bash, tmp_path: Path) -> None:
 # --- gridtf_exec
 
 
-def test_a_rendered_script_becomes_its_launcher_and_its_tasks_do_not_see_the_specification(
-    bash: Bash, tmp_path: Path
-) -> None:
+def test_gridtf_exec_execs_the_launcher_and_hides_the_specification_from_tasks(bash: Bash, tmp_path: Path) -> None:
     spec = '{"command": ["bash", "-c", "echo ${GRIDTF_SPEC-none}; sleep 1000"], "scheduler": "local"}'
     process = bash("gridtf_exec", GRIDTF_SPEC=spec, GRIDTF_RUN_DIR=str(tmp_path / "gridtf-runs" / "one"))
     pid = task_pid(tmp_path)
@@ -341,7 +337,7 @@ def test_a_rendered_script_becomes_its_launcher_and_its_tasks_do_not_see_the_spe
 
 
 @pytest.mark.parametrize("spec", [None, "", "{", '{"command": 7}', '{"nonsense": 1}'])
-def test_gridtf_exec_outside_a_rendered_script_says_so(bash: Bash, spec: str | None) -> None:
+def test_gridtf_exec_outside_a_rendered_script_is_an_error(bash: Bash, spec: str | None) -> None:
     env = {} if spec is None else {"GRIDTF_SPEC": spec}
     code, _, errors = ended(bash("gridtf_exec", **env))
     assert code == 2

@@ -35,13 +35,13 @@ def _gpus(job: LaunchedJob, task: str = "worker-0") -> str:
     return str(until(lambda: log.exists() and log.read_text(), f"a word in {log}")).strip()
 
 
-def test_one_task_per_gpu_and_none_for_the_ps(on_gpus: Any) -> None:
+def test_one_task_per_gpu_and_no_gpu_for_ps(on_gpus: Any) -> None:
     job = on_gpus("all", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"; exit 0', tasks={"ps": {"count": 1}})
     assert job.verdict()["state"] == "COMPLETED"
     assert [_gpus(job, task) for task in ("worker-0", "worker-1", "ps-0")] == ["gpus=0", "gpus=1", "gpus="]
 
 
-def test_two_jobs_get_different_gpus_and_a_third_waits_for_a_killed_one(on_gpus: Any) -> None:
+def test_jobs_get_different_gpus_and_wait_for_free_ones(on_gpus: Any) -> None:
     first, second = on_gpus("first", *HOLD, gpus_per_node=1), on_gpus("second", *HOLD, gpus_per_node=1)
     assert {_gpus(first), _gpus(second)} == {"0", "1"}
     third = on_gpus("third", *HOLD, gpus_per_node=1)
@@ -64,7 +64,7 @@ def _launcher(job: LaunchedJob) -> dict[str, Any]:
     return read_record(job.attempt.launcher) or {}
 
 
-def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_path: Path) -> None:
+def test_gpu_stays_claimed_until_the_task_has_ended(on_gpus: Any, tmp_path: Path) -> None:
     from gridtf.host.gpus import GpuGrant, Refusal, claim
 
     environ = {"GRIDTF_LOCKS": str(tmp_path)}
@@ -80,7 +80,7 @@ def test_a_gpu_stays_claimed_until_the_task_itself_is_gone(on_gpus: Any, tmp_pat
         os.close(descriptor)
 
 
-def test_who_holds_a_gpu_or_the_turn_of_all_keeps_no_job_from_the_others(on_gpus: Any, tmp_path: Path) -> None:
+def test_foreign_locks_do_not_block_other_gpus(on_gpus: Any, tmp_path: Path) -> None:
     held = [locks.hold(f"{tmp_path}-{name}", "a stranger") for name in ("gpus", "gpu-0")]
     assert all(held)
     job = on_gpus("job", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus_per_node=1)
@@ -90,13 +90,13 @@ def test_who_holds_a_gpu_or_the_turn_of_all_keeps_no_job_from_the_others(on_gpus
         os.close(descriptor)
 
 
-def test_more_gpus_than_there_are_is_an_error_with_the_numbers(on_gpus: Any) -> None:
+def test_more_gpus_than_the_host_has_is_an_error(on_gpus: Any) -> None:
     verdict = on_gpus("greedy", "true", gpus_per_node=3).verdict()
     assert verdict["state"] == "FAILED"
     assert f"3 GPUs are requested, but {os.uname().nodename} has 2" in verdict["reason"]
 
 
-def test_a_chief_without_a_gpu_asks_for_none(on_gpus: Any) -> None:
+def test_chief_without_gpu_claims_none(on_gpus: Any) -> None:
     tasks = {"chief": {"count": 1, "gpus": 0}, "worker": {"count": 1}}
     job = on_gpus("one", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus="5", tasks=tasks)
     assert job.verdict()["state"] == "COMPLETED"
@@ -114,21 +114,21 @@ def test_a_cancelled_wait_for_gpus_ends_at_once(on_gpus: Any) -> None:
 
 
 @pytest.mark.parametrize("hidden", ["", "7", "MIG-abc"])
-def test_gpus_that_are_hidden_are_not_taken(launch: Launch, hidden: str) -> None:
+def test_gpus_hidden_by_cuda_visible_devices_are_not_claimed(launch: Launch, hidden: str) -> None:
     env = {"GRIDTF_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": hidden}
     reason = launch("true", env=env, gpus_per_node=2).verdict()["reason"]
     assert f"2 GPUs are requested, but {os.uname().nodename} has 0" in reason
     assert f"CUDA_VISIBLE_DEVICES is {hidden!r}" in reason
 
 
-def test_the_order_in_which_gpus_are_counted_is_not_for_a_job_to_choose(on_gpus: Any) -> None:
+def test_cuda_device_order_is_always_pci_bus_id(on_gpus: Any) -> None:
     """An index in CUDA's own order, the fastest first, may be a GPU that another job has claimed."""
     job = on_gpus("job", "bash", "-c", "echo $CUDA_DEVICE_ORDER", order="FASTEST_FIRST")
     job.verdict()
     assert _gpus(job) == "PCI_BUS_ID"
 
 
-def test_gpus_are_declared_where_no_driver_tells(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_count_of_the_request_is_used_without_a_driver(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     job = launch("bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus_per_node=2)
     assert job.verdict()["state"] == "COMPLETED"
     assert [_gpus(job, task) for task in ("worker-0", "worker-1")] == ["gpus=0", "gpus=1"]

@@ -1,4 +1,4 @@
-"""gridtf_join: processes that somebody else has started become the tasks of one job."""
+"""gridtf_join: processes that srun, mpirun or a user has started become the tasks of one job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Join = Callable[..., Rank]
 
 @pytest.fixture
 def join(tmp_path: Path) -> Iterator[Join]:
-    """join(rank, size, options): start one process of a run; what is left of it at the end is killed."""
+    """join(rank, size, options): start one process of a run; processes that are left after the test are killed."""
     ranks: list[Rank] = []
 
     def start(
@@ -60,7 +60,7 @@ def holder_of(rank: Rank, number: int) -> int:
 
 
 def bound(port: int) -> bool:
-    """Whether somebody holds this port."""
+    """Whether a process holds this port."""
     with socket.socket() as rival:
         try:
             rival.bind(("", port))
@@ -72,7 +72,7 @@ def bound(port: int) -> bool:
 # --- the contract
 
 
-def test_every_process_becomes_one_task_with_the_contract(join: Join, tmp_path: Path) -> None:
+def test_each_process_becomes_one_task_with_the_contract(join: Join, tmp_path: Path) -> None:
     options = "--chief --ps 1 --evaluator --name digits --env 'A=it'\\''s $(x)'"
     ranks = [join(rank, 5, options) for rank in range(5)]
     found = [rank.environment for rank in ranks]
@@ -106,7 +106,7 @@ def test_every_process_becomes_one_task_with_the_contract(join: Join, tmp_path: 
         assert rank.end() == (0, "")
 
 
-def test_ports_are_held_until_the_task_ends_and_the_keeper_goes_with_it(join: Join) -> None:
+def test_port_holder_ends_with_its_task(join: Join) -> None:
     ranks = [join(rank, 2) for rank in range(2)]
     workers = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]
     assert [rank.environment["GRIDTF_TASK_INDEX"] for rank in ranks] == ["0", "1"]
@@ -123,7 +123,7 @@ def test_ports_are_held_until_the_task_ends_and_the_keeper_goes_with_it(join: Jo
     assert not bound(ports[1])
 
 
-def test_what_is_left_in_the_run_directory(join: Join) -> None:
+def test_records_in_the_run_directory(join: Join) -> None:
     ranks = [join(rank, 2) for rank in range(2)]
     attempt = run_of(ranks[1]).attempt(1)
     plan = read_record(attempt.plan) or {}
@@ -139,8 +139,8 @@ def test_what_is_left_in_the_run_directory(join: Join) -> None:
     assert (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]["state"] != "RUNNING"
 
 
-def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> None:
-    """Where the kernel tells the keepers; else that nobody knows it."""
+def test_gridtf_wait_reports_how_joined_tasks_ended(join: Join, tmp_path: Path) -> None:
+    """With exit code or signal where the kernel reports it to the port holder (pidfd), else without."""
     ranks = [join(rank, 2) for rank in range(2)]
     keepers = [holder_of(rank, number) for number, rank in enumerate(ranks)]
     run = run_of(ranks[0])
@@ -162,7 +162,7 @@ def test_how_tasks_have_ended_is_what_wait_says(join: Join, tmp_path: Path) -> N
     )
 
 
-def test_the_keeper_survives_signals_that_are_meant_for_the_task(join: Join) -> None:
+def test_port_holder_ignores_signals_to_the_task(join: Join) -> None:
     rank = join(0, 1)
     holder = holder_of(rank, 0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -175,8 +175,8 @@ def test_the_keeper_survives_signals_that_are_meant_for_the_task(join: Join) -> 
     gone(holder)
 
 
-def test_the_keeper_keeps_nothing_of_the_shell_open(join: Join) -> None:
-    """Else whoever waits for the end of a pipe, or for a lock that the shell has, waits for the port holder."""
+def test_port_holder_closes_descriptors_of_the_shell(join: Join) -> None:
+    """Otherwise a process that waits for the end of a pipe or a lock of the shell would wait for the port holder."""
     reader, writer = os.pipe()
     try:
         rank = join(0, 1, descriptors=(writer,), WRITER=str(writer))
@@ -189,8 +189,8 @@ def test_the_keeper_keeps_nothing_of_the_shell_open(join: Join) -> None:
         os.close(reader)
 
 
-def test_a_task_of_a_longer_shell_script(join: Join, tmp_path: Path) -> None:
-    """Several processes of one script, each in a subshell of its own: a holder goes with its own subshell."""
+def test_gridtf_join_in_a_longer_shell_script(join: Join, tmp_path: Path) -> None:
+    """Several processes of one script, each in its own subshell: a port holder ends with its subshell."""
     script = (
         'set -euo pipefail\nsource "$GRIDTF_BOOTSTRAP"\n'
         'task() { export RANK=$1; gridtf_join; echo "$GRIDTF_TASK_INDEX $TF_CONFIG" >task-$1; }\n'
@@ -214,94 +214,94 @@ def visible(ranks: list[Rank]) -> list[str]:
     return [rank.environment["CUDA_VISIBLE_DEVICES"] for rank in ranks]
 
 
-def test_processes_that_see_the_same_gpus_share_them_out(join: Join) -> None:
+def test_processes_that_see_the_same_gpus_divide_them(join: Join) -> None:
     ranks = [join(rank, 3, "--ps 1", CUDA_VISIBLE_DEVICES="4,6") for rank in range(3)]
     assert visible(ranks) == ["4", "6", ""]
 
 
-def test_a_process_that_sees_just_its_own_gpu_keeps_it(join: Join) -> None:
+def test_process_that_sees_only_its_own_gpu_keeps_it(join: Join) -> None:
     """Under cgroups every task's own GPU is called 0."""
     assert visible([join(rank, 2, CUDA_VISIBLE_DEVICES="0") for rank in range(2)]) == ["0", "0"]
 
 
-def test_all_gpus_of_the_host_are_there_where_no_scheduler_grants_any(join: Join) -> None:
+def test_all_gpus_of_the_host_are_used_without_a_scheduler_s_grant(join: Join) -> None:
     assert visible([join(rank, 2, GRIDTF_LOCAL_GPUS="0,1") for rank in range(2)]) == ["0", "1"]
 
 
-def test_more_processes_than_gpus_is_an_error_in_all_of_them(join: Join) -> None:
+def test_more_processes_than_gpus_is_an_error_in_all_processes(join: Join) -> None:
     ranks = [join(rank, 3, CUDA_VISIBLE_DEVICES="0,1") for rank in range(3)]
     ended = [rank.end() for rank in ranks]
     assert [code for code, _ in ended] == [1, 1, 1]
     for _, errors in ended:
-        assert f"{socket.gethostname()}: its processes all see the GPUs 0,1, too few for one task per GPU" in errors
+        assert f"{socket.gethostname()}: its processes all see the same GPUs 0,1, too few for its tasks" in errors
 
 
-def test_threads_match_the_cpus_that_the_processes_share(join: Join) -> None:
+def test_thread_variables_match_the_shared_cpus(join: Join) -> None:
     cpus = len(os.sched_getaffinity(0))
     alone = join(0, 1, word="alone")
     both = [join(rank, 2, word="both") for rank in range(2)]
-    told = join(0, 1, "--cpus-per-task 7", word="told")
+    chosen = join(0, 1, "--cpus-per-task 7", word="chosen")
     mine = join(0, 1, word="mine", OMP_NUM_THREADS="5")
     assert alone.environment["OMP_NUM_THREADS"] == str(cpus)
     assert [rank.environment["OMP_NUM_THREADS"] for rank in both] == [str(max(1, cpus // 2))] * 2
-    assert told.environment["OMP_NUM_THREADS"] == "7"
+    assert chosen.environment["OMP_NUM_THREADS"] == "7"
     assert mine.environment["OMP_NUM_THREADS"] == "5"
 
 
-# --- what goes wrong
+# --- errors
 
 
-def test_a_rank_that_does_not_come_is_named_within_the_start_timeout(join: Join) -> None:
+def test_missing_rank_is_reported_after_start_timeout(join: Join) -> None:
     ranks = [join(rank, 4, "--ps 1 --start-timeout 2") for rank in (0, 1, 3)]
-    for rank in ranks:  # the others are told, and do not wait any longer
+    for rank in ranks:  # the error of rank 0 ends the other ranks
         code, errors = rank.end(20)
         assert code == 1
-        assert "after 2 s 1 of 4 processes have not joined" in errors
+        assert "1 of 4 processes did not join within 2 s" in errors
         assert "missing: rank-2 (worker:2)" in errors
 
 
-def test_rank_0_that_does_not_come_is_named(join: Join) -> None:
+def test_missing_rank_0_is_reported(join: Join) -> None:
     code, errors = join(1, 2, "--start-timeout 1").end(20)
     assert code == 1
     assert "rank 1 has waited 1 s for rank 0, which has not opened" in errors
 
 
 @pytest.mark.parametrize(
-    ("options", "size", "said"),
+    ("options", "size", "message"),
     [
-        ("--workers 3", 2, "tasks asked for is 3 (3 worker), the number of processes that join is 2"),
-        ("--chief --workers 1 --ps 1", 4, "is 3 (1 chief + 1 worker + 1 ps), the number of processes that join is 4"),
-        ("--ps 2", 2, "is 3 (1 worker + 2 ps), the number of processes that join is 2"),
-        ("--ps 1 --ps-builtin", 2, "gridtf_join serves no ps: the process that joins is the task"),
+        ("--workers 3", 2, "3 tasks requested (3 worker), but the number of processes that join is 2"),
+        ("--chief --workers 1 --ps 1", 4, "3 tasks requested (1 chief + 1 worker + 1 ps), but the number of"),
+        ("--ps 2", 2, "3 tasks requested (1 worker + 2 ps), but the number of processes that join is 2"),
+        ("--ps 1 --ps-builtin", 2, "gridtf_join cannot serve ps tasks: the process that joins is the task"),
         ("--workres 2", 2, "--workers"),
     ],
 )
-def test_wrong_counts_end_every_process_at_once(join: Join, options: str, size: int, said: str) -> None:
+def test_wrong_task_counts_are_an_error_in_all_processes(join: Join, options: str, size: int, message: str) -> None:
     for rank in [join(rank, size, options) for rank in range(size)]:
         code, errors = rank.end(20)
         assert code in (1, 2)
-        assert said in errors
+        assert message in errors
 
 
-def test_one_word_for_two_runs_is_refused_by_every_process(join: Join) -> None:
+def test_reused_gridtf_job_id_is_refused_by_all_processes(join: Join) -> None:
     first = [join(rank, 2) for rank in range(2)]
     assert all(rank.environment for rank in first)
     for number, rank in enumerate([join(rank, 2) for rank in range(2)]):
         code, errors = rank.end(20)
         assert code == 1
-        assert f"rank {number} of run-1 has joined before" in errors
-        assert "set GRIDTF_JOB_ID to a new word for every run" in errors
+        assert f"rank {number} of run-1 has already joined" in errors
+        assert "set GRIDTF_JOB_ID to a new value for every run" in errors
     second = [join(rank, 2, word="run-2") for rank in range(2)]
     assert second[0].environment["TF_CONFIG"] != first[0].environment["TF_CONFIG"]
 
 
-def test_two_first_ranks_at_the_same_moment_never_both_lead(join: Join) -> None:
+def test_only_one_of_two_rank_0_leads(join: Join) -> None:
     rivals = [join(0, 1) for _ in range(6)]
     ended = [rival.end() for rival in rivals]
     assert sorted(code for code, _ in ended) == [0, 1, 1, 1, 1, 1]
 
 
-def test_a_failed_join_ends_a_strict_script_and_leaves_the_environment_alone(join: Join) -> None:
+def test_failed_join_ends_a_strict_script_and_keeps_the_environment(join: Join) -> None:
     code, errors = join(0, 1, "--workers 2").end()
     assert code == 1
     assert "Traceback" not in errors
@@ -313,17 +313,17 @@ def test_a_failed_join_ends_a_strict_script_and_leaves_the_environment_alone(joi
     assert rank.process.communicate(timeout=60)[0] == "code 1 none none\n"
 
 
-def test_a_process_that_nobody_has_numbered_is_told_so(join: Join) -> None:
+def test_process_without_a_rank_is_an_error(join: Join) -> None:
     script = 'unset RANK; source "$GRIDTF_BOOTSTRAP"; gridtf_join'
     code, errors = join(0, 1, script=script).end()
     assert code == 2
-    assert "gridtf_join does not know this process's rank" in errors
+    assert "gridtf_join cannot determine this process's rank" in errors
     code, errors = join(0, 1, script='unset GRIDTF_JOB_ID; source "$GRIDTF_BOOTSTRAP"; gridtf_join').end()
     assert code == 2
-    assert "set GRIDTF_JOB_ID to the same word in all of them" in errors
+    assert "set GRIDTF_JOB_ID to the same value in all of them" in errors
 
 
-def test_whoever_waits_for_others_goes_when_its_shell_is_killed(join: Join, tmp_path: Path) -> None:
+def test_waiting_join_ends_when_its_shell_is_killed(join: Join, tmp_path: Path) -> None:
     rank = join(0, 2, "--start-timeout 600")
     attempts = RunDir(tmp_path / "gridtf-runs" / "gridtf_join-run-1")
     record = until(

@@ -1,4 +1,4 @@
-"""Whole jobs that go well: what a task finds, attempts, ports, and the ways to say what to run."""
+"""Whole jobs that succeed: the contract of a task, placeholders, ports, and several attempts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _environment(job: object, task: str) -> dict[str, str]:
     return json.loads((job.attempt.logs / f"{task}.log").read_text())  # type: ignore[attr-defined,no-any-return]
 
 
-def test_every_task_finds_the_contract(launch: Launch) -> None:
+def test_each_task_has_the_contract(launch: Launch) -> None:
     tasks = {
         "chief": {"count": 1},
         "worker": {"count": 2},
@@ -77,7 +77,7 @@ def test_placeholders_are_filled_in(launch: Launch) -> None:
     assert (job.attempt.logs / "worker-1.log").read_text() == expected
 
 
-def test_a_rival_cannot_take_a_port_before_the_task_binds_it(launch: Launch, program: Program) -> None:
+def test_reserved_port_cannot_be_taken_before_the_task_binds_it(launch: Launch, program: Program) -> None:
     serve = (
         "import os, socket, time\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
@@ -118,11 +118,11 @@ def test_a_rival_cannot_take_a_port_before_the_task_binds_it(launch: Launch, pro
 
 def test_master_port_is_free_when_the_task_binds_it(launch: Launch, program: Program) -> None:
     bind = "import os, socket; socket.socket().bind(('', int(os.environ['MASTER_PORT'])))"
-    job = launch("python3", "-c", bind, tasks={"worker": {"count": 1}})  # it is rank 0's to bind, and nobody else's
+    job = launch("python3", "-c", bind, tasks={"worker": {"count": 1}})  # only rank 0 may bind it
     assert job.verdict()["state"] == "COMPLETED", job.output
 
 
-def test_what_an_earlier_attempt_left_does_no_harm(launch: Launch) -> None:
+def test_records_of_an_earlier_attempt_are_ignored(launch: Launch) -> None:
     """As after a requeue: the same run directory, with a rendezvous, host records, states and a verdict in it."""
     hosts = [{"name": "h1"}]
     first = launch("bash", "-c", "echo $TF_CONFIG; exit 3", hosts=hosts)
@@ -130,12 +130,12 @@ def test_what_an_earlier_attempt_left_does_no_harm(launch: Launch) -> None:
     second = launch("bash", "-c", "echo $TF_CONFIG", hosts=hosts)
     assert second.verdict()["state"] == "COMPLETED"
     assert [attempt.number for attempt in second.run.attempts()] == [1, 2]
-    told = json.loads((second.attempt.logs / "worker-0.log").read_text())
-    assert told["cluster"] == (read_record(second.attempt.rendezvous) or {})["cluster"]
+    config = json.loads((second.attempt.logs / "worker-0.log").read_text())
+    assert config["cluster"] == (read_record(second.attempt.rendezvous) or {})["cluster"]
 
 
-def test_stale_records_inside_the_attempt_are_not_believed(launch: Launch) -> None:
-    """A late writer of an earlier attempt drops its files among the new ones: nobody is fooled."""
+def test_stale_records_inside_the_attempt_are_ignored(launch: Launch) -> None:
+    """A late process of an earlier attempt writes its files among the new ones: no host reads them."""
     never = ["bash", "-c", 'while [ ! -e go ]; do sleep 0.05; done; exec "$@"', "host"]
     train = "echo $TF_CONFIG; until [ -e end ]; do sleep 0.05; done; sleep 0.5"
     job = launch("bash", "-c", train, hosts=[{"name": "h1", "prefix": never}])
@@ -158,11 +158,11 @@ def test_stale_records_inside_the_attempt_are_not_believed(launch: Launch) -> No
     write_record(attempt.host_state("h1"), stale)
     (job.folder / "end").touch()
     assert job.verdict()["state"] == "COMPLETED"
-    told = json.loads((attempt.logs / "worker-0.log").read_text())
-    assert told["cluster"]["worker"][0].startswith("127.0.0.1:")
+    config = json.loads((attempt.logs / "worker-0.log").read_text())
+    assert config["cluster"]["worker"][0].startswith("127.0.0.1:")
 
 
-def test_a_rendered_script_that_runs_twice_gets_two_run_directories(launch: Launch) -> None:
+def test_rendered_script_run_twice_has_two_run_directories(launch: Launch) -> None:
     first, second = launch("sleep", "0.5"), launch("sleep", "0.5")
     assert {first.wait(), second.wait()} == {0}
     runs = [path for path in first.folder.iterdir() if path.name.startswith("run") and path.is_dir()]
@@ -173,7 +173,7 @@ def test_a_rendered_script_that_runs_twice_gets_two_run_directories(launch: Laun
         assert verdict["state"] == "COMPLETED"
 
 
-def test_a_signal_that_asks_for_a_checkpoint_reaches_the_task_and_ends_nobody(launch: Launch) -> None:
+def test_checkpoint_signal_reaches_the_task_and_ends_no_process(launch: Launch) -> None:
     """With control groups Slurm sends it to what srun has started, which is the supervisor."""
     trap = "trap 'echo asked >>asked' USR1; echo $$ >pid; until [ -s asked ]; do sleep 0.05; done"
     job = launch("bash", "-c", trap, hosts=[{"name": "h1"}], tasks={"worker": {"count": 1}})

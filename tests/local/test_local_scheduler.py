@@ -1,4 +1,4 @@
-"""What the local scheduler owes a job beside starting it: its walltime, its end, and that nobody is left."""
+"""The local scheduler with real jobs: walltime, cancellation, the end of a job, and that no process is left."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def launcher_of(job: Record) -> int:
     return int(launcher["pid"])
 
 
-def test_cancelling_during_the_set_up(here: Path) -> None:
+def test_cancel_during_set_up(here: Path) -> None:
     job = submit("--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
     assert status(job)["state"] == "RUNNING"
     call("cancel", job)
     assert status(job)["state"] == "CANCELLED"
 
 
-def test_cancelling_a_set_up_that_ignores_it(here: Path) -> None:
-    told = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
-    ended = Job(Path(told["run_dir"])).cancel(wait=1)
+def test_cancel_set_up_lines_that_ignore_sigterm(here: Path) -> None:
+    job = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
+    ended = Job(Path(job["run_dir"])).cancel(wait=1)
     assert ended.state == "CANCELLED"
 
 
-def test_cancelling_during_the_set_up_leaves_nobody(here: Path) -> None:
+def test_cancel_during_set_up_leaves_no_process(here: Path) -> None:
     job = submit("--kill-grace", "1", *DAEMONS, "--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
     left = daemons()
     call("cancel", job)
@@ -64,7 +64,7 @@ def test_cancelling_during_the_set_up_leaves_nobody(here: Path) -> None:
     assert gone(*left)
 
 
-def test_what_the_set_up_left_ends_with_the_job(here: Path) -> None:
+def test_processes_of_set_up_lines_end_with_the_job(here: Path) -> None:
     job = submit("--kill-grace", "1", *DAEMONS, *TWO, *PRINTS)["job_id"]
     left = daemons()
     call("wait", job)
@@ -72,7 +72,7 @@ def test_what_the_set_up_left_ends_with_the_job(here: Path) -> None:
     assert gone(int(job.partition(".")[0]), *left)
 
 
-def test_a_set_up_that_fails_leaves_nobody(here: Path) -> None:
+def test_failed_set_up_leaves_no_process(here: Path) -> None:
     job = submit("--kill-grace", "1", *DAEMONS, "--setup", "false", *TWO, *PRINTS)
     call("wait", job["job_id"], code=1)
     view = status(job["job_id"])
@@ -83,7 +83,7 @@ def test_a_set_up_that_fails_leaves_nobody(here: Path) -> None:
     assert gone(*daemons())
 
 
-def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
+def test_killed_launcher_is_reported(here: Path) -> None:
     job = submit("--kill-grace", "1", *DAEMONS, *TWO, *SLEEPS)
     running(job["job_id"])
     launcher = launcher_of(job)
@@ -97,8 +97,8 @@ def test_a_launcher_that_is_killed_is_told_as_such(here: Path) -> None:
     assert gone(*daemons())
 
 
-def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
-    """By Ctrl-Z that is meant, but a job that was submitted has no terminal."""
+def test_stopped_launcher_fails_the_job(here: Path) -> None:
+    """A user may stop `gridtf run` by Ctrl-Z, but a submitted job has no terminal."""
     job = submit("--heartbeat-timeout", "2", *TWO, *SLEEPS)
     running(job["job_id"])
     launcher = launcher_of(job)
@@ -106,11 +106,11 @@ def test_a_launcher_that_is_stopped_does_not_hold_the_job(here: Path) -> None:
     call("wait", job["job_id"], code=1)
     view = status(job["job_id"])
     assert view["state"] == "FAILED"
-    assert "stood still for" in view["reason"]
+    assert "was stalled for" in view["reason"]
     assert gone(launcher)
 
 
-def test_the_job_runner_is_killed(here: Path) -> None:
+def test_killed_job_runner_ends_the_job(here: Path) -> None:
     job = submit(*TWO, *SLEEPS)["job_id"]
     running(job)
     runner = int(job.partition(".")[0])
@@ -121,7 +121,7 @@ def test_the_job_runner_is_killed(here: Path) -> None:
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
 
 
-def test_the_job_runner_is_killed_during_the_set_up(here: Path) -> None:
+def test_killed_job_runner_ends_set_up_lines(here: Path) -> None:
     """What a set-up line runs just then ends as well."""
     line = "bash -c 'echo $$ >line.pid; sleep 600; true'"
     job = submit("--setup", line, *TWO, *PRINTS)["job_id"]
@@ -133,7 +133,7 @@ def test_the_job_runner_is_killed_during_the_set_up(here: Path) -> None:
     assert "the job script ended before the launcher started" in status(job)["reason"]
 
 
-def test_the_walltime_ends_a_job(here: Path) -> None:
+def test_walltime_ends_a_job(here: Path) -> None:
     job = submit("--time", "0:02", *TWO, *SLEEPS)["job_id"]
     call("wait", job, code=1)
     view = status(job)
@@ -142,7 +142,7 @@ def test_the_walltime_ends_a_job(here: Path) -> None:
     assert {task["state"] for task in view["tasks"]} == {"STOPPED"}
 
 
-def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
+def test_walltime_ends_set_up_lines(here: Path) -> None:
     job = submit("--time", "0:01", "--kill-grace", "1", *DAEMONS, "--setup", "sleep 600", *TWO, *SLEEPS)["job_id"]
     call("wait", job, code=1)
     view = status(job)
@@ -151,7 +151,7 @@ def test_the_walltime_ends_a_set_up_that_hangs(here: Path) -> None:
     assert gone(*daemons())
 
 
-def test_the_walltime_has_begun_with_the_set_up(here: Path) -> None:
+def test_walltime_includes_the_set_up(here: Path) -> None:
     """What is left of it after the set-up is what the tasks have: here less than their grace after it begins anew."""
     counts = python(
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nbegin = time.monotonic()\n"
@@ -163,7 +163,7 @@ def test_the_walltime_has_begun_with_the_set_up(here: Path) -> None:
     assert float(call("logs", job["job_id"], "--task", "worker:0").stdout.split()[-1]) < 12
 
 
-def test_a_job_of_another_user_is_not_ours_to_cancel(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_a_job_of_another_user_is_an_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(submit(*TWO, *SLEEPS)["run_dir"])
 
     def refused(pid: int, number: int) -> None:

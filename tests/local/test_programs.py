@@ -1,4 +1,4 @@
-"""Kinds of TensorFlow programs that nobody here wrote, as jobs of this machine: what they take for granted holds."""
+"""Programs after TensorFlow's guides, as jobs of this machine: what they assume of their environment holds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def said(job: LaunchedJob) -> str:
+def logs_of(job: LaunchedJob) -> str:
     """What all tasks have printed."""
     return job.output + "".join(f"--- {log.name}\n{log.read_text()}" for log in sorted(job.attempt.logs.iterdir()))
 
 
 def completed(job: LaunchedJob) -> dict[str, Any]:
     verdict = job.verdict(LIMIT)
-    assert verdict["state"] == "COMPLETED", said(job)
+    assert verdict["state"] == "COMPLETED", logs_of(job)
     return verdict
 
 
@@ -39,7 +39,7 @@ def log_of(job: LaunchedJob, task: str) -> str:
     return log.read_text() if log.exists() else ""
 
 
-# TensorFlow's guide to ParameterServerStrategy has one program for all tasks: workers and ps serve for ever.
+# TensorFlow's guide to ParameterServerStrategy has one program for all tasks: workers and ps serve forever.
 ONE_PROGRAM_FOR_ALL = """
 import tensorflow as tf
 resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -60,7 +60,7 @@ print("total", float(total.read_value()), flush=True)
 """
 
 
-def test_workers_that_serve_for_ever_are_stopped_some_time_after_the_chief(launch: Launch) -> None:
+def test_workers_that_serve_forever_are_stopped_after_leader_wait(launch: Launch) -> None:
     tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
     words = (sys.executable, "-c", ONE_PROGRAM_FOR_ALL)
     job = launch(*words, tasks=tasks, tasks_per_node=3, leader_wait=2.0, env=QUIET)
@@ -92,7 +92,7 @@ if index:
 """
 
 
-def test_worker_0_leads_where_there_is_no_chief(launch: Launch) -> None:
+def test_worker_0_leads_without_a_chief(launch: Launch) -> None:
     words = (sys.executable, "-c", BETWEEN_GRAPH, "{ps_hosts}", "{worker_hosts}", "{task_type}", "{task_index}")
     tasks = {"worker": {"count": 2}, "ps": {"count": 1}}
     job = launch(*words, tasks=tasks, tasks_per_node=2, leader_wait=2.0, env=QUIET)
@@ -120,7 +120,7 @@ with v1.Session("grpc://" + workers[0]) as session:
 """
 
 
-def test_a_client_that_is_in_no_cluster(launch: Launch) -> None:
+def test_chief_outside_the_cluster(launch: Launch) -> None:
     """With the client as a member, the workers' servers would wait for one of its own."""
     tasks = {"chief": {"in_cluster": False}, "worker": {"count": 2}, "ps": {"count": 1}}
     words = (sys.executable, "-c", IN_GRAPH, "{ps_hosts}", "{worker_hosts}")
@@ -164,16 +164,16 @@ open(output + "/trained", "w").close()
 """
 
 
-def test_helpers_and_an_evaluator_beside_a_mirrored_strategy(launch: Launch) -> None:
+def test_ps_outside_the_cluster_and_evaluator_with_a_mirrored_strategy(launch: Launch) -> None:
     tasks = {"worker": {"count": 2}, "ps": {"count": 2, "in_cluster": False}, "evaluator": {"count": 1}}
     words = (sys.executable, "-c", HELPED, "{ps_hosts}")
     job = launch(*words, tasks=tasks, tasks_per_node=2, evaluator_wait=LIMIT, env=QUIET)
     verdict = completed(job)
-    assert verdict["reason"] == "all training tasks have exited with 0", said(job)
+    assert verdict["reason"] == "all training tasks have exited with 0", logs_of(job)
     read = []
     for worker in ("worker:0", "worker:1"):
         lines = log_of(job, worker).splitlines()
-        assert "replicas 2" in lines and "sum 2.0" in lines, said(job)
+        assert "replicas 2" in lines and "sum 2.0" in lines, logs_of(job)
         read += [word for line in lines if line.startswith("read") for word in line.split()[1:]]
     assert sorted(map(int, read)) == list(range(40))  # each element once
     evaluator = log_of(job, "evaluator:0").splitlines()
@@ -184,7 +184,7 @@ def test_helpers_and_an_evaluator_beside_a_mirrored_strategy(launch: Launch) -> 
     ]
 
 
-def test_a_served_worker_that_is_killed_comes_back_and_the_chief_goes_on(launch: Launch) -> None:
+def test_killed_served_worker_is_restarted_and_the_chief_continues(launch: Launch) -> None:
     """TensorFlow's coordinator does without it meanwhile, as the guide to ParameterServerStrategy has it."""
     tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}}
     program = str(ROOT / "examples" / "parameter_server" / "train.py")
@@ -199,7 +199,7 @@ def test_a_served_worker_that_is_killed_comes_back_and_the_chief_goes_on(launch:
     until(lambda: "epoch 3 of" in log_of(job, "chief:0") or job.process.poll() is not None, "training", LIMIT)
     os.kill(job.running("worker:1")["worker:1"], signal.SIGKILL)
     verdict = completed(job)
-    assert "worker:1 was killed and started again once" in verdict["reason"]
+    assert "1 restart of worker:1 after it was killed" in verdict["reason"]
     assert log_of(job, "worker:1").count("gridtf serves worker:1 at") == 2
     assert "epoch 60 of 60" in log_of(job, "chief:0")
     assert "accuracy on 360 held-out digits: 0.9" in log_of(job, "chief:0")

@@ -1,4 +1,4 @@
-"""Another user of the same host who plants files and folders: nothing of that is acted upon, and alice's jobs run."""
+"""Another user of the host plants files and folders: gridtf does not act upon them, and alice's jobs run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def agent(strangers: Strangers, run: Path, timeout: float = 20.0) -> Done:
     return strangers.run(ALICE, words, strangers.folder)
 
 
-def test_an_agent_runs_no_plan_of_somebody_else_s(strangers: Strangers) -> None:
+def test_agent_refuses_a_plan_of_another_user(strangers: Strangers) -> None:
     run = strangers.folder / "bob" / "digits"
     strangers.bob(f"{FORGE}\nforge(*sys.argv[1:])", run, strangers.ran, NONCE, cwd=strangers.folder)
     plan = run / "attempt-1" / "plan.json"
@@ -124,8 +124,8 @@ forge(found[0].parents[2], ran, nonce)
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o022])
-def test_a_group_s_project_folder_is_safe_to_work_in(strangers: Strangers, umask: int) -> None:
-    """bob is in the group, and may rename what lies there."""
+def test_run_root_in_a_group_folder_is_accepted(strangers: Strangers, umask: int) -> None:
+    """bob is in the group, and may rename entries of the folder."""
     project = strangers.own(strangers.folder / "project", 0, 0o2775)
     done = strangers.gridtf("submit", "--workers", 2, "--wait", "--", "sleep", "0.1", cwd=project, umask=umask)
     assert done.code == 0, done.out + done.err
@@ -145,7 +145,7 @@ def test_a_group_s_project_folder_is_safe_to_work_in(strangers: Strangers, umask
     assert not strangers.ran.exists()
 
 
-def test_the_run_root_is_not_where_anybody_may_rename_things(strangers: Strangers) -> None:
+def test_run_root_writable_by_all_users_is_refused(strangers: Strangers) -> None:
     """In a folder such as /tmp bob has made gridtf-runs before alice."""
     place = strangers.own(strangers.folder / "place", 0, 0o1777)
     root = strangers.own(place / "gridtf-runs", BOB, 0o777)
@@ -169,7 +169,7 @@ def test_the_run_root_is_not_where_anybody_may_rename_things(strangers: Stranger
     assert not strangers.ran.exists()
 
 
-def test_a_default_acl_lets_nobody_write_into_a_run(strangers: Strangers) -> None:
+def test_default_acl_does_not_let_other_users_write(strangers: Strangers) -> None:
     root = strangers.own(strangers.folder / "alice" / "gridtf-runs", ALICE, 0o755)
     share_with(root, BOB)
     done = strangers.gridtf("submit", "--wait", "--", "true", cwd=root.parent, umask=0o077)
@@ -193,7 +193,7 @@ run = Path(sys.argv[1])
 """
 
 
-def test_processes_that_join_do_not_meet_in_somebody_else_s_folder(strangers: Strangers) -> None:
+def test_gridtf_join_refuses_a_folder_of_another_user(strangers: Strangers) -> None:
     place = strangers.own(strangers.folder / "place", 0, 0o1777)
     run = place / "gridtf-runs" / "digits-run-1"
     strangers.bob(OPENED, run, cwd=place)
@@ -215,7 +215,7 @@ def test_processes_that_join_do_not_meet_in_somebody_else_s_folder(strangers: St
 # --- gridtf cancel
 
 
-def test_cancel_ends_nothing_that_a_stranger_names(strangers: Strangers) -> None:
+def test_cancel_ignores_a_process_named_by_another_user(strangers: Strangers) -> None:
     run = strangers.own(strangers.folder / "bob" / "train", BOB, 0o777)
     with strangers.start(ALICE, ["sleep", "600"], strangers.folder) as victim:
         told = {"scheduler": "local", "job_id": "x", **procfs.identity(victim.pid)}
@@ -257,7 +257,7 @@ told = dict(scheduler="local", job_id=sys.argv[2], name="sw", host=os.uname().no
 """
 
 
-def test_a_run_directory_that_a_stranger_has_put_there_is_not_told_as_one_s_own(strangers: Strangers) -> None:
+def test_run_directory_replaced_by_another_user_is_not_shown_as_own(strangers: Strangers) -> None:
     """bob, in the same group, has made gridtf-runs in the group's folder before alice."""
     group = strangers.own(strangers.folder / "group", 0, 0o2775)
     root = strangers.own(group / "gridtf-runs", BOB, 0o775)
@@ -280,7 +280,7 @@ def test_a_run_directory_that_a_stranger_has_put_there_is_not_told_as_one_s_own(
     assert f"local job {job} can only be cancelled through its run directory" in done.err
     assert replaced in done.err
     assert "has already ended" not in done.err
-    done = strangers.gridtf("status", run, cwd=group)  # a path may be anybody's
+    done = strangers.gridtf("status", run, cwd=group)  # a path may belong to any user
     assert (done.code, "COMPLETED" in done.out) == (0, True), done.out + done.err
     shutil.rmtree(run)
     (root / "taken").rename(run)

@@ -196,7 +196,7 @@ def launcher_gathers(run: RunDir) -> None:
 def launcher_watches(run: RunDir) -> None:
     hosts, tasks = HostMonitor(run.attempt(1), NONCE, ["n1"], 30, [], time.sleep, FakeSystem()), plan_of(run).tasks
     hosts.listen()
-    hosts._pause = lambda seconds: None
+    hosts.pause = lambda seconds: None
     hosts.read()
     outcome = decide(tasks, hosts.tasks)
     if outcome.cause:

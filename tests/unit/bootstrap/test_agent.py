@@ -93,7 +93,7 @@ class OneHost:
         rendezvous.publish(self.attempt, "4711", NONCE, rendezvous.merge(self.plan.tasks, {"h0": record}))
 
     def stop(self, seconds: float) -> OneHost:
-        """The launcher writes stop.json, and its signal comes with it."""
+        """The launcher writes stop.json and sends STOP_SIGNAL."""
         stop = {"nonce": NONCE, "state": "COMPLETED", "reason": "", "task": None}
         self.system.at(seconds, lambda: write_record(self.attempt.stop, stop))
         self.system.at(seconds, lambda: self.system.receive(STOP_SIGNAL))
@@ -119,7 +119,7 @@ class OneHost:
         return self.agent.main(self.gpus)
 
 
-def test_tasks_run_until_the_launcher_says_stop(tmp_path: Path) -> None:
+def test_tasks_run_until_the_launcher_stops_the_agent(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().exit(0, 0, 5).stop(10)
     assert host.main() == 0
     assert host.states() == {"worker:0": ("COMPLETED", 0, None), "worker:1": ("STOPPED", None, "SIGTERM")}
@@ -136,20 +136,20 @@ def test_tasks_run_until_the_launcher_says_stop(tmp_path: Path) -> None:
     assert started["env"]["MASTER_PORT"] == str(published["master_port"])
 
 
-def test_a_plan_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+def test_agent_waits_for_a_late_plan(tmp_path: Path) -> None:
     host = OneHost(tmp_path, start_timeout=60).answer(plan=50).stop(55)
     assert host.main() == 0
     assert len(host.pids) == 2
 
 
-def test_a_plan_that_does_not_come_is_named(tmp_path: Path) -> None:
+def test_missing_plan_is_an_error_after_start_timeout(tmp_path: Path) -> None:
     host = OneHost(tmp_path, start_timeout=60)
     assert host.main() == NO_RUN_DIR
-    assert host.system.logged == [f"agent on h0: {host.attempt.plan} does not appear on host h0"]
+    assert host.system.logged == [f"agent on h0: {host.attempt.plan} did not appear on host h0"]
     assert 60 <= host.system.clock - 1000 < 61
 
 
-def test_a_run_directory_that_is_not_shared_is_not_waited_for_long(tmp_path: Path) -> None:
+def test_unshared_run_directory_ends_the_agent_early(tmp_path: Path) -> None:
     host = OneHost(tmp_path, start_timeout=600)
     host.attempt.run.path.rename(tmp_path / "elsewhere")
     host.silent = True
@@ -158,7 +158,7 @@ def test_a_run_directory_that_is_not_shared_is_not_waited_for_long(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, STOP_SIGNAL])
-def test_told_to_stop_before_the_plan_has_come(number: int, tmp_path: Path) -> None:
+def test_stop_signal_before_the_plan_ends_the_agent(number: int, tmp_path: Path) -> None:
     host = OneHost(tmp_path)
     host.system.at(5, lambda: host.system.receive(number))
     assert host.main() == 0
@@ -166,7 +166,7 @@ def test_told_to_stop_before_the_plan_has_come(number: int, tmp_path: Path) -> N
     assert host.record == {}
 
 
-def test_told_to_stop_before_the_tasks_have_started(tmp_path: Path) -> None:
+def test_stop_before_the_rendezvous_starts_no_tasks(tmp_path: Path) -> None:
     host = OneHost(tmp_path).stop(5)
     host.system.at(1, host.plan.write)
     assert host.main() == 0
@@ -175,7 +175,7 @@ def test_told_to_stop_before_the_tasks_have_started(tmp_path: Path) -> None:
     assert host.record["over"] is True
 
 
-def test_the_environment_of_the_job_is_read_where_the_agent_has_none(tmp_path: Path) -> None:
+def test_agent_reads_the_environment_file(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(8)
     host.system.environ[ENVIRONMENT_FILE] = "1"
     job = {"nonce": NONCE, "environ": {**ENVIRON, "TOKEN": "secret"}}
@@ -184,7 +184,7 @@ def test_the_environment_of_the_job_is_read_where_the_agent_has_none(tmp_path: P
     assert host.system.started[host.pids[0]]["env"]["TOKEN"] == "secret"
 
 
-def test_a_task_that_fails_is_reported_at_once(tmp_path: Path) -> None:
+def test_task_failure_is_reported_at_once(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().exit(1, 3, 5.0)
     seen: list[dict[str, Any]] = []
     host.system.at(5.4, lambda: seen.append(host.states()))
@@ -194,14 +194,14 @@ def test_a_task_that_fails_is_reported_at_once(tmp_path: Path) -> None:
     assert host.states() == {"worker:0": ("STOPPED", None, "SIGTERM"), "worker:1": ("FAILED", 3, None)}
 
 
-def test_a_command_that_cannot_be_started_fails_its_tasks(tmp_path: Path) -> None:
+def test_missing_command_fails_the_tasks_with_exit_code_127(tmp_path: Path) -> None:
     host = OneHost(tmp_path, chdir=str(tmp_path)).answer().stop(8)
     host.system.missing = {"train"}
     assert host.main() == 0
     assert {task["exit"] for task in host.record["tasks"].values()} == {127}
 
 
-def test_a_task_that_ends_by_the_signal_that_ends_the_job_has_not_failed(tmp_path: Path) -> None:
+def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(tmp_path: Path) -> None:
     """A scheduler sends TERM to all processes of a job: the agent may see the task's end first."""
     host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)
     seen: list[str] = []
@@ -211,18 +211,18 @@ def test_a_task_that_ends_by_the_signal_that_ends_the_job_has_not_failed(tmp_pat
     assert seen == ["RUNNING"]  # a failure that was reported would be the job's
     assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
     assert host.record["gone"]["signal"] == signal.SIGTERM
-    assert host.record["gone"]["what"] == "the agent on host h0 was told to end by SIGTERM"
+    assert host.record["gone"]["what"] == "the agent on host h0 received SIGTERM"
 
 
 @pytest.mark.parametrize("number", [ORPHANED, STOP_SIGNAL])
-def test_an_agent_whose_starter_was_killed_says_so(number: int, tmp_path: Path) -> None:
+def test_agent_reports_that_it_was_orphaned(number: int, tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     host.system.at(5, lambda: host.system.receive(number))
     assert host.main() == 0
     assert host.record["gone"]["orphaned"] is True
 
 
-def test_signals_for_the_tasks_are_passed_on_but_not_those_that_they_ignore(tmp_path: Path) -> None:
+def test_sigusr_is_forwarded_except_the_scheduler_s_warning(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(10)
     host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))
     host.system.at(6, lambda: host.system.receive(signal.SIGUSR2))  # the scheduler's warning, which they got as well
@@ -231,7 +231,7 @@ def test_signals_for_the_tasks_are_passed_on_but_not_those_that_they_ignore(tmp_
     assert passed == [(pid, signal.SIGUSR1) for pid in host.pids]
 
 
-def test_a_silent_launcher_ends_the_tasks_and_is_the_reason(tmp_path: Path) -> None:
+def test_silent_launcher_ends_the_tasks(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     host.system.known = set()  # on another host
     host.system.at(5, lambda: setattr(host, "silent", True))
@@ -242,7 +242,7 @@ def test_a_silent_launcher_ends_the_tasks_and_is_the_reason(tmp_path: Path) -> N
     assert host.system.logged[-1] == "agent on h0: no heartbeat from the launcher for 20 s"
 
 
-def test_a_suspended_job_has_an_excuse_for_silence(tmp_path: Path) -> None:
+def test_launcher_silence_in_a_suspended_job_ends_nothing(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(90)
     host.system.known = set()
     host.site.is_suspended = True
@@ -251,11 +251,11 @@ def test_a_suspended_job_has_an_excuse_for_silence(tmp_path: Path) -> None:
 
 
 def silent_here(host: OneHost) -> None:
-    """The launcher is on this host and stands still from now on."""
+    """The launcher is on this host, and writes no heartbeat from now on."""
     host.system.at(5, lambda: setattr(host, "silent", True))
 
 
-def test_a_launcher_on_this_host_that_stands_still_is_woken_and_ends_all_in_order(tmp_path: Path) -> None:
+def test_stalled_launcher_is_continued_and_ends_the_job(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     silent_here(host)
     host.system.stopped = {1234}
@@ -267,7 +267,7 @@ def test_a_launcher_on_this_host_that_stands_still_is_woken_and_ends_all_in_orde
     assert read_record(host.attempt.verdict) is None
 
 
-def test_a_launcher_that_cannot_be_woken_is_ended_and_its_verdict_written(tmp_path: Path) -> None:
+def test_stalled_launcher_that_stays_silent_is_killed_and_its_verdict_written(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     silent_here(host)
     host.system.stopped = {1234}
@@ -275,11 +275,11 @@ def test_a_launcher_that_cannot_be_woken_is_ended_and_its_verdict_written(tmp_pa
     assert [number for pid, number in host.system.sent if pid == 1234] == [signal.SIGCONT, signal.SIGKILL]
     verdict = read_record(host.attempt.verdict) or {}
     assert verdict["state"] == "FAILED"
-    assert verdict["reason"].startswith("the launcher on host h0 stood still for ")
+    assert verdict["reason"].startswith("the launcher on host h0 was stalled for ")
     assert "it was stopped by a signal" in verdict["reason"]
 
 
-def test_a_verdict_that_was_the_launchers_last_act_stays(tmp_path: Path) -> None:
+def test_verdict_of_a_stalled_launcher_is_not_replaced(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     silent_here(host)
     host.system.at(30, lambda: write_record(host.attempt.verdict, {"state": "COMPLETED"}))
@@ -288,7 +288,7 @@ def test_a_verdict_that_was_the_launchers_last_act_stays(tmp_path: Path) -> None
     assert read_record(host.attempt.verdict) == {"state": "COMPLETED"}
 
 
-def test_a_launcher_is_left_alone_while_the_scheduler_does_not_say_whether_the_job_is_suspended(tmp_path: Path) -> None:
+def test_stalled_launcher_is_left_alone_while_suspension_is_unknown(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     silent_here(host)
     host.site.is_suspended = None
@@ -308,7 +308,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, host: OneHost, begin: float, end: fl
     monkeypatch.setattr(heartbeat, "write_record", write)
 
 
-def test_a_run_directory_that_refuses_for_a_while_is_borne(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_write_error_does_not_end_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = OneHost(tmp_path).answer().exit(0, 0, 6).stop(30)
     refuse(monkeypatch, host, 5, 15, errno.ENOSPC)
     assert host.main() == 0
@@ -316,7 +316,7 @@ def test_a_run_directory_that_refuses_for_a_while_is_borne(tmp_path: Path, monke
     assert sum("No space left on device; trying again for 15 s" in text for text in host.system.logged) == 1
 
 
-def test_a_run_directory_that_goes_on_refusing_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_write_error_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = OneHost(tmp_path).answer()
     refuse(monkeypatch, host, 5, 1000, errno.EDQUOT)
     assert host.main() == NO_WRITE
@@ -325,14 +325,14 @@ def test_a_run_directory_that_goes_on_refusing_ends_the_agent(tmp_path: Path, mo
     assert host.system.logged[-1].startswith("agent on h0: cannot write ")
 
 
-def test_a_grant_that_is_too_small_is_the_reason(tmp_path: Path) -> None:
+def test_gpu_grant_error_is_reported_in_the_host_record(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
     host.site.refusal = PlacementError("too few GPUs", why="1 of 2", hint="ask for more")
     assert host.main() == BROKEN
     assert host.record["gone"] == {"what": "too few GPUs", "why": "1 of 2", "hint": "ask for more"}
 
 
-def test_what_is_waited_for_before_the_start_is_reported(tmp_path: Path) -> None:
+def test_wait_for_gpus_is_reported_in_the_host_record(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(20)
     host.site.waits = [("waiting for 2 GPUs", 3.0), ("waiting for 2 GPUs", 3.0)]
     seen: list[Any] = []
@@ -346,16 +346,16 @@ def test_what_is_waited_for_before_the_start_is_reported(tmp_path: Path) -> None
 SERVED: dict[str, Any] = {"tasks": {"chief": {}, "worker": {"count": 1}}, "serve": ["worker"]}
 
 
-def test_a_served_worker_that_was_killed_is_started_again(tmp_path: Path) -> None:
+def test_killed_served_worker_is_restarted(tmp_path: Path) -> None:
     host = OneHost(tmp_path, **SERVED).answer().exit(1, -signal.SIGKILL, 5).stop(10)
     assert host.main() == 0
     worker = host.record["tasks"]["worker:0"]
     assert (len(host.pids), worker["restarts"], worker["state"], worker["pid"]) == (3, 1, "STOPPED", host.pids[2])
     assert host.system.started[host.pids[1]]["env"] == host.system.started[host.pids[2]]["env"]
-    assert "killed, and started again: 1 of at most 3 times" in host.attempt.task_log("worker", 0).read_text()
+    assert "the task was killed: restart 1 of at most 3" in host.attempt.task_log("worker", 0).read_text()
 
 
-def test_it_is_not_started_again_while_a_process_of_it_may_hold_its_port(tmp_path: Path) -> None:
+def test_restart_waits_for_child_processes_that_may_hold_the_port(tmp_path: Path) -> None:
     host = OneHost(tmp_path, **SERVED).answer().stop(10)
     child: list[int] = []
 
@@ -373,7 +373,7 @@ def test_it_is_not_started_again_while_a_process_of_it_may_hold_its_port(tmp_pat
     assert host.record["tasks"]["worker:0"]["started"] >= 5008
 
 
-def test_a_worker_that_goes_on_dying_fails_in_the_end(tmp_path: Path) -> None:
+def test_served_worker_fails_after_three_restarts(tmp_path: Path) -> None:
     host = OneHost(tmp_path, **SERVED).answer().stop(30)
     for number in range(4):
         host.system.at(5 + 2 * number, lambda: host.system.exit(host.system.pid_of("gridtf.training.serve"), -9))
@@ -382,9 +382,9 @@ def test_a_worker_that_goes_on_dying_fails_in_the_end(tmp_path: Path) -> None:
     assert host.record["tasks"]["worker:0"]["restarts"] == 3
 
 
-def test_processes_that_kill_does_not_end_are_named(tmp_path: Path) -> None:
+def test_processes_that_survive_sigkill_are_reported(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(8)
     host.system.at(5, lambda: host.system.immortal.add(host.pids[0]))
     assert host.main() == LEFTOVERS
     assert host.record["over"] is False
-    assert f"agent on h0: processes that KILL did not end: [{host.pids[0]}]" in host.system.logged
+    assert f"agent on h0: processes survived SIGKILL: [{host.pids[0]}]" in host.system.logged

@@ -50,7 +50,7 @@ def argv(plan: AttemptPlan, name: str) -> list[str]:
 # --- the contract
 
 
-def test_the_whole_environment_of_a_worker(plan: AttemptPlan) -> None:
+def test_task_environment_of_a_worker(plan: AttemptPlan) -> None:
     run = plan.attempt.run.path
     env = environment(plan, "worker:0", gpus=("1",))
     assert json.loads(env.pop("TF_CONFIG")) == {"cluster": CLUSTER, "task": {"type": "worker", "index": 0}}
@@ -82,19 +82,19 @@ def test_the_whole_environment_of_a_worker(plan: AttemptPlan) -> None:
 
 
 @pytest.mark.parametrize("name", ["ps:0", "evaluator:0"])
-def test_tasks_that_ride_along_see_no_gpu_and_have_no_rank(plan: AttemptPlan, name: str) -> None:
+def test_non_training_tasks_have_no_gpu_and_no_rank(plan: AttemptPlan, name: str) -> None:
     env = environment(plan, name, {**USUAL, "CUDA_VISIBLE_DEVICES": "0,1", "RANK": "5", "LOCAL_RANK": "5"})
     assert env["CUDA_VISIBLE_DEVICES"] == ""
     assert not env.keys() & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     assert env["MASTER_ADDR"] == "h0"
 
 
-def test_the_evaluator_knows_itself_and_the_cluster_that_it_is_no_member_of(plan: AttemptPlan) -> None:
+def test_tf_config_of_the_evaluator_has_the_cluster_and_itself(plan: AttemptPlan) -> None:
     config = json.loads(environment(plan, "evaluator:0")["TF_CONFIG"])
     assert config == {"cluster": {**CLUSTER, "evaluator": ["h0:20003"]}, "task": {"type": "evaluator", "index": 0}}
 
 
-def test_nothing_of_an_outer_job_stays(plan: AttemptPlan) -> None:
+def test_variables_of_an_outer_job_are_replaced(plan: AttemptPlan) -> None:
     stale = {
         "TF_CONFIG": '{"task": {"type": "worker", "index": 99}}',
         "RANK": "7",
@@ -115,7 +115,7 @@ def test_nothing_of_an_outer_job_stays(plan: AttemptPlan) -> None:
         assert environment(plan, name, {**USUAL, **stale}) == environment(plan, name)
 
 
-def test_the_task_reads_its_place_from_it(plan: AttemptPlan) -> None:
+def test_contract_task_reads_the_task_environment(plan: AttemptPlan) -> None:
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, merge(plan.tasks, records(plan)))
     found = contract.task(environment(plan, "worker:1", gpus=("GPU-ab", "GPU-cd")))
     assert found == contract.Task(
@@ -136,10 +136,10 @@ def test_the_task_reads_its_place_from_it(plan: AttemptPlan) -> None:
     assert contract.task(environment(plan, "ps:0")).rank is None
 
 
-# --- what the user says
+# --- variables of the user
 
 
-def test_the_users_variables_win_over_the_surroundings_and_a_types_over_the_jobs(tmp_path: Path) -> None:
+def test_env_precedence_is_task_type_then_job_then_base(tmp_path: Path) -> None:
     tables = {"worker": {"count": 1}, "ps": {"count": 1, "env": {"A": "ps", "TF_CONFIG": "no"}}}
     plan = task_plan(tmp_path / "run", hosts(None), tasks=tables, env={"A": "job", "B": "a b\n'\"$(x)"})
     base = {**USUAL, "A": "base", "B": "base", "C": "base"}
@@ -150,7 +150,7 @@ def test_the_users_variables_win_over_the_surroundings_and_a_types_over_the_jobs
 
 
 @pytest.mark.parametrize("how", ["base", "env", "tasks"])
-def test_the_users_own_threads_buffering_and_output_stay(tmp_path: Path, how: str) -> None:
+def test_user_values_of_thread_buffering_and_output_variables_are_kept(tmp_path: Path, how: str) -> None:
     own = {
         "OMP_NUM_THREADS": "3",
         "TF_NUM_INTRAOP_THREADS": "4",
@@ -171,12 +171,12 @@ def test_the_users_own_threads_buffering_and_output_stay(tmp_path: Path, how: st
     assert {name: env[name] for name in own} == own
 
 
-def test_threads_are_left_alone_where_nobody_knows_the_cpus(tmp_path: Path) -> None:
+def test_thread_variables_are_not_set_where_cpus_are_unknown(tmp_path: Path) -> None:
     env = environment(task_plan(tmp_path / "run", hosts(1, cpus=None)), "worker:0")
     assert not [name for name in env if "THREADS" in name]
 
 
-def test_a_lost_worker_that_gridtf_serves_does_not_end_the_chief(tmp_path: Path) -> None:
+def test_grpc_fail_fast_is_set_with_served_workers(tmp_path: Path) -> None:
     tables = {"chief": {}, "worker": {"count": 1}}
     served = task_plan(tmp_path / "run", hosts(2), tasks=tables, serve=["worker"])
     assert environment(served, "chief:0")["GRPC_FAIL_FAST"] == "use_caller"
@@ -185,7 +185,7 @@ def test_a_lost_worker_that_gridtf_serves_does_not_end_the_chief(tmp_path: Path)
 
 
 @pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy"])
-def test_tensorflow_asks_no_proxy_for_its_own_cluster(proxy: str, plan: AttemptPlan) -> None:
+def test_no_grpc_proxy_lists_the_hosts_of_the_cluster(proxy: str, plan: AttemptPlan) -> None:
     base = {**USUAL, proxy: "http://proxy:3128"}
     assert environment(plan, "worker:0", base)["no_grpc_proxy"] == "h0,h1"
     assert environment(plan, "worker:0", {**base, "no_proxy": "site,h1"})["no_grpc_proxy"] == "site,h1,h0"
@@ -196,7 +196,7 @@ def test_tensorflow_asks_no_proxy_for_its_own_cluster(proxy: str, plan: AttemptP
 # --- the command
 
 
-def test_what_each_kind_of_task_runs(tmp_path: Path) -> None:
+def test_command_of_each_kind_of_task(tmp_path: Path) -> None:
     own = {"worker": {"count": 1}, "ps": {"count": 1, "command": ["./ps", "{task_index}"]}, "evaluator": {}}
     plain = task_plan(tmp_path / "plain", hosts(None), tasks=own)
     assert argv(plain, "worker:0") == ["train"]
@@ -211,8 +211,8 @@ def test_what_each_kind_of_task_runs(tmp_path: Path) -> None:
     assert argv(served, "ps:0")[3:] == ["/site/gridtf", "/run:1/python", "gridtf.training.serve"]
 
 
-def test_gridtfs_own_tasks_find_gridtf_wherever_it_lies(tmp_path: Path) -> None:
-    """In a folder that PYTHONPATH could not name, for a Python without one, and not where somebody has put another."""
+def test_gridtf_tasks_import_gridtf_from_its_install_folder(tmp_path: Path) -> None:
+    """From a folder that PYTHONPATH cannot name, for a Python without gridtf, and not from a planted package."""
     package = tmp_path / "a:b" / "gridtf"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -227,7 +227,7 @@ def test_gridtfs_own_tasks_find_gridtf_wherever_it_lies(tmp_path: Path) -> None:
     assert done.stdout == f"__main__ {package / 'training' / 'run.py'} ['train:main']\n"
 
 
-def test_placeholders_are_filled_in_and_other_braces_stay(tmp_path: Path) -> None:
+def test_placeholders_are_filled_in_and_other_braces_kept(tmp_path: Path) -> None:
     words = [
         "--ps_hosts={ps_hosts}",
         "--worker_hosts={worker_hosts}",
@@ -257,19 +257,19 @@ def test_placeholders_are_filled_in_and_other_braces_stay(tmp_path: Path) -> Non
     ]
 
 
-def test_a_value_is_not_filled_in_again() -> None:
+def test_placeholder_values_are_not_expanded_again() -> None:
     values = {"a": "{b}", "b": "\\1\\g<0>"}
     assert [fill(word, values) for word in ("{a}", "{b}")] == ["{b}", "\\1\\g<0>"]
 
 
-def test_placeholders_for_programs_that_are_not_tensorflow(tmp_path: Path) -> None:
+def test_placeholders_of_rank_and_master_address(tmp_path: Path) -> None:
     words = ["--rank={rank}/{world_size}", "--local={local_rank}", "tcp://{master_addr}:{master_port}"]
     plan = task_plan(tmp_path / "run", hosts(2, 2), command=words, tasks=TABLES)
     assert argv(plan, "worker:1") == ["--rank=2/3", "--local=0", "tcp://h0:30000"]
     assert argv(plan, "ps:0") == ["--rank=/", "--local=", "tcp://h0:30000"]  # as its environment has none
 
 
-def test_placeholders_are_filled_in_in_the_users_variables_too(tmp_path: Path) -> None:
+def test_placeholders_are_filled_in_in_env_values(tmp_path: Path) -> None:
     tables = {"worker": {"count": 2, "env": {"WHO": "{task_type}-{task_index}"}}}
     own = {"PROCESS_ID": "{rank}", "FORMAT": '{"a": {step}}', "SHELL_S": "${rank}"}
     plan = task_plan(tmp_path / "run", hosts(2), tasks=tables, env=own)
@@ -297,7 +297,7 @@ def test_every_placeholder_has_a_value(plan: AttemptPlan) -> None:
         ("{taskindex}{workerhosts}", [("taskindex", "task_index"), ("workerhosts", "worker_hosts")]),
     ],
 )
-def test_what_is_almost_a_placeholder(text: str, meant: list[tuple[str, str]]) -> None:
+def test_misspelt_placeholder_is_an_error_with_a_suggestion(text: str, meant: list[tuple[str, str]]) -> None:
     assert list(misspelt(text)) == meant
     with pytest.raises(SpecError) as caught:
         job(command=["train", text])
@@ -309,5 +309,5 @@ def test_what_is_almost_a_placeholder(text: str, meant: list[tuple[str, str]]) -
     "text",
     ["awk '{print}'", "{step}", "{host}", 'f"{run_id} {loss}"', "${task_id}", "{ task_id }", "{}", '{"rank": {x}}'],
 )
-def test_the_braces_of_programs_are_their_own(text: str) -> None:
+def test_other_braces_in_commands_are_accepted(text: str) -> None:
     assert job(command=["bash", "-c", text]).command[-1] == text

@@ -10,7 +10,7 @@ from gridtf.bootstrap import environment
 from gridtf.run.rundir import RunDir
 
 
-def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
+def test_merge_environment_keeps_host_variables() -> None:
     own = {
         "HOSTNAME": "n2",
         "TMPDIR": "/tmp/n2",
@@ -45,11 +45,11 @@ def test_the_jobs_variables_count_but_for_what_is_the_hosts_own() -> None:
     }
 
 
-def test_gpus_of_the_first_host_are_not_those_of_others() -> None:
+def test_merge_environment_drops_gpu_variables_of_the_first_host() -> None:
     assert environment.merge_environment({}, {"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0"}) == {}
 
 
-def test_it_goes_through_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_environment_file_is_private_and_fenced_by_the_nonce(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).new_attempt()
     environ = {"TMPDIR": "/tmp/n2"}
     assert not environment.read_environment(attempt, "nonce", environ)

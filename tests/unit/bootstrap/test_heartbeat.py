@@ -21,7 +21,7 @@ def clock() -> FakeSystem:
     return FakeSystem()
 
 
-def test_beats_are_slower_with_many_hosts_and_several_fit_into_the_timeout() -> None:
+def test_heartbeat_interval_grows_with_hosts_up_to_a_quarter_of_the_timeout() -> None:
     assert interval(1, 30.0) == 1.0
     assert interval(1024, 60.0) == 10.0
     assert interval(1024, 30.0) == 7.5
@@ -31,7 +31,7 @@ def test_beats_are_slower_with_many_hosts_and_several_fit_into_the_timeout() -> 
             assert interval(hosts, timeout) <= interval(hosts + 1, timeout)
 
 
-def test_a_beat_counts_and_says_the_time(tmp_path: Path, clock: FakeSystem) -> None:
+def test_heartbeat_record_has_counter_and_time(tmp_path: Path, clock: FakeSystem) -> None:
     beats = Heartbeat(tmp_path / "b.json", lambda: {"nonce": "n", "tasks": {}}, 1, 30.0, clock)
     assert beats.beat()
     assert read_record(tmp_path / "b.json") == {"nonce": "n", "tasks": {}, "beat": 1, "time": 5000.0}
@@ -47,7 +47,7 @@ def test_a_beat_counts_and_says_the_time(tmp_path: Path, clock: FakeSystem) -> N
     assert (read_record(tmp_path / "b.json") or {})["beat"] == 3
 
 
-def test_a_record_is_made_only_when_it_is_written(tmp_path: Path, clock: FakeSystem) -> None:
+def test_heartbeat_record_is_built_only_when_written(tmp_path: Path, clock: FakeSystem) -> None:
     made: list[int] = []
 
     def record() -> dict[str, object]:
@@ -60,7 +60,7 @@ def test_a_record_is_made_only_when_it_is_written(tmp_path: Path, clock: FakeSys
     assert len(made) == 1
 
 
-def test_a_beat_that_cannot_be_written_is_an_error_and_the_next_one_may_come(tmp_path: Path, clock: FakeSystem) -> None:
+def test_heartbeat_works_again_after_a_write_error(tmp_path: Path, clock: FakeSystem) -> None:
     beats = Heartbeat(tmp_path / "later" / "b.json", dict, 1, 30.0, clock)
     with pytest.raises(RunDirError):
         beats.beat()
@@ -83,7 +83,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
-def test_a_disk_that_refuses_for_a_while_is_borne_nearly_as_long_as_the_other_side_bears_silence(
+def test_patience_tolerates_temporary_errors_for_three_quarters_of_the_timeout(
     number: int, tmp_path: Path, clock: FakeSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = Heartbeat(tmp_path / "b.json", dict, 1, 30.0, clock)
@@ -106,13 +106,13 @@ def test_a_disk_that_refuses_for_a_while_is_borne_nearly_as_long_as_the_other_si
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOENT])
-def test_what_will_not_pass_is_not_borne(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_raises_permanent_errors_at_once(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, number)
     with pytest.raises(RunDirError, match=os.strerror(number)):
         Heartbeat(tmp_path / "b.json", dict, 1, 30.0, FakeSystem()).beat()
 
 
-def test_silence_is_measured_by_the_watchers_clock_alone(clock: FakeSystem) -> None:
+def test_watch_measures_silence_by_its_own_clock(clock: FakeSystem) -> None:
     watch = Watch(30.0, clock)
     clock.clock += 5
     assert watch.silence() == 5  # also before anything was heard
@@ -132,17 +132,17 @@ def test_silence_is_measured_by_the_watchers_clock_alone(clock: FakeSystem) -> N
     assert watch.silence() == 0
 
 
-def test_time_in_which_nobody_looked_hardly_counts(clock: FakeSystem) -> None:
+def test_watch_counts_a_gap_between_two_calls_as_a_third_of_the_limit(clock: FakeSystem) -> None:
     watch = Watch(30.0, clock)
     clock.clock += 8
     assert watch.silence() == 8
-    clock.clock += 3600  # the watcher was stopped, and who is watched perhaps as well
+    clock.clock += 3600  # this process was stopped, and perhaps the watched one too
     assert watch.silence() == 18
     clock.clock += 1
     assert watch.silence() == 19
 
 
-def test_silence_with_an_excuse_begins_anew(clock: FakeSystem) -> None:
+def test_watch_with_an_excuse_resets_the_silence(clock: FakeSystem) -> None:
     excuses = [True, False]
     watch = Watch(4.0, clock, lambda: excuses.pop(0))
     lost = []
@@ -153,7 +153,7 @@ def test_silence_with_an_excuse_begins_anew(clock: FakeSystem) -> None:
     assert excuses == []
 
 
-def test_looks_add_little_to_a_wait_and_spare_the_file_server() -> None:
+def test_backoff_is_a_small_part_of_the_wait_and_limits_the_file_server_s_load() -> None:
     for waited in (0.0, 0.1, 1.0, 600.0):
         assert backoff(waited) <= max(0.005, waited / 20)
         assert backoff(waited) <= backoff(waited, 1024) == 0.25

@@ -46,7 +46,7 @@ class Step:
         return self.rank(0, **more).lead(assign_ranks(self.spec, self.size), KNOWN, "12")
 
     def publish(self, number: int, **more: Any) -> Callable[[], None]:
-        """Rank `number` finds the attempt and publishes; it gives up at once, but its record stays."""
+        """Rank `number` finds the attempt and publishes its record; it gives up at once, but the record stays."""
 
         def act() -> None:
             member = Member(number, self.size, STEP)
@@ -79,10 +79,10 @@ def test_rank_0_gathers_all_ranks_and_writes_plan_and_rendezvous(step: Step) -> 
     assert 5 <= step.system.clock - 1000 < 6
 
 
-def test_another_rank_reads_what_rank_0_has_written(step: Step) -> None:
+def test_other_ranks_read_plan_and_rendezvous_of_rank_0(step: Step) -> None:
     step.system.at(5, step.publish(1))
     plan, shares, meeting = step.lead()
-    with pytest.raises(RendezvousError, match="rank 1 of run-1 has joined before"):
+    with pytest.raises(RendezvousError, match="rank 1 of run-1 has already joined"):
         step.rank(1).follow()
     plan.attempt.host_record("rank-1").unlink()
     its_plan, its_shares, its_meeting = step.rank(1).follow()
@@ -91,30 +91,30 @@ def test_another_rank_reads_what_rank_0_has_written(step: Step) -> None:
     assert its_meeting.config("worker", 1) == meeting.config("worker", 1)
 
 
-def test_ranks_that_do_not_come_are_named(step: Step) -> None:
+def test_missing_ranks_are_reported(step: Step) -> None:
     step.size = 3
     step.system.at(5, step.publish(2))
     with pytest.raises(RendezvousError) as caught:
         step.lead()
-    assert caught.value.what == "after 20 s 1 of 3 processes have not joined"
+    assert caught.value.what == "1 of 3 processes did not join within 20 s"
     assert caught.value.why == "missing: rank-1 (worker:1)"
     assert 20 <= step.system.clock - 1000 < 21
 
 
-def test_the_error_of_rank_0_is_that_of_all_ranks(step: Step) -> None:
+def test_error_of_rank_0_is_raised_by_all_ranks(step: Step) -> None:
     with pytest.raises(RendezvousError):
         step.lead()
     begin = step.system.clock
     with pytest.raises(RendezvousError) as caught:
         step.rank(1).follow()
     assert (caught.value.what, caught.value.why) == (
-        "after 20 s 1 of 2 processes have not joined",
+        "1 of 2 processes did not join within 20 s",
         "missing: rank-1 (worker:1)",
     )
     assert step.system.clock - begin < 1
 
 
-def test_tasks_that_do_not_fit_end_all_ranks(tmp_path: Path) -> None:
+def test_placement_error_is_raised_by_all_ranks(tmp_path: Path) -> None:
     step = Step(tmp_path, gpus_per_task=1)
     step.system.at(5, step.publish(1))
     with pytest.raises(PlacementError, match="worker:0 on n0 needs 1 GPU, but sees 0"):
@@ -124,36 +124,36 @@ def test_tasks_that_do_not_fit_end_all_ranks(tmp_path: Path) -> None:
         step.rank(1).follow()
 
 
-def test_two_machines_of_one_name_are_refused(step: Step) -> None:
+def test_two_machines_with_one_host_name_are_refused(step: Step) -> None:
     step.system.at(5, step.publish(1, address="n0"))
-    with pytest.raises(GridtfError, match="different machines that are both called n0"):
+    with pytest.raises(GridtfError, match="different machines with the same host name n0"):
         step.lead()
 
 
-def test_a_rank_waits_for_rank_0_to_open_the_attempt(step: Step) -> None:
+def test_rank_that_rank_0_does_not_join_fails_after_start_timeout(step: Step) -> None:
     with pytest.raises(RendezvousError) as caught:
         step.rank(1).follow()
     assert caught.value.what == f"rank 1 has waited 20 s for rank 0, which has not opened {step.run.path}"
     assert 20 <= step.system.clock - 1000 < 21
 
 
-def test_a_rank_waits_longer_than_rank_0_which_can_say_who_is_missing(step: Step) -> None:
+def test_other_ranks_wait_longer_than_rank_0(step: Step) -> None:
     step.size = 3
     step.system.at(5, step.publish(2))
     with pytest.raises(RendezvousError):
         step.lead()
     attempt = step.run.attempt(1)
-    attempt.host_error("rank-0").unlink()  # rank 0 was killed before it could say so
+    attempt.host_error("rank-0").unlink()  # as if rank 0 was killed before it wrote its error
     begin = step.system.clock
     with pytest.raises(RendezvousError, match="rank 1 has waited 50 s for rank 0 in "):
         step.rank(1).follow()
     assert 50 <= step.system.clock - begin < 51
 
 
-def test_a_step_is_joined_once(step: Step) -> None:
+def test_step_cannot_be_joined_twice(step: Step) -> None:
     step.system.at(5, step.publish(1))
     step.lead()
-    with pytest.raises(RendezvousError, match="rank 0 of run-1 has joined before"):
+    with pytest.raises(RendezvousError, match="rank 0 of run-1 has already joined"):
         step.lead()
 
 
@@ -161,7 +161,7 @@ def test_a_step_is_joined_once(step: Step) -> None:
 
 
 class Watched(JoinedTask):
-    """A process that ends after so many seconds; its exit code is known a little later, or never."""
+    """A process that ends after some seconds; its exit code is known a little later, or never."""
 
     def __init__(self, system: FakeSystem, seconds: float, code: int | None, *, watched: bool = True) -> None:
         self.pid, self.watched = 77, watched
@@ -186,7 +186,7 @@ class Watched(JoinedTask):
         (None, ("ENDED", None, None)),
     ],
 )
-def test_a_task_is_reported_until_it_has_ended_and_then_how(
+def test_report_task_reports_how_the_task_ended(
     tmp_path: Path, code: int | None, end: tuple[str, int | None, str | None]
 ) -> None:
     plan = task_plan(tmp_path / "run", Allocation((Host("n0", 1, 0),)))
@@ -202,7 +202,7 @@ def test_a_task_is_reported_until_it_has_ended_and_then_how(
     assert task["ended"] >= task["started"] + 30
 
 
-def test_without_the_kernels_help_the_end_is_reported_at_once(tmp_path: Path) -> None:
+def test_report_task_without_pidfd_reports_the_end_at_once(tmp_path: Path) -> None:
     plan = task_plan(tmp_path / "run", Allocation((Host("n0", 1, 0),)))
     system = FakeSystem()
     report_task(plan, plan.tasks[0], "rank-0", Watched(system, 30, 0, watched=False), system)
@@ -210,7 +210,7 @@ def test_without_the_kernels_help_the_end_is_reported_at_once(tmp_path: Path) ->
     assert (task["state"], task["ended"] - task["started"]) == ("ENDED", 30)
 
 
-def test_a_full_disk_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_task_survives_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = task_plan(tmp_path / "run", Allocation((Host("n0", 1, 0),)))
     system = FakeSystem()
     state = plan.attempt.host_state("rank-0").parent
@@ -221,7 +221,7 @@ def test_a_full_disk_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.
     assert task["state"] == "COMPLETED"
 
 
-def test_the_contract_is_shell_code_that_makes_one_environment_the_other() -> None:
+def test_exports_are_shell_code_from_one_environment_to_the_other() -> None:
     before = {"KEPT": "1", "OTHER": "1", "GONE": "1"}
     lines = exports(before, {"KEPT": "1", "OTHER": "it's", "NEW": "a b"}).splitlines()
     assert lines == ["unset GONE", "export OTHER='it'\"'\"'s'", "export NEW='a b'"]

@@ -1,4 +1,4 @@
-"""Who joins: rank, size and step as each starter says them; which task each rank is; whose the GPUs are."""
+"""Processes that join: rank, size and step by starter; which task each rank is; which GPUs it has."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from tests.support.plans import job, resolved
         ({"RANK": "1", "WORLD_SIZE": "2", "JOB_ID": "7", "SGE_TASK_ID": "3", "RESTARTED": "1"}, Member(1, 2, "7.3.1")),
     ],
 )
-def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], expected: Member) -> None:
+def test_member_of_reads_rank_size_and_step_of_each_starter(environ: dict[str, str], expected: Member) -> None:
     scheduler = "slurm" if "SLURM_JOB_ID" in environ else "sge" if "SGE_TASK_ID" in environ else "local"
     assert member_of(environ, schedulers.get(scheduler)) == expected
 
@@ -74,12 +74,12 @@ def test_rank_size_and_step_as_each_starter_says_them(environ: dict[str, str], e
     ("rank", "size"),
     [("2", "2"), ("-1", "2"), ("one", "2"), ("0", "two"), ("", ""), ("0", "0"), ("1.0", "2"), ("0", "100000000")],
 )
-def test_ranks_that_cannot_be_are_refused(rank: str, size: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} cannot be")):
+def test_invalid_rank_and_size_are_refused(rank: str, size: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"RANK={rank} and WORLD_SIZE={size} are not valid")):
         member_of({"RANK": rank, "WORLD_SIZE": size, "GRIDTF_JOB_ID": "x"}, schedulers.get("local"))
 
 
-def test_the_roster_is_in_rank_order() -> None:
+def test_assign_ranks_returns_tasks_in_rank_order() -> None:
     tasks = assign_ranks(job(tasks={"master": {}, "ps": {"count": 2}, "evaluator": {}}, gpus_per_task=2), 6)
     assert [(task.name, task.rank) for task in tasks] == [
         ("master:0", 0),
@@ -90,7 +90,9 @@ def test_the_roster_is_in_rank_order() -> None:
         ("evaluator:0", None),
     ]
     assert [task.name for task in assign_ranks(job(tasks={"chief": {}}), 1)] == ["chief:0"]
-    with pytest.raises(PlacementError, match=r"is 1 \(1 chief\), the number of processes that join is 3"):
+    with pytest.raises(
+        PlacementError, match=r"1 task requested \(1 chief\), but the number of processes that join is 3"
+    ):
         assign_ranks(job(tasks={"chief": {}, "worker": {"count": 0}}), 3)
 
 
@@ -119,24 +121,24 @@ def _seen(*processes: tuple[str, str]) -> list[dict[str, Any]]:
         ({"tasks": {"ps": {"count": 3}}}, [("a", "0,1")] * 4, ["0", "", "", ""]),
     ],
 )
-def test_how_gpus_are_split(values: dict[str, Any], processes: list[tuple[str, str]], expected: list[str]) -> None:
+def test_split_gpus(values: dict[str, Any], processes: list[tuple[str, str]], expected: list[str]) -> None:
     spec = job(**values)
     shares = split_gpus(assign_ranks(spec, 4), _seen(*processes), resolved(spec))
     assert [",".join(gpus) for gpus in shares.values()] == expected
 
 
-def test_fewer_gpus_than_were_asked_for_is_an_error_with_the_numbers() -> None:
+def test_split_gpus_with_too_few_gpus_is_an_error_with_the_numbers() -> None:
     spec = job(gpus_per_task=2)
     with pytest.raises(PlacementError, match="worker:1 on b needs 2 GPUs, but sees 1"):
         split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1"), ("b", "3")), resolved(spec))
     with pytest.raises(PlacementError, match="worker:0 on a needs 1 GPU, but sees 0"):
         split_gpus(assign_ranks(job(gpus_per_node=4), 1), _seen(("a", "")), resolved(job(gpus_per_node=4)))
-    with pytest.raises(PlacementError, match="a: its processes all see the GPUs 0,1,2, too few"):
+    with pytest.raises(PlacementError, match="a: its processes all see the same GPUs 0,1,2, too few"):
         split_gpus(assign_ranks(spec, 2), _seen(("a", "0,1,2"), ("a", "0,1,2")), resolved(spec))
 
 
-def test_two_machines_of_one_name_are_told_apart() -> None:
+def test_check_addresses_refuses_two_machines_with_one_host_name() -> None:
     alike = [{"address": name, "boot": boot} for name, boot in (("n1", "a"), ("n1", "a"), ("n2", "b"))]
     check_addresses(alike)
-    with pytest.raises(RendezvousError, match="rank 0 and rank 3 are on different machines that are both called n1"):
+    with pytest.raises(RendezvousError, match="rank 0 and rank 3 are on different machines with the same host name n1"):
         check_addresses([*alike, {"address": "n1", "boot": "c"}])

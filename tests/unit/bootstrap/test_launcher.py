@@ -37,7 +37,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class FakeAgent:
-    """An AgentHandle. terminate: what happens when it is told to end; by default it ends well."""
+    """An AgentHandle whose agent ends with exit code 0 when it is terminated, unless `obeys` is False."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -59,7 +59,7 @@ class FakeAgent:
 
 
 class FakeCluster(LocalScheduler):
-    """Hosts of this name on the loopback device; says of the job's end what the test wants."""
+    """Hosts of these names on the loopback device; the test sets what it reports about the end of the job."""
 
     last_warnings = frozenset({int(signal.SIGUSR2)})
 
@@ -95,7 +95,7 @@ class FakeCluster(LocalScheduler):
 
 
 class Attempt:
-    """A launcher with its hosts. Hosts publish after a second and their tasks run from then on, unless told otherwise.
+    """A launcher with its hosts, which by default publish after a second and run their tasks from then on.
 
     states: host -> task -> record. quiet: hosts that write nothing any more.
     """
@@ -139,7 +139,7 @@ class Attempt:
             self.phases.append(known["detail"])
 
     def task(self, host: str, name: str, value: str, seconds: float = 5.0, **more: Any) -> None:
-        """After so many seconds the host reports this state of the task."""
+        """The host reports this state of the task after some seconds."""
 
         def change() -> None:
             self.states[host][name] = state(value, ended=self.system.wall, **more)
@@ -164,7 +164,7 @@ def seconds(attempt: Attempt, begin: float = 1000.0) -> float:
     return attempt.system.clock - begin
 
 
-def test_all_tasks_complete(tmp_path: Path) -> None:
+def test_job_completes_when_all_tasks_exit_with_0(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
     attempt.task("h1", "worker:1", "COMPLETED", 8, exit=0)
@@ -181,7 +181,7 @@ def test_all_tasks_complete(tmp_path: Path) -> None:
     assert (read_record(attempt.attempt.launcher) or {})["phase"] == "ended"
 
 
-def test_the_first_failure_is_the_cause_also_when_another_follows_it(tmp_path: Path) -> None:
+def test_first_failure_is_the_cause_although_another_follows(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.task("h1", "worker:1", "FAILED", 5.0, exit=3)
     attempt.task("h0", "worker:0", "FAILED", 5.1, exit=1)
@@ -190,19 +190,19 @@ def test_the_first_failure_is_the_cause_also_when_another_follows_it(tmp_path: P
     assert "worker:1 on h1" in verdict["reason"]
 
 
-def test_hosts_that_do_not_come_are_named_with_what_they_wait_for(tmp_path: Path) -> None:
+def test_missing_hosts_are_reported_with_what_they_wait_for(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0", "h1", "h2"), start_timeout=20)
     attempt.late = {"h1", "h2"}
     attempt.more["h1"] = {"waits": "waiting for 1 GPU"}
     code, verdict = attempt.launch()
     assert (code, verdict["state"]) == (1, "FAILED")
-    assert verdict["reason"].startswith("after 20 s still missing: 2 hosts: h1, h2 (their tasks: worker:1, worker:2)")
+    assert verdict["reason"].startswith("no report from 2 hosts after 20 s: h1, h2 (their tasks: worker:1, worker:2)")
     assert "waiting for 2 hosts: h1 (waiting for 1 GPU), h2" in attempt.phases
     assert 20 <= seconds(attempt) < 25
     assert read(attempt.attempt, attempt.nonce) is None
 
 
-def test_an_agent_that_is_killed_ends_the_job(tmp_path: Path) -> None:
+def test_killed_agent_fails_the_job(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
 
     def kill() -> None:
@@ -216,16 +216,16 @@ def test_an_agent_that_is_killed_ends_the_job(tmp_path: Path) -> None:
     assert seconds(attempt) < 8
 
 
-def test_an_agent_that_cannot_start_says_why_in_the_log_of_the_agents(tmp_path: Path) -> None:
+def test_agent_that_cannot_start_is_explained_from_agents_log(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.attempt.agents_log.write_text("gridtf: agent on h0: cannot write x\ngridtf: agent on h1: not mine\n")
     attempt.cluster.agents["h0"].end = AgentEnd(74, "h0")
     _, verdict = attempt.launch()
-    assert verdict["reason"] == "the agent on host h0 could not go on (cannot write x)"
+    assert verdict["reason"] == "the agent on host h0 could not continue (cannot write x)"
     assert verdict["cause"]["tail"] == ["gridtf: agent on h0: cannot write x"]
 
 
-def test_what_an_agent_wrote_down_is_the_reason(tmp_path: Path) -> None:
+def test_reason_in_the_host_record_is_the_verdict_s(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
 
     def give_up() -> None:
@@ -236,7 +236,7 @@ def test_what_an_agent_wrote_down_is_the_reason(tmp_path: Path) -> None:
     assert (verdict["state"], verdict["reason"], verdict["hint"]) == ("FAILED", "too few GPUs (1 of 2)", "ask for more")
 
 
-def test_a_silent_host_is_a_failed_node(tmp_path: Path) -> None:
+def test_silent_host_is_node_fail(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, heartbeat_timeout=10)
     attempt.at(5, lambda: attempt.quiet.add("h1"))
     attempt.cluster.agents["h1"].obeys = False
@@ -246,7 +246,7 @@ def test_a_silent_host_is_a_failed_node(tmp_path: Path) -> None:
     assert 15 <= seconds(attempt) < 40
 
 
-def test_a_host_that_crashes_is_named_beside_the_task_that_noticed(tmp_path: Path) -> None:
+def test_crashed_host_is_reported_with_the_task_that_failed(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, heartbeat_timeout=10)
     attempt.at(4, lambda: attempt.quiet.add("h1"))
     attempt.task("h0", "worker:0", "FAILED", 6, exit=1)
@@ -256,7 +256,7 @@ def test_a_host_that_crashes_is_named_beside_the_task_that_noticed(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
-def test_a_signal_that_ends_the_job_is_a_cancellation(number: signal.Signals, tmp_path: Path) -> None:
+def test_end_signal_cancels_the_job(number: signal.Signals, tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.at(5, lambda: attempt.system.receive(number))
     code, verdict = attempt.launch()
@@ -264,14 +264,14 @@ def test_a_signal_that_ends_the_job_is_a_cancellation(number: signal.Signals, tm
     assert [agent.terminated for agent in attempt.cluster.agents.values()] == [1, 1]
 
 
-def test_a_warning_that_is_not_the_last_one_ends_nothing(tmp_path: Path) -> None:
+def test_warning_signal_does_not_end_the_job(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",))
     attempt.at(3, lambda: attempt.system.receive(signal.SIGUSR1))
     attempt.task("h0", "worker:0", "COMPLETED", 6, exit=0)
     assert attempt.launch()[1]["state"] == "COMPLETED"
 
 
-def test_an_alarm_is_the_end_of_the_walltime(tmp_path: Path) -> None:
+def test_sigalrm_is_a_timeout(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.task("h0", "worker:0", "COMPLETED", 3, exit=0)
     attempt.at(5, lambda: attempt.system.receive(signal.SIGALRM))
@@ -280,7 +280,7 @@ def test_an_alarm_is_the_end_of_the_walltime(tmp_path: Path) -> None:
     assert verdict["reason"] == "the walltime is over (worker:0 had exited with 0, worker:1 had not)"
 
 
-def test_a_signal_before_the_allocation_ends_the_attempt_as_well(tmp_path: Path) -> None:
+def test_signal_while_waiting_for_the_allocation_cancels_the_job(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.cluster.waits = [("waiting for 2 GPUs", 30.0), ("waiting for 2 GPUs", 30.0)]
     attempt.at(40, lambda: attempt.system.receive(signal.SIGTERM))
@@ -290,7 +290,7 @@ def test_a_signal_before_the_allocation_ends_the_attempt_as_well(tmp_path: Path)
     assert attempt.phases == ["learning the allocation", "waiting for 2 GPUs"]
 
 
-def test_who_has_cancelled_is_read_from_the_record(tmp_path: Path) -> None:
+def test_cancelling_user_is_read_from_cancelled_json(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     cancelled = {"user": "alice", "host": "login1", "time": 1.0}
     attempt.at(5, lambda: write_record(attempt.run.cancelled, cancelled))
@@ -308,7 +308,7 @@ def test_who_has_cancelled_is_read_from_the_record(tmp_path: Path) -> None:
         (None, "CANCELLED", "the launcher received SIGTERM", False),
     ],
 )
-def test_the_scheduler_says_how_a_terminated_job_ends(
+def test_termination_reason_of_the_scheduler_is_the_verdict(
     status: JobStatus | None, state_: str, reason: str, again: bool, tmp_path: Path
 ) -> None:
     attempt = Attempt(tmp_path)
@@ -320,19 +320,19 @@ def test_the_scheduler_says_how_a_terminated_job_ends(
 
 
 def gone_by(number: int) -> Record:
-    return {"gone": {"what": "told to end", "why": "", "hint": "", "signal": int(number)}}
+    return {"gone": {"what": "received a signal", "why": "", "hint": "", "signal": int(number)}}
 
 
-def test_agents_that_were_terminated_leave_the_reason_to_the_scheduler(tmp_path: Path) -> None:
+def test_verdict_is_open_when_agents_were_signalled_and_the_scheduler_gives_no_reason(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.at(5, lambda: attempt.more.update(h0=gone_by(signal.SIGTERM), h1=gone_by(signal.SIGTERM)))
     _, verdict = attempt.launch()
     assert verdict["state"] == "FAILED"
     assert verdict["again"] is None  # only the scheduler knows
-    assert verdict["reason"].startswith("the agents on hosts h0, h1 were told to end by SIGTERM")
+    assert verdict["reason"].startswith("the agents on hosts h0, h1 received SIGTERM")
 
 
-def test_the_signal_that_follows_those_of_the_agents_is_the_reason(tmp_path: Path) -> None:
+def test_signal_to_the_launcher_after_signals_to_agents_cancels_the_job(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.at(5, lambda: attempt.more.update(h0=gone_by(signal.SIGTERM)))
     attempt.at(6, lambda: attempt.system.receive(signal.SIGTERM))
@@ -342,7 +342,7 @@ def test_the_signal_that_follows_those_of_the_agents_is_the_reason(tmp_path: Pat
 LED = {"chief": {}, "worker": {"count": 1}, "ps": {"count": 1}}
 
 
-def test_after_the_leader_the_others_have_leader_wait(tmp_path: Path) -> None:
+def test_tasks_have_leader_wait_after_the_leader(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), tasks=LED, leader_wait=30)
     attempt.task("h0", "chief:0", "COMPLETED", 5, exit=0)
     _, verdict = attempt.launch()
@@ -351,7 +351,7 @@ def test_after_the_leader_the_others_have_leader_wait(tmp_path: Path) -> None:
     assert any("chief:0 ended, waiting for worker:0 for at most 30 s, until " in detail for detail in attempt.phases)
 
 
-def test_a_task_that_fails_within_leader_wait_fails_the_job(tmp_path: Path) -> None:
+def test_task_failure_within_leader_wait_fails_the_job(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), tasks=LED, leader_wait=30)
     attempt.task("h0", "chief:0", "COMPLETED", 5, exit=0)
     attempt.task("h0", "worker:0", "FAILED", 20, exit=4)
@@ -359,7 +359,7 @@ def test_a_task_that_fails_within_leader_wait_fails_the_job(tmp_path: Path) -> N
     assert (verdict["state"], verdict["cause"]["task"]) == ("FAILED", "worker:0")
 
 
-def test_an_evaluator_may_finish_within_evaluator_wait(tmp_path: Path) -> None:
+def test_evaluator_is_stopped_after_evaluator_wait(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), tasks={"worker": {"count": 1}, "evaluator": {}}, evaluator_wait=20)
     attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
     _, verdict = attempt.launch()
@@ -368,7 +368,7 @@ def test_an_evaluator_may_finish_within_evaluator_wait(tmp_path: Path) -> None:
     assert any("training has ended; waiting for evaluator:0" in detail for detail in attempt.phases)
 
 
-def test_an_evaluator_that_finishes_ends_the_wait(tmp_path: Path) -> None:
+def test_evaluator_that_finishes_ends_evaluator_wait(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), tasks={"worker": {"count": 1}, "evaluator": {}}, evaluator_wait=3600)
     attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
     attempt.task("h0", "evaluator:0", "COMPLETED", 9, exit=0)
@@ -376,7 +376,7 @@ def test_an_evaluator_that_finishes_ends_the_wait(tmp_path: Path) -> None:
     assert seconds(attempt) < 11
 
 
-def test_what_cannot_be_placed_ends_before_any_host_is_waited_for(tmp_path: Path) -> None:
+def test_placement_error_ends_the_job_at_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.cluster.refusal = PlacementError("too few hosts", why="1 of 2", hint="ask for more")
     code, verdict = attempt.launch()
@@ -385,20 +385,18 @@ def test_what_cannot_be_placed_ends_before_any_host_is_waited_for(tmp_path: Path
     assert seconds(attempt) == 0
 
 
-def test_an_error_of_gridtf_itself_has_a_verdict_and_a_traceback_in_the_log(
+def test_unexpected_exception_has_a_verdict_and_a_traceback_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = Attempt(tmp_path)
     monkeypatch.setattr(attempt.cluster, "start_agents", lambda *_: 1 / 0)
     code, verdict = attempt.launch()
     assert (code, verdict["state"]) == (1, "FAILED")
-    assert verdict["reason"] == "the launcher could not go on: division by zero"
+    assert verdict["reason"] == "the launcher could not continue: division by zero"
     assert any("ZeroDivisionError" in text for text in attempt.system.logged)
 
 
-def test_a_verdict_that_cannot_be_written_is_in_the_log_and_the_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdict_that_cannot_be_written_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path, ("h0",))
     attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
     full = cannot("write", attempt.attempt.verdict, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
@@ -413,7 +411,7 @@ def test_a_verdict_that_cannot_be_written_is_in_the_log_and_the_exit_code(
     assert (read_record(attempt.attempt.launcher) or {})["phase"] != "ended"
 
 
-def test_what_a_killed_agent_leaves_behind_is_ended(tmp_path: Path) -> None:
+def test_orphans_of_a_killed_agent_are_ended(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",))
     system = attempt.system
     polite, stubborn, immortal = (system.start(["orphan"], {}) for _ in range(3))
@@ -424,10 +422,10 @@ def test_what_a_killed_agent_leaves_behind_is_ended(tmp_path: Path) -> None:
     assert system.alive == {immortal}
     assert (polite, signal.SIGKILL) not in system.sent
     assert (stubborn, signal.SIGKILL) in system.sent
-    assert f"processes that KILL did not end: [{immortal}]" in system.logged
+    assert f"processes survived SIGKILL: [{immortal}]" in system.logged
 
 
-def test_a_launcher_that_stood_still_says_so(tmp_path: Path) -> None:
+def test_launcher_reports_that_it_was_stalled(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, heartbeat_timeout=20)
 
     def stall() -> None:
@@ -438,10 +436,10 @@ def test_a_launcher_that_stood_still_says_so(tmp_path: Path) -> None:
 
     attempt.at(5, stall)
     _, verdict = attempt.launch()
-    assert verdict["reason"].startswith("the launcher on host h0 stood still for 300 s")
+    assert verdict["reason"].startswith("the launcher on host h0 was stalled for 300 s")
 
 
-def test_a_job_whose_parent_is_gone_is_cancelled_at_the_end(tmp_path: Path) -> None:
+def test_job_with_a_lost_parent_is_cancelled_at_its_end(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",))
     attempt.cluster.lost_parent = "the shepherd is gone"
     attempt.system.ppid = 1
@@ -451,7 +449,7 @@ def test_a_job_whose_parent_is_gone_is_cancelled_at_the_end(tmp_path: Path) -> N
     assert "the shepherd is gone, so gridtf cancels the job" in verdict["reason"]
 
 
-def test_the_run_directory_may_refuse_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_errors_of_the_run_directory_are_tolerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Attempt(tmp_path, ("h0",), heartbeat_timeout=40)
     attempt.task("h0", "worker:0", "COMPLETED", 30, exit=0)
     read_names, refused = rundir.listdir, [False]

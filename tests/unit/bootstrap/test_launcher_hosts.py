@@ -28,12 +28,12 @@ from tests.support.system import FakeSystem
         ("/home/a", "1", "", False),
     ],
 )
-def test_a_folder_that_goes_with_the_job(folder: str, job_id: str, temporary: str, goes: bool) -> None:
+def test_goes_with_the_job(folder: str, job_id: str, temporary: str, goes: bool) -> None:
     assert goes_with_the_job(Path(folder), job_id, {"TMPDIR": temporary} if temporary else {}) is goes
 
 
 class Ended:
-    """An AgentHandle whose agent was told to end, but the connection to it says that it is lost, as qrsh does."""
+    """An AgentHandle whose agent has ended, with an error that its connection was lost, as qrsh reports it."""
 
     def __init__(self, host: str, code: int = 0) -> None:
         self._end = AgentEnd(code, host, (), HostLostError(f"the connection to host {host} is lost"))
@@ -46,11 +46,11 @@ class Ended:
     def kill(self) -> None: ...
 
 
-def test_a_signal_after_a_killed_connection_is_not_its_cause(tmp_path: Path) -> None:
+def test_signal_after_a_killed_connection_is_not_the_cause(tmp_path: Path) -> None:
     """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
 
     def terminated(seconds: float) -> None:
-        raise InterruptedError("told to end")
+        raise InterruptedError("a signal ends the job")
 
     run, system = RunDir(tmp_path / "run"), FakeSystem()
     run.path.mkdir()
@@ -61,7 +61,7 @@ def test_a_signal_after_a_killed_connection_is_not_its_cause(tmp_path: Path) -> 
     assert system.received == []
 
 
-def test_the_file_server_is_spared() -> None:
+def test_poll_interval_limits_the_file_server_s_load() -> None:
     assert poll_interval(1, 0) < poll_interval(1, 3600) < 1
     assert poll_interval(16, 3600) < 1
     for hosts in (64, 1024, 4096):
@@ -90,14 +90,14 @@ sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.envi
 """
 
 
-def test_the_environment_of_a_job_that_fails_early_does_not_stay(tmp_path: Path) -> None:
-    """People keep passwords there, and nobody would read it any more."""
+def test_environment_file_is_removed_when_agents_cannot_start(tmp_path: Path) -> None:
+    """It may hold passwords, and no agent would read it any more."""
     done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, "FAILED: cannot start them" in done.stderr) == (1, True), done.stderr
     assert not RunDir(tmp_path).attempt(1).environment.exists()
 
 
-def test_agents_that_have_ended_well_are_not_waited_for(tmp_path: Path) -> None:
+def test_end_does_not_wait_for_hosts_that_are_over(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     attempt = run.new_attempt()

@@ -1,4 +1,4 @@
-"""What stands above the script of a local job, and above an agent: no processes, and a clock that the test moves."""
+"""The parents of a local job's script and of an agent: with a simulated clock and without processes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize(("code", "end"), [(0, (0, None)), (3, (3, None)), (-9, (None, "SIGKILL"))])
-def test_how_the_script_ended_is_written_down(job: Job, code: int, end: tuple[int | None, str | None]) -> None:
+def test_job_runner_records_how_the_script_ended(job: Job, code: int, end: tuple[int | None, str | None]) -> None:
     job.system.at(50, lambda: job.system.exit(job.script, code))
     ended = job.ended(walltime=60)
     assert (ended["exit"], ended["signal"], ended["told"], ended["error"]) == (*end, None, None)
@@ -57,21 +57,21 @@ def test_how_the_script_ended_is_written_down(job: Job, code: int, end: tuple[in
     assert (started["death"], started["alarm"]) == (signal.SIGTERM, 60)
 
 
-def test_a_script_that_cannot_be_started_is_an_error_with_its_name(job: Job) -> None:
+def test_job_runner_records_a_script_that_cannot_be_started(job: Job) -> None:
     job.system.missing = {"bash"}
     assert job.ended()["error"] == "bash cannot be started: No such file or directory"
     assert job.system.logged == ["bash cannot be started: No such file or directory"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_that_ends_the_job_is_passed_on_and_written_down(job: Job, number: signal.Signals) -> None:
+def test_job_runner_forwards_and_records_end_signals(job: Job, number: signal.Signals) -> None:
     job.system.at(5, lambda: job.system.receive(number))
     ended = job.ended()
     assert (ended["signal"], ended["told"]) == ("SIGTERM", number.name)
     assert job.system.sent[0] == (job.script, signal.SIGTERM)
 
 
-def test_set_up_lines_that_ignore_it_are_killed_after_the_grace(job: Job) -> None:
+def test_job_runner_kills_set_up_lines_after_the_grace(job: Job) -> None:
     job.system.at(1, lambda: job.system.stubborn.add(job.script))
     job.system.at(5, lambda: job.system.receive(signal.SIGTERM))
     ended = job.ended()
@@ -79,7 +79,7 @@ def test_set_up_lines_that_ignore_it_are_killed_after_the_grace(job: Job) -> Non
     assert 15 <= job.system.clock - 1000 < 17
 
 
-def test_a_launcher_has_longer_since_it_keeps_the_grace_itself(job: Job) -> None:
+def test_job_runner_gives_a_launcher_a_margin_after_the_grace(job: Job) -> None:
     job.launched()
     job.system.at(1, lambda: job.system.stubborn.add(job.script))
     job.system.at(5, lambda: job.system.receive(signal.SIGTERM))
@@ -87,7 +87,7 @@ def test_a_launcher_has_longer_since_it_keeps_the_grace_itself(job: Job) -> None
     assert (job.ended()["exit"], job.system.clock - 1000 < 42) == (1, True)
 
 
-def test_a_second_signal_changes_nothing(job: Job) -> None:
+def test_job_runner_ignores_a_second_end_signal(job: Job) -> None:
     job.system.at(1, lambda: job.system.stubborn.add(job.script))
     for second in (5, 9, 13):
         job.system.at(second, lambda: job.system.receive(signal.SIGTERM))
@@ -95,7 +95,7 @@ def test_a_second_signal_changes_nothing(job: Job) -> None:
     assert job.system.clock - 1000 < 17
 
 
-def test_what_the_script_leaves_behind_is_ended_in_peace_first(job: Job) -> None:
+def test_job_runner_ends_orphans_with_sigterm_before_sigkill(job: Job) -> None:
     daemons: list[int] = []
 
     def end() -> None:
@@ -110,7 +110,7 @@ def test_what_the_script_leaves_behind_is_ended_in_peace_first(job: Job) -> None
     assert 15 <= job.system.clock - 1000 < 17
 
 
-def test_an_end_that_cannot_be_written_is_in_the_log(job: Job) -> None:
+def test_job_runner_logs_an_end_that_cannot_be_written(job: Job) -> None:
     job.system.at(5, lambda: job.system.exit(job.script, 0))
     job.run.ended.mkdir()
     with pytest.raises(RunDirError, match="not a regular file"):
@@ -165,14 +165,14 @@ def node(tmp_path: Path) -> Node:
 
 
 @pytest.mark.parametrize("code", [0, 70, 75])
-def test_the_exit_code_is_the_agents(node: Node, code: int) -> None:
+def test_agent_supervisor_returns_the_agent_s_exit_code(node: Node, code: int) -> None:
     node.system.at(30, lambda: node.agent.ends(code))
     assert node.watch() == code
     assert node.record() is None
     assert node.agent.got == []
 
 
-def test_the_launcher_ends_the_agent_by_closing_the_pipe(node: Node) -> None:
+def test_agent_supervisor_ends_the_agent_when_the_launcher_closes_the_pipe(node: Node) -> None:
     def close() -> None:
         node.closed = True
         node.system.receive(signal.SIGIO)
@@ -184,14 +184,14 @@ def test_the_launcher_ends_the_agent_by_closing_the_pipe(node: Node) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *PASSED_ON])
-def test_signals_are_passed_on_to_the_agent(node: Node, number: signal.Signals) -> None:
+def test_agent_supervisor_forwards_signals(node: Node, number: signal.Signals) -> None:
     node.system.at(5, lambda: node.system.receive(number))
     node.system.at(6, lambda: node.agent.ends(0))
     node.watch()
     assert node.agent.got == [number]
 
 
-def test_the_agent_is_told_when_its_starter_has_died(node: Node) -> None:
+def test_agent_supervisor_sends_orphaned_when_its_parent_has_died(node: Node) -> None:
     def die() -> None:
         node.system.ppid = 1
         node.system.receive(signal.SIGTERM)
@@ -212,7 +212,7 @@ def killed(node: Node, left: Sequence[str] = ()) -> int:
     return node.watch()
 
 
-def test_an_agent_that_is_killed_is_reported_in_its_own_record(node: Node) -> None:
+def test_killed_agent_is_reported_in_its_host_record(node: Node) -> None:
     tasks = {"worker:0": {"state": "RUNNING"}}
     write_record(node.attempt.host_state("h0"), {"nonce": "nonce", "host": "h0", "pid": 77, "tasks": tasks, "beat": 3})
     assert killed(node, ["task"]) == KILLED
@@ -222,11 +222,11 @@ def test_an_agent_that_is_killed_is_reported_in_its_own_record(node: Node) -> No
     assert node.system.alive == set()
 
 
-def test_an_agent_that_is_killed_before_it_has_written_anything_is_reported_as_well(node: Node) -> None:
+def test_killed_agent_without_a_host_record_is_reported(node: Node) -> None:
     assert killed(node) == KILLED
     assert (node.record() or {})["gone"]["hint"] == "was it killed by hand?"
 
 
-def test_what_it_leaves_and_kill_does_not_end_is_told_by_the_exit_code(node: Node) -> None:
+def test_orphans_that_survive_sigkill_are_reported_by_the_exit_code(node: Node) -> None:
     node.system.immortal = {5000}
     assert killed(node, ["task"]) == LEFTOVERS

@@ -1,10 +1,12 @@
-"""Which task runs where: one task per GPU, evenly, in the hosts' order; and errors that say the numbers."""
+"""Placement of tasks on hosts: one task per GPU, evenly, in the order of the hosts; and errors with the numbers."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -32,23 +34,23 @@ def refused(allocation: Allocation, **values: Any) -> PlacementError:
     return caught.value
 
 
-# --- who goes where
+# --- hosts
 
 
-def test_a_chief_six_workers_and_two_ps_on_four_hosts_of_two_gpus() -> None:
+def test_chief_six_workers_and_two_ps_on_four_hosts_of_two_gpus() -> None:
     tasks = placed(hosts(2, 2, 2, 2), tasks={"chief": {}, "worker": {"count": 6}, "ps": {"count": 2}})
     assert by_host(tasks) == {
         "h0": ["chief:0", "worker:0", "ps:1"],
         "h1": ["worker:1", "worker:2"],
         "h2": ["worker:3", "worker:4"],
-        "h3": ["worker:5", "ps:0"],  # a ps goes first where there are fewest tasks
+        "h3": ["worker:5", "ps:0"],  # the first ps is placed on a host with the fewest tasks
     }
     assert [task.rank for task in tasks] == [0, 1, 2, 3, 4, 5, 6, None, None]
     assert [task.local_rank for task in tasks] == [0, 1, 0, 1, 0, 1, 0, None, None]
     assert [task.gpus for task in tasks] == [1] * 7 + [0, 0]
 
 
-def test_workers_left_open_are_as_many_as_fit() -> None:
+def test_open_worker_count_fills_the_allocation() -> None:
     assert by_host(placed(hosts(2, 3))) == {"h0": ["worker:0", "worker:1"], "h1": ["worker:2", "worker:3", "worker:4"]}
     assert len(placed(hosts(4), gpus_per_task=2)) == 2
     assert [task.name for task in placed(hosts(4), tasks={"chief": {}})] == [
@@ -61,32 +63,32 @@ def test_workers_left_open_are_as_many_as_fit() -> None:
     assert len(placed(hosts(4, 4, slots=3), tasks_per_node=3)) == 6
 
 
-def test_a_chief_may_be_all_there_is_room_for() -> None:
+def test_chief_alone_fills_the_allocation() -> None:
     assert [task.name for task in placed(hosts(1), tasks={"chief": {}})] == ["chief:0"]
 
 
-def test_master_is_another_word_for_chief() -> None:
+def test_master_is_placed_like_chief() -> None:
     tasks = placed(hosts(2), tasks={"master": {}, "worker": {"count": 1}})
     assert [(task.name, task.rank) for task in tasks] == [("master:0", 0), ("worker:0", 1)]
 
 
-def test_uneven_hosts_are_filled_evenly_as_far_as_they_go() -> None:
+def test_workers_are_spread_evenly_over_uneven_hosts() -> None:
     tasks = placed(hosts(1, 4, 2), tasks={"worker": {"count": 6}})
     assert [len(names) for names in by_host(tasks).values()] == [1, 3, 2]
     assert [task.name for task in tasks] == [f"worker:{index}" for index in range(6)]
 
 
-def test_a_host_without_gpus_takes_riders_only() -> None:
+def test_host_without_gpus_takes_only_non_gpu_tasks() -> None:
     tasks = placed(hosts(2, 0), tasks={"ps": {"count": 1}, "evaluator": {"count": 1}})
     assert by_host(tasks) == {"h0": ["worker:0", "worker:1", "evaluator:0"], "h1": ["ps:0"]}
 
 
-def test_parameter_servers_are_spread_although_one_host_has_many_more_gpus() -> None:
+def test_ps_are_spread_evenly_over_uneven_hosts() -> None:
     tasks = placed(hosts(8, 1), tasks={"ps": {"count": 4}})
     assert Counter(task.host for task in tasks if task.type == "ps") == {"h0": 2, "h1": 2}
 
 
-def test_more_parameter_servers_than_hosts_are_dealt_out_in_turn() -> None:
+def test_more_ps_than_hosts_are_placed_in_turn() -> None:
     tasks = placed(hosts(1, 1), tasks={"worker": {"count": 2}, "ps": {"count": 5}})
     assert Counter(task.host for task in tasks if task.type == "ps") == {"h0": 3, "h1": 2}
 
@@ -94,18 +96,18 @@ def test_more_parameter_servers_than_hosts_are_dealt_out_in_turn() -> None:
 # --- GPUs
 
 
-def test_where_nobody_speaks_of_gpus_every_task_takes_one_if_there_are_any() -> None:
+def test_tasks_default_to_one_gpu_on_hosts_with_gpus() -> None:
     assert [task.gpus for task in placed(hosts(2))] == [1, 1]
     assert [task.gpus for task in placed(hosts(None, slots=2))] == [0, 0]
     assert [task.gpus for task in placed(hosts(2, slots=3), gpus_per_node=0)] == [0, 0, 0]
 
 
-def test_two_gpus_a_task() -> None:
+def test_two_gpus_per_task() -> None:
     tasks = placed(hosts(4, 5), gpus_per_task=2)
     assert [(task.host, task.gpus) for task in tasks] == [("h0", 2), ("h0", 2), ("h1", 2), ("h1", 2)]
 
 
-def test_a_chief_with_more_gpus_than_a_worker_takes_their_room() -> None:
+def test_chief_with_more_gpus_than_a_worker_takes_places_of_workers() -> None:
     tables = {"chief": {"gpus": 2}, "worker": {"gpus": 1}}
     tasks = placed(hosts(4, 4), tasks=tables)
     assert by_host(tasks) == {
@@ -115,10 +117,10 @@ def test_a_chief_with_more_gpus_than_a_worker_takes_their_room() -> None:
     assert [task.gpus for task in tasks] == [2] + [1] * 6
     error = refused(hosts(4, 4), tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 7}})
     assert error.what == "8 training tasks do not fit into 2 hosts with 4 GPUs each (room for 7)"
-    assert error.why == "asked for: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
+    assert error.why == "requested: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
 
 
-def test_a_chief_without_a_gpu_takes_no_workers_place() -> None:
+def test_chief_without_gpu_takes_no_place_of_a_worker() -> None:
     tasks = placed(hosts(2, 2, slots=1), tasks={"chief": {"gpus": 0}, "worker": {"count": 4}})
     assert [(task.name, task.host, task.gpus) for task in tasks] == [
         ("chief:0", "h0", 0),
@@ -130,12 +132,12 @@ def test_a_chief_without_a_gpu_takes_no_workers_place() -> None:
     assert len(placed(hosts(2, 2), tasks={"chief": {"gpus": 0}})) == 5
 
 
-def test_a_chief_goes_where_it_costs_the_workers_least() -> None:
+def test_chief_is_placed_where_it_costs_the_fewest_workers() -> None:
     tasks = placed(hosts(2, 3), tasks={"chief": {"gpus": 1}, "worker": {"gpus": 2}})
     assert by_host(tasks) == {"h1": ["chief:0", "worker:1"], "h0": ["worker:0"]}
 
 
-def test_workers_without_gpus_beside_a_chief_with_one_take_slots() -> None:
+def test_workers_without_gpus_take_slots_next_to_a_chief_with_gpu() -> None:
     tasks = placed(hosts(1, 0, slots=3), tasks={"chief": {"gpus": 1}, "worker": {"gpus": 0}})
     assert [(task.host, task.gpus) for task in tasks] == [("h0", 1), ("h0", 0), ("h0", 0), *[("h1", 0)] * 3]
 
@@ -143,14 +145,14 @@ def test_workers_without_gpus_beside_a_chief_with_one_take_slots() -> None:
 # --- CPUs
 
 
-def test_cpus_are_shared_by_all_tasks_of_a_host_unless_somebody_says_how_many() -> None:
+def test_cpus_are_shared_by_tasks_of_a_host_unless_requested() -> None:
     tasks = placed(hosts(2, cpus=8), tasks={"ps": {"count": 1, "cpus": 3}})
     assert [task.cpus for task in tasks] == [2, 2, 3]
     assert [task.cpus for task in placed(hosts(1, cpus=8), cpus_per_task=5)] == [5]
     assert [task.cpus for task in placed(hosts(None, slots=4, cpus=2))] == [1, 1, 1, 1]
 
 
-def test_cpus_that_a_type_is_given_are_not_shared_out_again() -> None:
+def test_requested_cpus_of_a_type_are_not_shared_with_others() -> None:
     tables = {"worker": {"count": 4}, "ps": {"count": 4}}
     assert [task.cpus for task in placed(hosts(4, cpus=32), tasks=tables)] == [4] * 8
     tables["ps"]["cpus"] = 1
@@ -162,7 +164,7 @@ def test_cpus_that_a_type_is_given_are_not_shared_out_again() -> None:
     assert [(task.host, task.cpus) for task in tasks] == [("h0", 6), ("h1", 8), ("h0", 2)]
 
 
-def test_unknown_cpus_stay_unknown() -> None:
+def test_unknown_cpus_of_a_host_stay_unknown() -> None:
     assert [task.cpus for task in placed(hosts(1, cpus=None))] == [None]
 
 
@@ -179,7 +181,7 @@ def test_served_tasks_have_no_rank() -> None:
     assert [task.trains for task in tasks] == [True, False, False]
 
 
-def test_the_ps_of_an_entry_job_is_served_unless_it_has_a_command_of_its_own() -> None:
+def test_ps_of_an_entry_job_is_served_unless_it_has_a_command() -> None:
     served = placed(hosts(None), entry="train:main", tasks={"worker": {"count": 1}, "ps": {"count": 1}})
     assert [task.served for task in served] == [False, True]
     own = {"worker": {"count": 1}, "ps": {"count": 1, "command": ["./ps"]}}
@@ -196,67 +198,67 @@ def test_the_ps_of_an_entry_job_is_served_unless_it_has_a_command_of_its_own() -
             hosts(2),
             {"tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 1 host with 2 GPUs (room for 2)",
-            "asked for: 3 workers with 1 GPU each",
+            "requested: 3 workers with 1 GPU each",
         ),
         (
             hosts(1),
             {"tasks": {"chief": {}, "worker": {"count": 1}}},
             "2 training tasks do not fit into 1 host with 1 GPU (room for 1)",
-            "asked for: 1 chief with 1 GPU + 1 worker with 1 GPU",
+            "requested: 1 chief with 1 GPU + 1 worker with 1 GPU",
         ),
         (
             hosts(2, 4, 3),
             {"tasks": {"worker": {"count": 10}}},
             "10 training tasks do not fit into 3 hosts with 2 to 4 GPUs each (room for 9)",
-            "asked for: 10 workers with 1 GPU each",
+            "requested: 10 workers with 1 GPU each",
         ),
         (
             hosts(3, 3),
             {"gpus_per_task": 2, "tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 2 hosts with 3 GPUs each (room for 2)",
-            "asked for: 3 workers with 2 GPUs each",
+            "requested: 3 workers with 2 GPUs each",
         ),
         (
             hosts(4, slots=2),
             {"tasks_per_node": 2, "tasks": {"worker": {"count": 3}}},
-            "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks a host (room for 2)",
-            "asked for: 3 workers with 1 GPU each",
+            "3 training tasks do not fit into 1 host with 4 GPUs, at most 2 tasks per host (room for 2)",
+            "requested: 3 workers with 1 GPU each",
         ),
         (
             hosts(None, None, slots=1),
             {"tasks": {"chief": {}, "worker": {"count": 2}}},
             "3 training tasks do not fit into 2 hosts with 1 CPU slot each (room for 2)",
-            "asked for: 1 chief + 2 workers",
+            "requested: 1 chief + 2 workers",
         ),
         (
             hosts(None, slots=2),
             {"tasks": {"worker": {"count": 3}}},
             "3 training tasks do not fit into 1 host with 2 CPU slots (room for 2)",
-            "asked for: 3 workers",
+            "requested: 3 workers",
         ),
         (
             hosts(2, 2),
             {"tasks": {"chief": {"gpus": 4}, "worker": {"gpus": 1, "count": 1}}},
             "2 training tasks do not fit into 2 hosts with 2 GPUs each (room for 0)",
-            "asked for: 1 chief with 4 GPUs + 1 worker with 1 GPU",
+            "requested: 1 chief with 4 GPUs + 1 worker with 1 GPU",
         ),
         (
             hosts(None, slots=4),
             {"gpus_per_task": 1},
             "1 training task does not fit into 1 host with 0 GPUs (room for 0)",
-            "asked for: 1 worker with 1 GPU",
+            "requested: 1 worker with 1 GPU",
         ),
         (
             hosts(None, slots=0),
             {"tasks": {"master": {}}},
             "1 training task does not fit into 1 host with 0 CPU slots (room for 0)",
-            "asked for: 1 master",
+            "requested: 1 master",
         ),
         (
             Allocation(()),
             {},
             "1 training task does not fit into 0 hosts with 0 CPU slots (room for 0)",
-            "asked for: 1 worker",
+            "requested: 1 worker",
         ),
     ],
 )
@@ -265,10 +267,10 @@ def test_too_few_slots_are_an_error_with_the_numbers(
 ) -> None:
     error = refused(allocation, **values)
     assert (error.what, error.why) == (what, why)
-    assert error.hint.startswith("ask for more hosts")
+    assert error.hint.startswith("request more hosts")
 
 
-def test_cpu_tasks_are_told_how_to_share_cores() -> None:
+def test_too_few_slots_hint_at_tasks_per_node() -> None:
     assert "--tasks-per-node" in refused(hosts(None, slots=1), tasks={"worker": {"count": 2}}).hint
     assert "--tasks-per-node" not in refused(hosts(1), tasks={"worker": {"count": 2}}).hint
 
@@ -279,7 +281,7 @@ def test_cpu_tasks_are_told_how_to_share_cores() -> None:
 def _combinations() -> list[tuple[Allocation, dict[str, Any]]]:
     allocations = [hosts(*gpus) for count in (1, 2, 3) for gpus in itertools.product((0, 1, 3, 4), repeat=count)]
     allocations += [hosts(*[None] * count, slots=slots) for count in (1, 3) for slots in (1, 2, 5)]
-    asked = [
+    values = [
         {
             "gpus_per_task": per_task,
             "serve": ["ps"] if servers else [],
@@ -294,11 +296,11 @@ def _combinations() -> list[tuple[Allocation, dict[str, Any]]]:
             (None, 1, 2), (None, 0, 1, 2), (None, 1, 2, 5), (0, 1, 4), (0, 1)
         )
     ]
-    return list(itertools.product(allocations, asked))
+    return list(itertools.product(allocations, values))
 
 
 def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs: int) -> bool:
-    """Whether these workers and a chief with so many GPUs (-1: no chief) fit, trying every home of the chief."""
+    """Whether these workers and a chief with this number of GPUs (-1: no chief) fit, for any host of the chief."""
     room = [host.gpus or 0 for host in allocation.hosts]
     if chief <= 0:
         return sum(free // needs for free in room) >= workers
@@ -309,7 +311,7 @@ def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs
     )
 
 
-def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
+def test_placement_invariants_hold_for_all_combinations() -> None:
     seen: Counter[str] = Counter()
     for allocation, values in _combinations():
         spec = job(**values)
@@ -335,7 +337,7 @@ def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
         assert all(
             task.index == index for kind in counts for index, task in enumerate(t for t in tasks if t.type == kind)
         )
-        # no GPU twice, none for those that ride along
+        # no GPU twice, none for non-training tasks
         for name, host in present.items():
             assert sum(task.gpus for task in tasks if task.host == name) <= (host.gpus or 0), where
         assert all(task.gpus == 0 for task in tasks if task.type in ("ps", "evaluator")), where
@@ -349,7 +351,7 @@ def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
         for name in present:
             local = [task.local_rank for task in tasks if task.host == name and task.rank is not None]
             assert local == list(range(len(local))), where
-        # riders on as many hosts as there can be
+        # non-GPU tasks on as many hosts as possible
         spread = [riders[name] for name in present]
         assert max(spread) - min(spread) <= 1, where
         # even: a host that could take one more training task has at most one less than the fullest
@@ -362,24 +364,24 @@ def test_whatever_is_asked_for_the_layout_keeps_its_promises() -> None:
     assert min(seen["refused"], seen["placed"]) > 1000, seen
 
 
-def test_the_same_question_gets_the_same_answer_and_survives_a_file() -> None:
+def test_placement_is_deterministic_and_survives_serialization() -> None:
     allocation, spec = hosts(2, 2, cpus=8), job(tasks={"ps": {"count": 1}})
     tasks = place(allocation, resolved(spec))
     assert tasks == place(allocation, resolved(spec))
-    assert tuple(PlacedTask.from_dict(task.to_dict()) for task in tasks) == tasks
+    assert tuple(PlacedTask(**json.loads(json.dumps(asdict(task)))) for task in tasks) == tasks
 
 
-def test_a_thousand_hosts() -> None:
+def test_placement_on_a_thousand_hosts() -> None:
     allocation = Allocation(tuple(Host(f"h{number:04}", 8, 8, 64) for number in range(1024)))
     tasks = placed(allocation, tasks={"ps": {"count": 1024}})
     assert Counter(Counter(task.host for task in tasks).values()) == {9: 1024}
     assert [task.cpus for task in tasks[:1]] == [7]
 
 
-# --- what is asked of the scheduler is enough
+# --- the request is enough for the tasks
 
 
-def test_a_chief_without_a_gpu_needs_no_host_of_its_own() -> None:
+def test_request_adds_no_host_for_a_chief_without_gpu() -> None:
     spec = job(gpus_per_node=4, tasks={"chief": {"gpus": 0}, "worker": {"count": 8}})
     assert resolved(spec).nodes == (2, 2)
     assert resolved(spec).gpus_in_all(0) == 8
@@ -387,7 +389,7 @@ def test_a_chief_without_a_gpu_needs_no_host_of_its_own() -> None:
     assert resolved(job()).gpus_in_all(1) is None
 
 
-def test_what_is_asked_for_has_room_for_the_tasks() -> None:
+def test_requested_nodes_have_room_for_the_tasks() -> None:
     count = 0
     for chief, workers, own, per_task, per_node, tasks_per_node, nodes in itertools.product(
         (None, 0, 1, 2), (1, 4, 7), (None, 0, 1), (None, 0, 2), (None, 0, 4), (None, 2), (None, 2, 4)
@@ -400,11 +402,11 @@ def test_what_is_asked_for_has_room_for_the_tasks() -> None:
         sizes = {"gpus_per_task": per_task, "gpus_per_node": per_node, "tasks_per_node": tasks_per_node, "nodes": nodes}
         spec = job(tasks=tables, **sizes)
         try:
-            asked = resolved(spec)
+            request = resolved(spec)
         except SpecError:
             continue
-        room = hosts(*[asked.gpus_per_node] * asked.nodes[0], slots=asked.tasks_per_node)
-        tasks = place(room, asked)
+        room = hosts(*[request.gpus_per_node] * request.nodes[0], slots=request.tasks_per_node)
+        tasks = place(room, request)
         assert len(tasks) == workers + (chief is not None) + 1
         count += 1
     assert count > 500
@@ -414,13 +416,13 @@ def test_what_is_asked_for_has_room_for_the_tasks() -> None:
     ("tasks_per_node", "slots", "tasks"),
     [(None, 10**8, {}), (None, 10**17, {"ps": {"count": 1}}), (1_000_000, 1, {"chief": {"count": 1}})],
 )
-def test_more_tasks_than_there_can_be_are_refused_at_once(tasks_per_node: int | None, slots: int, tasks: Any) -> None:
+def test_more_than_the_maximum_of_tasks_is_refused_at_once(tasks_per_node: int | None, slots: int, tasks: Any) -> None:
     hosts = tuple(Host(f"n{number}", slots=tasks_per_node or slots) for number in range(2))
     error = refused(Allocation(hosts), tasks_per_node=tasks_per_node, tasks=tasks)
-    assert re.fullmatch(r"\d{7,} tasks are more than 1000000, the most that there can be", error.what)
+    assert re.fullmatch(r"\d{7,} tasks are more than the maximum of 1000000", error.what)
 
 
-def test_as_many_tasks_as_there_can_be_are_placed_wherever_there_is_room() -> None:
+def test_maximum_of_tasks_is_placed() -> None:
     """One pass over all hosts a task would take hours."""
     hosts = (Host("big", slots=200_000), *(Host(f"n{number}", slots=0) for number in range(10_000)))
     tasks = placed(Allocation(hosts))

@@ -37,14 +37,14 @@ CLUSTER = {
 # --- gathering
 
 
-def test_the_records_of_all_hosts_make_one_cluster_in_index_order(plan: AttemptPlan) -> None:
+def test_merge_makes_one_cluster_in_index_order(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan))
     assert meeting.cluster == CLUSTER
     assert "evaluator" not in meeting.cluster
     assert (meeting.master_addr, meeting.master_port) == ("h0", 30000)
 
 
-def test_missing_hosts_are_named_until_they_have_come(plan: AttemptPlan) -> None:
+def test_collector_lists_missing_hosts(plan: AttemptPlan) -> None:
     collector = Collector(plan.attempt, NONCE, plan.hosts)
     found = records(plan)
     assert not collector.poll()
@@ -59,7 +59,7 @@ def test_missing_hosts_are_named_until_they_have_come(plan: AttemptPlan) -> None
 
 
 @pytest.mark.parametrize("stale", [{"nonce": "of an earlier attempt"}, {"nonce": None}, {}])
-def test_a_stale_host_record_is_as_good_as_absent(plan: AttemptPlan, stale: dict[str, Any]) -> None:
+def test_collector_ignores_stale_host_records(plan: AttemptPlan, stale: dict[str, Any]) -> None:
     found = records(plan)
     write_record(plan.attempt.host_record("h0"), found["h0"])
     write_record(plan.attempt.host_record("h1"), {"ports": {"worker:2": 1}, "address": "elsewhere", **stale})
@@ -71,7 +71,7 @@ def test_a_stale_host_record_is_as_good_as_absent(plan: AttemptPlan, stale: dict
 
 
 @pytest.mark.parametrize("keep", [0, 1, 10, -2])
-def test_a_half_written_host_record_is_waited_for(plan: AttemptPlan, keep: int) -> None:
+def test_collector_waits_for_a_half_written_host_record(plan: AttemptPlan, keep: int) -> None:
     found = records(plan)
     write_record(plan.attempt.host_record("h0"), found["h0"])
     path = plan.attempt.host_record("h1")
@@ -83,7 +83,7 @@ def test_a_half_written_host_record_is_waited_for(plan: AttemptPlan, keep: int) 
     assert collector.poll()
 
 
-def test_other_files_in_the_folder_are_nobodys_records(plan: AttemptPlan) -> None:
+def test_collector_ignores_other_files(plan: AttemptPlan) -> None:
     for name in ("h1.error.json", ".h1.json.77.tmp", "h1", "h10.json"):
         write_record(plan.attempt.hosts / name, {**records(plan)["h1"]})
     collector = Collector(plan.attempt, NONCE, plan.hosts)
@@ -100,11 +100,11 @@ def test_ipv6_addresses_get_brackets(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan, address={"h1": "2001:db8::7"}))
     assert meeting.cluster["worker"] == ("h0:20002", "[2001:db8::7]:20004", "[2001:db8::7]:20005")
     plain = merge(plan.tasks, records(plan, address={"h0": "2001:db8::8"}))
-    assert plain.master_addr == "2001:db8::8"  # MASTER_ADDR stands alone and takes none
+    assert plain.master_addr == "2001:db8::8"  # MASTER_ADDR has no port, hence no brackets
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536, 99999, None, "20004", 2.5])
-def test_an_impossible_port_is_refused_with_the_names(plan: AttemptPlan, port: object) -> None:
+def test_merge_refuses_invalid_ports_with_host_and_task(plan: AttemptPlan, port: object) -> None:
     """TensorFlow would take 99999 and serve on 34463."""
     found = records(plan)
     found["h1"]["ports"]["worker:1"] = port
@@ -115,7 +115,7 @@ def test_an_impossible_port_is_refused_with_the_names(plan: AttemptPlan, port: o
         merge(plan.tasks, found)
 
 
-def test_the_evaluator_is_in_its_own_tf_config_and_in_nobody_elses(plan: AttemptPlan) -> None:
+def test_evaluator_is_only_in_its_own_tf_config(plan: AttemptPlan) -> None:
     """Without an entry of its own TensorFlow's strategies do not find it, with one in theirs the others wait for it."""
     meeting = merge(plan.tasks, records(plan))
     assert (meeting.cluster, meeting.outside) == (CLUSTER, {"evaluator": ["h1:20006"]})
@@ -124,7 +124,7 @@ def test_the_evaluator_is_in_its_own_tf_config_and_in_nobody_elses(plan: Attempt
     assert "evaluator" not in json.loads(meeting.config("worker", 0) or "")["cluster"]
 
 
-def test_a_type_may_be_left_out_of_the_cluster(tmp_path: Path) -> None:
+def test_task_type_outside_the_cluster(tmp_path: Path) -> None:
     tables = {"chief": {"in_cluster": False}, "worker": {"count": 1}, "ps": {"count": 2, "in_cluster": False}}
     plan = task_plan(tmp_path / "run", hosts(None), tasks=tables)
     meeting = merge(plan.tasks, records(plan))
@@ -140,7 +140,7 @@ def test_a_type_may_be_left_out_of_the_cluster(tmp_path: Path) -> None:
     assert placeholders(plan, plan.tasks[1], meeting)["ps_hosts"] == "h0:20003,h0:20004"
 
 
-def test_the_master_port_is_the_leaders(tmp_path: Path) -> None:
+def test_master_address_and_port_are_the_leader_s(tmp_path: Path) -> None:
     plan = task_plan(tmp_path / "run", hosts(2, 3), tasks={"chief": {"gpus": 1}, "worker": {"gpus": 2}})
     assert plan.tasks[0].host == "h1"
     found = records(plan)
@@ -149,7 +149,7 @@ def test_the_master_port_is_the_leaders(tmp_path: Path) -> None:
     assert (meeting.master_addr, meeting.master_port) == ("h1", 31000)
 
 
-def test_ranks_that_publish_for_themselves() -> None:
+def test_merge_ranks() -> None:
     tasks = [task("chief:0"), task("worker:0", rank=1), task("ps:0"), task("evaluator:0")]
     published = [{"address": f"n{number}", "port": 20000 + number, "master_port": 31000} for number in range(4)]
     meeting = merge_ranks(tasks, published)
@@ -160,7 +160,7 @@ def test_ranks_that_publish_for_themselves() -> None:
 # --- the file
 
 
-def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: AttemptPlan) -> None:
+def test_publish_and_read_return_the_same_rendezvous(plan: AttemptPlan) -> None:
     assert rendezvous.read(plan.attempt, NONCE) is None
     meeting = merge(plan.tasks, records(plan))
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting, gpus={"worker:0": ["1"]})
@@ -177,7 +177,7 @@ def test_the_file_says_whose_it_is_and_comes_back_as_it_was(plan: AttemptPlan) -
     }
 
 
-def test_a_stale_or_half_written_file_is_as_good_as_absent(plan: AttemptPlan) -> None:
+def test_read_ignores_a_stale_or_half_written_file(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan))
     rendezvous.publish(plan.attempt, plan.job_id, "of an earlier attempt", meeting)
     assert rendezvous.read(plan.attempt, NONCE) is None
@@ -190,8 +190,8 @@ def test_a_stale_or_half_written_file_is_as_good_as_absent(plan: AttemptPlan) ->
     assert rendezvous.read(plan.attempt, NONCE) == meeting
 
 
-def test_tf_config_is_what_tensorflow_reads() -> None:
-    meeting = Rendezvous.of({"worker": ("a:1", "[::1]:2")}, "a", 3)
+def test_tf_config_is_read_by_tensorflow() -> None:
+    meeting = Rendezvous(json.dumps({"worker": ("a:1", "[::1]:2")}), "a", 3)
     assert json.loads(meeting.config("worker", 1) or "") == {
         "cluster": {"worker": ["a:1", "[::1]:2"]},
         "task": {"type": "worker", "index": 1},
@@ -212,7 +212,7 @@ def _environment(plan: AttemptPlan, meeting: Rendezvous) -> dict[str, str]:
     return task_environment({"TF_CONFIG": "stale"}, plan, plan.tasks[-1], meeting, ())
 
 
-def test_a_cluster_too_large_for_a_variable_is_found_in_the_file(tmp_path: Path) -> None:
+def test_cluster_too_large_for_tf_config_is_read_from_the_file(tmp_path: Path) -> None:
     plan, meeting = _large(tmp_path, 512)
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting)
     env = _environment(plan, meeting)
@@ -226,12 +226,12 @@ def test_a_cluster_too_large_for_a_variable_is_found_in_the_file(tmp_path: Path)
         contract.task({**env, "GRIDTF_NONCE": "another"})
 
 
-def test_the_limit_of_a_variable_is_the_kernels(tmp_path: Path) -> None:
+def test_longest_variable_is_the_kernel_s_limit(tmp_path: Path) -> None:
     """One byte more, and execve(2) refuses to start anything."""
     plan, _ = _large(tmp_path, 1)
     for longer, there in ((0, True), (1, False)):
-        fixed = len("TF_CONFIG=") + len(Rendezvous.of({"worker": (":1",)}, "a", 3).config("worker", 7) or "")
-        meeting = Rendezvous.of({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}, "a", 3)
+        fixed = len("TF_CONFIG=") + len(Rendezvous(json.dumps({"worker": (":1",)}), "a", 3).config("worker", 7) or "")
+        meeting = Rendezvous(json.dumps({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}), "a", 3)
         env = _environment(plan, meeting)
         assert ("TF_CONFIG" in env) == there
         config = "x" * (LONGEST_VARIABLE - len("TF_CONFIG=") + longer)

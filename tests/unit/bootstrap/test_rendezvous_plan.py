@@ -23,7 +23,7 @@ def plan(tmp_path: Path) -> AttemptPlan:
     return task_plan(tmp_path / "run", hosts(2, 2, cpus=4), tasks=TABLES, env={"B": "Ü"}, kill_grace=0.5)
 
 
-def test_a_plan_comes_back_as_it_was(plan: AttemptPlan) -> None:
+def test_written_plan_is_read_back_equal(plan: AttemptPlan) -> None:
     plan.write()
     found = read_plan(plan.attempt.run, 1, NONCE)
     assert found is not None
@@ -34,7 +34,7 @@ def test_a_plan_comes_back_as_it_was(plan: AttemptPlan) -> None:
     assert found.on("elsewhere") == []
 
 
-def test_it_is_a_file_that_a_person_can_read(plan: AttemptPlan) -> None:
+def test_plan_json_is_readable_by_people(plan: AttemptPlan) -> None:
     plan.write()
     record = read_record(plan.attempt.plan) or {}
     assert record["job"] == {"id": "4711", "name": "train", "scheduler": "local"}
@@ -60,24 +60,24 @@ def change(plan: AttemptPlan, **changes: Any) -> None:
     plan.attempt.plan.write_text(json.dumps({**(read_record(plan.attempt.plan) or {}), **changes}))
 
 
-def test_a_plan_is_for_its_owner_alone(plan: AttemptPlan) -> None:
+def test_plan_json_is_readable_by_its_owner_only(plan: AttemptPlan) -> None:
     plan.write()
     assert stat.S_IMODE(plan.attempt.plan.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("nonce", ["stale", None])
-def test_another_attempts_plan_is_as_good_as_absent(plan: AttemptPlan, nonce: str | None) -> None:
+def test_plan_of_another_attempt_is_ignored(plan: AttemptPlan, nonce: str | None) -> None:
     change(plan, nonce=nonce, format=3)
     assert read_plan(plan.attempt.run, 1, NONCE) is None
 
 
-def test_the_plan_of_another_version_of_gridtf_is_told_as_such(plan: AttemptPlan) -> None:
+def test_plan_of_another_format_is_an_error(plan: AttemptPlan) -> None:
     change(plan, format=3)
     with pytest.raises(RendezvousError, match=r"the launcher's plan has format 3, the agent on \S+ reads 2"):
         read_plan(plan.attempt.run, 1, NONCE)
 
 
-def test_a_plan_that_is_not_there_or_half_written_is_waited_for(plan: AttemptPlan, tmp_path: Path) -> None:
+def test_missing_or_half_written_plan_is_none(plan: AttemptPlan, tmp_path: Path) -> None:
     assert read_plan(plan.attempt.run, 1, NONCE) is None
     assert read_plan(plan.attempt.run, 2, NONCE) is None
     assert read_plan(RunDir(tmp_path / "nowhere"), 1, NONCE) is None
@@ -86,7 +86,7 @@ def test_a_plan_that_is_not_there_or_half_written_is_waited_for(plan: AttemptPla
     assert read_plan(plan.attempt.run, 1, NONCE) is None
 
 
-def test_addresses_are_what_the_scheduler_says(tmp_path: Path) -> None:
+def test_plan_has_the_scheduler_s_addresses(tmp_path: Path) -> None:
     room = Allocation((Host("n1", 1, address="10.0.0.1"), Host("n2", 1)))
     task_plan(tmp_path / "run", room).write()
     found = read_plan(RunDir(tmp_path / "run"), 1, NONCE)

@@ -1,4 +1,4 @@
-"""Ports that stay ours: nobody else can bind one that is held, and TensorFlow can."""
+"""Reserved ports: no other program can bind a port that is held, but TensorFlow can."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def binds(family: int, address: str, port: int, *, options: tuple[int, ...] = ()
 
 @pytest.mark.parametrize(("family", "address"), ADDRESSES)
 @pytest.mark.parametrize("options", [(), (socket.SO_REUSEADDR,)], ids=["plain", "reuseaddr"])
-def test_a_rival_cannot_bind_a_held_port(family: int, address: str, options: tuple[int, ...]) -> None:
+def test_reserved_port_cannot_be_bound_without_reuseport(family: int, address: str, options: tuple[int, ...]) -> None:
     with PortHolder() as holder:
         port = holder.reserve()
         assert not binds(family, address, port, options=options)
@@ -56,14 +56,14 @@ def test_a_rival_cannot_bind_a_held_port(family: int, address: str, options: tup
 
 
 @pytest.mark.parametrize(("family", "address"), ADDRESSES)
-def test_who_asks_to_share_gets_in(family: int, address: str) -> None:
+def test_reserved_port_can_be_bound_with_reuseport(family: int, address: str) -> None:
     with PortHolder() as holder:
         assert binds(family, address, holder.reserve(), options=(socket.SO_REUSEPORT,))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
 @pytest.mark.root
-def test_another_user_cannot_share() -> None:
+def test_another_user_cannot_bind_a_reserved_port_with_reuseport() -> None:
     code = (
         "import os, socket, sys\n"
         "os.setuid(65534)\n"
@@ -73,11 +73,11 @@ def test_another_user_cannot_share() -> None:
         "except OSError as error: print(error.errno)\n"
     )
     with PortHolder() as holder:
-        said = subprocess.check_output(python(code, holder.reserve()), text=True, timeout=60)
-    assert said.strip() == str(errno.EADDRINUSE)
+        output = subprocess.check_output(python(code, holder.reserve()), text=True, timeout=60)
+    assert output.strip() == str(errno.EADDRINUSE)
 
 
-def test_a_held_port_takes_no_connections_and_gives_them_all_to_who_listens() -> None:
+def test_reserved_port_receives_no_connections() -> None:
     with PortHolder() as holder:
         port = holder.reserve()
         with socket.socket() as client:
@@ -91,8 +91,8 @@ def test_a_held_port_takes_no_connections_and_gives_them_all_to_who_listens() ->
                     pass
 
 
-def test_five_hundred_reservations_are_distinct_over_two_holders_in_two_processes() -> None:
-    """Also two holders of one user: each asks to share, and is never given what the other one has."""
+def test_reservations_of_two_processes_are_distinct() -> None:
+    """Although all holders set SO_REUSEPORT, the kernel never assigns a port of another one."""
     code = (
         "import sys; from gridtf.bootstrap.rendezvous import PortHolder\n"
         "holder = PortHolder(); print(*[holder.reserve() for _ in range(250)], flush=True); sys.stdin.read()\n"
@@ -108,8 +108,8 @@ def test_five_hundred_reservations_are_distinct_over_two_holders_in_two_processe
     assert len({*ours, *theirs}) == len(ours) + len(theirs) == 500
 
 
-def test_a_port_in_use_is_never_handed_out() -> None:
-    """Neither one that somebody listens on, nor the near end of a connection."""
+def test_port_in_use_is_never_reserved() -> None:
+    """Neither a listening port, nor the local port of a connection."""
     with contextlib.ExitStack() as stack:
         used = set()
         for _ in range(100):
@@ -120,7 +120,7 @@ def test_a_port_in_use_is_never_handed_out() -> None:
             assert not used & {holder.reserve() for _ in range(300)}
 
 
-def test_release_and_close_let_go() -> None:
+def test_release_and_close_free_the_ports() -> None:
     holder = PortHolder()
     first, second = holder.reserve(), holder.reserve()
     assert len(holder.filenos()) == 2
@@ -135,13 +135,13 @@ def test_release_and_close_let_go() -> None:
     assert binds(socket.AF_INET, "0.0.0.0", second)
 
 
-def test_a_task_does_not_inherit_the_descriptors() -> None:
+def test_reserved_ports_are_not_inherited_by_tasks() -> None:
     with PortHolder() as holder:
         holder.reserve()
         assert not any(os.get_inheritable(descriptor) for descriptor in holder.filenos())
 
 
-def test_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_reserved_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.socket
 
     class NoIPv6(real):  # type: ignore[misc, valid-type]
@@ -156,7 +156,7 @@ def test_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not binds(socket.AF_INET, "0.0.0.0", port)
 
 
-def test_no_port_left_is_an_error_that_names_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_free_ports_names_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -200,7 +200,7 @@ print(tries, taken)
 
 
 @pytest.mark.tensorflow
-def test_tensorflow_serves_on_a_held_port_that_a_rival_keeps_trying_to_take(tmp_path: Path) -> None:
+def test_tensorflow_serves_on_a_reserved_port_under_contention(tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     environ = environment(TF_GRPC_REUSE_PORT="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 
@@ -219,8 +219,8 @@ def test_tensorflow_serves_on_a_held_port_that_a_rival_keeps_trying_to_take(tmp_
                 server.stdin.flush()
                 assert server.stdout.readline() == "serving\n"
                 with start(TALK, port) as client:
-                    said, _ = client.communicate(timeout=120)
-                assert said == "42\n"
+                    output, _ = client.communicate(timeout=120)
+                assert output == "42\n"
             finally:
                 stop.touch()
                 server.kill()

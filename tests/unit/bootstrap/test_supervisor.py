@@ -1,4 +1,4 @@
-"""The tasks of one host: started in their own sessions, watched, and torn down until nobody is left.
+"""The tasks of one host: started in their own sessions, watched, and torn down until no process is left.
 
 Each test runs a supervisor in a process of its own, which adopts all orphans below it, as an agent does.
 """
@@ -54,7 +54,7 @@ def tell(s, **more):
 
 
 def supervised(folder: Path, code: str, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Run code with the helpers above; gives what it told."""
+    """Run code with the helpers above in another process; returns what it reported."""
     command = python(PREAMBLE + code)
     done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, timeout=seconds)
     assert done.returncode == 0
@@ -64,16 +64,16 @@ def supervised(folder: Path, code: str, *, seconds: float = 60.0) -> dict[str, A
 # --- starting
 
 
-def test_a_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None:
+def test_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    told = supervised(
+    report = supervised(
         tmp_path,
         "s = Supervisor(['worker:0'], System())\n"
         "script = 'echo \"$A $PWD\"; echo two >&2; cat; exit 0'\n"
         "start(s, 'worker:0', 'bash', '-c', script, cwd=here / 'sub', A='x')\n"
         "ended(s); tell(s)\n",
     )
-    task = told["tasks"]["worker:0"]
+    task = report["tasks"]["worker:0"]
     assert (task["state"], task["exit"], task["signal"], task["error"], task["oom"]) == (
         "COMPLETED",
         0,
@@ -85,9 +85,9 @@ def test_a_task_runs_with_its_environment_folder_and_log(tmp_path: Path) -> None
     assert (tmp_path / "worker:0.log").read_text() == f"x {tmp_path}/sub\ntwo\n"
 
 
-def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) -> None:
+def test_task_has_its_own_session_and_default_signals(tmp_path: Path) -> None:
     """A task that inherited blocked signals could not be ended by TERM, nor hear of its children's end."""
-    told = supervised(
+    report = supervised(
         tmp_path,
         "s = Supervisor(['a', 'b'], System())\n"
         "code = 'import os, signal, sys; print(os.getpid() == os.getsid(0), os.getpgid(0) == os.getpid(),'\\\n"
@@ -95,12 +95,12 @@ def test_each_task_has_a_session_of_its_own_and_plain_signals(tmp_path: Path) ->
         "for name in s.tasks: start(s, name, sys.executable, '-c', code)\n"
         "ended(s); tell(s)\n",
     )
-    assert {task["state"] for task in told["tasks"].values()} == {"COMPLETED"}
+    assert {task["state"] for task in report["tasks"].values()} == {"COMPLETED"}
     assert (tmp_path / "a.log").read_text() == (tmp_path / "b.log").read_text() == "True True []\n"
 
 
-def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) -> None:
-    told = supervised(
+def test_task_inherits_only_kept_descriptors(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path,
         "s = Supervisor(['a'], System())\n"
         "lock, other = os.open('/dev/null', os.O_RDONLY), os.open('/dev/zero', os.O_RDONLY)\n"
@@ -108,9 +108,9 @@ def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) 
         "ended(s); tell(s, lock=lock)\n",
     )
     listing = (tmp_path / "a.log").read_text()
-    assert f"{told['lock']} -> /dev/null" in listing
+    assert f"{report['lock']} -> /dev/null" in listing
     assert "/dev/zero" not in listing
-    assert "0 -> /dev/null" in listing  # nobody types into a task
+    assert "0 -> /dev/null" in listing  # a task has no input
 
 
 @pytest.mark.parametrize(
@@ -122,36 +122,38 @@ def test_only_the_descriptors_that_are_to_be_kept_are_inherited(tmp_path: Path) 
         (".", 126, "cannot run .: Permission denied"),
     ],
 )
-def test_a_command_that_cannot_run(tmp_path: Path, program: str, code: int, error: str) -> None:
+def test_command_that_cannot_be_started_fails_the_task(tmp_path: Path, program: str, code: int, error: str) -> None:
     (tmp_path / "plain.txt").write_text("x")
-    told = supervised(tmp_path, f"s = Supervisor(['a', 'b'], System()); start(s, 'a', {program!r}); tell(s)\n")
-    task = told["tasks"]["a"]
+    report = supervised(tmp_path, f"s = Supervisor(['a', 'b'], System()); start(s, 'a', {program!r}); tell(s)\n")
+    task = report["tasks"]["a"]
     assert (task["state"], task["exit"], task["pid"], task["signal"]) == ("FAILED", code, None, None)
     assert task["error"].startswith(error)
     assert task["ended"] is not None
     assert (tmp_path / "a.log").read_text() == f"gridtf: {task['error']}\n"
-    assert told["tasks"]["b"]["state"] == "PENDING"
+    assert report["tasks"]["b"]["state"] == "PENDING"
 
 
-def test_a_script_whose_interpreter_is_missing_is_not_said_to_be_missing_itself(tmp_path: Path) -> None:
+def test_missing_interpreter_of_a_script_is_reported(tmp_path: Path) -> None:
     (tmp_path / "train").write_text("#!/no/such/python\n")
     (tmp_path / "train").chmod(0o755)
-    told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', './train'); tell(s)\n")
-    task = told["tasks"]["a"]
+    report = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', './train'); tell(s)\n")
+    task = report["tasks"]["a"]
     assert task["exit"] in (126, 127)
     assert "command not found" not in task["error"]
     assert "/no/such/python" in task["error"]
 
 
-def test_a_working_folder_that_is_not_there(tmp_path: Path) -> None:
-    told = supervised(tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n")
-    assert told["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone is not there on this host"
-    assert told["tasks"]["a"]["exit"] == 127
+def test_missing_working_folder_is_reported(tmp_path: Path) -> None:
+    report = supervised(
+        tmp_path, "s = Supervisor(['a'], System()); start(s, 'a', 'true', cwd=here / 'gone'); tell(s)\n"
+    )
+    assert report["tasks"]["a"]["error"] == f"the working folder {tmp_path}/gone does not exist on this host"
+    assert report["tasks"]["a"]["exit"] == 127
 
 
-def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """A full disk when the tasks start: the job must fail cleanly, not with a traceback."""
-    told = supervised(
+    report = supervised(
         tmp_path,
         "from gridtf.errors import GridtfError\n"
         "s, said = Supervisor(['a'], System()), ''\n"
@@ -159,14 +161,14 @@ def test_a_log_that_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) 
         "except GridtfError as error: said = error.what\n"
         "tell(s, said=said)\n",
     )
-    assert f"{tmp_path}/gone/a.log" in (told["said"] or str(told["tasks"]["a"]["error"]))
+    assert f"{tmp_path}/gone/a.log" in (report["said"] or str(report["tasks"]["a"]["error"]))
 
 
 # --- ends
 
 
-def test_how_tasks_end(tmp_path: Path) -> None:
-    told = supervised(
+def test_collect_records_exit_codes_and_signals(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path,
         "ends = {'ok': 'exit 0', 'three': 'exit 3', 'kill': 'kill -KILL $$', 'segv': 'kill -SEGV $$',\n"
         "        'real-time': 'kill -40 $$', 'term': 'kill -TERM $$'}\n"
@@ -174,7 +176,7 @@ def test_how_tasks_end(tmp_path: Path) -> None:
         "for name, end in ends.items(): start(s, name, 'bash', '-c', end)\n"
         "ended(s); tell(s, again=s.collect(), running=len(s.running()))\n",
     )
-    found = {name: (task["state"], task["exit"], task["signal"]) for name, task in told["tasks"].items()}
+    found = {name: (task["state"], task["exit"], task["signal"]) for name, task in report["tasks"].items()}
     assert found == {
         "ok": ("COMPLETED", 0, None),
         "three": ("FAILED", 3, None),
@@ -184,12 +186,12 @@ def test_how_tasks_end(tmp_path: Path) -> None:
         "term": ("FAILED", None, "SIGTERM"),
         "never": ("PENDING", None, None),
     }
-    assert (told["again"], told["running"]) == (False, 0)
+    assert (report["again"], report["running"]) == (False, 0)
 
 
-def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_path: Path) -> None:
-    """Which of them was first nobody knows; the order of the table must not decide who is to blame."""
-    told = supervised(
+def test_tasks_collected_together_have_the_same_end_time(tmp_path: Path) -> None:
+    """It is unknown which ended first; the order of the table must not decide which task is the cause."""
+    report = supervised(
         tmp_path,
         "import itertools\n"
         "ticks = itertools.count(1)\n"
@@ -200,10 +202,10 @@ def test_tasks_that_are_seen_to_have_ended_at_one_look_ended_at_one_moment(tmp_p
         "until(lambda: not procfs.descendants(os.getpid()))\n"
         "s.collect(); tell(s)\n",
     )
-    assert told["tasks"]["a"]["ended"] == told["tasks"]["b"]["ended"]
+    assert report["tasks"]["a"]["ended"] == report["tasks"]["b"]["ended"]
 
 
-def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_kill_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([5, 5, 6])
     monkeypatch.setattr(procfs, "out_of_memory_kills", lambda: next(kills))
     supervisor = Supervisor(["a", "b"], System())
@@ -216,7 +218,7 @@ def test_a_kill_for_want_of_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch
     assert [task.oom for task in supervisor.tasks.values()] == [False, True]
 
 
-def test_a_record_has_no_process_in_it() -> None:
+def test_task_record_is_json() -> None:
     record = TaskProcess("a").record()
     assert json.loads(json.dumps(record)) == record
     assert record == {
@@ -235,8 +237,8 @@ def test_a_record_has_no_process_in_it() -> None:
 # --- tear-down
 
 
-def test_a_task_that_goes_at_term_is_stopped_without_kill(tmp_path: Path) -> None:
-    told = supervised(
+def test_tear_down_stops_a_task_with_sigterm(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path,
         "s = Supervisor(['a', 'b', 'c'], System())\n"
         "polite = \"trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done\"\n"
@@ -246,13 +248,13 @@ def test_a_task_that_goes_at_term_is_stopped_without_kill(tmp_path: Path) -> Non
         "beats = []\n"
         "left = s.tear_down(20.0, lambda: beats.append(1)); tell(s, left=left, beats=len(beats))\n",
     )
-    assert told["left"] == []
+    assert report["left"] == []
     assert (tmp_path / "a.log").read_text().endswith("bye\n")
-    found = {name: (task["state"], task["exit"], task["signal"]) for name, task in told["tasks"].items()}
+    found = {name: (task["state"], task["exit"], task["signal"]) for name, task in report["tasks"].items()}
     assert found == {"a": ("STOPPED", 0, None), "b": ("FAILED", 4, None), "c": ("STOPPED", None, "SIGTERM")}
 
 
-def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
+def test_tear_down_ends_descendants_in_other_sessions(tmp_path: Path) -> None:
     """A child that ignores TERM, one that called setsid, a daemon that forked twice, one that is stopped."""
     for name, script in {
         "stubborn.sh": "trap '' TERM INT HUP; echo $$ >stubborn; while :; do sleep 1; done",
@@ -263,7 +265,7 @@ def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
         "bash stopped.sh & sleep 1000",
     }.items():
         (tmp_path / name).write_text(script)
-    told = supervised(
+    report = supervised(
         tmp_path,
         "s = Supervisor(['a'], System()); start(s, 'a', 'bash', 'task.sh')\n"
         "pids = {name: pid_in(name) for name in ('stubborn', 'session', 'daemon', 'stopped')}\n"
@@ -271,30 +273,30 @@ def test_whoever_hides_is_found_and_ended(tmp_path: Path) -> None:
         "left = s.tear_down(3.0, lambda: None)\n"
         "tell(s, pids=pids, sessions=sessions, left=left, top=s.tasks['a'].pid)\n",
     )
-    assert told["left"] == []
-    assert told["sessions"]["session"] == told["pids"]["session"]
-    assert told["sessions"]["daemon"] == told["pids"]["daemon"]
-    assert told["sessions"]["stubborn"] == told["top"]
-    assert gone(*told["pids"].values())
-    assert told["tasks"]["a"]["state"] == "STOPPED"
-    assert (tmp_path / "goodbye").read_text() == "bye\n"  # whoever can go in peace is asked to, wherever it is
+    assert report["left"] == []
+    assert report["sessions"]["session"] == report["pids"]["session"]
+    assert report["sessions"]["daemon"] == report["pids"]["daemon"]
+    assert report["sessions"]["stubborn"] == report["top"]
+    assert gone(*report["pids"].values())
+    assert report["tasks"]["a"]["state"] == "STOPPED"
+    assert (tmp_path / "goodbye").read_text() == "bye\n"  # every process has received SIGTERM first
 
 
-def test_an_orphan_of_a_task_that_has_ended_is_ended_too(tmp_path: Path) -> None:
-    told = supervised(
+def test_tear_down_ends_orphans_of_ended_tasks(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path,
         "s = Supervisor(['a'], System())\n"
         "start(s, 'a', 'bash', '-c', \"setsid bash -c 'echo $$ >daemon; exec sleep 1000' & exit 0\")\n"
         "ended(s); pid = pid_in('daemon'); before = procfs.alive(pid)\n"
         "left = s.tear_down(5.0, lambda: None); tell(s, left=left, pid=pid, before=before)\n",
     )
-    assert told["before"]
-    assert told["left"] == []
-    assert gone(told["pid"])
-    assert told["tasks"]["a"]["state"] == "COMPLETED"
+    assert report["before"]
+    assert report["left"] == []
+    assert gone(report["pid"])
+    assert report["tasks"]["a"]["state"] == "COMPLETED"
 
 
-def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
+def test_tear_down_ends_processes_that_keep_forking(tmp_path: Path) -> None:
     code = (
         "import os, signal, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -302,27 +304,27 @@ def test_a_family_that_keeps_forking_is_ended(tmp_path: Path) -> None:
         "end = time.monotonic() + 30\n"
         "while time.monotonic() < end:\n"
         "    time.sleep(0.02)\n"
-        "    if os.fork(): os._exit(0)\n"  # a new pid every time: whom one look has found is gone at the next
+        "    if os.fork(): os._exit(0)\n"  # a new pid every time: a process that was found has ended at once
         "    os.setsid()\n"
     )
-    told = supervised(
+    report = supervised(
         tmp_path,
         f"s = Supervisor(['a'], System()); start(s, 'a', sys.executable, '-c', {code!r}); time.sleep(0.3)\n"
         "left = s.tear_down(0.1, lambda: None); time.sleep(0.2)\n"
         "tell(s, left=left, later=procfs.descendants(os.getpid()))\n",
     )
-    assert (told["left"], told["later"]) == ([], [])
+    assert (report["left"], report["later"]) == ([], [])
 
 
-def test_with_nothing_to_end_it_ends_at_once(tmp_path: Path) -> None:
-    told = supervised(
+def test_tear_down_without_processes_returns_at_once(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path, "s = Supervisor(['a'], System()); left = s.tear_down(1000.0, lambda: 1 / 0); tell(s, left=left)\n"
     )
-    assert told["left"] == []
-    assert told["tasks"]["a"]["state"] == "PENDING"
+    assert report["left"] == []
+    assert report["tasks"]["a"]["state"] == "PENDING"
 
 
-def test_the_tasks_of_a_supervisor_that_is_killed_die_with_it(tmp_path: Path) -> None:
+def test_tasks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
     code = PREAMBLE + "s = Supervisor(['a'], System()); start(s, 'a', 'sleep', '1000'); tell(s); time.sleep(1000)\n"
     command = python(code)
     with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as supervisor:
@@ -355,35 +357,35 @@ def killed(number, with_signal=signal.SIGKILL):
 """
 
 
-def test_a_task_that_is_killed_is_started_again_a_few_times(tmp_path: Path) -> None:
-    told = supervised(
+def test_killed_task_is_restarted_up_to_max_restarts(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path,
         RESTARTED + "states = []\n"
         "for number in (1, 2, 3):\n"
         "    states.append((killed(number)['state'], s.restart()))\n"
         "tell(s, states=states, pids=pids(), more=s.restart())\n",
     )
-    assert told["states"] == [["PENDING", True], ["PENDING", True], ["FAILED", False]]
-    task = told["tasks"]["worker:0"]
-    assert (task["state"], task["signal"], task["restarts"], told["more"]) == ("FAILED", "SIGKILL", 2, False)
-    assert len(set(told["pids"])) == 3
+    assert report["states"] == [["PENDING", True], ["PENDING", True], ["FAILED", False]]
+    task = report["tasks"]["worker:0"]
+    assert (task["state"], task["signal"], task["restarts"], report["more"]) == ("FAILED", "SIGKILL", 2, False)
+    assert len(set(report["pids"])) == 3
     said = (tmp_path / "log").read_text().splitlines()
-    assert said == [f"gridtf: killed, and started again: {number} of at most 2 times" for number in (1, 2)]
+    assert said == [f"gridtf: the task was killed: restart {number} of at most 2" for number in (1, 2)]
 
 
-def test_what_ends_by_itself_is_not_started_again(tmp_path: Path) -> None:
-    told = supervised(
+def test_task_that_exits_is_not_restarted(tmp_path: Path) -> None:
+    report = supervised(
         tmp_path,
         "s = Supervisor(['worker:0'], System())\n"
         "s.start('worker:0', ['bash', '-c', 'exit 3'], {'PATH': os.environ['PATH']}, here, here / 'log', restarts=2)\n"
         "ended(s); tell(s, more=s.restart())\n",
     )
-    assert (told["tasks"]["worker:0"]["state"], told["more"]) == ("FAILED", False)
+    assert (report["tasks"]["worker:0"]["state"], report["more"]) == ("FAILED", False)
 
 
-def test_it_is_started_again_only_when_nobody_is_left_of_it(tmp_path: Path) -> None:
+def test_restart_waits_until_no_process_of_the_task_is_left(tmp_path: Path) -> None:
     """A child that it has left might hold its port: two servers on one port would each get half of the calls."""
-    told = supervised(
+    report = supervised(
         tmp_path,
         RESTARTED.replace("exec sleep", "sleep 999 & echo $! >child; exec sleep")
         + "child = pid_in('child'); until(lambda: len(pids()) == 1); killed(1)\n"
@@ -395,15 +397,15 @@ def test_it_is_started_again_only_when_nobody_is_left_of_it(tmp_path: Path) -> N
         "tell(s, first=first)\n"
         "s.tear_down(1.0, lambda: None)\n",
     )
-    assert not told["first"]
-    assert (told["tasks"]["worker:0"]["state"], told["tasks"]["worker:0"]["restarts"]) == ("RUNNING", 1)
+    assert not report["first"]
+    assert (report["tasks"]["worker:0"]["state"], report["tasks"]["worker:0"]["restarts"]) == ("RUNNING", 1)
 
 
 @pytest.mark.parametrize("how", ["s.mark_stopped()", "s.tear_down(1.0, lambda: None)"])
-def test_it_is_not_started_again_when_the_job_is_to_end(tmp_path: Path, how: str) -> None:
-    told = supervised(
+def test_task_is_not_restarted_when_the_job_ends(tmp_path: Path, how: str) -> None:
+    report = supervised(
         tmp_path,
-        f"{RESTARTED}killed(1, signal.SIGTERM); told = bool(s.possibly_terminated())\n"
-        f"{how}; tell(s, told=told, more=s.restart())",
+        f"{RESTARTED}killed(1, signal.SIGTERM); report = bool(s.possibly_terminated())\n"
+        f"{how}; tell(s, report=report, more=s.restart())",
     )
-    assert (told["tasks"]["worker:0"]["state"], told["told"], told["more"]) == ("STOPPED", True, False)
+    assert (report["tasks"]["worker:0"]["state"], report["report"], report["more"]) == ("STOPPED", True, False)

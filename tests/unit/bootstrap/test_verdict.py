@@ -1,4 +1,4 @@
-"""The verdict: one line that says who failed and how, what to do, and the last lines of the log."""
+"""The verdict: one line with the task that failed and how, a hint, and the last lines of the log."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def verdict(attempt: Attempt, log: str | bytes | None = None, *, also: str = "",
     return of_task(WORKER, {**usual, **record}, attempt, also)
 
 
-# --- who and how
+# --- reason and hint
 
 
-def test_an_exit_code(attempt: Attempt) -> None:
+def test_verdict_on_an_exit_code(attempt: Attempt) -> None:
     found = verdict(attempt, "one\ntwo\n", exit=3)
     assert (found.state, found.reason, found.exit_code) == (FAILED, "worker:1 on n3: exit code 3", 1)
     assert found.cause == {
@@ -67,7 +67,9 @@ NO_ROOM = "Resource temporarily unavailable"
         ({"error": "command not found: ./x", "exit": 127}, "command not found: ./x", "check the command"),
     ],
 )
-def test_how_it_ended_and_what_to_do(attempt: Attempt, record: dict[str, Any], reason: str, hint: str) -> None:
+def test_verdict_on_a_task_has_reason_and_hint(
+    attempt: Attempt, record: dict[str, Any], reason: str, hint: str
+) -> None:
     found = verdict(attempt, "", **record)
     assert found.reason == f"worker:1 on n3: {reason}"
     assert found.hint.startswith(hint)
@@ -90,19 +92,19 @@ def test_how_it_ended_and_what_to_do(attempt: Attempt, record: dict[str, Any], r
         ("ValueError: coordinator_address should be defined.", "give jax.distributed.initialize"),
     ],
 )
-def test_the_log_may_say_what_to_do(attempt: Attempt, line: str, hint: str) -> None:
+def test_hint_from_the_last_lines_of_the_log(attempt: Attempt, line: str, hint: str) -> None:
     assert verdict(attempt, f"Traceback\n{line}\n", exit=1).hint.startswith(hint)
     assert not verdict(attempt, f"{line}\n" + "later\n" * 30, exit=1).hint.startswith(hint)  # long ago is not why
 
 
-def test_what_was_noticed_first_is_told_too(attempt: Attempt) -> None:
+def test_further_observation_is_part_of_the_reason(attempt: Attempt) -> None:
     found = verdict(attempt, "", signal="SIGKILL", also=LOST)
     assert found.reason == "worker:1 on n3: killed by SIGKILL"
     assert found.why == "the agent on host n3 was killed by SIGKILL"
     assert found.record("n", 1.0, 2.0)["reason"] == f"{found.reason} ({found.why})"
 
 
-# --- success, and the time that is over
+# --- success and timeout
 
 CLUSTER = (task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2), task("ps:0"), task("evaluator:0"))
 
@@ -111,53 +113,53 @@ def states(**told: str) -> dict[str, dict[str, Any]]:
     return {name.replace("_", ":"): {"state": state} for name, state in told.items()}
 
 
-def test_who_still_ran_when_the_leaders_wait_was_over_is_told() -> None:
+def test_of_success_names_tasks_stopped_after_leader_wait() -> None:
     spec = JobSpec(command=["x"], leader_wait=20.0)
     records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
     found = of_success(CLUSTER, records, "chief", spec)
     assert found.reason == "chief:0 has exited with 0; worker:1 was still running and was stopped"
-    assert (found.state, found.hint) == (COMPLETED, "--leader-wait gives the others more than 20 s")
+    assert (found.state, found.hint) == (COMPLETED, "--leader-wait allows the others more than 20 s")
     chosen = of_success(CLUSTER, records, "chief", JobSpec(command=["x"], success_policy="chief"))
-    assert (chosen.reason, chosen.hint) == ("chief:0 has exited with 0", "")  # that is what was asked for
+    assert (chosen.reason, chosen.hint) == ("chief:0 has exited with 0", "")  # as the user requested
     workers = states(worker_0="COMPLETED", worker_1="RUNNING", worker_2="RUNNING")
     tasks = [*CLUSTER[1:], task("worker:2", rank=2)]
     reason = "worker:0 has exited with 0; worker:1, worker:2 were still running and were stopped"
     assert of_success(tasks, workers, "chief", spec).reason == reason
 
 
-def test_served_workers_that_were_started_again_are_told(attempt: Attempt) -> None:
+def test_restarts_are_reported(attempt: Attempt) -> None:
     records = {**states(chief_0="COMPLETED", worker_0="RUNNING"), "worker:1": {"state": "RUNNING", "restarts": 2}}
     served = [task(f"worker:{index}", served=True) for index in range(2)]
     found = of_success([CLUSTER[0], *served], records, "all", JobSpec(command=["x"]))
-    assert found.reason == "all training tasks have exited with 0; worker:1 was killed and started again 2 times"
-    reason = "worker:1 on n3: killed by SIGKILL, after it had been started again once"
+    assert found.reason == "all training tasks have exited with 0; 2 restarts of worker:1 after it was killed"
+    reason = "worker:1 on n3: killed by SIGKILL, after 1 restart"
     assert verdict(attempt, "", signal="SIGKILL", restarts=1).reason == reason
 
 
-def test_an_evaluator_that_is_cut_off_is_told() -> None:
+def test_of_success_names_a_stopped_evaluator() -> None:
     records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED", evaluator_0="RUNNING")
     found = of_success(CLUSTER, records, "all", JobSpec(command=["x"]))
     assert found.reason == (
         "all training tasks have exited with 0; evaluator:0 was still running 60 s after the training and was stopped"
     )
-    assert found.hint == "--evaluator-wait gives an evaluator more time"
+    assert found.hint == "--evaluator-wait allows an evaluator more time"
 
 
-def test_when_the_time_is_over_those_that_had_finished_are_told() -> None:
+def test_of_timeout_names_tasks_that_had_finished() -> None:
     records = states(chief_0="COMPLETED", worker_0="RUNNING", worker_1="COMPLETED", ps_0="RUNNING")
     found = of_timeout("the walltime is over", CLUSTER, records)
     assert (found.state, found.why) == (TIMEOUT, "chief:0, worker:1 had exited with 0, worker:0 had not")
-    assert found.hint == "ask for more with --time; if the job is done when chief:0 is: --success-policy chief"
+    assert found.hint == "request more with --time; if the job is done when chief:0 is: --success-policy chief"
     found = of_timeout("the walltime is over", CLUSTER[1:], states(worker_1="COMPLETED"))
-    assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "ask for more with --time")
+    assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "request more with --time")
     plain = of_timeout("the walltime is over", CLUSTER, {})
-    assert plain == Verdict(TIMEOUT, "the walltime is over", hint="ask for more with --time")
+    assert plain == Verdict(TIMEOUT, "the walltime is over", hint="request more with --time")
 
 
 # --- the record, and the words for the log
 
 
-def test_the_record(attempt: Attempt) -> None:
+def test_verdict_record(attempt: Attempt) -> None:
     found = verdict(attempt, "x\n", exit=3)
     record = found.record("abc", 1.5, 2.5)
     assert record == {
@@ -175,12 +177,12 @@ def test_the_record(attempt: Attempt) -> None:
     assert read_record(attempt.verdict) == record
 
 
-def test_only_completed_is_exit_code_0() -> None:
+def test_only_completed_has_exit_code_0() -> None:
     assert Verdict(COMPLETED, "").exit_code == 0
     assert {Verdict(state, "").exit_code for state in (FAILED, CANCELLED, TIMEOUT, NODE_FAIL)} == {1}
 
 
-def test_the_text_for_the_log(attempt: Attempt) -> None:
+def test_verdict_text_for_the_log(attempt: Attempt) -> None:
     assert verdict(attempt, "a\n\tb\n", signal="SIGBUS", also=LOST).text().splitlines() == [
         "FAILED: worker:1 on n3: killed by SIGBUS",
         "the agent on host n3 was killed by SIGKILL",
@@ -197,7 +199,7 @@ def test_the_text_for_the_log(attempt: Attempt) -> None:
 # --- the last lines
 
 
-def test_the_last_twenty_lines(attempt: Attempt) -> None:
+def test_last_lines_of_a_log(attempt: Attempt) -> None:
     log = attempt.task_log("worker", 1)
     assert last_lines(log) == []  # not there
     for text, lines in (
@@ -211,7 +213,7 @@ def test_the_last_twenty_lines(attempt: Attempt) -> None:
         assert last_lines(log) == lines
 
 
-def test_an_exception_whose_message_is_a_tensor_keeps_its_place(attempt: Attempt) -> None:
+def test_last_lines_keep_the_line_of_an_exception_with_a_tensor(attempt: Attempt) -> None:
     log = attempt.task_log("worker", 1)
     place = ['  File "train.py", line 9, in <module>', "    model.fit(x)"]
     said = "ValueError: Attempt to convert a value (PerReplica:{"
@@ -224,7 +226,7 @@ def test_an_exception_whose_message_is_a_tensor_keeps_its_place(attempt: Attempt
     assert last_lines(log) == ["step 1", *trace[:5], "short"]
 
 
-def test_only_the_end_of_a_long_log_is_read(attempt: Attempt) -> None:
+def test_last_lines_read_only_the_end_of_a_long_log(attempt: Attempt) -> None:
     log = attempt.task_log("worker", 1)
     with log.open("wb") as file:
         file.truncate(4 << 30)  # sparse
@@ -233,7 +235,7 @@ def test_only_the_end_of_a_long_log_is_read(attempt: Attempt) -> None:
     assert last_lines(log)[-1] == "the end"
 
 
-def test_a_line_without_end_is_cut(attempt: Attempt) -> None:
+def test_last_lines_cut_a_long_line(attempt: Attempt) -> None:
     log = attempt.task_log("worker", 1)
     log.write_text("short\n" + "graph " * 10_000 + "\nValueError\n")
     *_, long, last = last_lines(log)
@@ -241,27 +243,27 @@ def test_a_line_without_end_is_cut(attempt: Attempt) -> None:
     assert (len(long), long[-1]) == (502, "…")
 
 
-def test_a_progress_bar_is_shown_as_it_came_to_rest_and_does_not_push_out_the_error(attempt: Attempt) -> None:
+def test_last_lines_show_the_final_state_of_a_progress_bar(attempt: Attempt) -> None:
     bar = "".join(f"\r{step}/100 [=====>....]" for step in range(100))
     log = attempt.task_log("worker", 1)
     log.write_bytes(f"Epoch 1\n{bar}\nTraceback (most recent call last):\r\nValueError: x\n".encode())
     assert last_lines(log) == ["Epoch 1", "99/100 [=====>....]", "Traceback (most recent call last):", "ValueError: x"]
 
 
-def test_nothing_that_a_terminal_would_obey_is_passed_on(attempt: Attempt) -> None:
+def test_last_lines_have_no_terminal_control_sequences(attempt: Attempt) -> None:
     log = attempt.task_log("worker", 1)
     log.write_bytes(b"\x1b[31mred\x1b[0m \x1b]0;title\x07\x08\x08\x00 a\x0bb\tc \xff\xfe \xc2\x9b2J\n")
     assert last_lines(log) == ["red  ab\tc �� "]
 
 
-def test_the_verdict_on_the_worst_log_fits_into_its_room(attempt: Attempt) -> None:
+def test_verdict_on_the_longest_log_fits_into_the_reserved_space(attempt: Attempt) -> None:
     attempt.reserve_verdict()
     room = next(path for path in attempt.path.iterdir() if path.is_file())
     found = verdict(attempt, (b"\xff" * 700 + b"\n") * 40, exit=1)
     assert len(json.dumps(found.record("n", 1.0, 2.0), indent=1)) < room.stat().st_size
 
 
-def test_names_for_one_line() -> None:
+def test_some_names_in_one_line() -> None:
     names = [f"n{number}" for number in range(20)]
     assert some(names[:2]) == "n0, n1"
     assert some(names[:3], most=3) == "n0, n1, n2"

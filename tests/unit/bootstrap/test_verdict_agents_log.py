@@ -37,7 +37,7 @@ TWO_SPEAK = [
         (EXECVE, "n3", "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, None, "execve(): /opt/python: Permission denied", "the Python"),
         (EXECVE, "n2", "", ""),
-        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must lie"),
+        (NO_GRIDTF, "n3", "ModuleNotFoundError: No module named 'gridtf.bootstrap.node'", "gridtf must be installed"),
         (TWO_SPEAK, "n2", "no heartbeat from the launcher for 30 s", ""),
         (TWO_SPEAK, "n3", "cannot write /runs/x: No space left on device", ""),
         (["/bin/sh: 1: /opt/python: not found"], "n3", "/bin/sh: 1: /opt/python: not found", "the Python"),
@@ -45,13 +45,13 @@ TWO_SPEAK = [
         ([], "n3", "", ""),
     ],
 )
-def test_the_cause_is_found_among_what_others_say(lines: list[str], host: str | None, said: str, hint: str) -> None:
+def test_agent_cause_and_hint_from_agents_log(lines: list[str], host: str | None, said: str, hint: str) -> None:
     found = agent_cause(relevant(lines, host))
     assert found == said
     assert hint in agent_hint(found)
     assert bool(hint) == bool(agent_hint(found))
 
 
-def test_what_is_said_of_every_end_tells_nothing() -> None:
+def test_lines_that_srun_always_prints_are_no_cause() -> None:
     assert relevant(EXECVE, "n3") == ["slurmstepd-n3: error: execve(): /opt/python: Permission denied"]
     assert relevant(NO_GRIDTF, "n3") == NO_GRIDTF[1:4]

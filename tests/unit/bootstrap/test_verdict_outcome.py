@@ -1,4 +1,4 @@
-"""Whether an attempt goes on, has succeeded or has failed, and by whom."""
+"""Whether an attempt goes on, has succeeded or has failed, and which task was the cause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL = (CHIEF, WORKER0, WORKER1, PS, EVALUATOR)
 
 
 def said(**states: str | dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """said(worker_0="RUNNING"): what the hosts say; a dict for more than the state."""
+    """said(worker_0="RUNNING"): records of tasks as their hosts report them; a dict for more than the state."""
     return {
         name.replace("_", ":"): {"state": state} if isinstance(state, str) else state for name, state in states.items()
     }
@@ -31,38 +31,38 @@ def failed(ended: float | None, *, signal: str | None = None, code: int | None =
 DONE = said(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED")
 
 
-def test_it_goes_on_while_somebody_trains() -> None:
+def test_attempt_goes_on_while_a_training_task_runs() -> None:
     assert not decide(ALL, {}).ended
     assert not decide(ALL, said(chief_0="PENDING")).ended
     assert not decide(ALL, {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}).ended
-    assert not decide(ALL, {**DONE, **said(worker_1="STOPPED")}).ended  # gridtf's own doing is no success
+    assert not decide(ALL, {**DONE, **said(worker_1="STOPPED")}).ended  # a task that gridtf stopped has not succeeded
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETED", "STOPPED", "FAILED"])
-def test_success_is_all_of_chief_and_workers_whatever_the_ps_did(state: str) -> None:
+def test_success_needs_chief_and_workers_but_no_ps(state: str) -> None:
     outcome = decide(ALL, {**DONE, "ps:0": {"state": state, "ended": 1.0, "exit": 1}})
     assert outcome == Outcome(True)
 
 
-def test_a_ps_that_fails_before_the_end_ends_the_job() -> None:
+def test_ps_failure_before_the_end_fails_the_job() -> None:
     records = {**DONE, **said(worker_1="RUNNING"), "ps:0": failed(5.0)}
     assert decide(ALL, records) == Outcome(True, PS)
 
 
-def test_a_ps_that_exits_with_0_before_the_end_does_not_but_is_named() -> None:
+def test_ps_that_exits_with_0_early_is_named() -> None:
     records = {**DONE, **said(chief_0="RUNNING", worker_1="RUNNING", ps_0="COMPLETED")}
     assert decide(ALL, records) == Outcome(False, early=("ps:0",), awaited=("chief:0", "worker:1"))
 
 
-def test_a_leader_that_has_finished_before_the_others_is_named() -> None:
-    """As a program of ParameterServerStrategy does whose workers only serve: they would do so for ever."""
+def test_leader_that_finishes_early_is_named() -> None:
+    """As in a program of ParameterServerStrategy, whose workers only serve and never end."""
     records = {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}
     assert decide(ALL, records) == Outcome(False, early=("chief:0",), awaited=("worker:1",), leader="chief:0")
     assert decide(ALL, {**records, "worker:1": failed(1.0)}) == Outcome(True, WORKER1)  # while it is waited for
     assert decide(ALL, records, "chief").ended  # when it has been waited for long enough
 
 
-def test_worker_0_leads_where_there_is_a_ps_but_no_chief() -> None:
+def test_worker_0_leads_with_ps_and_without_chief() -> None:
     records = said(worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
     led = Outcome(False, early=("worker:0",), awaited=("worker:1",), leader="worker:0")
     assert decide((WORKER0, WORKER1, PS), records) == led
@@ -74,37 +74,37 @@ def test_worker_0_leads_where_there_is_a_ps_but_no_chief() -> None:
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])
-def test_an_evaluator_never_ends_the_job(state: str) -> None:
+def test_evaluator_never_ends_the_job(state: str) -> None:
     records = {**DONE, **said(worker_1="RUNNING"), "evaluator:0": {**failed(1.0), "state": state}}
     assert not decide(ALL, records).ended
     assert decide(ALL, {**records, **DONE}) == Outcome(True)
 
 
-def test_an_evaluator_may_finish_after_the_training() -> None:
+def test_evaluator_lingers_after_the_training() -> None:
     assert decide(ALL, {**DONE, **said(evaluator_0="RUNNING", ps_0="RUNNING")}) == Outcome(True, None, ("evaluator:0",))
     assert decide(ALL, {**DONE, **said(evaluator_0="STOPPED")}).lingering == ()
 
 
-def test_with_policy_chief_the_others_are_not_awaited() -> None:
+def test_policy_chief_awaits_only_the_chief() -> None:
     records = said(chief_0="COMPLETED", worker_0="RUNNING", worker_1="RUNNING", ps_0="RUNNING")
     assert decide(ALL, records, "chief") == Outcome(True)
     assert not decide(ALL, records, "all").ended
     assert not decide(ALL, {**records, **said(chief_0="RUNNING", worker_0="COMPLETED")}, "chief").ended
 
 
-def test_with_policy_chief_a_worker_that_fails_before_it_ends_the_job_and_after_it_does_not() -> None:
+def test_policy_chief_worker_failure_counts_only_before_the_chief_s_end() -> None:
     records = {**said(chief_0="RUNNING", worker_0="RUNNING"), "worker:1": failed(3.0)}
     assert decide(ALL, records, "chief") == Outcome(True, WORKER1)
     assert decide(ALL, {**records, **said(chief_0="COMPLETED")}, "chief") == Outcome(True)
 
 
-def test_without_a_chief_worker_0_is_the_leader() -> None:
+def test_policy_chief_without_chief_awaits_worker_0() -> None:
     workers = (WORKER0, WORKER1, PS)
     assert decide(workers, said(worker_0="COMPLETED", worker_1="RUNNING"), "chief") == Outcome(True)
     assert not decide(workers, said(worker_0="RUNNING", worker_1="COMPLETED"), "chief").ended
 
 
-def test_a_master_leads_like_a_chief() -> None:
+def test_master_leads_like_chief() -> None:
     master = task("master:0")
     assert decide((master, WORKER0), said(master_0="COMPLETED", worker_0="RUNNING"), "chief") == Outcome(True)
     assert decide((master, WORKER0), {"master:0": failed(1.0)}) == Outcome(True, master)
@@ -117,35 +117,35 @@ def test_served_workers_are_not_awaited_but_their_failure_counts() -> None:
     assert decide(tasks, {**said(chief_0="RUNNING"), "worker:0": failed(1.0)}) == Outcome(True, served)
 
 
-# --- who was first
+# --- the first failure
 
 
-def test_the_first_failure_by_time_is_the_cause() -> None:
+def test_first_failure_is_the_earliest() -> None:
     records = {"chief:0": failed(9.0), "worker:0": failed(7.5), "worker:1": failed(8.0, signal="SIGKILL")}
     for order in itertools.permutations(ALL):
         assert first_failure(order, records) == WORKER0
 
 
-def test_of_two_at_the_same_moment_the_one_that_a_signal_killed() -> None:
+def test_first_failure_of_two_at_the_same_time_is_the_killed_task() -> None:
     records = {"chief:0": failed(7.0), "worker:0": failed(7.0), "worker:1": failed(7.0, signal="SIGSEGV")}
     for order in itertools.permutations(ALL):
         assert first_failure(order, records) == WORKER1
 
 
-def test_only_critical_tasks_that_failed_can_be_the_cause() -> None:
+def test_first_failure_is_a_critical_task() -> None:
     records = {
         "evaluator:0": failed(1.0, signal="SIGSEGV"),
         "worker:0": {"state": "STOPPED", "ended": 2.0, "signal": "SIGTERM"},
         "worker:1": {"state": "COMPLETED", "ended": 3.0, "exit": 0},
         "ps:0": failed(4.0),
-        "worker:7": failed(0.5),  # nobody's
+        "worker:7": failed(0.5),  # not a task of the job
     }
     assert first_failure(ALL, records) == PS
     del records["ps:0"]
     assert first_failure(ALL, records) is None
 
 
-def test_a_task_that_never_ran_has_no_time_and_comes_first() -> None:
+def test_first_failure_is_a_task_that_never_started() -> None:
     records = {"worker:0": failed(2.0), "worker:1": failed(None, code=127)}
     assert first_failure(ALL, records) == WORKER1
 
@@ -155,7 +155,7 @@ def _some_of(tasks: Sequence[PlacedTask]) -> list[tuple[PlacedTask, ...]]:
 
 
 @pytest.mark.parametrize("policy", ["all", "chief"])
-def test_no_combination_of_states_is_both_success_and_failure(policy: str) -> None:
+def test_outcome_is_never_both_success_and_failure(policy: str) -> None:
     states = ("", "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED")
     for tasks in _some_of(ALL):
         if not any(one.trains for one in tasks):
