@@ -104,7 +104,7 @@ def test_a_job_file(rough_path: Path) -> None:
         ("mem = '" + "9" * 400 + "'", "job.toml:2: mem: '99", "16G"),
         (f"nodes = {'9' * 5000}", "job.toml: it is nested too deeply, or a number has", ""),
         (f"setup = {'[' * 9000}", "job.toml: it is nested too deeply, or a number has", ""),
-        ("[tasks.worker]\ncommand = ['']", "job.toml:3: tasks.worker.command: its first word", ""),
+        ("[tasks.worker]\ncommand = ['']", "job.toml:3: tasks.worker.command: the first item", ""),
     ],
 )
 def test_a_wrong_line_is_named(line: str, what: str, hint: str, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_an_empty_command_is_told_with_its_place(command: str, tmp_path: Path) -
         ("evaluator = 1", "in [tasks.evaluator] write count = 1"),
         ("ps_builtin = true", 'write serve = ["ps"]'),
         ("gpus-per-node = 2", "write gpus_per_node = …"),
-        ("dry_run = true", "this is an option of the command line: --dry-run"),
+        ("dry_run = true", "it can only be set on the command line: --dry-run"),
     ],
 )
 def test_a_flag_for_a_key_is_told_what_to_write(line: str, hint: str, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_no_such_job_file(tmp_path: Path) -> None:
         read("job.toml", tmp_path)
     with pytest.raises(NotFoundError, match="no such file: 1") as caught:
         read("--chief 1", tmp_path)
-    assert caught.value.hint == "--chief and --evaluator, of which there is one, take no number; --workers and --ps do"
+    assert caught.value.hint == "--chief and --evaluator take no number; --workers and --ps do"
     with pytest.raises(NotFoundError, match="no such file: train") as caught:
         read("train", tmp_path)
     assert "a command goes after --" in caught.value.hint
@@ -262,7 +262,7 @@ def test_a_command_sets_an_entry_of_a_lower_layer_aside_and_the_other_way_round(
     assert (over.command, over.entry) == (("y",), None)
     over = read("command.toml --entry c:d", tmp_path).spec
     assert (over.command, over.entry) == ((), "c:d")
-    assert refused("both.toml", tmp_path).what == "both.toml:2: entry: a command and an entry function were given"
+    assert refused("both.toml", tmp_path).what == "both.toml:2: entry: both a command and an entry function are given"
 
 
 def test_the_chief_switch_means_the_master_where_the_file_calls_it_so(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_site_file_that_is_named_must_be_there(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError) as caught:
             read("-- x", tmp_path, {"GRIDTF_SITE_CONFIG": path})
         assert caught.value.what == f"GRIDTF_SITE_CONFIG: no such file: {path}"
-        assert caught.value.hint == "unset it, or set it to nothing for no file at all"
+        assert caught.value.hint == "unset it, or set it to an empty string to use no site file"
 
 
 def test_the_users_file_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

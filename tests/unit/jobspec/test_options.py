@@ -115,7 +115,7 @@ def test_spellings(words: str, key: str, value: object, source: str, tmp_path: P
 
 def test_a_name_alone_copies_a_variable(tmp_path: Path) -> None:
     assert read("--env TOKEN -- x", tmp_path, {"TOKEN": "t=1"}).spec.env == {"TOKEN": "t=1"}
-    assert str(refused("--env TOKEN -- x", tmp_path)).startswith("--env: TOKEN is not set here")
+    assert str(refused("--env TOKEN -- x", tmp_path)).startswith("--env: TOKEN is not set")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_name_alone_copies_a_variable(tmp_path: Path) -> None:
         ("-t soon -- x", "-t: 'soon' is not a walltime", "90m"),
         ("--env A-B=1 -- x", "--env: 'A-B' is not a name that a shell can export", ""),
         ("--workers 0 -- x", "--workers: no worker and no chief: nothing would train", ""),
-        ("--entry a:b -- x", "--entry: a command and an entry function were given", "give one of them"),
+        ("--entry a:b -- x", "--entry: both a command and an entry function are given", "keep one of them"),
         ("--workers 2", "nothing to run", "give a command after --"),
         ("--workers 2 --", "there is no command after --", ""),
         ("python train.py --nodes 2", "unexpected argument 'train.py'", "a command goes after --"),

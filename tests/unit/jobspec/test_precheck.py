@@ -50,7 +50,7 @@ def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
     assert (caught.value.what, caught.value.hint) == (f"--entry: {path} has no function mian", "did you mean main?")
     with pytest.raises(UsageError) as caught:
         entry("train:hidden", rough_path)
-    assert caught.value.hint == "functions there: main, later, inner"
+    assert caught.value.hint == "functions in this file: main, later, inner"
     with pytest.raises(UsageError) as caught:
         entry("trian:main", rough_path)
     assert caught.value.what == f"--entry: there is no module trian in {rough_path}"
@@ -134,5 +134,5 @@ def test_a_path_that_nobody_can_look_at(key: str, rough_path: Path) -> None:
     values: dict[str, Any] = {"entry": f"{long}:main", "command": ()} if key == "entry" else {key: long}
     with pytest.raises(UsageError) as caught:
         submission.prepare(dataclasses.replace(RUNS, **values), {key: "--option"})
-    assert caught.value.what.startswith("--option: cannot look at ")
+    assert caught.value.what.startswith("--option: cannot access ")
     assert caught.value.what.endswith(": File name too long")

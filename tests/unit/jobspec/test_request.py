@@ -64,12 +64,12 @@ def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: tuple[object, 
         (
             spec(workers=9, nodes=2, tasks_per_node=4),
             "tasks.worker.count",
-            "9 training tasks do not fit into 2 x 4 = 8 (nodes x tasks a node)",
+            "9 training tasks do not fit into 2 nodes x 4 tasks per node = 8",
         ),
         (
             spec(workers=3, nodes=1, gpus_per_node=2),
             "tasks.worker.count",
-            "3 training tasks do not fit into 1 x 2 = 2 (nodes x tasks a node)",
+            "3 training tasks do not fit into 1 nodes x 2 tasks per node = 2",
         ),
         (
             spec(workers=4, nodes=1, tasks_per_node=4, gpus_per_node=2),
@@ -79,9 +79,9 @@ def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: tuple[object, 
         (
             JobSpec(command=("x",), nodes=2, gpus_per_node=2, tasks={"worker": TaskSpec(count=8, gpus=3)}),
             "tasks.worker.gpus",
-            "3 GPUs a task, but gpus_per_node is 2",
+            "3 GPUs per task, but gpus_per_node is 2",
         ),
-        (spec(gpus_per_node=0, gpus_per_task=1), "gpus_per_task", "1 GPUs a task, but gpus_per_node is 0"),
+        (spec(gpus_per_node=0, gpus_per_task=1), "gpus_per_task", "1 GPUs per task, but gpus_per_node is 0"),
     ],
 )
 def test_counts_that_do_not_fit_are_told_with_the_numbers(asked: JobSpec, key: str, numbers: str) -> None:

@@ -180,7 +180,7 @@ def test_what_was_given_may_change_afterwards() -> None:
     [
         ({"ps": {"in_cluster": "no"}}, {}, "tasks.ps.in_cluster: 'no' is neither true nor false"),
         ({"ps": {"in_cluster": 0}}, {}, "tasks.ps.in_cluster: 0 is neither true nor false"),
-        ({"evaluator": {"in_cluster": True}}, {}, "would wait for it .evaluator. in"),
+        ({"evaluator": {"in_cluster": True}}, {}, "would wait for a cluster member of type evaluator"),
         ({"ps": {"in_cluster": False}}, {"serve": ["ps"]}, "gridtf serves ps"),
         ({"worker": {"in_cluster": False}}, {}, "no task would be left in the cluster"),
     ],
