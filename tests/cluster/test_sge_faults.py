@@ -380,7 +380,7 @@ def test_why_an_agent_could_not_start(sge: Bed) -> None:
         job = started(sge, running=False)
         ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "gridtf must lie where all hosts")
     job = started(sge, "--setup", "ulimit -n 16", nodes=2, running=False)
-    ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
+    ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")
     nobody_left(sge)
 
 

@@ -169,7 +169,7 @@ def test_why_an_agent_could_not_start(slurm: Bed, mount: list[str], said: str, h
 
 def test_too_few_open_files(slurm: Bed) -> None:
     job = started(slurm, "--setup", "ulimit -n 16", nodes=1, running=False)
-    ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
+    ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")
 
 
 # --- what stands beside the agents

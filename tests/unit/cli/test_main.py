@@ -110,7 +110,7 @@ def test_a_run_is_seen_from_a_folder_that_is_gone(fake: FakeScheduler, rough_pat
         assert main(words) == 0
     capsys.readouterr()
     assert main(["submit", "--", "x"]) == 1
-    assert capsys.readouterr().err == "gridtf: the current folder no longer exists\n  go to another one with cd\n"
+    assert capsys.readouterr().err == "gridtf: the current folder no longer exists\n  change to another one with cd\n"
 
 
 def test_debug_raises_wherever_it_stands_but_in_the_users_command(rough_path: Path, capsys: Captured) -> None:

@@ -175,7 +175,7 @@ def test_ones_own_jobs_go_before_what_lies_here(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(registry, "is_ours", lambda path: False)
     with pytest.raises(NotFoundError, match="the folder other here belongs to another user") as caught:
         find("other", tmp_path)
-    assert caught.value.hint == "if you mean that folder: ./other"
+    assert caught.value.hint == "to use that folder, write ./other"
     assert find("./other", tmp_path) == tmp_path / "other"
     assert find(".", tmp_path / "other") == tmp_path / "other"
 

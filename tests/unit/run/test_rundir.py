@@ -100,9 +100,9 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_beside_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "hint"),
     [
-        (errno.ENOSPC, "free some space there, or choose another place with --run-dir"),
+        (errno.ENOSPC, "free some space there, or choose another folder with --run-dir"),
         (errno.EDQUOT, "your quota there is used up"),
-        (errno.EACCES, "choose a folder of yours with --run-dir or --run-root"),
+        (errno.EACCES, "choose a folder of your own with --run-dir or --run-root"),
         (errno.EROFS, "that file system is mounted read-only"),
         (errno.EIO, ""),
     ],
@@ -173,9 +173,9 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     assert done.stdout.splitlines() in (
         [
             f"cannot make {tmp_path}/attempt-1: Permission denied",
-            "choose a folder of yours with --run-dir or --run-root",
+            "choose a folder of your own with --run-dir or --run-root",
         ],
-        [f"cannot list {tmp_path}: Permission denied", "ask its owner to let you read it"],
+        [f"cannot list {tmp_path}: Permission denied", "ask its owner for permission to read it"],
     )
 
 
@@ -183,7 +183,7 @@ def test_a_folder_of_ours_that_was_closed_is_opened_again(tmp_path: Path, monkey
     folder = tmp_path / "run"
     folder.mkdir()
     monkeypatch.setattr(os, "open", fails_with(errno.EACCES))
-    for mode, hint in ((0o000, f"it is yours: chmod u+rwX {folder}"), (0o700, "choose a folder of yours")):
+    for mode, hint in ((0o000, f"it is yours: chmod u+rwX {folder}"), (0o700, "choose a folder of your own")):
         folder.chmod(mode)
         with pytest.raises(RunDirError) as caught:
             write_record(folder / "ended.json", {})
@@ -271,7 +271,7 @@ def test_ours_is_what_a_file_of_ours_shows_there(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
     assert rundir.is_ours(tmp_path)
-    monkeypatch.setattr(rundir, "_file_of_ours", lambda _: None)  # a folder where we can make none
+    monkeypatch.setattr(rundir, "_probe", lambda _: None)  # a folder where we can make none
     with pytest.raises(RunDirError, match=rf"r\.json belongs to user {user_name(os.getuid())}"):
         read_record(tmp_path / "r.json", own=True)
 
@@ -364,7 +364,7 @@ def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(RunDirError) as caught:
         rundir.listdir(tmp_path)
-    assert caught.value.hint == "ask its owner to let you read it"
+    assert caught.value.hint == "ask its owner for permission to read it"
 
 
 # --- attempts
