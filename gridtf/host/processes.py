@@ -157,7 +157,7 @@ def need_open_files(count: int) -> None:
         if soft < needed:
             raise GridtfError(
                 f"about {needed} open files are needed on host {os.uname().nodename}, but the limit is {soft}",
-                hint="raise it with `ulimit -n 1024`, in the set-up lines or where the job is started, or ask your site",
+                hint="raise it with `ulimit -n 1024` in the set-up lines or before starting the job, or ask your site",
             )
 
 
