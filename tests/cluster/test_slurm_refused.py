@@ -98,7 +98,7 @@ def test_a_working_folder_that_the_nodes_do_not_have(slurm: Bed) -> None:
         job = ClusterJob(slurm, *SLURM, "--nodes", "1", "--workers", "1", *folders, "--", "true")
         done = job.gridtf("wait", check=False)
     assert done.returncode == 1
-    assert "the working folder is not there on this host: see --chdir" in done.stdout
+    assert "cannot change to the working folder on this host: see --chdir" in done.stdout
     assert job.status()["state"] == "FAILED"
 
 
