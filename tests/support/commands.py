@@ -1,4 +1,4 @@
-"""The commands, each in a process of its own, as somebody types them."""
+"""gridtf's commands, each in a process of its own, as typed in a shell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def command(*words: str) -> list[str]:
 
 
 def call(*words: str, code: int = 0) -> Done:
-    """A command line; it must end with this exit code."""
+    """Run a gridtf command line, which must end with this exit code."""
     done = subprocess.run(command(*words), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -42,7 +42,7 @@ def call(*words: str, code: int = 0) -> Done:
 
 @contextlib.contextmanager
 def started(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on in the background, in a session of its own as in a terminal."""
+    """Start a command in the background, in a session of its own as in a terminal; killed at the end."""
     with subprocess.Popen(
         command(*words),
         stdout=subprocess.PIPE,
@@ -62,7 +62,7 @@ def as_json(*words: str, code: int = 0) -> Any:
 
 
 def submit(*words: str) -> dict[str, str]:
-    """Submit a job: its name, job_id and run_dir."""
+    """Submit a job; returns its name, job_id and run_dir."""
     return dict(json.loads(call("submit", "--json", *words).stdout))
 
 

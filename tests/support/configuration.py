@@ -1,4 +1,4 @@
-"""Reading a configuration as the command line does."""
+"""Configurations, read as by a command line."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def write(path: Path, text: str) -> Path:
 
 
 def user_file(text: str) -> Path:
-    """The user's own configuration file (tests have one of their own)."""
+    """Write the user's configuration file (every test has its own)."""
     return write(Path(os.environ["XDG_CONFIG_HOME"]) / "gridtf" / "config.toml", text)
 
 
 def strangers(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> int:
-    """Make files somebody else's; gives the id of that user. Others stay this user's, or root's."""
+    """Make files belong to another user, in fact or as far as this process can see; returns the id of that user."""
     if os.geteuid() == 0:
         for path in paths:
             os.chown(path, STRANGER, -1, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""A scheduler that only pretends."""
+"""A fake scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridtf.states import JobState
 
 
 class FakeScheduler(Scheduler):
-    """Takes every job and says of it what the test wants. Goes by the name of slurm."""
+    """Accepts every job and reports the state that the test sets. Its name is slurm."""
 
     name = "slurm"
     title = "Slurm"

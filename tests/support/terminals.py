@@ -1,4 +1,4 @@
-"""A command on a real terminal: the one side of a pty, of which the test is the other."""
+"""Commands on a real terminal: a pty whose other side the test reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.python import environment
 
 
 def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
-    """A gridtf command line; gives its exit code, and all that it has written, newlines as they were."""
+    """Run a gridtf command line; returns its exit code and its output, with newlines as written."""
     ours, theirs = pty.openpty()
     with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as terminal:
         process = subprocess.Popen(
@@ -25,7 +25,7 @@ def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
         )
         os.close(theirs)
         seen = b""
-        with process, contextlib.suppress(OSError):  # EIO: nobody has the other side any more
+        with process, contextlib.suppress(OSError):  # EIO: the other side is closed
             while block := terminal.read(65536):
                 seen += block
         return process.returncode, seen.replace(b"\r\n", b"\n")
