@@ -88,7 +88,7 @@ explain() {
             fail "the disk is full: the packages did not fit into $2 or ${TMPDIR:-/tmp}" \
                 "free some space, or set TMPDIR=/a/larger/folder if it was ${TMPDIR:-/tmp}, then run this again" ;;
         *'DO NOT MATCH THE HASHES'*)
-            fail "a downloaded package differs from the one in scripts/locks: its hash does not match" \
+            fail "a downloaded package is not the one in scripts/locks: its hash differs" \
                 "$(sed -n -E '/^ *[^ ]+==.* from /{ s/^ *//; s/ from .*//; p; q }' <<<"$1")" \
                 "do not install it by other means before you know why; scripts/lock --upgrade pins newer ones" ;;
         *'Max retries'* | *'connection broken'* | *'NewConnectionError'* | *'ReadTimeout'* | *'ProxyError'* | \

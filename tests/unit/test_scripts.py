@@ -138,7 +138,7 @@ def test_a_package_with_another_hash_is_not_installed(checkout: Path, tmp_path: 
     done = _quickstart(checkout, PYTHON=sys.executable, **here)
     assert done.returncode == 1
     assert (
-        "error: a downloaded package differs from the one in scripts/locks: its hash does not match\n       pinned==1.0\n"
+        "error: a downloaded package is not the one in scripts/locks: its hash differs\n       pinned==1.0\n"
         in done.stderr
     )
     assert not list((checkout / ".venv").rglob("pinned*"))
