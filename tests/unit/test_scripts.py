@@ -167,14 +167,14 @@ def test_no_network(checkout: Path) -> None:
     assert (checkout / ".venv.made-from").read_text() == ""
 
 
-def test_too_little_room(checkout: Path, tmp_path: Path) -> None:
+def test_too_little_space(checkout: Path, tmp_path: Path) -> None:
     df = tmp_path / "bin" / "df"
     df.parent.mkdir()
     df.write_text("#!/bin/sh\nprintf 'Filesystem 1024-blocks Used Available\\n/dev/x 9 8 1024\\n'\n")
     df.chmod(0o755)
     done = _quickstart(checkout, PYTHON=sys.executable, PATH=f"{df.parent}:/usr/bin:/bin")
     assert done.returncode == 1
-    assert "error: too little room" in done.stderr
+    assert "error: too little space" in done.stderr
     assert "1 MiB free" in done.stderr
 
 
