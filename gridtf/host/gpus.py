@@ -1,4 +1,4 @@
-"""The GPUs that this process may use on this host: those the scheduler assigned, else those it can lock.
+"""The GPUs that this process may use on this host: those the scheduler assigned, or those that it can lock.
 
 Every GPU has a lock (locks.py), which all users of the host share. It lasts until the last process that inherited it
 has ended: launcher, agent or task.
@@ -20,11 +20,11 @@ _ROCR = "ROCR_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
 _STEP = "SLURM_STEP_GPUS"
 _OTHERS = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
-# All variables that name the GPUs of a process.
+# All variables that list the GPUs of a process.
 SHOWING = (VISIBLE, _ROCR, _HIP, *_OTHERS, _STEP)
 
-# Every claim first locks this folder, which all users can open and only root can replace; it tries so many times within
-# a second. No longer, because signals are blocked meanwhile.
+# Every claim first locks this folder, which all users can open and only root can replace. It tries this often within a
+# second, and no longer, because signals are blocked meanwhile.
 _TURN = Path("/run/lock")
 _TRIES = 50
 
@@ -34,9 +34,9 @@ class GpuGrant:
     """GPUs that the processes of a job may use on this host.
 
     Attributes:
-        gpus: What CUDA calls them here: indices or UUIDs.
-        descriptors: Of the locks on them; other jobs stay away while any process holds them open.
-        variables: The variables that show them; None: as the environment of this process has them.
+        gpus: Their names in CUDA_VISIBLE_DEVICES on this host: indices or UUIDs.
+        descriptors: File descriptors of their locks, which last while any process has them open.
+        variables: The environment variables that make them visible; None: those of this process.
     """
 
     gpus: tuple[str, ...]
@@ -44,7 +44,7 @@ class GpuGrant:
     variables: Mapping[str, str] | None = None
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """This environment, with the variables that show these GPUs and no others."""
+        """A copy of an environment in which only these GPUs are visible."""
         if self.variables is None:
             return dict(environ)
         return {**{name: text for name, text in environ.items() if name not in SHOWING}, **self.variables}
@@ -52,7 +52,12 @@ class GpuGrant:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Too few GPUs are free. free: how many are; holders: who has the others, one line each."""
+    """A claim that failed because too few GPUs are free.
+
+    Attributes:
+        free: Number of free GPUs.
+        holders: The other GPUs with their holders, one line each.
+    """
 
     free: int
     holders: tuple[str, ...]
@@ -66,39 +71,45 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
             CUDA_VISIBLE_DEVICES restricts it.
 
     Returns:
-        Indices in PCI order.
+        Their indices in PCI order.
     """
-    found = _of_host(environ)
-    visible = environ.get(VISIBLE)
-    if visible is None or not found:
-        return tuple(found)
-    named = (_index(item, found) for item in granted(environ))
+    gpus = _of_host(environ)
+    if VISIBLE not in environ or not gpus:
+        return tuple(gpus)
+    named = (_index(item, gpus) for item in granted(environ))
     return tuple(dict.fromkeys(index for index in named if index is not None))
 
 
 def known(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Indices of all GPUs of this host, also those hidden from this process; empty when they cannot be detected."""
+    """Indices of all GPUs of this host, including those hidden from this process; empty when none can be detected."""
     return tuple(_of_host(environ))
 
 
 def missing(named: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The named GPUs that this host does not have, as far as that is known: MIG instances always pass."""
-    found = _of_host(environ)
-    uuids = any(found.values())
-    judged = (item for item in named if found and not item.startswith("MIG") and (uuids or not item.startswith("GPU")))
-    return tuple(item for item in judged if _index(item, found) is None)
+    """The GPUs that this host is known not to have.
+
+    Args:
+        named: Indices or UUIDs. MIG instances are not checked, nor are UUIDs when only indices are known.
+        environ: The environment, for GRIDTF_LOCAL_GPUS.
+
+    Returns:
+        Those of ``named`` that the host does not have.
+    """
+    gpus = _of_host(environ)
+    unchecked = ("MIG",) if any(gpus.values()) else ("MIG", "GPU")
+    return tuple(item for item in named if gpus and not item.startswith(unchecked) and _index(item, gpus) is None)
 
 
 def declared(count: int, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """GPUs on a host where none can be detected.
+    """The GPUs of a host on which none can be detected, as declared by the user.
 
     Args:
-        count: How many the user declared.
-        environ: The environment.
+        count: The number of GPUs that the user declared.
+        environ: The environment, for GRIDTF_LOCAL_GPUS and CUDA_VISIBLE_DEVICES.
 
     Returns:
-        Those in CUDA_VISIBLE_DEVICES, else the indices from 0 to count - 1. Empty where GPUs can be detected: missing
-        ones are hidden on purpose.
+        Those in CUDA_VISIBLE_DEVICES, if it is set; otherwise the indices from 0 to count - 1. Empty where GPUs can be
+        detected: missing ones are hidden on purpose.
     """
     if "GRIDTF_LOCAL_GPUS" in environ or _from_driver():
         return ()
@@ -109,9 +120,9 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The GPUs that the scheduler assigned to this process.
 
     Args:
-        environ: The environment. Slurm sets CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, as far as the site has not
-            turned them off (gres.conf(5), Flags), and SLURM_STEP_GPUS, which has the node's numbers also where a job
-            sees only its own devices.
+        environ: The environment. Slurm sets CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, unless the site has turned
+            them off (gres.conf(5), Flags), and SLURM_STEP_GPUS, which has the node's indices even where a job sees only
+            its own devices.
 
     Returns:
         Indices or UUIDs. As in CUDA, -1 or NoDevFiles ends the list.
@@ -120,21 +131,24 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
         items = takewhile(
             lambda item: item.lower() != "nodevfiles" and not item.startswith("-"), _listed(environ.get(name, ""))
         )
-        found = tuple(items)
-        if found and name == _STEP:
-            seen = tuple(_from_driver())
-            return seen if len(seen) == len(found) else found
-        if found:
-            return found
+        gpus = tuple(items)
+        if gpus and name == _STEP:
+            detected = tuple(_from_driver())
+            return detected if len(detected) == len(gpus) else gpus
+        if gpus:
+            return gpus
     return ()
 
 
 def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
-    """Variables that show a task its GPUs and no others.
+    """Environment variables that make only a task's own GPUs visible to it.
 
     Args:
-        environ: The environment, which shows this process all GPUs of the job.
-        share: The task's part of granted().
+        environ: The environment, in which all GPUs of the job on this host are visible.
+        share: The task's GPUs, of those that granted() returns.
+
+    Returns:
+        Variable -> value, to add to ``environ``.
     """
     others = [name for name in (_HIP, *_OTHERS) if name in environ]
     if not share:
@@ -146,7 +160,7 @@ def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
         if items and len(items) == len(grant):
             shown[name] = ",".join(items[grant.index(gpu)] for gpu in share)
     if VISIBLE not in environ and _ROCR in shown:
-        # ROCm applies it to the devices that ROCR_VISIBLE_DEVICES leaves, as the next one
+        # ROCm applies it, like HIP_VISIBLE_DEVICES, to the devices that ROCR_VISIBLE_DEVICES leaves
         shown[VISIBLE] = ",".join(str(number) for number in range(len(share)))
     if _ROCR in shown and _HIP in environ:
         shown[_HIP] = ",".join(str(number) for number in range(len(share)))
@@ -157,11 +171,11 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
-def _index(item: str, found: Mapping[str, str]) -> str | None:
-    """The index of a GPU from its index, its UUID or the beginning of that. found: index -> UUID."""
-    if item in found:
+def _index(item: str, gpus: Mapping[str, str]) -> str | None:
+    """The index of a GPU from its index, its UUID or the beginning of its UUID. gpus: index -> UUID."""
+    if item in gpus:
         return item
-    return next((index for index, uuid in found.items() if item.startswith("GPU-") and uuid.startswith(item)), None)
+    return next((index for index, uuid in gpus.items() if item.startswith("GPU-") and uuid.startswith(item)), None)
 
 
 def _of_host(environ: Mapping[str, str]) -> dict[str, str]:
@@ -172,16 +186,20 @@ def _of_host(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _from_driver() -> dict[str, str]:
     """Index -> UUID, as the NVIDIA driver reports, without GPUs it has lost; empty without a driver."""
-    found: dict[str, str] = {}
+    gpus: dict[str, str] = {}
     with _driver() as nvml:
         for index in range(nvml.nvmlDeviceGetCount() if nvml else 0):
             with suppress(nvml.NVMLError):
-                found[str(index)] = str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index)))
-    return found
+                gpus[str(index)] = str(nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index)))
+    return gpus
 
 
 def idle_first(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Sort idle GPUs first, as far as the NVIDIA driver knows: not all programs take locks."""
+    """Sort GPUs on which the NVIDIA driver reports no process first: not all programs take locks.
+
+    Args:
+        gpus: Indices.
+    """
     busy = set()
     with _driver() as nvml:
         for gpu in gpus if nvml else ():
@@ -214,14 +232,22 @@ def _driver() -> Iterator[Any]:
 
 
 def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[str, str]) -> GpuGrant | Refusal:
-    """Claim that many of the candidates, or none of them. owner: one line that tells others who has them.
+    """Lock GPUs: the requested number of them, or none.
 
-    GRIDTF_LOCKS, where it is set, is how the names of the locks begin: jobs with another one see nothing of these.
+    Args:
+        count: Number of GPUs.
+        candidates: Indices, the preferred ones first.
+        owner: A line about this job that other users can read, for their Refusal.
+        environ: The environment. GRIDTF_LOCKS, if set, replaces ``gridtf`` as the prefix of the locks' names, and jobs
+            with different prefixes do not exclude each other.
+
+    Raises:
+        GridtfError: When no lock can be made.
     """
     from gridtf.host import locks
 
     prefix = environ.get("GRIDTF_LOCKS") or "gridtf"
-    with _one_at_a_time(), ExitStack() as ours:  # lets go of all, unless the claim succeeds
+    with _one_at_a_time(), ExitStack() as ours:  # releases all, unless the claim succeeds
         taken: dict[str, tuple[int, ...]] = {}
         holders: list[str] = []
         for gpu in candidates:
@@ -244,8 +270,10 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Let one process claim GPUs at a time: two that each got half of them would both fail. After a second go ahead all
-    the same: the locks of the GPUs themselves exclude other jobs."""
+    """Let one process at a time claim GPUs: two that each got half of them would both fail.
+
+    After a second it proceeds anyway: the locks of the GPUs themselves exclude other jobs.
+    """
     from filelock import lock_descriptor
 
     try:

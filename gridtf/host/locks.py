@@ -15,8 +15,8 @@ from gridtf.errors import GridtfError
 from gridtf.files import user_name
 from gridtf.text import plain
 
-_LONGEST = 107  # bytes of a socket's name behind the NUL
-_LONGEST_LOCK = 40  # leaves room for a note behind it
+_LONGEST = 107  # bytes of a socket's name after the NUL
+_LONGEST_LOCK = 40  # leaves room for a note after it
 _NAMES = Path("/proc/net/unix")
 
 
@@ -24,11 +24,11 @@ def hold(name: str, note: str) -> tuple[int, ...] | None:
     """Take a lock.
 
     Args:
-        name: Of the lock.
+        name: The lock's name.
         note: A line about the holder that other processes can read.
 
     Returns:
-        Descriptors; the lock is held as long as any process has them open. None when another process holds it.
+        File descriptors; the lock is held while any process has them open. None when another process holds it.
 
     Raises:
         GridtfError: When no socket can be made.
@@ -36,27 +36,27 @@ def hold(name: str, note: str) -> tuple[int, ...] | None:
     lock = _bind(_address(name))
     if lock is None:
         return None
-    beside = _bind(_note_address(name, plain(note)))  # optional: the lock holds without a note
-    return (lock,) if beside is None else (lock, beside)
+    note_socket = _bind(_note_address(name, plain(note)))
+    return (lock,) if note_socket is None else (lock, note_socket)  # the lock holds without a note as well
 
 
 def holder(name: str) -> str:
-    """Describe the holder of a lock: its user as the kernel reports it, and its note."""
+    """Describe the holder of a lock, in one line: its user as the kernel reports it, and its note."""
     address = _address(name)
     peer = _peer(address)
     if peer is None:
         return "held by another process"
     pid, uid = peer
-    # any process can bind such a name, but only the holder is its peer
-    own = next((found for found in _notes(address) if _peer(found) == peer), b"")
-    note = plain(own[len(address) + 1 :].decode(errors="replace"))
+    # any process can bind the name of a note, but only the holder's has the lock's peer
+    note_address = next((candidate for candidate in _notes(address) if _peer(candidate) == peer), b"")
+    note = plain(note_address[len(address) + 1 :].decode(errors="replace"))
     if uid == os.geteuid():
         return note or f"process {pid}"
     return f"user {user_name(uid)}, process {pid}" + (f", which calls itself {note}" if note else "")
 
 
 def _address(name: str) -> bytes:
-    """The name itself, unless it is too long or could be taken for a name with a note."""
+    """The name itself; a hash of it when it is too long or could be mistaken for a name with a note."""
     text = os.fsencode(name)
     if len(text) <= _LONGEST_LOCK and name.isprintable() and " " not in name:
         return text
@@ -70,41 +70,37 @@ def _note_address(name: str, note: str) -> bytes:
 
 
 def _bind(address: bytes) -> int | None:
-    """Bind a socket to this name; None when another one is bound to it."""
+    """Bind a socket to this name and detach it; None when another socket has the name."""
     import socket
 
     try:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
+            bound.bind(b"\0" + address)
+            bound.listen()  # so that other processes can connect and see the peer
+            return bound.detach()
     except OSError as error:
-        raise GridtfError(f"cannot make a lock on host {os.uname().nodename}: {error.strerror}") from None
-    try:
-        made.bind(b"\0" + address)
-        made.listen()  # so that other processes can connect and see the peer
-    except OSError as error:
-        made.close()
         if error.errno == errno.EADDRINUSE:
             return None
         raise GridtfError(f"cannot make a lock on host {os.uname().nodename}: {error.strerror}") from None
-    return made.detach()
 
 
 def _peer(address: bytes) -> tuple[int, int] | None:
-    """Process id and user id of the holder of a socket; None when there is none."""
+    """Process id and user id of the process that listens on a socket; None when there is none."""
     import socket
     import struct
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
         try:
-            asking.connect(b"\0" + address)
-            pid, uid, _ = struct.unpack("iII", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            client.connect(b"\0" + address)
+            pid, uid, _ = struct.unpack("iII", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         except OSError:
             return None
     return pid, uid
 
 
 def _notes(address: bytes) -> list[bytes]:
-    """Names of all sockets that could be notes on this one; the kernel shows their leading NUL as an @."""
+    """Names of all sockets that may be notes of this one, whose leading NUL /proc/net/unix shows as an @."""
     try:
         lines = _NAMES.read_bytes().splitlines()
     except OSError:

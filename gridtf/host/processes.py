@@ -22,10 +22,13 @@ _WAKING = _ENDING | PASSED_ON | {signal.SIGCHLD, signal.SIGIO}
 
 
 def tell(text: str) -> None:
-    """Write lines to stderr, which in a job is its log, each with ``gridtf:`` before it.
+    """Write lines to stderr, which in a job is its log, each prefixed with ``gridtf:``.
 
-    Never fails: a full disk must not keep a job from ending its tasks and writing its verdict. Bypasses sys.stderr,
+    Never raises: a full disk must not keep a job from ending its tasks and writing its verdict. Bypasses sys.stderr,
     which would try again at exit.
+
+    Args:
+        text: One or more lines; control characters are escaped.
     """
     lines = "".join(f"gridtf: {plain(line)}\n" for line in text.splitlines())
     with contextlib.suppress(OSError):
@@ -33,17 +36,17 @@ def tell(text: str) -> None:
 
 
 def become_subreaper() -> None:
-    """Adopt orphaned descendants from now on, also those that called setsid: prctl(2), PR_SET_CHILD_SUBREAPER."""
+    """Adopt orphaned descendants from now on, even after setsid(2): prctl(2), PR_SET_CHILD_SUBREAPER."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent: int, number: signal.Signals) -> None:
-    """In a new child: receive a signal when the parent dies (prctl(2), PR_SET_PDEATHSIG).
+    """Have a signal sent to this process, a new child, when its parent dies (prctl(2), PR_SET_PDEATHSIG).
 
     The kernel watches the parent's thread, so the parent must fork from its main thread.
 
     Args:
-        parent: Process id of the parent; the child ends at once when that has died already.
+        parent: Process id of the parent; if it has died already, this process exits with 128 + ``number``.
         number: The signal.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
@@ -61,17 +64,17 @@ def _prctl(option: int, value: int) -> None:
 
 
 def block_signals(spared: Iterable[int] = ()) -> None:
-    """Block the signals that wait_for_signal takes; children must call unblock_signals before they exec.
+    """Block the signals that wait_for_signal returns; children must call unblock_signals before they exec.
 
     The parent may have ignored some of them: a script with `trap '' TERM`, or a daemon with SIGCHLD ignored, whose
-    children leave no exit code. They get their default disposition back.
+    children leave no exit code. Their default disposition is restored.
 
     Args:
-        spared: Signals that stay ignored, and are not taken, if they are ignored now.
+        spared: Signals that stay ignored, and are not blocked, if they are ignored now.
     """
-    heeded = _WAKING - {number for number in spared if signal.getsignal(number) == signal.SIG_IGN}
-    signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
-    for number in heeded:
+    blocked = _WAKING - {number for number in spared if signal.getsignal(number) == signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    for number in blocked:
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
@@ -82,7 +85,7 @@ def unblock_signals() -> None:
 
 
 def ignore_signals(numbers: Iterable[int]) -> None:
-    """Ignore signals from now on, here and in programs started from here unless they handle them."""
+    """Ignore signals from now on, in this process and in programs that it starts, unless they handle them."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 
@@ -91,17 +94,17 @@ def wait_for_signal(seconds: float) -> int | None:
     """Wait for a signal that block_signals has blocked.
 
     Args:
-        seconds: The longest time to wait.
+        seconds: The maximum time to wait.
 
     Returns:
-        The signal's number; None when none came.
+        The signal's number; None when none arrived.
     """
     got = signal.sigtimedwait(_WAKING, max(0.0, seconds))
     return got.si_signo or None if got else None  # 0 after SIGSTOP and SIGCONT, as by scontrol suspend
 
 
 def is_end(number: int | None) -> bool:
-    """Whether this result of wait_for_signal is a signal to end."""
+    """Whether a result of wait_for_signal is a signal that ends gridtf: TERM, INT, HUP or ALRM."""
     return number in _ENDING
 
 
@@ -109,10 +112,10 @@ def signal_at_end_of(descriptor: int) -> bool:
     """Request SIGIO when a pipe or socket is written to or its last writer closes it: fcntl(2), O_ASYNC.
 
     Args:
-        descriptor: Its reading end; becomes non-blocking.
+        descriptor: Its reading end, which becomes non-blocking.
 
     Returns:
-        False for anything else, such as /dev/null, whose end means nothing.
+        False for any other file, such as /dev/null, for which nothing is requested.
     """
     mode = os.fstat(descriptor).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
@@ -123,7 +126,7 @@ def signal_at_end_of(descriptor: int) -> bool:
 
 
 def at_end(descriptor: int) -> bool:
-    """Whether a non-blocking pipe or socket has no writer any more."""
+    """Whether a non-blocking pipe or socket no longer has a writer; discards up to 512 bytes."""
     try:
         return os.read(descriptor, 512) == b""
     except BlockingIOError:
@@ -132,37 +135,30 @@ def at_end(descriptor: int) -> bool:
         return True
 
 
-_OWN_FILES = 32  # what Python, srun or qrsh have open themselves
+_BASE_FILES = 32  # open files of Python, srun or qrsh themselves
 
 
 def need_open_files(count: int) -> None:
-    """Raise the limit on open files (``ulimit -n``), which children inherit, where it is too low.
+    """Raise the limit on open files (``ulimit -n``), which children inherit, if it is too low.
 
     Args:
-        count: How many files this process, or one that it starts, has to open beside their own ones.
+        count: Number of files that this process, or one that it starts, will open in addition to its usual ones.
 
     Raises:
-        GridtfError: The limit is too low and cannot be raised that far.
+        GridtfError: When the hard limit is too low.
     """
-    needed = _OWN_FILES + count
-    allowed = _allow_open_files(needed)
-    if allowed < needed:
-        raise GridtfError(
-            f"about {needed} files have to be open at once on host {os.uname().nodename}, where {allowed} may be",
-            hint="raise it with `ulimit -n 1024`, in the set-up lines or in what starts the job, or ask your site",
-        )
-
-
-def _allow_open_files(count: int) -> int:
     import resource
 
+    needed = _BASE_FILES + count
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return count
-    if soft < count:
-        soft = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return soft
+        if soft < needed:
+            raise GridtfError(
+                f"about {needed} open files are needed on host {os.uname().nodename}, but the limit is {soft}",
+                hint="raise it with `ulimit -n 1024` in the set-up lines or before starting the job, or ask your site",
+            )
 
 
 def reap() -> dict[int, int]:
@@ -191,14 +187,16 @@ def signal_name(number: int) -> str:
 
 
 def killed_by(number: int) -> str:
-    """``killed by SIGTERM``; for SIGKILL with its likely sources."""
-    words = f"killed by {signal_name(number)}"
-    return f"{words}: by a user, or by the kernel because memory ran out" if number == signal.SIGKILL else words
+    """``killed by SIGTERM``; for SIGKILL with its likely senders."""
+    text = f"killed by {signal_name(number)}"
+    return f"{text}: by a user, or by the kernel because memory ran out" if number == signal.SIGKILL else text
 
 
 def childless() -> bool:
-    """Whether this process has no children. A subreaper without children has no descendants, and asking the kernel is
-    atomic, whereas a walk through /proc can miss processes that fork meanwhile."""
+    """Whether this process has no children; then a subreaper has no descendants either.
+
+    Unlike a walk through /proc, which can miss processes that fork meanwhile, waitid(2) is atomic.
+    """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -207,9 +205,7 @@ def childless() -> bool:
 
 
 def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes; ignores those that are gone or belong to other users."""
+    """Send a signal to processes, except those that are gone or belong to other users."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            continue

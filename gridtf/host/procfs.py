@@ -11,13 +11,13 @@ from typing import Any
 
 
 def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None when it is gone. Tells reused process ids apart."""
+    """Start of a process in clock ticks since boot; None when it is gone. Distinguishes reused process ids."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
 
 
 def boot_id() -> str:
-    """An id that changes with every boot; empty when not known."""
+    """The kernel's id of this boot (random(4)); empty when unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -25,18 +25,27 @@ def boot_id() -> str:
 
 
 def alive(pid: int, started: int | None = None) -> bool:
-    """Whether a process still runs and is no zombie; started: its start_time, None: any process with this id."""
+    """Whether a process still runs and is not a zombie.
+
+    Args:
+        pid: Its process id.
+        started: Its start_time; None: any process with this id.
+    """
     fields = _stat(pid)
     return bool(fields) and fields[0] not in "ZX" and (started is None or int(fields[19]) == started)
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """``host``, ``pid``, ``start`` and ``boot``, which identify one process for all time, for a record."""
+    """A record that identifies a process uniquely: ``host``, ``pid``, ``start`` (start_time) and ``boot`` (boot_id)."""
     return {"host": os.uname().nodename, "pid": pid, "start": start_time(pid), "boot": boot_id()}
 
 
 def lives(record: Mapping[str, Any]) -> bool:
-    """Whether the process that identity() described runs, on this host."""
+    """Whether a process runs on this host.
+
+    Args:
+        record: As identity() returns it; other keys are ignored.
+    """
     pid, start = record.get("pid", 0), record.get("start")
     here = record.get("host") == os.uname().nodename and record.get("boot") == boot_id()
     return here and start is not None and alive(pid, start)
@@ -54,7 +63,10 @@ def session(pid: int) -> int | None:
 
 
 def children(pid: int) -> list[int]:
-    """Children of a process's main thread, atomically; may miss some, and is empty on kernels without this file."""
+    """Children of a process's main thread, from one read of /proc/PID/task/TID/children (proc(5)).
+
+    May miss children while they end, and is empty on kernels without this file.
+    """
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -62,7 +74,7 @@ def children(pid: int) -> list[int]:
 
 
 def name(pid: int) -> str:
-    """The first 15 characters of the name of a process's program; empty when it is gone."""
+    """The first 15 characters of the name of a process's program (/proc/PID/comm); empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").removesuffix("\n")
     except OSError:
@@ -70,7 +82,7 @@ def name(pid: int) -> str:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """Process ids of the parent of a process, its parent, and so on."""
+    """Process ids of the parent of a process, the parent's parent, and so on."""
     while (fields := _stat(pid)) and (pid := int(fields[1])):
         yield pid
 
@@ -84,14 +96,10 @@ def descendants(root: int) -> list[int]:
             children.setdefault(int(fields[1]), []).append(int(name))
             if fields[0] in "ZX":
                 zombies.add(int(name))  # its children may have been listed before it died
-    found: list[int] = []
-    queue = list(children.get(root, ()))
-    while queue:
-        pid = queue.pop(0)
-        if pid not in zombies:
-            found.append(pid)
-        queue.extend(children.get(pid, ()))
-    return found
+    family = list(children.get(root, ()))
+    for pid in family:  # grows meanwhile
+        family += children.get(pid, ())
+    return [pid for pid in family if pid not in zombies]
 
 
 def _stat(pid: int) -> list[str]:
@@ -104,7 +112,10 @@ def _stat(pid: int) -> list[str]:
 
 
 def out_of_memory_kills() -> int:
-    """Number of processes that the kernel has killed for lack of memory since boot; 0 when not known."""
+    """Number of processes that the kernel has killed for lack of memory since boot (oom_kill in /proc/vmstat).
+
+    0 when unknown.
+    """
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
@@ -112,21 +123,21 @@ def out_of_memory_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-# pidfd_info of linux/pidfd.h: its size, the request that fills it in, the bit for how the process has ended.
+# struct pidfd_info of linux/pidfd.h: its size, the mask bit for the exit status, and the ioctl that fills it in.
 _INFO_SIZE = 64
 _INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_SIZE << 16) | (0xFF << 8) | 11
 
 
 def ended_how(pidfd: int) -> int | None:
-    """How a process ended, which may be any process.
+    """The exit status of a process, which need not be a child.
 
     Args:
         pidfd: Its pidfd (pidfd_open(2)).
 
     Returns:
-        Its exit code, or minus the number of the signal that ended it. None until its parent has reaped it, and with a
-        kernel that does not know (before Linux 6.15).
+        Its exit code, or minus the number of the signal that ended it. None until its parent has reaped it, and on
+        kernels without PIDFD_INFO_EXIT (before Linux 6.15).
     """
     info = bytearray(struct.pack("=Q", _INFO_EXIT).ljust(_INFO_SIZE, b"\0"))
     try:

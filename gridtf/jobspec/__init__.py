@@ -1,1 +1,1 @@
-"""What the user asked for: the specification, where its values come from, and what it comes to."""
+"""The job specification: its options, where its values come from, and the request made from it."""

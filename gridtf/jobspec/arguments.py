@@ -1,4 +1,4 @@
-"""The parser of command lines, made from the table of options."""
+"""The command-line parser, made from the table of options."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from gridtf.errors import UsageError, nearest
 from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 
-# Their values mostly begin with a dash, which argparse would take for another flag.
+# Their values usually begin with a dash, which argparse would take for another flag.
 _DASHED = ("--native", "--setup")
-# Options of sbatch and qsub that have no counterpart here.
+# Options of sbatch and qsub without a counterpart in gridtf.
 _SCHEDULERS_OWN = (
     *("--array", "--begin", "--constraint", "--dependency", "--exclude", "--exclusive", "--gres", "--licenses"),
     *("--mail-type", "--mail-user", "--nodelist", "--qos", "--requeue", "--reservation", "-C", "-d", "-w", "-x"),
@@ -25,8 +25,8 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are UsageErrors that name the nearest valid option.
 
     Args:
-        prog: The command, as in usage and errors.
-        more: Keyword arguments of ArgumentParser.
+        prog: The command, for usage and errors.
+        more: Further keyword arguments of ArgumentParser.
     """
 
     def __init__(self, prog: str, **more: Any) -> None:
@@ -44,10 +44,10 @@ class Parser(argparse.ArgumentParser):
         """Parse a command line.
 
         Args:
-            argv: The words after the command, without those after ``--``.
+            argv: The arguments of the command, without those after ``--``.
 
         Returns:
-            The namespace; ``given`` has what add_job_options collects.
+            The namespace, with the attributes that add_job_options describes.
 
         Raises:
             UsageError: For an unknown option, a missing or superfluous argument or a bad value.
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
         try:
             arguments, rest = self.parse_known_args(words)
         except UsageError as error:
-            if "required" in error.what:  # argparse reports what is missing first
+            if "required" in error.what:  # argparse reports missing arguments first
                 self._refuse_unknown(words)
             raise
         help_hint = f"see `{self.prog} --help`"
@@ -99,12 +99,12 @@ class _Collect(argparse.Action):
 
 
 def add_job_options(parser: argparse.ArgumentParser, table: Table = OPTIONS) -> None:
-    """Add JOBFILE and every option of the table.
+    """Add JOBFILE and every option of the table to a parser.
 
     Args:
-        parser: Its namespaces get ``jobfile`` (None without) and ``given``: (option, flag as typed, value) triples in
-            the order of the command line, value None for a flag that takes none.
-        table: The options.
+        parser: Its namespaces get ``jobfile`` (None without one) and ``given``: (option, flag as typed, value) triples
+            in the order of the command line, where the value is None for a flag without one.
+        table: All options.
     """
     parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help="a gridtf.toml")
     parser.set_defaults(given=[])
@@ -129,10 +129,10 @@ def _complete(words: str, **_: object) -> list[str]:
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Split a command line at ``--``.
+    """Split a command line at its first ``--``.
 
     Returns:
-        (words before it, words after it); the second is None without a ``--``.
+        (arguments before it, arguments after it); the second is None without a ``--``.
     """
     words = list(argv)
     if "--" not in words:

@@ -1,13 +1,13 @@
-"""Merges defaults, files, environment and flags into a JobSpec, and records where each value came from.
+"""Merges defaults, files, environment and flags into a JobSpec, and records the source of each value.
 
 Layers, each overriding the one before: defaults < site file < user file < job file < environment < flags.
 
-- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, a list too, is
+- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, even a list, is
   replaced as a whole. Within one command line a repeated flag adds to its list.
 - A command in a higher layer overrides a lower layer's entry, and vice versa.
-- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps; it does not ask for one.
-- ``./gridtf.toml`` is read without being named only when the command line does not say what to run, and when it
-  belongs to this user or root: a job file decides what runs.
+- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
+- ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
+  it belongs to this user or root: a job file decides what runs.
 - Relative paths in a file are resolved against that file's folder, others against the working folder. A ``python``
   with a slash in it is such a path.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import os
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed,
 
 
 class Value(NamedTuple):
-    """A value and its source: ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
+    """A value and its source, such as ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
 
     value: Any
     source: str
@@ -53,14 +54,14 @@ Layer = dict[Key, Value]
 
 
 class Configured(NamedTuple):
-    """A job and where its values came from.
+    """A job and the sources of its values.
 
     Attributes:
         spec: The job.
         sources: Dotted key -> source, for every value that is not a default.
-        trusted: Ids of the users, besides this one and root, who may own the template; None: any user may, since this
-            user has named it.
-        notes: Lines to show the user.
+        trusted: Ids of the users, besides this one and root, who may own the template; None: any user, since this user
+            has named the template.
+        notes: Messages for the user, one line each.
     """
 
     spec: JobSpec
@@ -70,16 +71,18 @@ class Configured(NamedTuple):
 
 
 def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, table: Table = OPTIONS) -> Configured:
-    """Read a command line ``[JOBFILE] [options] [-- command]`` with all layers below it.
+    """Parse a command line ``[JOBFILE] [options] [-- command]`` and merge it with all layers below it.
 
     Args:
-        argv: Its words.
-        environ: The environment, for GRIDTF_SUBMIT_ variables and the places of files.
+        argv: Its arguments.
+        environ: The environment, for GRIDTF_SUBMIT_ variables and the paths of the site and user files.
         cwd: The working folder.
-        table: The options that there are.
+        table: All options.
 
     Raises:
-        UsageError: For anything wrong in any layer.
+        UsageError: For an invalid value in any layer, naming its source.
+        NotFoundError: When the job file, or a site file that is named, does not exist.
+        GridtfError: When a file cannot be read.
     """
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
@@ -99,34 +102,38 @@ def configure(
     """Merge all layers into a JobSpec.
 
     Args:
-        jobfile: The job file as the user named it; None: ./gridtf.toml where the command line does not say what to run.
-        given: The options of the command line, as options.add_job_options collects them.
-        command: The words after ``--``; None without.
-        environ: The environment, for GRIDTF_SUBMIT_ variables and the places of files.
+        jobfile: The job file as the user named it; None: ./gridtf.toml if the command line has neither a command nor an
+            entry.
+        given: The options of the command line, as arguments.add_job_options collects them.
+        command: The arguments after ``--``; None without a ``--``.
+        environ: The environment, for GRIDTF_SUBMIT_ variables and the paths of the site and user files.
         cwd: The working folder.
-        table: The options that there are.
+        table: All options.
 
     Raises:
-        UsageError: For a wrong value, naming the place where it stands.
+        UsageError: For an invalid value in any layer, naming its source.
+        NotFoundError: When the job file, or a site file that is named, does not exist.
+        GridtfError: When a file cannot be read.
     """
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
         raise UsageError("there is no command after --")
     notes: tuple[str, ...] = ()
-    if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and _is_file(cwd / JOB_FILE):
+    # not Path.is_file, which raises for a folder that this user cannot read
+    if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
         jobfile, notes = JOB_FILE, (f"the job is taken from {JOB_FILE}",)
     general = [_read(path, str(path), missing, table)[0] for path, missing in _files(environ)]
-    own: list[Layer] = []
+    job_layers: list[Layer] = []
     owner = None
     if jobfile is not None:
         layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), table, named=not notes)
-        own = [layer]
+        job_layers = [layer]
         if ("chdir",) not in layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
             general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
-    merged = _merge(general, [*own, _environment(environ, cwd, table), flags])
+    merged = _merge(general, [*job_layers, _environment(environ, cwd, table), flags])
     trusted = None
-    if owner is not None and merged.get(_TEMPLATE) is own[0].get(_TEMPLATE):
+    if owner is not None and merged.get(_TEMPLATE) is job_layers[0].get(_TEMPLATE):
         trusted = frozenset({owner})
     sources = {".".join(key): value.source for key, value in merged.items()}
     try:
@@ -138,10 +145,10 @@ def configure(
 
 
 def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
-    """The same error as a UsageError that names the place of the value.
+    """Convert a SpecError to a UsageError that names the source of the value.
 
     Args:
-        error: Names the key.
+        error: Its ``key`` names the value.
         sources: Dotted key -> source, as in Configured.
     """
     parts = error.key.split(".")
@@ -154,70 +161,72 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
         what = f"{sources[key]}: {error.problem}"
     else:
         what = f"{sources[key]}: {error.key}: {error.problem}"
-    return UsageError(plain(what), why=error.why, hint=error.hint)  # keys can hold any character
+    return UsageError(plain(what), why=error.why, hint=error.hint)  # keys can contain any character
 
 
 # --- layers ---------------------------------------------------------------------------------------------------
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None]]:
-    """The site's and the user's file, each with the error to raise when it is missing; None: it may be."""
+    """The site file and the user file, each with the error to raise when it is missing; None: it is optional."""
     site = environ.get(_SITE_VARIABLE)
     if site is None:
         yield Path(SITE_FILE), None
     elif site:
-        hint = "unset it, or set it to nothing for no file at all"
+        hint = "unset it, or set it to an empty string to use no site file"
         yield Path(site), NotFoundError(f"{_SITE_VARIABLE}: no such file: {site}", hint=hint)
-    with contextlib.suppress(RuntimeError):  # this user has no home folder
+    with contextlib.suppress(RuntimeError):  # a user without a home folder
         folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".config"
         yield Path(folder) / "gridtf" / "config.toml", None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # in a folder that this user cannot read
-        return False
 
 
 def _no_job_file(name: str) -> NotFoundError:
     hint = "" if name.endswith(".toml") else "a command goes after --: gridtf submit [options] -- command"
     if name.isdecimal():
-        hint = "--chief and --evaluator, of which there is one, take no number; --workers and --ps do"
+        hint = "--chief and --evaluator take no number; --workers and --ps do"
     return NotFoundError(f"no such file: {name}", hint=hint)
 
 
 def _read(
     path: Path, name: str, missing: NotFoundError | None, table: Table, *, named: bool = True
 ) -> tuple[Layer, int | None]:
-    """A file as a layer, and its owner. missing: the error to raise when it does not exist; None: it may not.
+    """Read a file as a layer.
 
-    named: whether the user or the administrator named it; else it must belong to this user or root.
+    Args:
+        path: The file.
+        name: Its name in messages and sources.
+        missing: The error to raise when it does not exist; None: it is optional.
+        table: All options.
+        named: Whether the user or the administrator named it; otherwise it must belong to this user or root.
+
+    Returns:
+        (layer, id of the user the file belongs to); an empty layer and None when it does not exist.
     """
     trusted = None if named else ()
+    hint = f"if you trust it, name it on the command line: {name}"
     try:
-        loaded = _load(path, name, trusted=trusted, hint=f"if you trust it, name it on the command line: {name}")
+        data, lines, owner = _load(path, name, trusted=trusted, hint=hint)
     except (FileNotFoundError, NotADirectoryError):
         if missing is None:
             return {}, None
         raise missing from None
     layer: Layer = {}
     other_names = aliases(table)
-    for key, value in _flat(loaded.data):
-        place = f"{name}:{_line(loaded.lines, key)}"
+    for key, value in _flat(data):
+        place = f"{name}:{_line(lines, key)}"
         try:
             _check_key(key, value, table)
         except SpecError as error:
             raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint) from None
         if key == ("time",) and hasattr(value, "isoformat"):
-            value = value.isoformat()  # TOML reads a bare 02:00:00 as a time of day
+            value = value.isoformat()  # in TOML a bare 02:00:00 is a time of day
         canonical = (other_names.get(key[0], key[0]), *key[1:])
         if canonical in layer:
-            twins = [word for word in loaded.data if other_names.get(word, word) == canonical[0]]
+            twins = [word for word in data if other_names.get(word, word) == canonical[0]]
             raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
         source = place if canonical == key else f"{place} ({key[0]})"
         layer[canonical] = Value(_absolute(canonical, value, path.parent), source)
-    return layer, loaded.owner
+    return layer, owner
 
 
 def _environment(environ: Mapping[str, str], cwd: Path, table: Table) -> Layer:
@@ -260,17 +269,17 @@ def _add(
 
 
 def _put(layer: Layer, values: Mapping[Key, Any], source: str) -> None:
-    """Add to the layer of one command line: lists add up."""
+    """Add values to a layer, appending to lists that it already has."""
     for key, value in values.items():
         if isinstance(value, tuple) and key in layer:
             value = (*layer[key].value, *value)
         layer[key] = Value(value, source)
 
 
-def _merge(general: Sequence[Layer], own: Sequence[Layer]) -> Layer:
-    """general: site and user file; own: the layers of this job. Lowest first."""
+def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
+    """Merge the site and user files with the layers of this job, the lowest first."""
     merged: Layer = {}
-    for layer in (*general, *own):
+    for layer in (*general, *job_layers):
         if _COMMAND in layer:
             merged.pop(_ENTRY, None)
         if _ENTRY in layer:
@@ -278,31 +287,35 @@ def _merge(general: Sequence[Layer], own: Sequence[Layer]) -> Layer:
         if _CHIEF in layer and any(key[:2] == _MASTER[:2] for key in merged):
             layer = {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
         merged.update(layer)
-    wanted = {key[1] for layer in own for key in layer if key[0] == "tasks"} | {"worker"}
+    requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
     counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
-    return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in wanted | counted}
+    return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in requested | counted}
 
 
 # --- keys -----------------------------------------------------------------------------------------------------
 
 
 def _flat(table: Mapping[str, Any], path: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Leaves of the tables that merge. An empty table is a leaf: ``[tasks.evaluator]`` alone asks for an evaluator."""
+    """Leaves of the tables that merge. An empty table is a leaf: ``[tasks.evaluator]`` alone requests an evaluator."""
     for name, value in table.items():
         key = (*path, name)
-        merges = key[0] == "tasks" if len(key) < 3 else key[0] == "tasks" and name == "env"
-        if isinstance(value, dict) and (value or key == ("tasks",)) and (merges or key == ("env",)):
+        if isinstance(value, dict) and (value or key == ("tasks",)) and _is_table(key):
             yield from _flat(value, key)
         else:
             yield key, tuple(value) if isinstance(value, list) else value
 
 
+def _is_table(key: Key) -> bool:
+    """Whether the value of this key is a table that merges key by key."""
+    return key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
+
+
 def _nested(layer: Layer, keys: Collection[str]) -> dict[str, Any]:
-    """The dictionary for JobSpec. keys: of all options; those that JobSpec does not have go into its ``options``."""
+    """The dictionary for JobSpec. keys: of all options; those that are no fields of JobSpec go into its ``options``."""
     data: dict[str, Any] = {}
-    own = {f.name for f in fields(JobSpec)}
+    known = {f.name for f in fields(JobSpec)}
     for key, value in layer.items():
-        table = data if key[0] in own or key[0] not in keys else data.setdefault("options", {})
+        table = data if key[0] in known or key[0] not in keys else data.setdefault("options", {})
         for part in key[:-1]:
             table = table.setdefault(part, {})
         if value.value == {}:
@@ -313,12 +326,12 @@ def _nested(layer: Layer, keys: Collection[str]) -> dict[str, Any]:
 
 
 def _line(lines: Mapping[Key, int], key: Key) -> int:
-    """Line of a key, or else of the table it is in."""
+    """The line of a key, or of the innermost table around it that has one."""
     return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 1)
 
 
 def _check_key(key: Key, value: object, table: Table) -> None:
-    """Raises SpecError for an unknown key, and for a value where a table belongs."""
+    """Raise SpecError for an unknown key, and for a value in place of a table."""
     dotted = ".".join(key)
     tables = [f.name for f in fields(TaskSpec)]
     tops = dict.fromkeys([f.name for f in fields(JobSpec)] + [option.key.partition(".")[0] for option in table])
@@ -328,31 +341,28 @@ def _check_key(key: Key, value: object, table: Table) -> None:
             hint = options.as_key(key[depth], value, table) if depth == 0 else ""
             hint = hint or nearest(key[depth], known) or f"known: {', '.join(known)}"
             raise SpecError(".".join(key[: depth + 1]), what, hint=hint)
-    table_wanted = key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
-    if table_wanted and value != {}:
+    if _is_table(key) and value != {}:
         raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write [{dotted}] on a line of its own")
     if key == _COMMAND and value == ():
-        raise SpecError(dotted, "an empty list is nothing to run")
+        raise SpecError(dotted, "the list is empty: there is nothing to run")
 
 
 def _absolute(key: Key, value: Any, base: Path) -> Any:
-    """value; a path is resolved against base."""
+    """The value, made absolute if it is a path."""
     if not isinstance(value, str) or not value:
         return value
     if key[0] not in _PATHS and not (key[0] == "python" and "/" in value):
         return value
     path = Path(value)
     if path.parts[:1] == ("~",):
-        with contextlib.suppress(RuntimeError):  # without a home folder, the error will name ~
+        with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
             path = path.expanduser()
     return str(Path(base, path).absolute())
 
 
-# --- TOML with line numbers: tomllib for the values, a small scanner for where each key stands ------------------
+# --- TOML with line numbers: tomllib for the values, a small scanner for the line of each key -------------------
 
-Lines = dict[Key, int]
-
-# Texts: compiled only where there is a file.
+# Strings, which re compiles only when there is a file to read.
 _PIECE = r"""(?xs)
       (?P<string> \"{3} (?:\\.|[^\\])*? \"{3,5} | '{3} .*? '{3,5} | " (?:\\.|[^"\\])* " | '[^']*' )
     | (?P<comment> \#[^\n]* )
@@ -364,19 +374,24 @@ _KEY = r"\(('.*'),?\)"  # as the parser names one: ('tasks', 'ps')
 _AT_LINE = r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)"
 
 
-class _Loaded(NamedTuple):
-    """Content of a file. lines: line of every key; owner: id of the user the file belongs to."""
+def _load(
+    path: Path, name: str, *, trusted: Collection[int] | None, hint: str
+) -> tuple[dict[str, Any], dict[Key, int], int]:
+    """Read a TOML file.
 
-    data: dict[str, Any]
-    lines: Lines
-    owner: int
+    Args:
+        path: The file; may be a pipe if ``trusted`` is None.
+        name: Its name in messages.
+        trusted: As in files.read.
+        hint: As in files.read.
 
+    Returns:
+        (its content, line of each key, id of the user it belongs to).
 
-def _load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint: str = "") -> _Loaded:
-    """Read a TOML file. name: in messages. trusted, hint: as in files.read; without them it may be a pipe.
-
-    Raises FileNotFoundError and NotADirectoryError, GridtfError when it cannot be read, UsageError for a file that is
-    refused and, naming the line, for bad syntax.
+    Raises:
+        FileNotFoundError, NotADirectoryError: When it does not exist.
+        GridtfError: When it cannot be read.
+        UsageError: When files.read refuses it, and, naming the line, for a syntax error.
     """
     try:
         data, owner = files.read(path, name, plain=trusted is not None, trusted=trusted, hint=hint)
@@ -394,17 +409,17 @@ def _load(path: Path, name: str, *, trusted: Collection[int] | None = None, hint
     else:
         import tomli as tomllib
     try:
-        return _Loaded(tomllib.loads(text), locate(text), owner)
+        return tomllib.loads(text), locate(text), owner
     except tomllib.TOMLDecodeError as error:
-        found = re.search(_AT_LINE, str(error))
-        line = found[1] if found and found[1] else str(max(1, len(text.splitlines())))
+        place = re.search(_AT_LINE, str(error))
+        line = place[1] if place and place[1] else str(max(1, len(text.splitlines())))
         problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
-        raise UsageError(f"{name}:{line}: {problem}", hint="see https://toml.io for how TOML is written") from None
+        raise UsageError(f"{name}:{line}: {problem}", hint="TOML is described at https://toml.io") from None
     except (RecursionError, ValueError):
         raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
 
 
-def locate(text: str) -> Lines:
+def locate(text: str) -> dict[Key, int]:
     """Find the lines of keys and table headers.
 
     Args:
@@ -414,8 +429,8 @@ def locate(text: str) -> Lines:
         Key -> line, counted from 1. Keys of inline tables are left out; a table without a header of its own has the
         line of its first key.
     """
-    lines: Lines = {}
-    implied: Lines = {}
+    lines: dict[Key, int] = {}
+    implied: dict[Key, int] = {}
     table: Key = ()
     for number, tokens in _statements(text):
         if tokens[0] == "[":
@@ -430,7 +445,7 @@ def locate(text: str) -> Lines:
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(first line, pieces) of every statement; one ends with the line that closes all its brackets."""
+    """(first line, tokens) of each statement, which ends with the line that closes its last bracket."""
     pieces: list[str] = []
     line = first = 1
     depth = 0

@@ -18,8 +18,8 @@ class Option(NamedTuple):
         key: The JobSpec key that it sets, dotted as in the job file.
         flags: The long one first; ``--no-…`` turns a switch off.
         kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
-            (repeatable), words (with commas between), variables (repeatable K=V), switch (count 1 or 0) or served_ps.
-        metavar: The value in the help; empty for a flag without one.
+            (repeatable), words (separated by commas), variables (repeatable K=V), switch (count 1 or 0) or served_ps.
+        metavar: Stands for the value in the help; empty for a flag without a value.
         help: One line for the help.
         group: Heading in the help.
     """
@@ -33,7 +33,7 @@ class Option(NamedTuple):
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it: GRIDTF_SUBMIT_ and the name of a long flag."""
+        """The environment variables that set it: GRIDTF_SUBMIT_ and the name of each long flag."""
         if self.kind == "served_ps":
             return ()
         longs = (flag[2:] for flag in self.flags if flag.startswith("--") and not flag.startswith("--no-"))
@@ -43,32 +43,32 @@ class Option(NamedTuple):
 PREFIX = "GRIDTF_SUBMIT_"
 
 _OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the job
-_NUMBER = re.compile(r"[0-9.e-]+")  # Python takes more, which is more likely a slip: 1_000, +3, inf, ٣
+_NUMBER = re.compile(r"[0-9.e-]+")  # Python accepts more, which is more likely a slip: 1_000, +3, inf, ٣
 
-REQUESTS = "what to ask the scheduler for"
+REQUESTS = "what to request from the scheduler"
 
 # fmt: off
 # columns: key, flags, kind, metavar, help
 _TABLE = {
     "what runs": (
         ("entry", "--entry", "text", "MODULE:FUNCTION", "the training loop as a function, instead of a command"),
-        ("chdir", "--chdir -D", "text", "DIR", "working folder (default: this one, or the job file's)"),
-        ("env", "--env", "variables", "K=V", "set a variable; K alone copies it from here; repeatable"),
+        ("chdir", "--chdir -D", "text", "DIR", "working folder (default: the current or the job file's)"),
+        ("env", "--env", "variables", "K=V", "set a variable; K alone copies its value; repeatable"),
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
     ),
     "tasks": (
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as there is room for)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
-        ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief beside the workers"),
-        ("tasks.master.count", "--master --no-master", "switch", "", "the same, under TensorFlow 1's name"),
+        ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief in addition to the workers"),
+        ("tasks.master.count", "--master --no-master", "switch", "", "a chief under TensorFlow 1's name"),
         ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
-        ("serve", "--serve", "words", "TYPE[,TYPE]", "gridtf itself serves tasks of type ps, worker"),
+        ("serve", "--serve", "words", "TYPE[,TYPE]", "run TensorFlow servers as ps or worker tasks"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
         ("success_policy", "--success-policy", "text", "all|chief", "whose exit code 0 completes the job"),
     ),
     REQUESTS: (
-        ("scheduler", "--scheduler", "text", "local|slurm|sge", "default: the one found here, else local"),
+        ("scheduler", "--scheduler", "text", "local|slurm|sge", "default: the one found on this host, else local"),
         ("name", "--name -J", "text", "NAME", "the job's name"),
         ("nodes", "--nodes -N", "size", "N[-M]", "hosts"),
         ("gpus_per_node", "--gpus-per-node", "whole", "N", "GPUs on each host"),
@@ -80,15 +80,15 @@ _TABLE = {
         ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
         ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
     ),
-    "places and patience": (
+    "folders and timeouts": (
         ("template", "--template", "text", "FILE", "your own template of the job script"),
         ("run_dir", "--run-dir", "text", "DIR", "the run directory; must not exist yet"),
         ("run_root", "--run-root", "text", "DIR", "where run directories are made (default: gridtf-runs)"),
-        ("kill_grace", "--kill-grace", "seconds", "S", "from TERM to KILL (default: 5)"),
-        ("start_timeout", "--start-timeout", "seconds", "S", "to wait for all hosts and tasks (default: 600)"),
-        ("heartbeat_timeout", "--heartbeat-timeout", "seconds", "S", "of silence that make a host lost (default: 30)"),
-        ("leader_wait", "--leader-wait", "seconds", "S", "for the other tasks once the leader is done (default: 300)"),
-        ("evaluator_wait", "--evaluator-wait", "seconds", "S", "for the evaluator after the training (default: 60)"),
+        ("kill_grace", "--kill-grace", "seconds", "S", "seconds from TERM to KILL (default: 5)"),
+        ("start_timeout", "--start-timeout", "seconds", "S", "seconds to wait for hosts and tasks (default: 600)"),
+        ("heartbeat_timeout", "--heartbeat-timeout", "seconds", "S", "seconds a host may be silent (default: 30)"),
+        ("leader_wait", "--leader-wait", "seconds", "S", "seconds left to other tasks after the leader (default: 300)"),
+        ("evaluator_wait", "--evaluator-wait", "seconds", "S", "seconds left to an evaluator at the end (default: 60)"),
     ),
 }
 # fmt: on
@@ -104,12 +104,20 @@ Table = Sequence[Option]  # the options of a command line: OPTIONS, then those t
 
 
 def of_scheduler(key: str, flags: str, metavar: str, text: str, *, kind: str = "text") -> Option:
-    """An option that only some schedulers know; see Option."""
+    """Make an Option that only some schedulers know.
+
+    Args:
+        key: As in Option, and so are ``metavar`` and ``kind``.
+        flags: With spaces between them.
+        metavar: As in Option.
+        text: One line for the help.
+        kind: As in Option.
+    """
     return Option(key, tuple(flags.split()), kind, metavar, text, REQUESTS)
 
 
 def aliases(table: Table) -> dict[str, str]:
-    """Other names of a key, which files understand as well: further long flags, such as ``queue`` for ``partition``."""
+    """Other names of keys that job files accept, from further long flags: ``queue`` -> ``partition``."""
     texts = (option for option in table if option.kind == "text")
     return {
         flag[2:].replace("-", "_"): option.key for option in texts for flag in option.flags[1:] if flag.startswith("--")
@@ -117,12 +125,12 @@ def aliases(table: Table) -> dict[str, str]:
 
 
 def by_variable(table: Table) -> dict[str, Option]:
-    """All options by the environment variables that set them."""
+    """Environment variable -> the option that it sets."""
     return {variable: option for option in table for variable in option.variables}
 
 
 def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, object]:
-    """Read the value of an option. Text that should be a number and is not stays text: JobSpec reports it.
+    """Read the value of an option.
 
     Args:
         option: A row of the table.
@@ -130,7 +138,7 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
         environ: Where ``--env K`` finds the value of K.
 
     Returns:
-        Key -> value.
+        Key -> value. Text in place of a number is returned as text, which JobSpec refuses.
 
     Raises:
         UsageError: For ``--env K`` when K is not set.
@@ -141,7 +149,7 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
         if not equals:
             if name not in environ:
                 raise UsageError(
-                    f"{name} is not set here", hint=f"a name alone copies its value; else write {name}=VALUE"
+                    f"{name} is not set", hint=f"a name alone copies its value; to set one, write {name}=VALUE"
                 )
             value = environ[name]
         return {(*key, name): value}
@@ -157,17 +165,22 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
 
 
 def switch(option: Option, flag: str) -> dict[Key, object]:
-    """Key -> value that a flag without a value sets."""
+    """The key and value that a flag without a value sets.
+
+    Args:
+        option: A row of the table.
+        flag: The flag as typed, such as ``--no-chief``.
+    """
     key = tuple(option.key.split("."))
     return {key: ("ps",) if option.kind == "served_ps" else int(not flag.startswith("--no-"))}
 
 
 def as_key(word: str, value: object, table: Table) -> str:
-    """A hint for a flag's name that stands in a file but is no key, such as ``workers``.
+    """A hint for an unknown key in a file that is the name of a flag, such as ``workers``.
 
     Args:
         word: The unknown key.
-        value: What the file sets it to.
+        value: Its value in the file.
         table: All options.
 
     Returns:
@@ -175,7 +188,7 @@ def as_key(word: str, value: object, table: Table) -> str:
     """
     option = _by_flag(word, table)
     if option is None:
-        return f"this is an option of the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
+        return f"it can only be set on the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
     if option.kind == "served_ps":
         return 'write serve = ["ps"]'
     section, _, name = option.key.rpartition(".")
@@ -185,7 +198,15 @@ def as_key(word: str, value: object, table: Table) -> str:
 
 
 def as_variable(variable: str, table: Table) -> str:
-    """A hint for a variable named after a flag that has none, such as --no-chief; empty when no flag has this name."""
+    """A hint for an unknown variable named after a flag.
+
+    Args:
+        variable: Such as ``GRIDTF_SUBMIT_NO_CHIEF``.
+        table: All options.
+
+    Returns:
+        What to write instead; empty when no flag has this name.
+    """
     option = _by_flag(variable.removeprefix(PREFIX), table)
     if option is None:
         return ""

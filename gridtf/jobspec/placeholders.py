@@ -30,19 +30,20 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     """Replace placeholders by their values.
 
     Args:
-        text: A word of a command, or a variable's value.
-        values: Placeholder -> text. Other braces stay as they are: programs have their own.
+        text: An argument of a command, or a variable's value.
+        values: Placeholder, without braces -> text. Other braces stay as they are: programs have their own.
     """
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
 def misspelt(text: str) -> Iterator[tuple[str, str]]:
-    """Find what looks like a misspelt placeholder.
+    """Find likely misspelt placeholders.
 
-    All placeholders that can be mistaken have an underscore; other braces, as in ``awk '{print}'``, are the program's.
+    Only words with an underscore, or placeholders without theirs, count; other braces, as in ``awk '{print}'``, are the
+    program's.
 
-    Returns:
-        (name as written, the placeholder that is probably meant) pairs.
+    Yields:
+        (name as written, the placeholder it probably stands for).
     """
     joined = {name.replace("_", ""): name for name in NAMES if "_" in name}
     for name in _PLACEHOLDER.findall(text):

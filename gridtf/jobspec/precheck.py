@@ -1,4 +1,4 @@
-"""Finds, before anything is submitted, files and functions that are missing; runs and imports no code of the user's."""
+"""Checks before submission that a job's files and functions exist, without running or importing the user's code."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _COMPLAINT = re.compile(r"^.*?: line \d+: (?:warning: )?(.*)", re.MULTILINE)
 
 
 def check(spec: JobSpec) -> None:
-    """Check what a job needs on this host.
+    """Check that a job's folder, template, entry function and set-up lines are usable.
 
     Args:
-        spec: Its ``chdir`` must be absolute.
+        spec: The job; its ``chdir`` must be absolute.
 
     Raises:
         SpecError: For a folder, a template or an entry function that does not exist, and for set-up lines that bash
             cannot parse.
     """
-    if spec.chdir and not _sees("chdir", Path.is_dir, Path(spec.chdir)):
+    if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
         raise SpecError("chdir", f"there is no folder {spec.chdir}")
-    if spec.template and not _sees("template", Path.is_file, Path(spec.template)):
+    if spec.template and not _exists("template", Path.is_file, Path(spec.template)):
         raise SpecError("template", f"there is no file {spec.template}")
     if spec.entry:
         _check_entry(spec, spec.entry, Path(spec.chdir or "."))
@@ -38,11 +38,11 @@ def check(spec: JobSpec) -> None:
         _check_setup("".join(f"{line}\n" for line in spec.setup))
 
 
-def _sees(key: str, test: Callable[[Path], bool], path: Path) -> bool:
+def _exists(key: str, test: Callable[[Path], bool], path: Path) -> bool:
     try:
         return test(path)
     except OSError as error:
-        raise SpecError(key, f"cannot look at {path}: {error.strerror}") from None
+        raise SpecError(key, f"cannot access {path}: {error.strerror}") from None
 
 
 def _check_setup(text: str) -> None:
@@ -70,7 +70,7 @@ def _check_setup(text: str) -> None:
         return
     lines = _COMPLAINT.findall(complaints)
     if lines:
-        hint = "lines that need shell options or aliases of your own can go into a file that a set-up line sources"
+        hint = "put lines that need shell options or aliases into a file, and source it in a set-up line"
         raise SpecError("setup", f"bash cannot parse this: {lines[0]}", why=" ".join(lines[1:]), hint=hint)
 
 
@@ -78,9 +78,9 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     module, function = entry.split(":")
     base = folder.joinpath(*module.split("."))
     files = (base.with_suffix(".py"), base / "__init__.py")
-    path = next((path for path in files if _sees("entry", Path.is_file, path)), None)
+    path = next((path for path in files if _exists("entry", Path.is_file, path)), None)
     if path is None:
-        # with another Python, set-up lines or PYTHONPATH the module may exist in the job only
+        # with another Python, set-up lines or PYTHONPATH, the module may exist in the job alone
         if not (spec.python or spec.setup or "PYTHONPATH" in spec.env or _installed(module)):
             known = sorted(file.stem for file in folder.glob("*.py"))
             hint = nearest(module, known) or "the module must be in the working folder (--chdir) or be installed"
@@ -90,7 +90,7 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     if defined is None or function in defined:
         return
     functions = [name for name, is_function in defined.items() if is_function]
-    hint = nearest(function, list(defined)) or f"functions there: {', '.join(functions) or 'none'}"
+    hint = nearest(function, list(defined)) or f"functions in this file: {', '.join(functions) or 'none'}"
     raise SpecError("entry", f"{path} has no function {function}", hint=hint)
 
 
@@ -102,9 +102,10 @@ def _installed(module: str) -> bool:
 
 
 def _names(path: Path) -> dict[str, bool] | None:
-    """Top-level name -> whether it is a function; None when that cannot be known (``import *``).
+    """Top-level name -> whether it is a function; None when the names are unknown (``import *``).
 
-    Raises SpecError for a file that is not Python.
+    Raises:
+        SpecError: For a file that cannot be read or is not Python.
     """
     import ast
 
@@ -115,21 +116,21 @@ def _names(path: Path) -> dict[str, bool] | None:
         raise SpecError("entry", f"{path}:{line}: {getattr(error, 'msg', error)}") from None
     except OSError as error:
         raise SpecError("entry", f"cannot read {path}: {error.strerror}") from None
-    found: dict[str, bool] = {}
+    names: dict[str, bool] = {}
     blocks: list[ast.stmt] = list(tree.body)
     while blocks:
         statement = blocks.pop(0)
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            found[statement.name] = True
+            names[statement.name] = True
         elif isinstance(statement, ast.ClassDef):
-            found[statement.name] = False
+            names[statement.name] = False
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             for alias in statement.names:
                 if alias.name == "*":
                     return None
-                found[alias.asname or alias.name.partition(".")[0]] = False
+                names[alias.asname or alias.name.partition(".")[0]] = False
         else:
             blocks.extend(node for node in ast.walk(statement) if isinstance(node, ast.stmt) and node is not statement)
             stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
-            found.update((node.id, False) for node in stored if isinstance(node.ctx, ast.Store))
-    return found
+            names.update((node.id, False) for node in stored if isinstance(node.ctx, ast.Store))
+    return names

@@ -1,8 +1,8 @@
-"""What a JobSpec comes to on a scheduler: hosts, tasks, GPUs, CPUs and memory, worked out once. Pure.
+"""The request a JobSpec makes of a scheduler: hosts, tasks, GPUs, CPUs and memory, computed once. Pure.
 
-The request is made when a job is submitted and carried in the job script and in the plan of every attempt; directives,
-checks, `gridtf render`, the allocation and the placement start from it. A hand-written script has none: there it is
-made inside the job, and what the scheduler says of the allocation wins.
+The request is made when a job is submitted, and is passed on in the job script and in the plan of every attempt;
+directives, checks, `gridtf render`, the allocation and the placement start from it. For a hand-written script it is
+made inside the job, where the scheduler's allocation takes precedence.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Role:
 
     Attributes:
         type: The task type, such as ``worker``.
-        count: How many tasks; None: as many workers as the allocation has room for.
-        gpus: GPUs of one task; None: one on a host that has GPUs, since the user has said nothing about them.
-        cpus: CPUs of one task; None where the user has not said.
-        mem: Memory of one task in MiB; None where the user has not said.
+        count: Number of tasks; None: as many workers as the allocation has room for.
+        gpus: GPUs per task; None, when not specified: one on a host that has GPUs.
+        cpus: CPUs per task; None when not specified.
+        mem: Memory per task in MiB; None when not specified.
         component: Index of the component of the job that the tasks belong to; 0 is the job's own partition.
-        served: Whether gridtf itself runs a plain TensorFlow server in each of them.
-        in_cluster: Whether TensorFlow's cluster holds them.
+        served: Whether gridtf runs a plain TensorFlow server in each of them.
+        in_cluster: Whether they are members of TensorFlow's cluster.
     """
 
     type: str
@@ -44,7 +44,7 @@ class Role:
 
     @property
     def takes_gpu(self) -> bool:
-        """Whether the type takes its share of GPUs or slots; tasks of other types ride along on any host."""
+        """Whether tasks of this type take GPUs (or slots, without GPUs); the others run on any host."""
         return TASK_TYPES[self.type].takes_gpu
 
 
@@ -54,10 +54,10 @@ class Component:
 
     Attributes:
         partition: Its name; None: the scheduler's default.
-        types: The task types that live there, in the order of TASK_TYPES.
-        count: How many tasks that are; 0 for the first component, whose number of workers may be open.
-        cpus: CPUs of the largest of these tasks; None where the user has not said.
-        mem: Memory of the largest of these tasks in MiB; None where the user has not said.
+        types: The task types of this component, in the order of TASK_TYPES.
+        count: Number of these tasks; 0 for the first component, whose number of workers may be open.
+        cpus: CPUs of the largest of these tasks; None when not specified.
+        mem: Memory of the largest of these tasks in MiB; None when not specified.
     """
 
     partition: str | None
@@ -75,21 +75,21 @@ class Request:
         scheduler: The scheduler's name.
         name: The job's name.
         nodes: (fewest, most) hosts of the job's own partition.
-        tasks_per_node: Training tasks a host; a ps or an evaluator rides along.
-        gpus_per_node: GPUs a host; 0 without GPUs.
+        tasks_per_node: Training tasks per host; ps and evaluator tasks are not counted.
+        gpus_per_node: GPUs per host; 0 without GPUs.
         gpus_per_task: GPUs of the training task that has the most; 0 without GPUs.
-        training: How many training tasks; None: as many as there is room for.
-        roles: What each task type with tasks requests, in the order of TASK_TYPES.
+        training: Number of training tasks; None: as many as the allocation has room for.
+        roles: The request of each task type that has tasks, in the order of TASK_TYPES.
         components: The partitions of the job; the first is the job's own.
-        task_cpus: CPUs of a training task; None where the user has not said.
-        non_training_cpus: CPUs of all tasks that ride along (ps, evaluator) on the job's own partition.
-        host_non_training_cpus: CPUs of those of them on the fullest host.
-        host_mem: Memory of the fullest host in MiB; None where the user has not said.
+        task_cpus: CPUs of a training task; None when not specified.
+        non_training_cpus: CPUs of all non-training tasks (ps, evaluator) on the job's own partition.
+        host_non_training_cpus: CPUs of the non-training tasks on the fullest host.
+        host_mem: Memory of the fullest host in MiB; None when not specified.
         walltime: Seconds; None: the scheduler's default.
-        elements: Elements of the job array that the native options ask for; empty for a single job.
+        elements: Elements of the job array that the native options request; empty for a single job.
         options: The scheduler's own options that the user has set, such as ``pe`` and ``slots``, by key.
-        native: The user's raw options, parsed by the scheduler: option -> value.
-        left_open: Fields that the user has left open, so that in the job the allocation decides.
+        native: The user's native options, parsed by the scheduler: option -> value.
+        left_open: Fields that the user has not specified, so that in the job the allocation decides.
     """
 
     scheduler: str
@@ -112,12 +112,12 @@ class Request:
     left_open: frozenset[str] = frozenset()
 
     def role(self, task_type: str) -> Role:
-        """What this task type requests; no tasks where the job has none of it."""
+        """The request of this task type; a Role with no tasks if the job has none of them."""
         found = next((role for role in self.roles if role.type == task_type), None)
         return found or Role(task_type, 0, 0)
 
     def chosen(self, name: str) -> Any:
-        """The value of a field where the user has said it, None where it was left open."""
+        """The value of a field that the user has specified; None for a field in ``left_open``."""
         return None if name in self.left_open else getattr(self, name)
 
     def gpus_of(self, task_type: str, default: int) -> int:
@@ -125,7 +125,7 @@ class Request:
 
         Args:
             task_type: Such as ``worker``.
-            default: GPUs of a task where the user has said nothing: 1 where a host has GPUs, else 0.
+            default: GPUs of a task whose GPUs are not specified: 1 on a host that has GPUs, else 0.
         """
         gpus = self.role(task_type).gpus
         return default if gpus is None else gpus
@@ -141,7 +141,11 @@ class Request:
         return sum((role.count or 0) * self.gpus_of(role.type, default) for role in self.roles)
 
     def to_dict(self, *, in_job: bool = False) -> dict[str, Any]:
-        """Plain values for JSON. in_job: without what only the submission needs, such as the elements of an array."""
+        """Plain values for JSON.
+
+        Args:
+            in_job: Leave out what only the submission needs: the elements of an array.
+        """
         data = asdict(self)
         data["left_open"] = sorted(self.left_open)
         if in_job:
@@ -150,12 +154,12 @@ class Request:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Request:
-        """The inverse of to_dict.
+        """Make a Request from the values that to_dict returns; unknown keys are ignored.
 
         Raises:
-            TypeError, KeyError, ValueError: For what is no request.
+            TypeError, KeyError, ValueError: For values that are not those of a request.
         """
-        known = {one.name for one in fields(cls)}
+        known = {f.name for f in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
         low, high = values["nodes"]
         values["nodes"] = int(low), int(high)
@@ -169,16 +173,16 @@ class Request:
 
 
 def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), memory: bool = True) -> Request:
-    """Fill in what the user has left open. What only the scheduler knows, its Scheduler.resolve adds.
+    """Compute the request of a job, filling in what the user has not specified; Scheduler.resolve completes it.
 
     Args:
-        spec: What the user asked for.
+        spec: The job.
         scheduler: The scheduler's name.
-        options: The scheduler's own options, kept where the user has set them.
+        options: The scheduler's own options, of which the request keeps those that are set.
         memory: Whether memory is requested of the scheduler at all.
 
     Raises:
-        SpecError: For counts that do not fit, with the numbers, and when only some task types say their memory.
+        SpecError: For counts that do not fit, with the numbers, and when only some task types request memory.
     """
     roles = _roles(spec)
     training = _training_tasks(spec, roles)
@@ -217,11 +221,11 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
 
 
 def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
-    found = {option.key: value for option in options if (value := spec.option(option.key)) is not None}
+    values = {option.key: value for option in options if (value := spec.option(option.key)) is not None}
     for option in options:
         if option.kind == "text":
-            check_text(option.key, found.get(option.key))
-    return found
+            check_text(option.key, values.get(option.key))
+    return values
 
 
 _MAY_BE_OPEN = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task")
@@ -252,12 +256,12 @@ def _roles(spec: JobSpec) -> tuple[Role, ...]:
 
 
 def _gpus_per_task(spec: JobSpec) -> int | None:
-    """GPUs of a training task that does not say them itself; None where the spec says nothing at all about GPUs."""
+    """GPUs of a training task whose table does not specify them; None when the spec does not mention GPUs at all."""
     if spec.gpus_per_task is not None:
         return spec.gpus_per_task
-    own = [table.gpus for name, table in spec.tasks.items() if table.gpus and spec.count(name) != 0]
-    if own:
-        return max(own)
+    specified = [table.gpus for name, table in spec.tasks.items() if table.gpus and spec.count(name) != 0]
+    if specified:
+        return max(specified)
     return None if spec.gpus_per_node is None else min(spec.gpus_per_node, 1)
 
 
@@ -269,24 +273,24 @@ def _places(spec: JobSpec) -> list[str | None]:
 
 
 def _components(spec: JobSpec, roles: Sequence[Role]) -> tuple[Component, ...]:
-    found = []
+    components = []
     for number, partition in enumerate(_places(spec)):
-        there = [role for role in roles if role.component == number]
-        types = tuple(role.type for role in there)
+        members = [role for role in roles if role.component == number]
+        types = tuple(role.type for role in members)
         if not number:  # its hosts are those of the request itself
-            found.append(Component(partition, types))
+            components.append(Component(partition, types))
             continue
-        cpus = max((role.cpus for role in there if role.cpus is not None), default=None)
-        # the job's mem is what a host of the job's own partition needs
-        mem = max((role.mem for role in there if role.mem is not None), default=None)
-        found.append(Component(partition, types, sum(role.count or 0 for role in there), cpus, mem))
-    return tuple(found)
+        cpus = max((role.cpus for role in members if role.cpus is not None), default=None)
+        # without the job's mem, which is that of a host of the job's own partition
+        mem = max((role.mem for role in members if role.mem is not None), default=None)
+        components.append(Component(partition, types, sum(role.count or 0 for role in members), cpus, mem))
+    return tuple(components)
 
 
 def _training_tasks(spec: JobSpec, roles: Sequence[Role]) -> int | None:
-    """How many tasks take a GPU or a slot; None where the number of workers is open.
+    """Number of tasks that take a GPU or a slot; None when the number of workers is open.
 
-    A leader without a GPU (``[tasks.chief] gpus = 0``) beside workers that take GPUs takes neither.
+    A leader without a GPU (``[tasks.chief] gpus = 0``) takes neither when the workers take GPUs.
     """
     counts = {role.type: role.count for role in roles}
     gpus = {role.type: role.gpus or 0 for role in roles}
@@ -300,10 +304,16 @@ def _training_tasks(spec: JobSpec, roles: Sequence[Role]) -> int | None:
 
 
 def _shape(spec: JobSpec, training: int | None, gpus: int) -> tuple[int, int, int]:
-    """(fewest hosts, most hosts, training tasks a host). gpus: of the training task that has the most."""
+    """(fewest hosts, most hosts, training tasks per host).
+
+    Args:
+        spec: The job.
+        training: Number of training tasks, as _training_tasks returns it.
+        gpus: GPUs of the training task that has the most.
+    """
     if spec.gpus_per_node is not None and gpus > spec.gpus_per_node:
-        key = next((f"tasks.{name}.gpus" for name, own in spec.tasks.items() if own.gpus == gpus), "gpus_per_task")
-        raise SpecError(key, f"{gpus} GPUs a task, but gpus_per_node is {spec.gpus_per_node}")
+        key = next((f"tasks.{name}.gpus" for name, table in spec.tasks.items() if table.gpus == gpus), "gpus_per_task")
+        raise SpecError(key, f"{gpus} GPUs per task, but gpus_per_node is {spec.gpus_per_node}")
     low, high = spec.node_range or (None, None)
     per_node = spec.tasks_per_node
     if per_node is None and spec.gpus_per_node and gpus:
@@ -316,24 +326,24 @@ def _shape(spec: JobSpec, training: int | None, gpus: int) -> tuple[int, int, in
     if training is not None and training > high * per_node:
         raise SpecError(
             "tasks.worker.count",
-            f"{training} training tasks do not fit into {high} x {per_node} = {high * per_node} (nodes x tasks a node)",
-            hint="ask for more nodes, more GPUs or tasks a node, or fewer workers",
+            f"{training} training tasks do not fit into {high} nodes x {per_node} tasks per node = {high * per_node}",
+            hint="request more nodes, more GPUs or tasks per node, or fewer workers",
         )
     return low, high, per_node
 
 
 def _need_all_memory(roles: Sequence[Role], spec: JobSpec) -> None:
-    """Raise SpecError when only some of the task types of a partition say how much memory they need."""
+    """Raise SpecError when only some of the task types of a partition request memory."""
     for number in {role.component for role in roles}:
         if not number and spec.mem is not None:
-            continue  # that says what a host of the job's own partition needs
-        there = [role for role in roles if role.component == number]
-        silent = [role.type for role in there if role.mem is None]
-        if silent and len(silent) < len(there):
+            continue  # mem covers the hosts of the job's own partition
+        members = [role for role in roles if role.component == number]
+        without = [role.type for role in members if role.mem is None]
+        if without and len(without) < len(members):
             raise SpecError(
-                f"tasks.{silent[0]}.mem",
-                "other task types say how much memory they need, this one does not",
-                hint="say it for all with mem_per_task, or say what a host needs with mem",
+                f"tasks.{without[0]}.mem",
+                "other task types request memory, this one does not",
+                hint="set mem_per_task for all task types, or mem for a whole host",
             )
 
 

@@ -1,10 +1,10 @@
-"""A job as the user asks for it: JobSpec and TaskSpec. Frozen, validated; no I/O, clock or environment."""
+"""The specification of a job: JobSpec and TaskSpec. Frozen, validated; no I/O, clock or environment."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from gridtf.errors import SpecError, UsageError, nearest
@@ -12,7 +12,7 @@ from gridtf.jobspec.placeholders import misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 
-# Any list of strings is taken and kept as a tuple. Not Sequence[str]: one string is that, too.
+# Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
 
 
@@ -21,16 +21,16 @@ class TaskSpec:
     """One task type's table in the job file (``[tasks.worker]``).
 
     Attributes:
-        count: Number of tasks. None: for workers as many as the allocation has room for; for another type that has a
-            table one, else none.
+        count: Number of tasks. None: as many workers as the allocation has room for; one task of another type that has
+            a table, none of a type without one.
         gpus: GPUs per task. None: the job's ``gpus_per_task`` for a type that trains, else 0.
         cpus: CPUs per task. None: the job's ``cpus_per_task``.
         mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
         partition: For a ps or an evaluator: the partition its tasks run on (Slurm only). None: the job's.
         in_cluster: Whether its tasks are members of TensorFlow's cluster. None: the type's default (all but the
-            evaluator are). Tasks that are left out have a port, but appear in no TF_CONFIG except their own type's: a
-            client without a server (chief), or helpers such as those of the tf.data service (ps).
-        command: What its tasks run, as a list of words. None: the job's ``command``.
+            evaluator are). Other tasks have a port, but appear in no TF_CONFIG except their own type's: a client
+            without a server (chief), or helpers such as those of the tf.data service (ps).
+        command: The program and arguments of its tasks. None: the job's ``command``.
         env: Environment variables for this type, added to the job's ``env``.
     """
 
@@ -47,23 +47,23 @@ class TaskSpec:
         command: object = self.command
         if isinstance(command, list):
             object.__setattr__(self, "command", tuple(command))
-        _keep(self, "env")
+        _copy_tables(self, "env")
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A job as the user asks for it, validated when it is made.
+    """The specification of a job, validated on construction.
 
     Field names are the job file's keys and, with dashes, the flags. None always means "not given".
 
     Attributes:
-        command: What every task runs, as a list of words; placeholders such as ``{task_index}`` are filled in.
+        command: The program and arguments of every task; placeholders such as ``{task_index}`` are filled in.
         entry: The training loop as a function, ``module:function``, instead of ``command``.
-        name: Job name; up to 63 letters, digits and ``_ . + = -``. None: made from what the job runs.
+        name: Job name; up to 63 letters, digits and ``_ . + = -``. None: derived from the command or the entry.
         scheduler: Name of the scheduler, such as "slurm". None: the one found on this machine, else "local".
         tasks: Task type -> TaskSpec.
         serve: Task types ("ps", "worker") for which gridtf runs a plain TensorFlow server instead of the command.
-        success_policy: Whose exit code 0 completes the job: "all" tasks that train, or the "chief" alone.
+        success_policy: Which exit codes of 0 complete the job: those of "all" tasks that train, or the "chief"'s alone.
         nodes: Number of hosts, or a range such as "2-4". None: as many as the tasks need.
         gpus_per_node: GPUs per host. None: what the tasks of a host need.
         tasks_per_node: Training tasks per host. None: one for each ``gpus_per_task`` GPUs of a host.
@@ -76,9 +76,9 @@ class JobSpec:
         account: Slurm's account, Grid Engine's project. None: the user's default.
         pe: Grid Engine's parallel environment.
         slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
-        gpu_resource: The site's name of its GPU resource.
-        options: Options of a scheduler of another package by their keys; in a job file they stand at the top level.
-        native: Options passed to the scheduler unchanged, one each, such as "--qos=long".
+        gpu_resource: The site's name of its GPU resource (a complex of Grid Engine, complex(5)).
+        options: Options of schedulers from other packages, by key; in a job file they are top-level keys.
+        native: Options passed to the scheduler unchanged, one per item, such as "--qos=long".
         env: Environment variables of all tasks.
         setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
         python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``.
@@ -89,11 +89,11 @@ class JobSpec:
         kill_grace: Seconds between TERM and KILL.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
-        evaluator_wait: Seconds that an evaluator may go on after the training has ended.
-        leader_wait: Seconds that the other tasks may go on after the leader has ended well.
+        evaluator_wait: Seconds that an evaluator may run on after the training has ended.
+        leader_wait: Seconds that the other tasks may run on after the leader has exited with 0.
 
     Raises:
-        SpecError: For a value that cannot be; its ``key`` names the field.
+        SpecError: For an invalid value; its ``key`` names the field.
     """
 
     command: Strings = ()
@@ -134,10 +134,9 @@ class JobSpec:
     def __post_init__(self) -> None:
         for name in ("command", "serve", "native", "setup"):
             value = getattr(self, name)
-            if isinstance(value, str):  # a str is a sequence too, of the wrong things
-                raise SpecError(name, "expected a list of strings, not one string")
-            if not isinstance(value, Sequence):
-                raise SpecError(name, f"expected a list of strings, not {spell(value)}")
+            if isinstance(value, str) or not isinstance(value, Sequence):  # a string is a sequence as well
+                what = "one string" if isinstance(value, str) else spell(value)
+                raise SpecError(name, f"expected a list of strings, not {what}")
             object.__setattr__(self, name, tuple(value))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):
@@ -145,8 +144,9 @@ class JobSpec:
         for name, table in tasks.items():
             if not isinstance(table, TaskSpec):
                 raise SpecError(f"tasks.{name}", f"expected a TaskSpec, not {spell(table)}", hint=_table(name))
-        _keep(self, "env", "options", "tasks")
-        validate(self)
+        _copy_tables(self, "env", "options", "tasks")
+        for check in _CHECKS:
+            check(self)
 
     @property
     def walltime(self) -> int | None:
@@ -165,28 +165,27 @@ class JobSpec:
 
     @property
     def title(self) -> str:
-        """The name of the job: the user's, or one made from what it runs."""
+        """The job's name: ``name``, or one derived from the entry or the command, such as ``train`` for train.py."""
         if self.name:
             return self.name
         if self.entry:
-            word = self.entry.split(":")[0]
+            program = self.entry.split(":")[0]
         else:
             scripts = [part for part in self.command if part.endswith((".py", ".sh"))]
-            words = scripts or _module(self.command) or self.command or ["gridtf"]
-            word = words[0].rsplit("/", 1)[-1]
-            word = word.removesuffix(".py").removesuffix(".sh")
-        return re.sub(r"[^A-Za-z0-9_.+=-]", "-", word).lstrip(".+=-")[:63] or "gridtf"
+            candidates = scripts or _module(self.command) or self.command or ["gridtf"]
+            program = candidates[0].rsplit("/", 1)[-1].removesuffix(".py").removesuffix(".sh")
+        return re.sub(r"[^A-Za-z0-9_.+=-]", "-", program).lstrip(".+=-")[:63] or "gridtf"
 
     def option(self, key: str) -> Any:
-        """The value of an option that only some schedulers know; None where the user has not set it."""
+        """The value of an option that only some schedulers know; None if the user has not set it."""
         return getattr(self, key) if key in type(self).__dataclass_fields__ else self.options.get(key)
 
     def task(self, task_type: str) -> TaskSpec:
-        """The table of one task type; an empty one when the user gave none."""
+        """The table of one task type; an empty one if the job has none."""
         return self.tasks.get(task_type, TaskSpec())
 
     def count(self, task_type: str) -> int | None:
-        """Number of tasks of this type; None: as many workers as there is room for."""
+        """Number of tasks of this type; None: as many workers as the allocation has room for."""
         table = self.tasks.get(task_type)
         if table is not None and table.count is not None:
             return table.count
@@ -196,26 +195,33 @@ class JobSpec:
 
     def in_cluster(self, task_type: str) -> bool:
         """Whether tasks of this type are members of TensorFlow's cluster."""
-        own = self.task(task_type).in_cluster
-        return TASK_TYPES[task_type].in_cluster if own is None else own
+        in_cluster = self.task(task_type).in_cluster
+        return TASK_TYPES[task_type].in_cluster if in_cluster is None else in_cluster
 
     def serves(self, task_type: str) -> bool:
-        """Whether gridtf serves tasks of this type itself: those in ``serve``, and the ps of every entry job."""
+        """Whether gridtf runs a TensorFlow server in tasks of this type.
+
+        It does for the types in ``serve``, and for the ps of an entry job unless it has a command or is left out of the
+        cluster.
+        """
         if task_type in self.serve:
             return True
-        own = self.task(task_type).command is not None
-        return task_type == "ps" and bool(self.entry) and not own and self.in_cluster(task_type)
+        has_command = self.task(task_type).command is not None
+        return task_type == "ps" and bool(self.entry) and not has_command and self.in_cluster(task_type)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as plain values: for JSON and for the job script."""
+        """The fields that differ from their defaults, as plain values for JSON, keyed as in the job file."""
         return _plain(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> JobSpec:
-        """The inverse of to_dict.
+        """Make a JobSpec from the values that to_dict returns.
+
+        Args:
+            data: Key -> value, as in a job file; each entry of ``tasks`` is a table or a TaskSpec.
 
         Raises:
-            SpecError: For an unknown key or a value that cannot be.
+            SpecError: For an unknown key or an invalid value.
         """
         values = dict(data)
         _refuse_unknown(values, [f.name for f in fields(cls)], "")
@@ -235,13 +241,12 @@ class JobSpec:
 
 
 def _module(command: Sequence[str]) -> list[str]:
-    """The last part of what ``python -m package.module`` runs; nothing for another command."""
-    before, dash_m, rest = command[:1], "-m", list(command[1:])
-    if dash_m not in rest or not before[0].rsplit("/", 1)[-1].startswith("python"):
+    """``["module"]`` for ``python -m package.module``, after any options without a value; else an empty list."""
+    if "-m" not in command[1:] or not command[0].rsplit("/", 1)[-1].startswith("python"):
         return []
-    position = rest.index(dash_m)
-    options_only = all(word.startswith("-") for word in rest[:position])
-    return [word.rsplit(".", 1)[-1] for word in rest[position + 1 : position + 2] if options_only]
+    position = command.index("-m", 1)
+    options_only = all(word.startswith("-") for word in command[1:position])
+    return [word.rsplit(".", 1)[-1] for word in command[position + 1 : position + 2] if options_only]
 
 
 def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
@@ -252,7 +257,11 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
         if value == default:
             continue
         if f.name == "tasks":
-            value = {name: _plain(_without_the_jobs_partition(table, spec)) for name, table in value.items()}
+            value = {name: _plain(table) for name, table in value.items()}
+            for table in value.values():
+                # left out where it is the job's own, which is not known inside the job
+                if table.get("partition", "") == spec.partition:
+                    del table["partition"]
         elif isinstance(value, tuple):
             value = list(value)
         elif isinstance(value, Mapping):
@@ -261,13 +270,8 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
     return result
 
 
-def _without_the_jobs_partition(table: TaskSpec, spec: JobSpec | TaskSpec) -> TaskSpec:
-    """Leave out a partition that is the job's own: inside the job, which does not know that one, it looks different."""
-    return replace(table, partition=None) if table.partition == spec.partition else table
-
-
-def _keep(spec: JobSpec | TaskSpec, *names: str) -> None:
-    """Copy tables: the caller may go on to change its own."""
+def _copy_tables(spec: JobSpec | TaskSpec, *names: str) -> None:
+    """Copy tables, which the caller may change later."""
     for name in names:
         if isinstance(value := getattr(spec, name), Mapping):
             object.__setattr__(spec, name, dict(value))
@@ -285,7 +289,7 @@ def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> 
             )
 
 
-SUCCESS_POLICIES = ("all", "chief")
+_SUCCESS_POLICIES = ("all", "chief")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -296,7 +300,7 @@ _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
 def need_program(spec: JobSpec) -> None:
-    """Check that every task has something to run.
+    """Check that every task has a program to run.
 
     Raises:
         UsageError: When a task type has no command, no entry and is not served.
@@ -311,24 +315,14 @@ def need_program(spec: JobSpec) -> None:
         raise UsageError(f"nothing to run{which}", hint=hint)
 
 
-def validate(spec: JobSpec) -> None:
-    """Check every field.
-
-    Raises:
-        SpecError: For the first value that cannot be.
-    """
-    for check in _CHECKS:
-        check(spec)
-
-
 def spell(value: object) -> str:
-    """A value as a job file spells it, for messages."""
+    """Format a value as a job file (TOML) spells it, for messages."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(spell, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {spell(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key} = {spell(item)}' for key, item in value.items())}}}"
     return repr(value) if isinstance(value, str) else str(value)
 
 
@@ -336,14 +330,18 @@ def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more")
     if isinstance(value, int) and value > MOST:
-        raise SpecError(key, f"{value} is more than {MOST}, which no job needs")
+        raise SpecError(key, f"{value} is more than the maximum, {MOST}")
 
 
 def check_text(key: str, value: object) -> None:
-    """Check a text on one line; None is none.
+    """Check an optional value that must be text on one line.
+
+    Args:
+        key: Its dotted key, for the error.
+        value: The value; None passes.
 
     Raises:
-        SpecError: For anything else.
+        SpecError: When it is not a string, empty or contains a control character.
     """
     if value is None:
         return
@@ -364,7 +362,7 @@ def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
 def _command(key: str, words: Sequence[object]) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
-        raise SpecError(key, "its first word, the program to run, is empty")
+        raise SpecError(key, "the first item, the program to run, is empty")
     for name, meant in (pair for word in words for pair in misspelt(str(word))):
         hint = f"did you mean {{{meant}}}? to pass braces to the program itself, write {{ {name} }}"
         raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
@@ -393,7 +391,7 @@ def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], obje
         raise SpecError(key, str(error), hint=hint) from None
 
 
-def _check_words(spec: JobSpec) -> None:
+def _check_texts(spec: JobSpec) -> None:
     for key in ("scheduler", "python", "chdir", "template", "run_dir", "run_root"):
         check_text(key, getattr(spec, key))
     if spec.name is not None and not (isinstance(spec.name, str) and _NAME.fullmatch(spec.name)):
@@ -408,15 +406,11 @@ def _check_words(spec: JobSpec) -> None:
     _environment("env", spec.env)
     for key, value in spec.options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
-            raise SpecError(f"options.{key}", f"{spell(value)} is neither a text nor a number")
-
-
-def _check_choices(spec: JobSpec) -> None:
-    for key, choices in (("success_policy", SUCCESS_POLICIES),):
-        value = getattr(spec, key)
-        if value is not None and value not in choices:
-            hint = nearest(str(value), list(choices)) or f"choose from {', '.join(choices)}"
-            raise SpecError(key, f"{spell(value)} is not one of {', '.join(choices)}", hint=hint)
+            raise SpecError(f"options.{key}", f"{spell(value)} is neither a string nor a number")
+    if spec.success_policy not in (None, *_SUCCESS_POLICIES):
+        choices = ", ".join(_SUCCESS_POLICIES)
+        hint = nearest(str(spec.success_policy), list(_SUCCESS_POLICIES)) or f"choose from {choices}"
+        raise SpecError("success_policy", f"{spell(spec.success_policy)} is not one of {choices}", hint=hint)
 
 
 def _check_sizes(spec: JobSpec) -> None:
@@ -424,7 +418,7 @@ def _check_sizes(spec: JobSpec) -> None:
     _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
     _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
-        raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="give one of them")
+        raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
     _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
     for key, least in (("gpus_per_node", 0), ("tasks_per_node", 1), ("gpus_per_task", 0), ("cpus_per_task", 1)):
         _whole(key, getattr(spec, key), least)
@@ -434,7 +428,8 @@ def _check_sizes(spec: JobSpec) -> None:
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
             raise SpecError(key, f"{spell(value)} is not a number of seconds")
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
-        raise SpecError("gpus_per_task", f"{spec.gpus_per_task} GPUs a task, but gpus_per_node is {spec.gpus_per_node}")
+        what = f"{spec.gpus_per_task} GPUs per task, but gpus_per_node is {spec.gpus_per_node}"
+        raise SpecError("gpus_per_task", what)
 
 
 def _check_tasks(spec: JobSpec) -> None:
@@ -461,7 +456,7 @@ def _check_tasks(spec: JobSpec) -> None:
             raise SpecError(f"{key}.gpus", f"a {task_type} takes no GPU", hint="leave it out, or write 0")
     leaders = [leader for leader in LEADERS if spec.count(leader)]
     if len(leaders) > 1:
-        raise SpecError("tasks.master", "chief and master are two names of one task", hint="ask for one of them")
+        raise SpecError("tasks.master", "chief and master are two names of one task", hint="keep one of them")
     if spec.count("worker") == 0 and not leaders:
         raise SpecError("tasks.worker.count", "no worker and no chief: nothing would train")
 
@@ -470,11 +465,11 @@ def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
     partition = spec.task(task_type).partition
     check_text(key, partition)
     if partition not in (None, spec.partition) and TASK_TYPES[task_type].takes_gpu:
-        riders = " and ".join(name for name, row in TASK_TYPES.items() if not row.takes_gpu)
+        non_training = " and ".join(name for name, row in TASK_TYPES.items() if not row.takes_gpu)
         raise SpecError(
             key,
             f"a {task_type} trains, and training tasks run on the job's own partition",
-            hint=f"set the job's partition instead; {riders} can have one of their own",
+            hint=f"set the job's partition instead; only {non_training} can have one of their own",
         )
 
 
@@ -483,8 +478,8 @@ def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:
     if member is not None and not isinstance(member, bool):
         raise SpecError(key, f"{spell(member)} is neither true nor false")
     if member and not TASK_TYPES[task_type].in_cluster:
-        why = f"TensorFlow's strategies would wait for it ({task_type}) in the cluster"
-        raise SpecError(key, why, hint="leave in_cluster out")
+        what = f"TensorFlow's strategies would wait for a cluster member of type {task_type}"
+        raise SpecError(key, what, hint="leave in_cluster out")
     if member is False and task_type in spec.serve:
         raise SpecError(key, f"gridtf serves {task_type}, and a TensorFlow server is a member of the cluster")
     if member is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in TASK_TYPES):
@@ -493,14 +488,14 @@ def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:
 
 def _check_program(spec: JobSpec) -> None:
     if spec.command and spec.entry:
-        raise SpecError("entry", "a command and an entry function were given", hint="give one of them")
+        raise SpecError("entry", "both a command and an entry function are given", hint="keep one of them")
     if spec.entry is not None and not (isinstance(spec.entry, str) and _ENTRY.fullmatch(spec.entry)):
         raise SpecError("entry", f"{spell(spec.entry)} is not module:function", hint="main() in train.py is train:main")
     for task_type in spec.serve:
         if task_type not in ("ps", "worker"):
             raise SpecError("serve", f"{spell(task_type)} cannot be served by gridtf", hint="ps, worker or both")
         if spec.task(task_type).command is not None:
-            raise SpecError("serve", f"tasks.{task_type}.command is set, yet gridtf is to serve {task_type}")
+            raise SpecError("serve", f"{task_type} has a command of its own: tasks.{task_type}.command")
     leader = any(spec.count(leader) for leader in LEADERS)
     if "worker" in spec.serve and not leader:
         raise SpecError("serve", "with the workers served by gridtf nothing would train", hint="add a chief: --chief")
@@ -508,4 +503,4 @@ def _check_program(spec: JobSpec) -> None:
         raise SpecError("success_policy", "there is neither a chief nor a worker")
 
 
-_CHECKS = (_check_words, _check_choices, _check_sizes, _check_tasks, _check_program)
+_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program)

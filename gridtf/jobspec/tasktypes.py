@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 
 class TaskType(NamedTuple):
-    """What gridtf knows of a TensorFlow task type.
+    """A TensorFlow task type and how gridtf treats its tasks.
 
     Attributes:
         name: TensorFlow's name for it, as in TF_CONFIG.
         takes_gpu: Its tasks take GPUs (or slots, without GPUs); those of the other types need none and run on any host.
-        in_cluster: Its tasks are members of the cluster in TF_CONFIG unless the job says otherwise. An evaluator never
+        in_cluster: Its tasks are members of the cluster in TF_CONFIG unless the job leaves them out. An evaluator never
             is: the other tasks would wait for it.
         trains: The job succeeds when all tasks of these types have exited with 0.
-        critical: The failure of one of its tasks before that ends the job.
-        lingers: Its tasks may go on for a while after the training has ended.
-        limit: The most tasks that a job can have; None: any number.
+        critical: A failure of one of its tasks before that ends the job.
+        lingers: Its tasks may run on for a while after the training has ended.
+        limit: The maximum number of tasks per job; None: any number.
     """
 
     name: str

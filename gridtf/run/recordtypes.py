@@ -1,9 +1,9 @@
-"""The kind of every record in a run directory, and the check of records that were read. Pure.
+"""The kind of every record in a run directory, and the check of records against their kinds. Pure.
 
 A kind is ``str``, ``int``, ``float``, ``bool``, ``None`` or ``object`` (anything); a compiled pattern for
 strings that match as a whole; a frozenset of strings; a range of whole numbers; ``[kind]`` for a list; ``{str: kind}``
 for a table with any keys; ``{"key": kind, "optional?": kind}`` for a table with these keys and possibly others; a tuple
-of kinds for a value of one of them.
+of kinds for a value of any of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from reprlib import repr as _told  # short, whatever it is of
+from reprlib import repr as _short  # limited in length and depth
 
 from gridtf.jobspec.tasktypes import TASK_TYPES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Kind = object
 
-# Not an option, a pattern or a path: safe as an argument of scancel or qdel. All job ids are such words.
+# A job id: never an option, a pattern or a path, hence safe as an argument of scancel or qdel.
 Word = re.compile(r"[A-Za-z0-9][\w.+\[\]-]*", re.ASCII)
 TaskType = frozenset(TASK_TYPES)
 Pid = range(1, (1 << 22) + 1)
@@ -31,11 +31,11 @@ Count = range(_MOST)
 Texts = {str: [str]}
 Cluster = Texts
 
-_FAR = 1e11  # seconds since the epoch, or of a duration: calendars do not go much further
+_FAR = 1e11  # seconds since the epoch, or of a duration; calendars do not extend much further
 
 # --- of a job -----------------------------------------------------------------------------------------------------
 
-# the part of a JobSpec that is used without making one
+# the part of a JobSpec that gridtf uses without making one
 _Spec = {"heartbeat_timeout?": float, "kill_grace?": float}
 Job = {"spec?": _Spec, "sources?": {str: str}}
 _Where = {"user?": str, "host?": str, "time?": float}
@@ -55,7 +55,7 @@ Cancelled = _Where
 Ended = {"exit": (int, None), "signal": (str, None), "told": (str, None), "error": (str, None)}
 
 # --- of an attempt ------------------------------------------------------------------------------------------------
-# The nonce in most of them marks the records of one attempt: a record with another one is stale. It is no secret.
+# The nonce identifies the records of one attempt: a record with another one is stale. It is not a secret.
 
 Opened = {
     "nonce": str,
@@ -118,7 +118,7 @@ Plan = {
     "spec": _Spec,
     "request": Request,
 }
-# the part of a plan that is shown
+# the part of a plan that gridtf shows
 Outline = {
     "nonce?": str,
     "job?": {"id?": str, "name?": str, "scheduler?": str},
@@ -141,7 +141,7 @@ RankRecord = {
 HostError = {"what": str, "why": str, "hint": str}
 Meeting = {"nonce": str, "master_addr": str, "master_port": Port, "outside": Texts}
 JoinedMeeting = {**Meeting, "cluster": Cluster, "gpus": Texts}
-Contract = {"cluster": Cluster, "outside?": Texts}  # what a task reads of rendezvous.json
+Contract = {"cluster": Cluster, "outside?": Texts}  # the part of rendezvous.json that tasks read
 Launcher = {
     "host?": str,
     "pid?": Pid,
@@ -197,23 +197,23 @@ Verdict = {
 
 
 def check(kind: Kind) -> Callable[[Any], str]:
-    """The check of values from JSON against a kind.
+    """Make a check of JSON values against a kind.
 
     Args:
-        kind: As above.
+        kind: As the module's docstring describes.
 
     Returns:
         A function that returns what is wrong with a value, such as ``tasks.3.index is 'x'``; empty when it fits.
     """
     if isinstance(kind, dict):
         if str in kind:
-            return partial(_entries, check(kind[str]))
+            return partial(_each, dict, check(kind[str]))
         required = frozenset(name for name in kind if not name.endswith("?"))
-        return partial(_table, {name.removesuffix("?"): check(one) for name, one in kind.items()}, required)
+        return partial(_table, {name.removesuffix("?"): check(entry) for name, entry in kind.items()}, required)
     if isinstance(kind, list):
-        return partial(_items, check(kind[0]))
+        return partial(_each, list, check(kind[0]))
     if isinstance(kind, tuple):
-        return partial(_one_of, [check(one) for one in kind])
+        return partial(_any_of, [check(choice) for choice in kind])
     if isinstance(kind, range):
         return partial(_plain, lambda value: type(value) is int and value in kind)
     if isinstance(kind, frozenset):
@@ -226,31 +226,26 @@ def check(kind: Kind) -> Callable[[Any], str]:
 def _table(entries: Mapping[str, Callable[[Any], str]], required: frozenset[str], value: Any) -> str:
     if not isinstance(value, dict):
         return _wrong(value)
-    for name, of_this in entries.items():
+    for name, check_entry in entries.items():
         if name not in value:
             if name in required:
                 return f"{name} is missing"
-        elif wrong := of_this(value[name]):
+        elif wrong := check_entry(value[name]):
             return _within(name, wrong)
     return ""
 
 
-def _entries(of_each: Callable[[Any], str], value: Any) -> str:
-    if not isinstance(value, dict):
+def _each(container: type[dict[str, Any]] | type[list[Any]], check_item: Callable[[Any], str], value: Any) -> str:
+    if not isinstance(value, container):
         return _wrong(value)
-    return next((_within(key, wrong) for key, one in value.items() if (wrong := of_each(one))), "")
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return next((_within(str(key), wrong) for key, item in items if (wrong := check_item(item))), "")
 
 
-def _items(of_each: Callable[[Any], str], value: Any) -> str:
-    if not isinstance(value, list):
-        return _wrong(value)
-    return next((_within(str(at), wrong) for at, one in enumerate(value) if (wrong := of_each(one))), "")
-
-
-def _one_of(checks: Sequence[Callable[[Any], str]], value: Any) -> str:
+def _any_of(checks: Sequence[Callable[[Any], str]], value: Any) -> str:
     wrong = ""
-    for of_this in checks:
-        if not (wrong := of_this(value)):
+    for check_choice in checks:
+        if not (wrong := check_choice(value)):
             break
     return wrong
 
@@ -260,7 +255,7 @@ def _plain(fits: Callable[[Any], object], value: Any) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a string that file systems and terminals take: JSON allows more."""
+    """Whether it is a string that file systems and terminals accept: JSON allows more."""
     if type(value) is not str or "\0" in value:
         return False
     try:
@@ -280,9 +275,9 @@ _PLAIN: Mapping[Any, Callable[[Any], bool]] = {
 
 
 def _within(key: str, wrong: str) -> str:
-    """Put a key before what is wrong within its value."""
-    return f"{_told(key)[1:-1]}{'' if wrong.startswith(' ') else '.'}{wrong}"
+    """Prefix a problem in a value with the key of the value."""
+    return f"{_short(key)[1:-1]}{'' if wrong.startswith(' ') else '.'}{wrong}"
 
 
 def _wrong(value: Any) -> str:
-    return f" is {_told(value)}"
+    return f" is {_short(value)}"

@@ -2,8 +2,8 @@
 
 The index has one symbolic link per run, named so that a listing alone finds a job:
 
-``20251121-080712.123456,slurm,4711,digits`` -> the run directory: time (UTC), scheduler, job id, job name. None of
-the four can contain a comma. Every link has one writer, so no lock is needed; the home folder may be on NFS.
+``20251121-080712.123456,slurm,4711,digits`` -> the run directory: time (UTC), scheduler, job id and job name, none of
+which can contain a comma. Every link has one writer, so no lock is needed; the home folder may be on NFS.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ class Entry:
 
     @property
     def target(self) -> Path | None:
-        """Where the run directory is or was; None when the entry is no link."""
+        """The path of the run directory, which may no longer exist; None when the entry is not a link."""
         try:
             return self.link.readlink()
         except OSError:
             return None
 
     def run(self, target: Path) -> RunDir:
-        """The run directory at target, which must be that of this run's job."""
+        """The run directory at ``target``, marked as belonging to this job (RunDir.mine)."""
         return RunDir(target, (self.scheduler, self.job_id))
 
 
 def folder(environ: Mapping[str, str]) -> Path:
     """The folder of the index.
+
+    Args:
+        environ: The environment, for HOME and XDG_STATE_HOME.
 
     Raises:
         RunDirError: For a user without a home folder.
@@ -74,7 +77,7 @@ def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
 
     Args:
         run_dir: Its run directory.
-        submitted: Its submitted.json.
+        submitted: The content of its submitted.json.
         environ: The environment, for HOME and XDG_STATE_HOME.
 
     Raises:
@@ -91,7 +94,14 @@ def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
 
 
 def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
-    """All runs, newest first, also those whose run directory is gone."""
+    """All runs in the index, newest first, including those whose run directory is gone.
+
+    Args:
+        environ: The environment, for HOME and XDG_STATE_HOME.
+
+    Raises:
+        RunDirError: When the index cannot be read.
+    """
     home = folder(environ)
     for name in sorted(listdir(home), reverse=True):
         if _ENTRY.fullmatch(name):
@@ -100,24 +110,34 @@ def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
 
 
 def runs(environ: Mapping[str, str]) -> Iterator[RunDir]:
-    """The run directories that still exist, newest first, also those that cannot be read."""
+    """The run directories in the index that still exist, newest first, including unreadable ones.
+
+    Args:
+        environ: The environment, for HOME and XDG_STATE_HOME.
+
+    Raises:
+        RunDirError: When the index cannot be read.
+    """
     seen = set()
     for entry in entries(environ):
         target = entry.target
-        if target is not None and target not in seen and _is_left(target):
+        if target is not None and target not in seen and _exists(target):
             seen.add(target)
             yield entry.run(target)
 
 
 def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
-    """The elements of a job array whose script was written by hand.
+    """Find the elements of a job array whose script was written by hand.
 
     Args:
-        job_id: The id of the array.
+        job_id: The scheduler's id of the array.
         environ: The environment, for HOME and XDG_STATE_HOME.
 
     Returns:
-        Job id of an element -> run directory, in the order of the elements.
+        Job id of an element, such as ``4711_3`` or ``4711.3`` -> its run directory, in the order of the elements.
+
+    Raises:
+        RunDirError: When the index cannot be read.
     """
     found: dict[str, RunDir] = {}
     for entry in entries(environ):
@@ -129,11 +149,11 @@ def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
 
 
 def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
-    """The run directory that JOB on a command line means.
+    """Find the run directory of JOB, as given on a command line.
 
     Args:
-        job: A run directory, a job id or a name (of which the newest job counts). A word without a slash is looked up
-            in the index first: any user may have made a folder of that name here.
+        job: A run directory, a job id or a job name (the newest job of that name). Without a slash it is looked up in
+            the index first: any user may have made a folder of that name in the working folder.
         environ: The environment, for HOME and XDG_STATE_HOME.
         cwd: The working folder.
 
@@ -142,7 +162,7 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
 
     Raises:
         NotFoundError: When there is no such job.
-        RunDirError: When it cannot be read or is gone: an older job of the same name is not meant.
+        RunDirError: When the run directory cannot be read, or that of the newest job is gone.
     """
     path = cwd / job
     if "/" in job or job in (".", ".."):
@@ -150,22 +170,22 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
         need_run(run)
         return run
     index = list(entries(environ))
-    for wanted in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
-        found = [(entry, target) for entry in wanted if (target := entry.target) is not None]
-        if not found:
+    for matches in ([e for e in index if e.job_id == _word(job)], [e for e in index if e.name == job]):
+        linked = [(entry, target) for entry in matches if (target := entry.target) is not None]
+        if not linked:
             continue
-        (entry, newest), *before = found
+        (entry, newest), *earlier = linked
         if is_run(newest):
             return entry.run(newest)
-        left = next((f"the one before it still exists: {older}" for _, older in before if _is_left(older)), "")
+        hint = next((f"the one before it still exists: {older}" for _, older in earlier if _exists(older)), "")
         raise RunDirError(
             f"the newest run called {job} (job {entry.job_id}) is gone: {newest}",
-            hint=left or "`gridtf list` shows the jobs that still exist",
+            hint=hint or "`gridtf list` shows the jobs that still exist",
         )
     if is_run(path):
         if is_ours(path):
             return RunDir(path)
-        hint = f"if you mean that folder: ./{job}"
+        hint = f"to use that folder, write ./{job}"
         raise NotFoundError(f"no job is called {job}, and the folder {job} here belongs to another user", hint=hint)
     if several := list(elements(job, environ)):
         raise NotFoundError(
@@ -178,7 +198,7 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
 
 
 def is_run(path: Path) -> bool:
-    """Whether this is a run directory.
+    """Whether a path is a run directory: it contains job.json or an attempt.
 
     Raises:
         RunDirError: When it cannot be read.
@@ -187,11 +207,11 @@ def is_run(path: Path) -> bool:
 
 
 def need_run(run: RunDir) -> None:
-    """Check that this is a run directory, and that of the job it must belong to.
+    """Check that a run directory is one, and belongs to its job (need_same).
 
     Raises:
-        NotFoundError: When it is none.
-        ReplacedError: As need_same.
+        NotFoundError: When it is not a run directory.
+        ReplacedError: When it belongs to another user or another job.
     """
     if not is_run(run.path):
         why = "it contains neither job.json nor an attempt"
@@ -202,8 +222,9 @@ def need_run(run: RunDir) -> None:
 
 
 def need_same(run: RunDir) -> None:
-    """Check that the run directory of a job of this user was not replaced, as any user with write permission for the
-    folder above it can. One that is gone passes.
+    """Check that the run directory of this user's job was not replaced; one that is gone passes.
+
+    Any user with write permission for the folder above it can replace it.
 
     Raises:
         ReplacedError: When it belongs to another user or another job.
@@ -216,18 +237,22 @@ def need_same(run: RunDir) -> None:
     else:
         from gridtf.run import recordtypes
 
-        found = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
-        if _word(str(found)) == _word(job_id):
+        other = (read_private(run.submitted, recordtypes.Submitted) or {}).get("job_id", job_id)
+        if _word(str(other)) == _word(job_id):
             return
-        what = f"belongs to job {found}"
+        what = f"belongs to job {other}"
     raise ReplacedError(
         f"the run directory of job {job_id} was replaced: {run.path} {what}",
-        hint=f"any user who may write in {run.path.parent} can do that: choose a --run-root of your own",
+        hint=f"any user with write permission for {run.path.parent} can do that: choose a --run-root of your own",
     )
 
 
 def need_one_job(run: RunDir, command: str) -> None:
     """Check that a run is not a job array, whose elements have logs and outputs of their own.
+
+    Args:
+        run: The run directory.
+        command: The gridtf command, such as ``logs``, for the hint.
 
     Raises:
         NotFoundError: For a job array; the hint shows the command for one element.
@@ -240,7 +265,7 @@ def need_one_job(run: RunDir, command: str) -> None:
         )
 
 
-def _is_left(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return is_run(path)
     except RunDirError:  # it exists
@@ -248,6 +273,7 @@ def _is_left(path: Path) -> bool:
 
 
 def _word(job_id: str) -> str:
+    """A job id as the name of a link can contain it."""
     return re.sub(r"[,/\s]", "-", job_id) or "-"
 
 
@@ -257,7 +283,7 @@ def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
     Args:
         run: The run directory.
         spec: The job.
-        sources: Dotted key -> where its value came from.
+        sources: Dotted key -> source of its value, as in config.Configured.
 
     Raises:
         RunDirError: When it cannot be written.
@@ -267,13 +293,13 @@ def write_job(run: RunDir, spec: JobSpec, sources: Mapping[str, str]) -> None:
 
 
 def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: Record) -> Record:
-    """The content of submitted.json.
+    """The content of submitted.json, with this user, host and time.
 
     Args:
         spec: The job.
         scheduler: Name of the scheduler.
         command: The command that submitted it.
-        identity: ``job_id``, and what else the scheduler needs to find the job again.
+        identity: ``job_id``, and the scheduler's other details of the job (JobIdentity.to_record).
     """
     return {
         "scheduler": scheduler,
@@ -286,5 +312,5 @@ def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: R
 
 
 def who() -> Record:
-    """This ``user`` (the number for a user without a name, as in containers) and ``host``."""
+    """This ``user`` (the user id where it has no name, as in containers) and ``host``, for a record."""
     return {"user": user_name(os.getuid()), "host": os.uname().nodename}

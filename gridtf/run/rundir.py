@@ -3,7 +3,7 @@
 A shared file system may remember for seconds that a name did not exist, so a file is opened only after a listing of
 its folder has shown its name. Every record is one JSON object with one writer, written to a temporary file that is then
 renamed, and has a kind (recordtypes.py) that readers check. Only regular files are read. A record that gridtf acts upon
-must belong to this user, whoever may write in the folders above it.
+must belong to this user, even if other users may write in the folders above it.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 Record = dict[str, "Any"]
 ANY = {str: object}  # the kind of any record
 RUN_ROOT = "gridtf-runs"  # the default folder for run directories, in the working folder
-JOINED = "join-"  # first part of the name of the folder in which tasks of gridtf_join meet
+JOINED = "join-"  # prefix of the folder in which the tasks of gridtf_join meet
 OPENED = "opened.json"  # in that folder: the attempt that rank 0 has opened, and its job
 BY_HAND = "gridtf_run"  # the command, in submitted.json, of a job that gridtf did not submit
 _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
-_MOST_BYTES = 64 << 20  # of a record; the plan of 100 000 tasks has 20 MB
+_MOST_BYTES = 64 << 20  # maximum size of a record; the plan of 100 000 tasks has 20 MB
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_NUMBER = 65534  # the owner of root's files in a container that does not map root
-_FOLDER = 0o755  # whatever umask and default ACLs say: other users must not replace files of a run
-_RESERVED_BYTES = 131072  # enough for a verdict with the longest tail of a log, at six bytes a character
+_NOBODY = 65534  # the owner of root's files in a container that does not map root
+_FOLDER = 0o755  # despite umask and default ACLs: other users must not replace files of a run
+_RESERVED_BYTES = 131072  # enough for a verdict with the longest tail of a log, at six bytes per character
 
 
 class RunDir:
-    """Paths below one run directory. Making one touches nothing.
+    """Paths below one run directory. The constructor accesses no file.
 
     Args:
         path: The run directory.
-        mine: (scheduler, job id) of the job of this user that it must belong to, which registry.need_same checks; None:
-            it may be any user's.
+        mine: (scheduler, job id) of this user's job that it must belong to, as registry.need_same checks; None: it may
+            be any user's.
 
     Attributes:
-        job: job.json: the JobSpec, and where its values came from.
+        job: job.json: the JobSpec, and the sources of its values.
         script: job.sh: the job script.
         log: job.log: output of the job script.
-        submitted: submitted.json: the scheduler's id of the job, and who submitted it.
-        cancelled: cancelled.json: who cancelled the job.
+        submitted: submitted.json: the scheduler's id of the job, and the user who submitted it.
+        cancelled: cancelled.json: the user who cancelled the job.
         ended: ended.json: how the script of a local job ended.
         output: The folder that tasks share for checkpoints and exports.
         elements: A folder with a run directory for each element of a job array.
@@ -75,30 +75,28 @@ class RunDir:
         return f"RunDir({str(self.path)!r})"
 
     def claim(self, job_id: str) -> bool:
-        """Take this run directory for a job.
-
-        The mark is a dangling symbolic link: created atomically, together with its content, on every file system.
+        """Claim this run directory for a job.
 
         Args:
             job_id: The scheduler's id of the job.
 
         Returns:
-            False when it is another job's.
+            False when another job has claimed it.
 
         Raises:
             RunDirError: When it cannot be written.
         """
         mark = self.path / ".owner"
         try:
-            return _marked(mark, job_id) or str(mark.readlink()) == job_id
+            return _mark(mark, job_id) or str(mark.readlink()) == job_id
         except OSError as error:
             raise cannot("write", mark, error) from None
 
     def mark_started(self, start: str) -> bool:
-        """Note that a start of the job uses this run directory.
+        """Record that a start of the job uses this run directory.
 
         Args:
-            start: Tells the starts of a job apart.
+            start: Differs between the starts of a job (JobIdentity.restarts).
 
         Returns:
             False when this start has used it already.
@@ -106,28 +104,36 @@ class RunDir:
         Raises:
             RunDirError: When it cannot be written.
         """
-        mark = self.path / f".start-{start}"
-        try:
-            return _marked(mark, start)
-        except OSError as error:
-            raise cannot("write", mark, error) from None
+        return _mark(self.path / f".start-{start}", start)
 
     def attempt(self, number: int) -> Attempt:
         """The paths of one attempt, counted from 1."""
         return Attempt(self, number)
 
     def attempts(self) -> list[Attempt]:
-        """All attempts, oldest first."""
-        found = (_ATTEMPT.fullmatch(name) for name in listdir(self.path))
-        return [Attempt(self, number) for number in sorted(int(match[1]) for match in found if match)]
+        """All attempts, oldest first.
+
+        Raises:
+            RunDirError: When the run directory cannot be read.
+        """
+        matches = (_ATTEMPT.fullmatch(name) for name in listdir(self.path))
+        return [Attempt(self, number) for number in sorted(int(match[1]) for match in matches if match)]
 
     def latest(self) -> Attempt | None:
-        """The newest attempt; None before the first."""
+        """The newest attempt; None before the first.
+
+        Raises:
+            RunDirError: When the run directory cannot be read.
+        """
         attempts = self.attempts()
         return attempts[-1] if attempts else None
 
     def new_attempt(self) -> Attempt:
-        """Make the folders of the next attempt, which no other process gets as well."""
+        """Make the folders of the next attempt; concurrent processes get different ones.
+
+        Raises:
+            RunDirError: When they cannot be made.
+        """
         latest = self.latest()
         number = latest.number + 1 if latest else 1
         while True:
@@ -145,9 +151,9 @@ class Attempt:
 
     Attributes:
         number: Counted from 1.
-        plan: plan.json: which task runs where.
+        plan: plan.json: hosts, tasks, and the host of each task.
         hosts: A folder with a record of each host: its address and ports.
-        rendezvous: rendezvous.json: the cluster.
+        rendezvous: rendezvous.json: the cluster, with host and port of each task.
         state: A folder with the heartbeats of launcher and agents.
         logs: A folder with the log of each task.
         agents_log: Output of the agents.
@@ -176,27 +182,38 @@ class Attempt:
         return f"Attempt({str(self.path)!r})"
 
     def host_record(self, host: str) -> Path:
-        """Where the agent of a host writes its address and ports."""
+        """The record in which the agent of a host publishes its address and ports."""
         return self.hosts / f"{host}.json"
 
     def host_error(self, host: str) -> Path:
-        """Where the agent of a host writes why it cannot start."""
+        """The record in which the agent of a host reports why it cannot start."""
         return self.hosts / f"{host}.error.json"
 
     def host_state(self, host: str) -> Path:
-        """Where the agent of a host writes its heartbeat; ``@`` sets a host named launcher apart from the launcher."""
+        """The record of an agent's heartbeat; ``@`` distinguishes a host named launcher from the launcher."""
         return self.state / f"@{host}.json"
 
     def task_log(self, task_type: str, index: int) -> Path:
-        """The log of a task."""
+        """The log of a task, such as worker-0.log."""
         return self.logs / f"{task_type}-{index}.log"
 
     def reserve_verdict(self) -> None:
-        """Reserve disk space for the verdict, so that it can be written when the disk is full."""
+        """Reserve disk space for the verdict, so that it can be written when the disk is full.
+
+        Raises:
+            RunDirError: When it cannot be reserved.
+        """
         write_text(self.path / _RESERVED, " " * _RESERVED_BYTES)
 
     def write_verdict(self, record: Record) -> None:
-        """Write the verdict into the space reserved for it."""
+        """Write the verdict, into the space reserved for it if there is one.
+
+        Args:
+            record: Its content, of the kind recordtypes.Verdict.
+
+        Raises:
+            RunDirError: When it cannot be written.
+        """
         reserved = self.path / _RESERVED
         data = json.dumps(record, indent=1).encode()
         if _RESERVED not in listdir(self.path):
@@ -217,12 +234,17 @@ class Attempt:
             raise cannot("write", self.verdict, error) from None
 
 
-def _marked(mark: Path, text: str) -> bool:
-    """Make a dangling symbolic link; False when the name is taken. Raises OSError."""
+def _mark(path: Path, text: str) -> bool:
+    """Make a dangling symbolic link, which every file system creates atomically, together with its content.
+
+    Returns False when the name is taken.
+    """
     try:
-        mark.symlink_to(text)
+        path.symlink_to(text)
     except FileExistsError:
         return False
+    except OSError as error:
+        raise cannot("write", path, error) from None
     return True
 
 
@@ -235,11 +257,11 @@ def here() -> Path:
     try:
         return Path.cwd()
     except OSError:
-        raise RunDirError("the current folder no longer exists", hint="go to another one with cd") from None
+        raise RunDirError("the current folder no longer exists", hint="change to another one with cd") from None
 
 
 def listdir(folder: Path) -> list[str]:
-    """The names in a folder; none when it does not exist (yet).
+    """The names in a folder; an empty list when it does not exist (yet).
 
     Raises:
         RunDirError: When it cannot be read.
@@ -253,7 +275,15 @@ def listdir(folder: Path) -> list[str]:
 
 
 def is_listed(path: Path, root: Path) -> bool:
-    """Whether listings show a path below root; looks up no name that a listing has not shown."""
+    """Whether a path exists, found by listings alone, which are newer than cached names.
+
+    Args:
+        path: A path below ``root``.
+        root: A folder that need not exist.
+
+    Raises:
+        RunDirError: When a folder cannot be read.
+    """
     folder = root
     for part in path.relative_to(root).parts:
         if part not in listdir(folder):
@@ -263,17 +293,17 @@ def is_listed(path: Path, root: Path) -> bool:
 
 
 def read_text(path: Path, *, own: bool = False) -> str | None:
-    """Read a regular file.
+    """Read a regular file, if a listing of its folder shows it.
 
     Args:
-        path: Looked for in a listing of its folder first.
+        path: The file.
         own: As in open_plain.
 
     Returns:
         Its text; None when it does not exist.
 
     Raises:
-        RunDirError: When it cannot be read.
+        RunDirError: When it cannot be read, is not such a file or is too large.
     """
     if path.name not in listdir(path.parent):
         return None
@@ -281,7 +311,7 @@ def read_text(path: Path, *, own: bool = False) -> str | None:
 
 
 def read_listed(path: Path, *, own: bool = False) -> str | None:
-    """Like read_text, for a name that a listing has just shown."""
+    """Read a regular file whose name a listing has just shown; see read_text."""
     for _ in range(3):
         try:
             with open_plain(path, own=own) as file:
@@ -289,21 +319,24 @@ def read_listed(path: Path, *, own: bool = False) -> str | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno != errno.ESTALE:  # NFS: replaced while we read; open it anew
+            if error.errno != errno.ESTALE:  # NFS: the file was replaced meanwhile; open it again
                 raise cannot("read", path, error) from None
         else:
             if len(data) > _MOST_BYTES:
                 raise RunDirError(f"{path} is larger than any record of gridtf")
-            return data.decode(errors="replace")  # it may be half written, and end within a character
+            return data.decode(errors="replace")  # it may be incomplete, and end within a character
     return None
 
 
 def open_plain(path: Path, *, own: bool = False) -> BinaryIO:
-    """Open a regular file for reading, and nothing else: a link may point anywhere, a FIFO would block.
+    """Open a file for reading, only if it is a regular file: a link may point anywhere, a FIFO would block.
 
     Args:
         path: The file.
-        own: Whether it must belong to this user and be writable by no other: for records that gridtf acts upon.
+        own: Whether it must belong to this user and be writable by no other user, as records that gridtf acts upon.
+
+    Returns:
+        The file, in binary mode.
 
     Raises:
         OSError: When it cannot be opened.
@@ -313,7 +346,12 @@ def open_plain(path: Path, *, own: bool = False) -> BinaryIO:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log for appending, create it if needed. Raises like open_plain with own."""
+    """Open a log of this user for unbuffered appending, and create it if needed.
+
+    Raises:
+        OSError: When it cannot be opened.
+        RunDirError: When it is not a regular file, belongs to another user or is writable by other users.
+    """
     return _plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, own=True)
 
 
@@ -325,12 +363,12 @@ def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
             raise _no_plain_file(path) from None
         raise
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise _no_plain_file(path)
-        if own and not _is_ours(found, path.parent):
-            raise _not_ours(path, found)
-        os.set_blocking(descriptor, True)  # tasks inherit that of a log
+        if own and not _is_ours(status, path.parent):
+            raise _not_ours(path, status)
+        os.set_blocking(descriptor, True)  # a log is inherited by tasks
         return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "ab", buffering=0 if flags else -1)
     except BaseException:
         os.close(descriptor)
@@ -338,31 +376,31 @@ def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
 
 
 def _no_plain_file(path: Path) -> RunDirError:
-    return RunDirError(f"{path} is not a regular file", hint="gridtf did not make it: who did?")
+    return RunDirError(f"{path} is not a regular file", hint="gridtf did not create it, but another program or user")
 
 
-def _not_ours(path: Path, found: os.stat_result) -> RunDirError:
-    if found.st_uid == os.geteuid():
-        hint = "if its content is yours: chmod go-w"
-        return RunDirError(f"{path} is writable by other users (mode {stat.S_IMODE(found.st_mode):o})", hint=hint)
+def _not_ours(path: Path, status: os.stat_result) -> RunDirError:
+    if status.st_uid == os.geteuid():
+        hint = f"if you trust its content: chmod go-w {path}"
+        return RunDirError(f"{path} is writable by other users (mode {stat.S_IMODE(status.st_mode):o})", hint=hint)
     hint = "gridtf acts only on files that you have written yourself"
-    return RunDirError(f"{path} belongs to user {user_name(found.st_uid)}", hint=hint)
+    return RunDirError(f"{path} belongs to user {user_name(status.st_uid)}", hint=hint)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a folder belongs to this user, whoever else may write in it.
+    """Whether a folder belongs to this user, even if other users may write in it.
 
     Raises:
         RunDirError: When it cannot be read.
     """
     try:
-        found = path.stat().st_uid
+        uid = path.stat().st_uid
     except OSError as error:
         raise cannot("read", path, error) from None
-    if found == os.geteuid():
+    if uid == os.geteuid():
         return True
-    like = _file_of_ours(path)
-    return like is not None and found == like.st_uid
+    probe = _probe(path)
+    return probe is not None and uid == probe.st_uid
 
 
 def owner(path: Path) -> str:
@@ -386,47 +424,49 @@ def need_ours(run_dir: Path) -> None:
     if not is_ours(run_dir):
         raise RunDirError(
             f"{run_dir} belongs to user {owner(run_dir)}",
-            hint="choose another place with --run-dir or --run-root",
+            hint="choose another folder with --run-dir or --run-root",
         )
 
 
 def need_safe(root: Path) -> None:
-    """Check that other users cannot replace a run directory made here.
+    """Check that other users cannot replace a run directory made in a folder.
 
     Args:
-        root: The folder for run directories. It and the folder above it are checked: those further up are the site's,
-            and a folder that a group may write is the group's.
+        root: The folder for run directories. It and the folder above it are checked; folders further up are the site's
+            responsibility, and write permission for a group is intended.
 
     Raises:
         RunDirError: When all users may rename entries of one of them.
     """
     for folder in (root, root.parent):
         try:
-            found = folder.stat()
-        except OSError:  # not made yet
+            status = folder.stat()
+        except OSError:  # it does not exist yet
             continue
-        kept = found.st_mode & stat.S_ISVTX and found.st_uid in (0, os.geteuid(), _NO_NUMBER)
-        if kept or not found.st_mode & stat.S_IWOTH:
+        sticky = status.st_mode & stat.S_ISVTX and status.st_uid in (0, os.geteuid(), _NOBODY)
+        if sticky or not status.st_mode & stat.S_IWOTH:
             continue
-        like = _file_of_ours(folder)
-        if like is None or not like.st_mode & stat.S_IWOTH:  # else modes mean nothing on that file system
+        probe = _probe(folder)
+        if probe is None or not probe.st_mode & stat.S_IWOTH:  # otherwise that file system has no modes
             raise RunDirError(
-                f"{folder} is not a safe place for a run: any user may rename entries of it",
-                hint="choose a folder of yours with --run-root, or let its owner set the sticky bit: chmod +t",
+                f"{folder} is not safe for a run directory: any user may rename entries of it",
+                hint="choose a folder of your own with --run-root, or let its owner set the sticky bit: chmod +t",
             )
 
 
-def _is_ours(found: os.stat_result, folder: Path) -> bool:
-    """folder: where a new file shows owner and mode of this user's files: NFS may map users, some file systems know no
-    modes."""
-    if found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE:
+def _is_ours(status: os.stat_result, folder: Path) -> bool:
+    """Whether a file in this folder belongs to this user and is writable by no other user."""
+    if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE:
         return True
-    like = _file_of_ours(folder)
-    return like is not None and found.st_uid == like.st_uid and not found.st_mode & _OTHERS_WRITE & ~like.st_mode
+    probe = _probe(folder)
+    return probe is not None and status.st_uid == probe.st_uid and not status.st_mode & _OTHERS_WRITE & ~probe.st_mode
 
 
-def _file_of_ours(folder: Path) -> os.stat_result | None:
-    """Status of a new file of this user in a folder; None where none can be made."""
+def _probe(folder: Path) -> os.stat_result | None:
+    """Status of a new file in a folder; None if none can be made.
+
+    It shows the owner and mode of this user's files there: NFS may map users, and some file systems have no modes.
+    """
     path = folder / f".{os.urandom(8).hex()}.tmp"
     try:
         descriptor = os.open(path, _NEW, 0o644)
@@ -446,13 +486,13 @@ def read_record(
 
     Args:
         path: The file.
-        kind: Its kind, as in recordtypes.
-        nonce: Its attempt's; a record with another one counts as absent.
+        kind: Its kind, from recordtypes.
+        nonce: The nonce of its attempt; a record with another one counts as absent.
         listed: Whether a listing has just shown its name.
         own: As in open_plain.
 
     Returns:
-        The record; None when it does not exist or is not (yet) JSON.
+        The record; None when it does not exist, is not (yet) JSON or has another nonce.
 
     Raises:
         RunDirError: When it cannot be read, or is of another kind.
@@ -462,7 +502,20 @@ def read_record(
 
 
 def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Record | None:
-    """Like read_record, of text that was read from path."""
+    """Parse the text of a record.
+
+    Args:
+        text: As read from ``path``.
+        kind: Its kind, from recordtypes.
+        path: The file, for errors.
+        nonce: As in read_record.
+
+    Returns:
+        The record; None when it is not (yet) JSON or has another nonce.
+
+    Raises:
+        RunDirError: When it is of another kind.
+    """
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -473,12 +526,20 @@ def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Recor
 
 
 def need_kind(record: Record, kind: Kind, path: Path) -> Record:
-    """Check a record that was read from path.
+    """Check the kind of a record.
+
+    Args:
+        record: As read from ``path``.
+        kind: The kind it must have, from recordtypes.
+        path: The file, for errors.
+
+    Returns:
+        The same record.
 
     Raises:
         RunDirError: When it is of another kind.
     """
-    from gridtf.run.recordtypes import check  # not part of `gridtf list` where there are no jobs
+    from gridtf.run.recordtypes import check  # not needed by `gridtf list` without jobs
 
     if wrong := check(kind)(record):
         hint = "was it written by hand, or by another version of gridtf?"
@@ -487,13 +548,23 @@ def need_kind(record: Record, kind: Kind, path: Path) -> Record:
 
 
 def read_private(path: Path, kind: Kind = ANY) -> Record | None:
-    """Like read_record, for a record that other users may not be allowed to read; for them it counts as absent."""
+    """Read a record that counts as absent for users who may not read it; see read_record."""
     readable = path.name in listdir(path.parent) and os.access(path, os.R_OK)
     return read_record(path, kind, listed=True) if readable else None
 
 
 def write_record(path: Path, record: Record, *, indent: int | None = 1, mode: int = 0o666) -> None:
-    """Write a record atomically. Raises like write_text, which explains mode."""
+    """Write a record atomically.
+
+    Args:
+        path: The file.
+        record: Its content.
+        indent: As in json.dumps.
+        mode: As in write_text.
+
+    Raises:
+        RunDirError: When it cannot be written.
+    """
     write_text(path, json.dumps(record, indent=indent) + "\n", mode=mode)
 
 
@@ -508,7 +579,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     Raises:
         RunDirError: When it cannot be written.
     """
-    # random: no other user can have made a file of this name before
+    # a random name, which no other user can have taken before
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     try:
         descriptor = os.open(temporary, _NEW, mode & ~_OTHERS_WRITE)
@@ -516,7 +587,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
                 file.write(text)
             temporary.replace(path)
-        except BaseException:  # nor does Ctrl-C leave it behind
+        except BaseException:  # also after Ctrl-C
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
@@ -524,7 +595,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 
 def new_folder(path: Path) -> bool:
-    """Make a folder; only one of several processes does, on every file system.
+    """Make a folder; of several processes, only one succeeds.
 
     Returns:
         False when the name is taken.
@@ -542,7 +613,11 @@ def new_folder(path: Path) -> bool:
 
 
 def make_folder(path: Path, *, parents: bool = False) -> None:
-    """Make a folder, and with parents those above it, unless it exists.
+    """Make a folder unless it exists.
+
+    Args:
+        path: The folder.
+        parents: Whether to make the folders above it as well.
 
     Raises:
         RunDirError: When it cannot be made.
@@ -554,61 +629,50 @@ def make_folder(path: Path, *, parents: bool = False) -> None:
         raise cannot("make", path, error) from None
 
 
-_HINTS = {  # for what cannot be made or written
-    errno.ENOSPC: "free some space there, or choose another place with --run-dir",
-    errno.EDQUOT: "your quota there is used up: free some space, or choose another place with --run-dir",
-    errno.EACCES: "choose a folder of yours with --run-dir or --run-root",
-    errno.EPERM: "choose a folder of yours with --run-dir or --run-root",
-    errno.EROFS: "that file system is mounted read-only: choose another place with --run-dir or --run-root",
-    errno.ENOENT: "make the folder above it first, or choose another place with --run-dir",
+_HINTS = {  # for files and folders that cannot be made or written
+    errno.ENOSPC: "free some space there, or choose another folder with --run-dir",
+    errno.EDQUOT: "your quota there is used up: free some space, or choose another folder with --run-dir",
+    errno.EACCES: "choose a folder of your own with --run-dir or --run-root",
+    errno.EPERM: "choose a folder of your own with --run-dir or --run-root",
+    errno.EROFS: "that file system is mounted read-only: choose another folder with --run-dir or --run-root",
+    errno.ENOENT: "make the folder above it first, or choose another folder with --run-dir",
 }
 
 
-def _closed(path: Path) -> str:
-    """A hint for a path that may not be read: its owner, or that of the nearest folder above it, can change that."""
-    for place in (path, *path.parents):
-        try:
-            found = place.stat().st_uid
-        except OSError:
-            continue
-        return f"it is yours: chmod u+rwX {place}" if found == os.geteuid() else "ask its owner to let you read it"
-    return ""
-
-
-def _closed_to_us(path: Path) -> str:
-    """A hint where a folder of this user forbids writing; empty if none does."""
-    for place in path.parents:
+def _permission_hint(path: Path, *, reading: bool) -> str:
+    """The chmod for a path that this user may not access, if the nearest accessible file or folder is this user's."""
+    for place in (path, *path.parents) if reading else path.parents:
         try:
             status = place.stat()
         except OSError:
             continue
-        closed = status.st_uid == os.geteuid() and status.st_mode & 0o300 != 0o300
-        return f"it is yours: chmod u+rwX {place}" if closed else ""
+        if status.st_uid != os.geteuid():
+            return "ask its owner for permission to read it" if reading else ""
+        return f"it is yours: chmod u+rwX {place}" if reading or status.st_mode & 0o300 != 0o300 else ""
     return ""
 
 
 def cannot(verb: str, path: Path, error: OSError) -> RunDirError:
-    """The RunDirError for an OSError.
+    """Convert an OSError to a RunDirError with a hint.
 
     Args:
-        verb: What failed: list, read, write or make.
-        path: With which file or folder.
-        error: How.
+        verb: The failed operation: list, read, write or make.
+        path: The file or folder.
+        error: Its error.
     """
-    hint = _HINTS.get(error.errno or 0, "")
-    if verb in ("list", "read"):
-        hint = _closed(path) if isinstance(error, PermissionError) else ""
-    elif error.errno == errno.EACCES:
-        hint = _closed_to_us(path) or hint
+    reading = verb in ("list", "read")
+    hint = "" if reading else _HINTS.get(error.errno or 0, "")
+    if isinstance(error, PermissionError):
+        hint = _permission_hint(path, reading=reading) or hint
     problem = RunDirError(f"cannot {verb} {path}: {error.strerror or error}", hint=hint)
     problem.number = error.errno
     return problem
 
 
-# A disk that is full for a moment; a file server that is busy or restarts.
-_MOMENTARY = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
+# A disk that is full temporarily; a file server that is busy or restarts.
+_TEMPORARY = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN})
 
 
 def may_pass(error: RunDirError) -> bool:
-    """Whether trying again a little later may succeed."""
-    return error.number in _MOMENTARY
+    """Whether an error may be temporary, so that trying again a little later may succeed."""
+    return error.number in _TEMPORARY

@@ -15,9 +15,9 @@ from gridtf.text import log_line
 
 _LINES = 20
 _BYTES = 65536
-_MOST_SHOWN = 500  # characters of a line
+_MOST_SHOWN = 500  # characters per line
 _BLOCK = 1 << 16
-LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
+LONGEST_LINE = 1 << 16  # bytes; a longer line counts as several
 BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
 _PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
 
@@ -25,14 +25,12 @@ _PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
 def last_lines(log: Path) -> list[str]:
     """The last lines of a log for a verdict, as a terminal shows them.
 
-    When they contain nothing of the last exception, as after one whose message is a whole tensor, its place and the
-    first line of its message come before them.
-
     Args:
-        log: May be long, binary or absent.
+        log: The log; it may be long, binary or absent.
 
     Returns:
-        At most 20 lines of at most 500 characters, and up to four for an exception.
+        At most 20 lines of at most 500 characters each. When the message of the last Python exception begins above
+        them, as when it contains a whole tensor, its place and the first line of its message come first.
     """
     try:
         with open_plain(log) as file:
@@ -49,7 +47,7 @@ def last_lines(log: Path) -> list[str]:
 
 
 def _exception(lines: Sequence[str]) -> list[str]:
-    """Place and first line of the last exception, unless that line is among the last ones."""
+    """Place and first line of the last exception, unless that line is among the last lines."""
     place = next((number for number in reversed(range(len(lines))) if _PLACE.match(lines[number])), None)
     if place is None:
         return []
@@ -70,7 +68,7 @@ def tail_start(file: BinaryIO, count: int) -> int:
 
     Args:
         file: A regular file.
-        count: Number of lines; one that is longer than LONGEST_LINE bytes counts as several of that length.
+        count: Number of lines; a line longer than LONGEST_LINE bytes counts as several of that length.
 
     Returns:
         An offset in bytes.
@@ -79,7 +77,7 @@ def tail_start(file: BinaryIO, count: int) -> int:
     while at and count > 0:
         begin = max(0, at - _BLOCK)
         file.seek(begin)
-        data = file.read(at - begin + 1)  # one byte more: is a \r at the end half of a \r\n?
+        data = file.read(at - begin + 1)  # one byte more: a \r at the end may be half of a \r\n
         starts = [begin + match.end() for match in BREAK.finditer(data)]
         for start in [start for start in reversed(starts) if start <= at and start < end]:
             pieces = -(-(later - start) // LONGEST_LINE)

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ("start", "launch", "rendezvous")  # the others need root, and are run when they are asked for
+BENCHMARKS = ("start", "launch", "rendezvous")  # the others need root, and only run when requested
 
 
 def main(chosen: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""A test bed of scripts/testbed to measure on, and what is seen of it from outside. Needs root."""
+"""A test bed of scripts/testbed for measurements, observed from outside. Needs root."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ _VICTIM = "n3"
 
 
 class Cluster:
-    """kind: of the test bed. shared: its shared folder, as seen from here."""
+    """A test bed that is up.
+
+    Args:
+        kind: Its scheduler: slurm or sge.
+        shared: Its shared folder, as this machine sees it.
+    """
 
     def __init__(self, kind: str, shared: Path) -> None:
         self._kind = kind
@@ -36,26 +41,26 @@ class Cluster:
         os.chown(self.folder, self._alice, self.folder.parent.stat().st_gid)
 
     def on_login(self, *command: str, text: str = "") -> str:
-        """Run a command as alice on the login host, with text to read; gives what it prints."""
+        """Run a command as alice on the login host, with ``text`` as input; returns its output."""
         return tool(self._kind, "exec", "--cwd", "/mnt/shared/home/alice", "login", *command, text=text)
 
     def submitted(self, program: str) -> dict[str, float]:
-        """Medians in seconds of what `program submit` does on the login host."""
+        """Way -> median in seconds of `program submit` on the login host."""
         self.on_login(sys.executable, program, "submit", FOLDER)
         return _medians(self._times("submit.json"))
 
     def script(self, program: str) -> str:
-        """A job script that runs `program launch`, and can tell us that it has failed."""
+        """A job script that runs `program launch`, and makes the file ``failed`` when it fails."""
         run = shlex.join([sys.executable, program, "launch", FOLDER])
         return f"#!/bin/bash\n{run} || touch {FOLDER}/failed\n"
 
     def launched(self, job: str) -> dict[str, list[float]]:
-        """What such a job has measured, in seconds."""
+        """Way -> seconds, as measured by such a job."""
         self._await(job, self.folder / "launch.json")
         return self._times("launch.json")
 
     def gone(self, job: str, ways: Sequence[str]) -> dict[str, float]:
-        """Medians in seconds from the kill -9 of one task until nobody is left, as the job starts way after way."""
+        """Way -> median in seconds from the SIGKILL of one task until no process is left; the job starts the ways."""
         times: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(KILLS):
             for way in ways:
@@ -72,7 +77,7 @@ class Cluster:
         while len(marked(marks)) < TASKS:
             self._check(job, end)
             time.sleep(0.02)
-        time.sleep(1.0)  # all that a start still does is done
+        time.sleep(1.0)  # for the start to finish
         hosts = beds.require(self._kind).hosts
         names = {_name_space(hosts[host].pid): host for host in (_SCRIPTED, *_OTHERS)}
         mark = f"{MARK}={FOLDER}/{marks.name}\0".encode()
@@ -88,9 +93,12 @@ class Cluster:
         return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and self._belongs(int(pid), names, mark)]
 
     def _belongs(self, pid: int, names: Mapping[str, str], mark: bytes) -> bool:
-        """Whether it is a process of a way. The job's script has a host where others have nothing but what it starts.
+        """Whether a process is one of a way: any of alice's on a host without the job's script.
 
-        names: hosts by their name spaces. mark: what a way's processes have in their environment on the script's host.
+        Args:
+            pid: Its process id.
+            names: Name space -> host.
+            mark: The entry in the environment of a way's processes on the host of the job's script.
         """
         try:
             process = Path(f"/proc/{pid}")
@@ -102,7 +110,7 @@ class Cluster:
             return False
 
     def _await(self, job: str, path: Path) -> None:
-        """Wait for something that the job makes."""
+        """Wait for a file of the job."""
         end = time.monotonic() + _LIMIT
         while not path.exists():
             self._check(job, end)
@@ -122,9 +130,11 @@ class Cluster:
 
 @contextlib.contextmanager
 def test_bed(kind: str, needs: Mapping[str, str]) -> Iterator[Cluster]:
-    """A test bed of its own that is taken down whatever happens.
+    """Bring up a separate test bed, and take it down in any case.
 
-    needs: command -> the package that brings it, for what its hosts need besides.
+    Args:
+        kind: Its scheduler: slurm or sge.
+        needs: Command -> the package that contains it, for further commands on its hosts.
     """
     sys.path.insert(0, str(ROOT / "scripts"))
     from testbeds import packages
@@ -153,7 +163,7 @@ def test_bed(kind: str, needs: Mapping[str, str]) -> Iterator[Cluster]:
 
 
 def tool(kind: str, *arguments: str, text: str = "") -> str:
-    """What a command of scripts/testbed prints. SystemExit when it fails."""
+    """Run a command of scripts/testbed; returns its output. SystemExit when it fails."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/testbed"), kind, *arguments],
         input=text,

@@ -1,6 +1,6 @@
-"""A local job: from the start of its script to the moment the last of its tasks runs, against as many bare Pythons.
+"""A local job: from the start of its script until the last of its tasks runs, compared to as many bare Pythons.
 
-Every task notes the time in its first line; the script notes its own in its first set-up line.
+Every task records the time in its first line; the script records it in its first set-up line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tasks that every way starts, 16 on four hosts: their program, and how it is read when each of them ran."""
+"""The tasks that every way starts, 16 on four hosts: their program, and the times at which each of them ran."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TASK_FILE = "task.py"
 
 
 def set_begin(marks: Path, now: float) -> None:
-    """Note when the command was started."""
+    """Record the time at which the command was started."""
     (marks / ".begin").write_text(str(now))
 
 
 def marked(marks: Path) -> list[float]:
-    """When each of the tasks was running."""
+    """The times at which tasks were running, in seconds since the epoch."""
     return [float(mark.read_text()) for mark in marks.iterdir() if not mark.name.startswith(".")]
 
 
@@ -39,10 +39,10 @@ def until_last(marks: Path, way: str) -> float:
 
 
 def kill_folder(folder: Path, number: int, way: str) -> Path:
-    """Where tasks note the time that stay until one of them is killed."""
+    """The folder of the marks of tasks that stay until one of them is killed."""
     return folder / f"kill-{number}-{way}"
 
 
 def gone_file(marks: Path) -> Path:
-    """Is there when nobody is left of a way that was killed: what is started next is not to be taken for it."""
+    """A file that exists once no process of a killed way is left, so that the next way is not mistaken for it."""
     return marks / ".gone"

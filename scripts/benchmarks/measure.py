@@ -1,4 +1,4 @@
-"""What the benchmarks share: a temporary folder that a job may use, medians, and a table."""
+"""Common code of the benchmarks: a temporary folder for jobs, medians, and a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary folder that is also the home of whatever runs meanwhile, so that nothing is left elsewhere."""
+    """A temporary folder, also the home folder of programs started meanwhile, so that no file is left elsewhere."""
     kept = {name: os.environ.get(name) for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME")}
     with tempfile.TemporaryDirectory(prefix="gridtf-bench-") as folder:
         os.environ.update(dict.fromkeys(kept, folder))
@@ -27,7 +27,7 @@ def scratch() -> Iterator[Path]:
 
 
 def interleaved(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median of each way in seconds: one uncounted round to warm up, then all ways in turn, again and again."""
+    """Way -> median in seconds: a first round to warm up is not counted, and each round runs all ways in turn."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
@@ -38,7 +38,7 @@ def interleaved(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
 
 
 def table(rows: Sequence[Sequence[object]]) -> None:
-    """Columns: the first to the left, the others to the right."""
+    """Print a table with the first column aligned to the left, the others to the right."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in texts) for column in range(len(texts[0]))]
     for row in texts:

@@ -1,7 +1,7 @@
 """Rendezvous of many simulated hosts: from the first host record to the last host that has its tasks' TF_CONFIG.
 
-One process is the launcher; as many as there are cores play the hosts, each host with its own record, its own polling
-(pauses as the agent's) and its own reading of the rendezvous file. Ports are made up, nothing else is.
+One process is the launcher; as many processes as there are cores simulate the hosts, each host with its own record, its
+own polling (with the agent's pauses) and its own reading of the rendezvous file. Only the ports are invented.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def once(folder: Path, size: int, cores: int) -> tuple[float, float, float]:
     assert read_plan(attempt.run, attempt.number, NONCE) is not None
     reading = time.monotonic() - begin
 
-    go = time.monotonic() + 0.05 + size / 5000  # all players have been forked by then
+    go = time.monotonic() + 0.05 + size / 5000  # all simulating processes have been forked by then
     players = [play(attempt, list(itertools.islice(hosts.items(), core, None, cores)), go) for core in range(cores)]
     time.sleep(max(0.0, go - time.monotonic()))
     begin = time.monotonic()
@@ -74,12 +74,12 @@ def once(folder: Path, size: int, cores: int) -> tuple[float, float, float]:
     gathered = time.monotonic() - begin
     for pid in players:
         _, status = os.waitpid(pid, 0)
-        assert status == 0, f"a process that plays hosts ended with {status}"
+        assert status == 0, f"a process that simulates hosts ended with {status}"
     return gathered, time.monotonic() - begin, reading
 
 
 def gather(attempt: Attempt, tasks: Sequence[PlacedTask], hosts: dict[str, str]) -> None:
-    """The launcher's part."""
+    """Gather the hosts' records and publish the rendezvous, as the launcher does."""
     from gridtf.bootstrap import rendezvous
 
     collector = rendezvous.Collector(attempt, NONCE, hosts)
@@ -91,7 +91,7 @@ def gather(attempt: Attempt, tasks: Sequence[PlacedTask], hosts: dict[str, str])
 
 
 def play(attempt: Attempt, hosts: list[tuple[str, str]], go: float) -> int:
-    """Fork a process that is these hosts; gives its pid."""
+    """Fork a process that simulates these hosts from the time ``go`` on; returns its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -108,7 +108,7 @@ def be(attempt: Attempt, hosts: list[tuple[str, str]]) -> None:
     from gridtf.bootstrap import rendezvous
     from gridtf.run.rundir import write_record
 
-    queue: list[tuple[float, float, str]] = []  # when to look again, the pause after that, who
+    queue: list[tuple[float, float, str]] = []  # time of the next poll, the pause after it, host
     for name, address in hosts:
         first = int(name[1:]) * TASKS
         ports = {f"worker:{first + task}": 20000 + task for task in range(TASKS)}

@@ -1,4 +1,4 @@
-"""The tables of what was measured on a test bed."""
+"""Tables of the measurements on a test bed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ Medians = Mapping[str, float]  # seconds
 
 
 def launched(times: Mapping[str, Sequence[float]], names: Texts, floor: str, aims: Texts) -> None:
-    """times: of each way, in seconds. names: what the ways are called. aims: for what gridtf takes of a way's time."""
+    """Print the times of launching.
+
+    Args:
+        times: Way -> seconds of each round.
+        names: Way -> its name in the table.
+        floor: The way that the others are compared to.
+        aims: Way -> target for gridtf's time divided by the way's.
+    """
     print(f"From the command to the last of {TASKS} tasks running on {HOSTS} hosts, medians of {ROUNDS}, interleaved")
     medians = {way: statistics.median(seconds) for way, seconds in times.items()}
     rows = [["", "s", "from", "to", "of the floor", "gridtf is of it", "aim"]]
@@ -32,7 +39,14 @@ def gone(medians: Medians, names: Texts) -> None:
 
 
 def submitted(medians: Medians, names: Texts, bare: tuple[str, str], aims: Texts) -> None:
-    """bare: two ways whose times together are what the others are measured by."""
+    """Print the times of submissions.
+
+    Args:
+        medians: Way -> seconds.
+        names: Way -> its name in the table.
+        bare: Two ways; the others are compared to the sum of their times.
+        aims: Way -> target for that ratio.
+    """
     print(f"\nSubmission on the login host, median of {SUBMISSIONS}, interleaved")
     both = sum(medians[way] for way in bare)
     rows = [["", "s", "ratio", "aim"]]

@@ -1,4 +1,4 @@
-"""What runs on the hosts of a test bed, as a plain user: all ways in turn, again and again."""
+"""Measurements on the hosts of a test bed, as an ordinary user: all ways in turn, in several rounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SELDOM = 3
 
 
 class Job:
-    """Inside a job. settle: waits until the scheduler has cleaned up after a way, which might disturb the next."""
+    """Measurements inside a job. settle: waits until the scheduler has cleaned up after a way, before the next one."""
 
     def __init__(self, ways: Ways, settle: Callable[[], None]) -> None:
         self._ways = ways
@@ -30,9 +30,12 @@ class Job:
         self._settle = settle
 
     def launch(self, names: Sequence[str], *, whole: Collection[str], seldom: Collection[str] = ()) -> None:
-        """Write the seconds that the ways took into launch.json; one round to warm up does not count.
+        """Write the seconds that the ways took into launch.json, without a first round to warm up.
 
-        whole: ways whose end counts, and not that the last of their tasks runs. seldom: only in every third round.
+        Args:
+            names: The ways.
+            whole: Ways that are measured to their end, not until the last of their tasks runs.
+            seldom: Ways that run only in every third round.
         """
         times: dict[str, list[float]] = {way: [] for way in names}
         for number in range(ROUNDS + 1):
@@ -46,7 +49,7 @@ class Job:
         write(self._folder / "launch.json", times)
 
     def to_be_killed(self, names: Sequence[str]) -> None:
-        """Start them again and wait until they are gone, because somebody kills one of their tasks."""
+        """Start the ways again, and wait for the end of each after Cluster.gone has killed one of its tasks."""
         for number in range(KILLS):
             for way in names:
                 marks = kill_folder(self._folder, number, way)
@@ -54,7 +57,7 @@ class Job:
                 await_that(gone_file(marks).exists, f"{way} does not end")
 
     def _run(self, way: str, marks: Path, stay: float = 0) -> float:
-        """Run a way to its end, which is a bad one where tasks stay. Gives the seconds it took."""
+        """Run a way to its end, which may be a failure when ``stay`` is set; returns the seconds it took."""
         marks.mkdir()
         command = self._ways.command(way, marks, stay)
         log = self._folder / f"{way}.log"
@@ -100,7 +103,7 @@ def gridtf(verb: str, scheduler: str, *options: str) -> list[str]:
 
 
 def await_that(true: Callable[[], bool], otherwise: str) -> None:
-    """Wait until something is true. SystemExit, with the words, when that takes too long."""
+    """Wait until a condition is true. SystemExit with the message ``otherwise`` when that takes too long."""
     end = time.monotonic() + LIMIT
     while not true():
         if time.monotonic() > end:
@@ -109,7 +112,7 @@ def await_that(true: Callable[[], bool], otherwise: str) -> None:
 
 
 def output(command: Sequence[str], *, may_fail: bool = False) -> str:
-    """What a command prints. SystemExit when it fails."""
+    """Run a command; returns its output. SystemExit when it fails, unless it may."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode and not may_fail:
         raise SystemExit(f"{' '.join(command)} ended with exit code {done.returncode}: {done.stderr}")
@@ -117,7 +120,7 @@ def output(command: Sequence[str], *, may_fail: bool = False) -> str:
 
 
 def write(path: Path, times: dict[str, list[float]]) -> None:
-    """All at once: somebody waits for it."""
+    """Write a file atomically, since Cluster waits for it."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(times))
     new.replace(path)

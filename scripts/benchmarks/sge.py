@@ -1,4 +1,4 @@
-"""A job on Grid Engine: what gridtf costs there beside qrsh -inherit and mpirun, on a test bed of its own.
+"""A job on Grid Engine: the cost of gridtf compared to qrsh -inherit and mpirun, on a separate test bed.
 
 All ways run in one job on four hosts, in turn. The hosts share this machine's cores and its clock: ratios carry over
 to other clusters, seconds do not.

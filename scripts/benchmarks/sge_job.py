@@ -1,4 +1,4 @@
-"""python sge_job.py launch|submit FOLDER: what scripts/bench sge runs on its hosts, as a plain user.
+"""python sge_job.py launch|submit FOLDER: run by scripts/bench sge on its hosts, as an ordinary user.
 
 launch is the script of a job on four hosts; submit runs on the login host.
 """
@@ -29,7 +29,7 @@ def launch(folder: Path) -> None:
 
 
 def submit(folder: Path) -> None:
-    """Jobs that are held, and deleted when the time has been taken."""
+    """Submit jobs that are held, and deleted after the measurement."""
     script = folder / "job.sh"
     options = ("sge", f"--pe={PE}", f"--slots={TASKS}", "--native=-h")
     script.write_text(output(gridtf("render", *options)))
@@ -49,9 +49,11 @@ def _delete() -> None:
 
 
 def _settle() -> None:
-    """Until the qmaster knows of no task any more that qrsh has started: those of a host are limited in number."""
-    ask = [str(commands() / "qstat"), "-xml", "-j", os.environ["JOB_ID"]]
-    await_that(lambda: set(re.findall("<PET_id>(.*?)</PET_id>", output(ask))) <= {"past_usage"}, "a task does not end")
+    """Wait until the qmaster lists no task of qrsh any more: their number per host is limited."""
+    qstat = [str(commands() / "qstat"), "-xml", "-j", os.environ["JOB_ID"]]
+    await_that(
+        lambda: set(re.findall("<PET_id>(.*?)</PET_id>", output(qstat))) <= {"past_usage"}, "a task does not end"
+    )
     time.sleep(0.1)
 
 

@@ -1,4 +1,4 @@
-"""The ways to start 16 tasks in a Grid Engine job on four hosts, each as a command. Used on the test bed's hosts."""
+"""The ways to start 16 tasks in a Grid Engine job on four hosts, each as a command. Runs on the test bed's hosts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PE = "rr"
 FLOOR, NOSTDIN = "floor", "nostdin"
 FANNED, EACH_TASK = "fanned", "each-task"
 
-# $1: how often on each host; then options of qrsh, up to --, and a command. qrsh is not called from a loop that reads
-# the hosts: it would read them, too.
+# $1: number of tasks per host; then options of qrsh, up to --, and a command. qrsh is not called in a loop that reads
+# the hosts from standard input, which qrsh would read as well.
 _ON_ALL = r"""
 count=$1 options=()
 shift
@@ -60,5 +60,5 @@ class GridEngineWays(Ways):
 
 
 def commands() -> Path:
-    """Where Grid Engine's own commands lie: those on the PATH may be a distribution's slow shell scripts."""
+    """The folder of Grid Engine's own commands: those on the PATH may be a distribution's slow shell scripts."""
     return next(Path(os.environ["SGE_ROOT"], "bin").glob("*/qsub")).parent

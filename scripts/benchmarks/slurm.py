@@ -1,4 +1,4 @@
-"""A job on Slurm: what gridtf costs there beside srun, mpirun, torchrun and a pasted shell, on a test bed of its own.
+"""A job on Slurm: the cost of gridtf compared to srun, mpirun, torchrun and a pasted shell, on a separate test bed.
 
 All ways run in one job on four hosts, in turn. The hosts share this machine's cores and its clock: ratios carry over
 to other clusters, seconds do not.

@@ -1,4 +1,4 @@
-"""python slurm_job.py launch|submit FOLDER: what scripts/bench slurm runs on its hosts, as a plain user.
+"""python slurm_job.py launch|submit FOLDER: run by scripts/bench slurm on its hosts, as an ordinary user.
 
 launch is the script of a job on four hosts; submit runs on the login host.
 """
@@ -22,12 +22,12 @@ TO_KILL = (KILLED, MPIRUN, GRIDTF)
 
 def launch(folder: Path) -> None:
     job = rounds.Job(SlurmWays(folder), _settle)
-    job.launch(LAUNCHED, whole={FLOOR}, seldom={TORCHRUN})  # which takes so much longer
+    job.launch(LAUNCHED, whole={FLOOR}, seldom={TORCHRUN})  # which takes much longer
     job.to_be_killed(TO_KILL)
 
 
 def submit(folder: Path) -> None:
-    """Jobs that are held, and cancelled when the time has been taken."""
+    """Submit jobs that are held, and cancelled after the measurement."""
     script = folder / "job.sh"
     options = ("slurm", f"--nodes={HOSTS}", f"--tasks-per-node={EACH}", "--native=--hold")
     script.write_text(output(gridtf("render", *options)))
@@ -47,7 +47,7 @@ def _cancel_held() -> None:
 
 
 def _settle() -> None:
-    """Until Slurm has cleaned up after the steps: the next one would wait for their CPUs."""
+    """Wait until Slurm has cleaned up after the steps: the next one would wait for their CPUs."""
     steps = ["squeue", "--noheader", "--steps", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%i"]
     await_that(
         lambda: all(step.endswith((".batch", ".extern")) for step in output(steps).split()), "a step does not end"

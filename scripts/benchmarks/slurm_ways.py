@@ -1,4 +1,4 @@
-"""The ways to start 16 tasks in a Slurm job on four hosts, each as a command. Used on the hosts of the test bed."""
+"""The ways to start 16 tasks in a Slurm job on four hosts, each as a command. Runs on the hosts of the test bed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from marks import EACH, HOSTS, TASKS
 from ways import MPIRUN, Ways
 
 FLOOR, BARE, PASTED, TORCHRUN = "floor", "bare", "pasted", "torchrun"
-KILLED = "killed"  # srun, told to end all tasks when one fails
+KILLED = "killed"  # srun --kill-on-bad-exit
 
-# What is found in many a job script, to be run by every task.
+# Lines found in many job scripts, for every task to run.
 _PASTED = r"""
 hosts=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
 each=$((SLURM_NTASKS / ${#hosts[@]}))

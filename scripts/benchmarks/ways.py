@@ -1,4 +1,4 @@
-"""What the ways to start tasks have in common, whatever the scheduler. Used on the hosts of a test bed."""
+"""The common part of the ways to start tasks with any scheduler. Runs on the hosts of a test bed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,27 @@ GRIDTF, MPIRUN = "gridtf", "mpirun"
 
 
 class Ways(ABC):
-    """folder: shared by the hosts; what the commands need is made there. asked: of gridtf, for the job."""
+    """The ways to start tasks, as commands.
 
-    def __init__(self, folder: Path, **asked: Any) -> None:
+    Args:
+        folder: A folder that the hosts share, for the files of the commands.
+        request: Fields of the JobSpec of gridtf's job.
+    """
+
+    def __init__(self, folder: Path, **request: Any) -> None:
         self.folder = folder
-        self._asked = asked
+        self._request = request
         self._task = self.write(TASK_FILE, TASK)
         self._count = 0
 
     def command(self, way: str, marks: Path, stay: float = 0) -> list[str]:
-        """marks: the folder where tasks note the time. stay: seconds for which they stay then."""
+        """The command of a way.
+
+        Args:
+            way: Its name.
+            marks: The folder in which tasks record the time.
+            stay: Seconds that tasks run after that.
+        """
         self._count += 1
         task = [sys.executable, str(self._task), str(marks), str(stay)]
         return ["bash", str(self._script(tuple(task)))] if way == GRIDTF else self.other(way, task)
@@ -46,7 +57,7 @@ class Ways(ABC):
 
         run = RunDir(self.folder / f"run-{self._count}")
         spec = gridtf.JobSpec(
-            command=command, name="bench", chdir=str(self.folder), run_dir=str(run.path), **self._asked
+            command=command, name="bench", chdir=str(self.folder), run_dir=str(run.path), **self._request
         )
         plan = submission.prepare(spec)
         run.output.mkdir(parents=True)
@@ -55,6 +66,6 @@ class Ways(ABC):
         return run.script
 
     def tidy(self) -> None:
-        """Run directories make the listing of the folder above them longer, way by way."""
+        """Remove run directories, which would make the listing of their folder longer with each way."""
         for run in self.folder.glob("run-*"):
             shutil.rmtree(run, ignore_errors=True)

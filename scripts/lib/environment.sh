@@ -1,15 +1,15 @@
-# Makes the virtual environments that the scripts beside this folder use. To be sourced by bash.
+# Makes the virtual environments of the scripts in the folder above. To be sourced by bash.
 # shellcheck shell=bash
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P) # the checkout
-unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX # each would send packages to, or take them from, elsewhere
+unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX # each would redirect where packages are installed or found
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
 say() {
     printf '==> %s\n' "$*"
 }
 
-# fail WHAT [LINE…]: what went wrong, then why and what to do, one line each.
+# fail WHAT [LINE…]: print an error (what, then why and what to do, one line each) and exit.
 fail() {
     printf 'error: %s\n' "$1" >&2
     shift
@@ -17,12 +17,13 @@ fail() {
     exit 1
 }
 
-# python_version PYTHON: such as 3.11; nothing when it does not run.
+# python_version PYTHON: prints its version, such as 3.11; nothing when it does not run.
 python_version() {
     "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || :
 }
 
-# python_kind PYTHON NEWEST: old, new (no packages are locked for it), bare (without ensurepip), good, or nothing.
+# python_kind PYTHON NEWEST: prints old, new (no packages are locked for it), bare (without ensurepip) or good; nothing
+# when it does not run.
 python_kind() {
     "$1" -c '
 import sys
@@ -39,7 +40,7 @@ else:
 print(kind)' "$2" 2>/dev/null || :
 }
 
-# find_python LOCK: sets python and kind to the best interpreter here, or to what PYTHON names.
+# find_python LOCK: sets python and kind to the best interpreter of this machine, or to the one that PYTHON names.
 find_python() {
     local candidate candidates=(python3 python3.{13,12,11,10,14,15}) newest
     [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
@@ -57,7 +58,7 @@ find_python() {
     done
     [[ -z ${first[new]:-} ]] ||
         fail "${first[new]} is Python $(python_version "${first[new]}"), too new: ${1#"$root/"} has packages for 3.10 to $newest" \
-            "name another one: PYTHON=/path/to/python$newest $0; when the packages are there: scripts/lock --upgrade"
+            "name another one: PYTHON=/path/to/python$newest $0; once its packages are released: scripts/lock --upgrade"
     [[ -z ${PYTHON:-} ]] ||
         fail "PYTHON=$PYTHON is not Python 3.10 or newer" "name another one, or leave PYTHON unset to have one found"
     fail "no Python 3.10 or newer was found" \
@@ -65,8 +66,8 @@ find_python() {
         "install one (Debian, Ubuntu: apt install python3 python3-venv), or name one: PYTHON=/path/to/python3.12 $0"
 }
 
-# find_pip_wheel FOLDER: sets pip_wheel to a pip that runs as it is. Debian keeps ensurepip and pip in packages of
-# their own, which only root can install, but anybody can fetch and unpack them.
+# find_pip_wheel FOLDER: sets pip_wheel to a pip that runs without installation. Debian has ensurepip and pip in packages
+# of their own, which only root can install, but any user can download and unpack.
 find_pip_wheel() {
     local wheels=(/usr/share/python-wheels/pip-*.whl)
     if [[ ! -f ${wheels[0]} ]]; then
@@ -80,14 +81,14 @@ find_pip_wheel() {
             "install it (Debian, Ubuntu: apt install python3-venv), or name another Python: PYTHON=/path/to/python3 $0"
 }
 
-# explain OUTPUT FOLDER: why an installation failed, from what it printed.
+# explain OUTPUT FOLDER: fails with the reason of a failed installation, from pip's output.
 explain() {
     case $1 in
         *'No space left'* | *'Errno 28'* | *'Disk quota exceeded'* | *'Errno 122'*)
             fail "the disk is full: the packages did not fit into $2 or ${TMPDIR:-/tmp}" \
-                "free some space, or say TMPDIR=/a/larger/folder if it was ${TMPDIR:-/tmp}, then run this again" ;;
+                "free some space, or set TMPDIR=/a/larger/folder if it was ${TMPDIR:-/tmp}, then run this again" ;;
         *'DO NOT MATCH THE HASHES'*)
-            fail "a package is not the one that scripts/locks names: its hash differs" \
+            fail "a downloaded package is not the one in scripts/locks: its hash differs" \
                 "$(sed -n -E '/^ *[^ ]+==.* from /{ s/^ *//; s/ from .*//; p; q }' <<<"$1")" \
                 "do not install it by other means before you know why; scripts/lock --upgrade pins newer ones" ;;
         *'Max retries'* | *'connection broken'* | *'NewConnectionError'* | *'ReadTimeout'* | *'ProxyError'* | \
@@ -113,7 +114,7 @@ install() {
     [[ $result == 0 ]] || explain "$output" "${1%/bin/python}"
 }
 
-# fingerprint FOLDER LOCK: tells whether an environment is still what is wanted.
+# fingerprint FOLDER LOCK: prints a hash of everything that an environment is made from.
 fingerprint() {
     {
         printf '%s\n' "$root" "$(python_version "${PYTHON:-$1/bin/python}")" "$2"
@@ -122,7 +123,7 @@ fingerprint() {
 }
 
 # make_environment FOLDER MIB LOCK: an environment in FOLDER with this checkout and the packages of scripts/locks/LOCK.txt,
-# from an empty one unless an earlier run left what is wanted. MIB: the room it takes.
+# made anew unless an earlier run left an identical one. MIB: the disk space it takes.
 make_environment() {
     local folder=$1 mib=$2 lock=$3 locks=$root/scripts/locks stamp=$1.made-from free
     [[ ! -e $folder || -e $stamp ]] ||
@@ -137,7 +138,7 @@ make_environment() {
         find_python "$locks/$lock.txt"
         free=$(df -Pk "$root" | awk 'NR == 2 { print int($4 / 1024) }')
         ((free >= mib)) ||
-            fail "too little room in $root: $free MiB free, about $mib MiB needed" "free some space, then run this again"
+            fail "too little space in $root: $free MiB free, about $mib MiB needed" "free some space, then run this again"
         say "Making an environment in $folder with Python $(python_version "$python") ($(command -v "$python"))"
         : >"$stamp"
         if [[ $kind == bare ]]; then
@@ -149,13 +150,13 @@ make_environment() {
             "$python" -m venv --clear "$folder" || fail "the environment could not be made"
         fi
         say "Installing the packages of scripts/locks/$lock.txt, then gridtf from this checkout (some minutes the first time)"
-        # What a package is built with is pinned like the rest, so nothing is built in isolation. drmaa has no wheel.
+        # Build requirements are pinned like all packages, so packages are not built in isolation. drmaa has no wheel.
         local built=(--no-build-isolation --only-binary :all: --no-binary drmaa)
         install "$folder/bin/python" --require-hashes --only-binary :all: -r "$locks/build.txt"
         install "$folder/bin/python" --require-hashes "${built[@]}" -r "$locks/$lock.txt"
         install "$folder/bin/python" --no-index --no-deps --no-build-isolation --editable "$root"
         fingerprint "$folder" "$lock" >"$stamp"
     fi
-    flock -u 9 # not only closed: what is started from here must not hold it
+    flock -u 9 # not only closed: programs started from here must not hold the lock
     exec 9>&-
 }

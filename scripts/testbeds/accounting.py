@@ -40,7 +40,7 @@ def configuration(host: str) -> str:
 
 
 def settings(host: str) -> dict[str, str]:
-    """What slurm.conf says of it."""
+    """The settings of slurm.conf for accounting."""
     return {
         "AccountingStorageType": "accounting_storage/slurmdbd",
         "AccountingStorageHost": host,
@@ -50,7 +50,7 @@ def settings(host: str) -> dict[str, str]:
 
 
 def start() -> None:
-    """To be run by the first process of the host, before slurmctld; returns when slurmdbd takes connections."""
+    """Start the daemons, before slurmctld, in the first process of the host and wait for slurmdbd to listen."""
     account = pwd.getpwnam("mysql")
     for folder in (_DATA, "/run/mysqld"):
         Path(folder).mkdir(exist_ok=True)

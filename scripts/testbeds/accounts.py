@@ -1,4 +1,4 @@
-"""The /etc of the hosts: that of this machine, with two plain users and the names of the hosts."""
+"""The /etc of the hosts: a copy of this machine's, with two ordinary users and the names of the hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def home(user: str) -> str:
 
 
 def make_etc(etc: Path, addresses: Mapping[str, str]) -> None:
-    """A copy of /etc, so that whatever is installed here later does not change it under the hosts."""
+    """Copy /etc, so that later installations on this machine do not change that of the hosts."""
     copy = ["cp", "-dR", "--preserve=mode,ownership,timestamps", "/etc", str(etc)]
     done = subprocess.run(copy, capture_output=True, text=True, timeout=120)
     if not (etc / "passwd").exists():

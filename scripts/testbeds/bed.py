@@ -1,10 +1,10 @@
-"""What is written down of a test bed: its state folder.
+"""The state folder of a test bed.
 
-STATE/bed.json      what it was brought up with, and the first process of every host
+STATE/bed.json      the options of `up`, and the first process of every host
 STATE/shared        the real shared folder, seen by the hosts as /mnt/shared; home/alice, home/bob
 STATE/etc           the /etc that all hosts see
-STATE/disk/HOST     what outlives a power cut of that host, seen by it as /run/testbed/disk
-STATE/log           what hosts and daemons say, seen by all hosts as /run/testbed/log
+STATE/disk/HOST     files that survive a power cut of that host, seen by it as /run/testbed/disk
+STATE/log           output of hosts and daemons, seen by all hosts as /run/testbed/log
 """
 
 from __future__ import annotations
@@ -34,9 +34,17 @@ def base() -> Path:
 
 @dataclasses.dataclass
 class Bed:
-    """A test bed. kind: its scheduler. shares: folders that hosts see where they are. hosts: first process of each.
+    """A test bed.
 
-    options: KEY=VALUE for the scheduler's configuration. cut: hosts whose link is down.
+    Attributes:
+        kind: Its scheduler.
+        laggy: Whether hosts cache the shared folder.
+        cgroups: Whether control groups constrain jobs.
+        accounting: Whether Slurm's accounting runs.
+        shares: Folders that all hosts see at their real paths.
+        options: KEY=VALUE for the scheduler's configuration.
+        hosts: Host -> its first process.
+        cut: Hosts whose link is down.
     """
 
     kind: str
@@ -81,7 +89,7 @@ class Bed:
 
 
 def load(kind: str) -> Bed | None:
-    """The test bed that is up, or what is left of it; None when there is none."""
+    """The test bed that is up, or its remains; None when there is none."""
     try:
         data = json.loads((base() / kind / "bed.json").read_text())
     except FileNotFoundError:
@@ -103,7 +111,11 @@ def require(kind: str) -> Bed:
 
 @contextlib.contextmanager
 def locked(limit: float = 900) -> Iterator[None]:
-    """One command at a time that changes a test bed. The lock is on the folder itself: no file to leave behind."""
+    """Let one command at a time change a test bed. The lock is on the folder itself, so that no file is left behind.
+
+    Raises:
+        TestbedError: When another command has held the lock for ``limit`` seconds.
+    """
     folder = base()
     waits = False
     end = time.monotonic() + limit
@@ -113,7 +125,7 @@ def locked(limit: float = 900) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if folder.exists() and os.fstat(descriptor).st_ino == folder.stat().st_ino:
-                break  # else the last `down` has removed it in between
+                break  # otherwise a `down` has removed the folder meanwhile
         except BlockingIOError:
             if time.monotonic() > end:
                 os.close(descriptor)
@@ -136,7 +148,11 @@ def locked(limit: float = 900) -> Iterator[None]:
 
 
 def remove(bed: Bed) -> None:
-    """Remove the state folder, if it is one."""
+    """Remove the state folder.
+
+    Raises:
+        TestbedError: When it contains files of others than a test bed.
+    """
     if bed.state.exists() and any(bed.state.iterdir()) and not bed.record.exists():
         raise TestbedError(
             f"{bed.state} is not the folder of a test bed",
@@ -145,4 +161,4 @@ def remove(bed: Bed) -> None:
         )
     shutil.rmtree(bed.state, ignore_errors=True)
     if bed.state.exists():
-        shutil.rmtree(bed.state)  # a second try, which says why
+        shutil.rmtree(bed.state)  # a second try, which reports the reason

@@ -1,6 +1,6 @@
-"""A host: a process that leaves for namespaces of its own, and whose death is the power cut of the host.
+"""A host: a process in namespaces of its own, whose death is the power cut of the host.
 
-It is forked, not started anew, so that seven hosts are there in the time of one.
+It is forked rather than started as a new program, so that seven hosts boot in the time of one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,14 @@ _daemons: dict[int, str] = {}  # of the host that this process is: pid -> progra
 
 @dataclass
 class Booting:
-    """A host that waits for its link. go: to be written to when it is there. report: what the host says."""
+    """A host that waits for its link.
+
+    Attributes:
+        name: Its name.
+        process: Its first process.
+        go: Write end of a pipe; a byte starts the host once its link is up.
+        report: Read end of a pipe with the host's report: ``ready``, or an error.
+    """
 
     name: str
     process: Process
@@ -38,7 +45,11 @@ class Booting:
 
 
 def begin(name: str, log: Path, start: Callable[[], None]) -> Booting:
-    """Fork a host. Once told to go it calls start, reports, and from then on only buries its dead."""
+    """Fork a host, which waits for finish(), calls ``start``, reports, and from then on only reaps processes.
+
+    Raises:
+        TestbedError: When its namespaces cannot be made.
+    """
     go_reader, go = os.pipe()
     report, report_writer = os.pipe()
     sys.stdout.flush()
@@ -70,7 +81,11 @@ def begin(name: str, log: Path, start: Callable[[], None]) -> Booting:
 
 
 def finish(hosts: list[Booting], limit: float = 180) -> None:
-    """Let hosts start, all at once, and wait until they have. TestbedError with what the first of them says."""
+    """Start hosts, all at once, and wait until they are ready.
+
+    Raises:
+        TestbedError: With the report of the first host that fails, or after ``limit`` seconds.
+    """
     for host in hosts:
         with contextlib.suppress(BrokenPipeError):
             os.write(host.go, b"\n")
@@ -78,16 +93,16 @@ def finish(hosts: list[Booting], limit: float = 180) -> None:
     end = time.monotonic() + limit
     for host in hosts:
         ready = select.select([host.report], [], [], max(0.0, end - time.monotonic()))[0]
-        said = os.read(host.report, 65536).decode() if ready else f"it has not started after {limit:.0f} s"
+        report = os.read(host.report, 65536).decode() if ready else f"it has not started after {limit:.0f} s"
         os.close(host.report)
-        if said != "ready":
-            raise TestbedError(f"host {host.name} does not start", why=said.strip() or "it died at once")
+        if report != "ready":
+            raise TestbedError(f"host {host.name} does not start", why=report.strip() or "it died at once")
 
 
 def _run(name: str, log: Path, start: Callable[[], None], go: int, report: int) -> None:
     """The first process of a host. Never returns."""
     try:
-        # handled, not ignored: what the caller, or nohup, ignores would be ignored by every job
+        # handled, not ignored: jobs would inherit the signals that the caller, or nohup, ignores
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
@@ -98,7 +113,7 @@ def _run(name: str, log: Path, start: Callable[[], None], go: int, report: int) 
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         os.chdir("/")
         if not os.read(go, 1):
-            os._exit(1)  # whoever began this has given up
+            os._exit(1)  # the caller of begin() has given up
         start()
         os.write(report, b"ready")
     except TestbedError as error:
@@ -114,18 +129,18 @@ def _run(name: str, log: Path, start: Callable[[], None], go: int, report: int) 
         try:
             child, status = os.wait()
         except ChildProcessError:
-            time.sleep(0.2)  # orphans may come
+            time.sleep(0.2)  # orphans may arrive
             continue
         if child in _daemons:
             name, code = _daemons.pop(child), os.waitstatus_to_exitcode(status)
-            if code == 0 and (heir := _child(name)):  # on its way to the background it forks twice
+            if code == 0 and (heir := _child(name)):  # a daemon forks twice on its way to the background
                 _daemons[heir] = name
             else:
                 print(f"{_ENDED}{name}, exit code {code}", flush=True)
 
 
 def _leave_everything(log: Path, keep: tuple[int, ...]) -> None:
-    """Hold nothing of the caller's: no terminal, no pipe that somebody reads to its end, no lock."""
+    """Close all files of the caller: its terminal, pipes whose end a reader waits for, locks."""
     with log.open("wb") as file, Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)
@@ -143,24 +158,26 @@ def service(command: list[str], log: str | Path, **options: Any) -> None:
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, **options
         )
     _daemons[daemon.pid] = command[0]
-    daemon.returncode = 0  # it is buried with all others, not by the object that now goes
+    daemon.returncode = 0  # reaped with all other processes, not by this object
 
 
 def daemon(command: list[str], log: str | Path, limit: float = 60, **options: Any) -> None:
-    """Start a daemon that goes to the background; this first process, whose child it then is, watches over it as well.
+    """Start a daemon that goes to the background, where it becomes a child of this first process, which watches it.
 
-    TestbedError with what it says when it does not start, subprocess.TimeoutExpired when it stays in the foreground.
+    Raises:
+        TestbedError: With its output, when it does not start.
+        subprocess.TimeoutExpired: When it stays in the foreground.
     """
     name = Path(command[0]).name
     with Path(log).open("ab") as file:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=limit, **options)
     end = time.monotonic() + 5
-    # its own child becomes ours only when those between them have ended, which may be a moment later
+    # its child becomes a child of this process only when the processes between them have ended, a moment later
     while not (pid := _child(name)) and done.returncode == 0 and time.monotonic() < end:
         time.sleep(0.01)
     if done.returncode != 0 or not pid:
-        said = Path(log).read_text(errors="replace").strip()
-        raise TestbedError(f"{name} does not start: exit code {done.returncode}", why=said)
+        output = Path(log).read_text(errors="replace").strip()
+        raise TestbedError(f"{name} does not start: exit code {done.returncode}", why=output)
     _daemons[pid] = name
 
 

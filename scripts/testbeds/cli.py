@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TestbedError as error:
         print(error, file=sys.stderr)
         return error.code
-    except BrokenPipeError:  # whoever read what is printed here has seen enough
+    except BrokenPipeError:  # the reader of the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
@@ -137,7 +137,7 @@ def _say(line: str) -> None:
 
 
 def _quiet(line: str) -> None:
-    """Say nothing."""
+    """Print nothing."""
 
 
 def _end(*_: object) -> None:
@@ -152,9 +152,9 @@ def _parser() -> argparse.ArgumentParser:
         verbs = kinds.add_parser(kind, description=about, help=f"a {kind} cluster").add_subparsers(
             required=True, metavar="VERB"
         )
-        up = verbs.add_parser("up", help="from nothing to all hosts idle; restarts what is up")
+        up = verbs.add_parser("up", help="bring all hosts up, until they are idle; restarts a bed that is up")
         up.add_argument(
-            "--shared", choices=("plain", "laggy"), default="plain", help="how truthful the shared folder is"
+            "--shared", choices=("plain", "laggy"), default="plain", help="whether hosts cache the shared folder"
         )
         for name, text in (
             ("cgroups", "constrain jobs to their GPUs by control groups (v1)"),
@@ -162,26 +162,28 @@ def _parser() -> argparse.ArgumentParser:
         ):
             shown = argparse.SUPPRESS if name in scheduler.REFUSED else text
             up.add_argument(f"--{name}", action="store_true", help=shown)
-        up.add_argument("--share", action="append", default=[], metavar="DIR", help="a folder that all hosts see there")
+        up.add_argument(
+            "--share", action="append", default=[], metavar="DIR", help="a folder that all hosts see at its path"
+        )
         up.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help=scheduler.OPTION)
         up.add_argument("--quiet", action="store_true", help="print errors only")
         up.set_defaults(action=_up)
-        verbs.add_parser("down", help="leave nothing but the packages").set_defaults(action=_down)
+        verbs.add_parser("down", help="remove everything except installed packages").set_defaults(action=_down)
         run = verbs.add_parser("exec", help="run a command on a host")
         run.add_argument("--user", default="alice", help="alice (default), bob, root, …")
         run.add_argument("--root", action="store_true", help="the same as --user root")
         run.add_argument("--env", action="append", default=[], metavar="KEY=VALUE", help="a variable for the command")
-        run.add_argument("--cwd", metavar="DIR", help="where; default: here if that host has it, else the user's home")
+        run.add_argument("--cwd", metavar="DIR", help="working folder (default: the current one, or the user's home)")
         run.add_argument("host", metavar="HOST")
         run.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD")
         run.set_defaults(action=_exec)
         for verb, action, text in (
-            ("kill", _kill, "a power cut of a host"),
-            ("cut", _cut, "the link of a host goes down"),
-            ("mend", _mend, "the link is up again, or the host boots; waits until jobs can run there"),
+            ("kill", _kill, "cut the power of a host"),
+            ("cut", _cut, "take the link of a host down"),
+            ("mend", _mend, "bring the link up again, or boot the host; waits until jobs can run there"),
         ):
-            one = verbs.add_parser(verb, help=text)
-            one.add_argument("host", metavar="HOST")
-            one.set_defaults(action=action)
-        verbs.add_parser("status", help="how the hosts stand").set_defaults(action=_status)
+            subparser = verbs.add_parser(verb, help=text)
+            subparser.add_argument("host", metavar="HOST")
+            subparser.set_defaults(action=action)
+        verbs.add_parser("status", help="show the state of the hosts").set_defaults(action=_status)
     return parser

@@ -17,14 +17,23 @@ from .bed import HUB, Bed
 from .errors import TestbedError
 from .scheduler import Scheduler
 
-LAGGY = ("negative_timeout=8", "attr_timeout=3")  # seconds for which a host believes what it has once seen
+LAGGY = ("negative_timeout=8", "attr_timeout=3")  # seconds for which a host caches names and attributes
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def up(scheduler: Scheduler, bed: Bed, say: Callable[[str], None]) -> None:
-    """From nothing, or from an older test bed, to hosts that are all ready. What fails is taken down again."""
-    wanted = {**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}
-    packages.need(wanted, say, scheduler.PRESEED)
+    """Bring a test bed up, in place of an older one, and wait until all hosts are ready.
+
+    Args:
+        scheduler: Its scheduler.
+        bed: The test bed.
+        say: Prints a line of progress.
+
+    Raises:
+        TestbedError: When it cannot be brought up; it is taken down again.
+    """
+    needed = {**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}
+    packages.need(needed, say, scheduler.PRESEED)
     with beds.locked():
         down(bed.kind)
         os.umask(0o022)
@@ -40,19 +49,23 @@ def up(scheduler: Scheduler, bed: Bed, say: Callable[[str], None]) -> None:
 
 
 def down(kind: str) -> None:
-    """Nothing is left: hosts die with all that they run, and take links and mounts along."""
+    """Take a test bed down: kill all hosts, whose processes, links and mounts end with them.
+
+    Raises:
+        TestbedError: When a host cannot be killed.
+    """
     bed = beds.load(kind) or Bed(kind)
     late = processes.kill(list(bed.hosts.values()))
     if late:
         raise TestbedError(
-            "hosts do not die", why=f"processes {', '.join(str(one.pid) for one in late)} are stuck in the kernel"
+            "hosts do not die", why=f"processes {', '.join(str(host.pid) for host in late)} are stuck in the kernel"
         )
     groups.remove(bed.state)
     beds.remove(bed)
 
 
 def stands(bed: Bed, host: str) -> str:
-    """up, no power, no daemon or link cut."""
+    """The state of a host: ``up``, ``no power``, ``no daemon`` or ``link cut``."""
     if host not in bed.hosts or not processes.alive(bed.hosts[host]):
         return "no power"
     if boot.ended(bed.host_log(host)):
@@ -61,7 +74,7 @@ def stands(bed: Bed, host: str) -> str:
 
 
 def kill(bed: Bed, host: str) -> None:
-    """A power cut: the host and all its processes are gone at once."""
+    """Cut the power of a host: it and all its processes are gone at once."""
     if processes.kill([bed.hosts[host]]):
         raise TestbedError(f"host {host} does not die", why=f"process {bed.hosts[host].pid} is stuck in the kernel")
     bed.cut = tuple(name for name in bed.cut if name != host)
@@ -69,7 +82,7 @@ def kill(bed: Bed, host: str) -> None:
 
 
 def cut(bed: Bed, host: str) -> None:
-    """Its link goes down."""
+    """Take the link of a host down."""
     _require_alive(bed, host)
     network.switch(bed.hosts[HUB].pid, host, on=False)
     bed.cut = (*(name for name in bed.cut if name != host), host)
@@ -77,7 +90,7 @@ def cut(bed: Bed, host: str) -> None:
 
 
 def mend(scheduler: Scheduler, bed: Bed, host: str) -> None:
-    """The link is up again; a host without power, or whose daemon is dead, boots. Returns when it can be used again."""
+    """Bring the link of a host up, or boot it if it has no power or no daemon; returns when it can be used again."""
     since = 0.0
     if boot.ended(bed.host_log(host)):
         kill(bed, host)
@@ -94,13 +107,13 @@ def mend(scheduler: Scheduler, bed: Bed, host: str) -> None:
 def ask(
     bed: Bed, controller: str, command: Sequence[str], environ: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of the scheduler as root, on its controller's host; when that is off, on the login host."""
+    """Run a command of the scheduler as root, on its controller's host, or on the login host if that is off."""
     host = controller if processes.alive(bed.hosts[controller]) else "login"
     return enter.capture(bed.hosts[host], command, environ)
 
 
 def summary(scheduler: Scheduler, bed: Bed) -> str:
-    """What the scheduler says of its hosts, for people."""
+    """The scheduler's own overview of its hosts."""
     try:
         done = scheduler.ask(bed, [scheduler.GLANCE])
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -109,7 +122,7 @@ def summary(scheduler: Scheduler, bed: Bed) -> str:
 
 
 def boot_hosts(scheduler: Scheduler, bed: Bed, hosts: Sequence[str]) -> None:
-    """Switch hosts on, all at once."""
+    """Boot hosts, all at once."""
     begun = []
     for host in hosts:
         begun.append(boot.begin(host, bed.host_log(host), _start(scheduler, bed, host)))
@@ -121,9 +134,9 @@ def boot_hosts(scheduler: Scheduler, bed: Bed, hosts: Sequence[str]) -> None:
 
 
 def wait_for_port(address: str, port: int, limit: float = 1) -> None:
-    """Wait until a daemon of another host takes connections: whoever is faster tries again only after a second or more.
+    """Wait until a daemon of another host accepts connections: refused clients try again only after a second or more.
 
-    No longer than limit seconds: that host may be off.
+    Returns after ``limit`` seconds in any case: that host may be off.
     """
     end = time.monotonic() + limit
     while time.monotonic() < end:
@@ -133,9 +146,10 @@ def wait_for_port(address: str, port: int, limit: float = 1) -> None:
 
 
 def shares(extra: Sequence[str]) -> tuple[str, ...]:
-    """The folders that all hosts see where they are: the checkout, the Pythons in use, and extra.
+    """The folders that all hosts see at their real paths: the checkout, the Pythons in use, and ``extra``.
 
-    TestbedError when one is missing or closed to plain users.
+    Raises:
+        TestbedError: When a required one is missing, or ordinary users may not enter it.
     """
     wanted = {str(CHECKOUT): True, sys.prefix: False, sys.base_prefix: False}
     for environment in (os.environ.get("VIRTUAL_ENV"), CHECKOUT / ".venv", CHECKOUT / ".venv-test"):
@@ -157,7 +171,7 @@ def shares(extra: Sequence[str]) -> tuple[str, ...]:
 
 
 def _python_folders(environment: Path) -> list[str]:
-    """A virtual environment, and where its Python comes from (pyvenv.cfg: home = /usr/bin)."""
+    """The folders of a virtual environment and of its base Python (pyvenv.cfg: home = /usr/bin)."""
     try:
         lines = (environment / "pyvenv.cfg").read_text().splitlines()
     except OSError:
@@ -168,7 +182,7 @@ def _python_folders(environment: Path) -> list[str]:
 
 
 def _start(scheduler: Scheduler, bed: Bed, host: str) -> Callable[[], None]:
-    """What the first process of a host does once its link is there."""
+    """The function that the first process of a host calls once its link is up."""
 
     def start() -> None:
         if host == HUB:
@@ -191,7 +205,7 @@ def _view(scheduler: Scheduler, bed: Bed, host: str) -> view.View:
 
 
 def _mount_laggy(host: str) -> None:
-    """This host's own view of the shared folder, with caches that lie as those of network file systems do."""
+    """Mount this host's own view of the shared folder, with stale caches like those of network file systems."""
     Path(view.REAL).chmod(0o700)
     Path(view.SHARED).mkdir()
     before = Path(view.SHARED).stat().st_dev

@@ -1,4 +1,4 @@
-"""Run a command on a host, as if logged in there."""
+"""Runs a command on a host, as in a login shell there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def environment(user: str, caller: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """What a command finds: who it is, the caller's PATH with the checkout's own environments, and extra."""
+    """A command's environment: the user's variables, the caller's PATH with the checkout's environments, ``extra``."""
     environ = {
         "PATH": search_path(caller),
         "HOME": accounts.home(user),
@@ -34,7 +34,7 @@ def environment(user: str, caller: Mapping[str, str], extra: Mapping[str, str]) 
 
 
 def search_path(caller: Mapping[str, str]) -> str:
-    """The checkout's environments come first, but for a caller who has entered one: that one is meant."""
+    """PATH with the checkout's virtual environments first, or last if the caller has activated one."""
     path = caller.get("PATH", os.defpath).split(":")
     own = [str(_CHECKOUT / name / "bin") for name in (".venv", ".venv-test")]
     entered = "VIRTUAL_ENV" in caller or any(folder in path for folder in own)
@@ -43,17 +43,26 @@ def search_path(caller: Mapping[str, str]) -> str:
 
 
 def run(process: Process, user: str, command: Sequence[str], environ: Mapping[str, str], cwd: str | None = None) -> int:
-    """Run a command on the host of this first process. Returns its exit code; 128 + N when signal N ended it.
+    """Run a command on a host. It receives the signals sent to this process, and dies with this process.
 
-    cwd: a folder of the host; None: the caller's folder if the host has it, else the user's home.
+    Args:
+        process: The first process of the host.
+        user: The user's name.
+        command: The command.
+        environ: Its environment.
+        cwd: A folder of the host; None: the caller's folder if the host has it, else the user's home.
 
-    Signals that this process is sent are passed on, and the command dies with this process.
+    Returns:
+        Its exit code; 128 + N when signal N ended it.
+
+    Raises:
+        TestbedError: When the host has no power.
     """
     try:
         namespaces = kernel.open_namespaces(process.pid, kernel.NAMESPACES)
     except FileNotFoundError:
         namespaces = {}
-    if not namespaces or not processes.alive(process):  # asked with them open: they are its own
+    if not namespaces or not processes.alive(process):  # checked while they are open, hence they are its namespaces
         raise TestbedError("the host has just lost its power", code=255)
     awaited = {*_FORWARDED, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -64,7 +73,7 @@ def run(process: Process, user: str, command: Sequence[str], environ: Mapping[st
     while True:
         info = signal.sigwaitinfo(awaited)
         if info.si_signo != signal.SIGCHLD:
-            if info.si_code <= 0:  # sent by a process; what a terminal sends, the command has got itself
+            if info.si_code <= 0:  # sent by a process; the command itself receives a terminal's signals
                 os.kill(child, info.si_signo)
             continue
         pid, status = os.waitpid(child, os.WNOHANG)
@@ -76,7 +85,11 @@ def run(process: Process, user: str, command: Sequence[str], environ: Mapping[st
 def capture(
     process: Process, command: Sequence[str], environ: Mapping[str, str], limit: float = 20
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of the test bed's own on a host, as root. subprocess.TimeoutExpired after limit seconds."""
+    """Run a command on a host as root, for the test bed itself.
+
+    Raises:
+        subprocess.TimeoutExpired: After ``limit`` seconds.
+    """
     namespaces = kernel.open_namespaces(process.pid, [name for name in kernel.NAMESPACES if name != "pid"])
     try:
         return subprocess.run(
@@ -113,7 +126,7 @@ def _become(
             os.chdir(where)
         else:
             _go(where, environ["HOME"])
-        # Python ignores the first two, nohup and shells others; somebody who has just logged in ignores none
+        # Python ignores the first two, nohup and shells others; a login shell ignores none
         for number in (signal.SIGPIPE, signal.SIGXFSZ, *_FORWARDED):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
@@ -128,7 +141,7 @@ def _become(
 
 
 def _folder() -> tuple[str, int, int] | None:
-    """The caller's folder, and what it is known by."""
+    """The caller's folder, with its device and inode number."""
     with contextlib.suppress(OSError):
         found = Path.cwd().stat()
         return str(Path.cwd()), found.st_dev, found.st_ino
@@ -136,7 +149,7 @@ def _folder() -> tuple[str, int, int] | None:
 
 
 def _go(where: tuple[str, int, int] | None, home: str) -> None:
-    """To the caller's folder if this host has it (not another one of that name), else home."""
+    """Change to the caller's folder if this host has the same one (not just its name), else to the home folder."""
     if where is not None:
         with contextlib.suppress(OSError):
             found = Path(where[0]).stat()

@@ -1,10 +1,17 @@
-"""What can go wrong, in three lines at most: what, why, what to do."""
+"""Errors of a test bed, in three lines: what, why, what to do."""
 
 from __future__ import annotations
 
 
 class TestbedError(Exception):
-    """Something that whoever brings a test bed up can understand and mend."""
+    """An error that the user of a test bed can understand and fix.
+
+    Args:
+        what: What is wrong.
+        why: The cause; may be empty or have several lines.
+        hint: What to do about it; may be empty.
+        code: Exit code of scripts/testbed.
+    """
 
     def __init__(self, what: str, *, why: str = "", hint: str = "", code: int = 1) -> None:
         super().__init__(what)

@@ -1,4 +1,4 @@
-"""Control groups, version 1: every host has a sub-tree of each hierarchy for its own, and takes that for the whole.
+"""Control groups, version 1: every host has a sub-tree of each hierarchy of its own, and sees it as the whole.
 
 Otherwise the slurmds of all hosts would share the groups slurm/uid_…/job_… of this machine.
 """
@@ -20,12 +20,16 @@ _USED = (*_NEEDED, "cpu", "cpuacct", "cpuset", "memory", "pids", "blkio")
 
 
 def name(state: Path) -> str:
-    """One a test bed."""
+    """The name of a test bed's control groups."""
     return "gridtf-testbed-" + hashlib.sha256(os.fsencode(state)).hexdigest()[:12]
 
 
 def make(state: Path, hosts: Iterable[str]) -> None:
-    """TestbedError where there are none of this version."""
+    """Make the control groups of all hosts.
+
+    Raises:
+        TestbedError: When this machine has none of version 1.
+    """
     missing = [kind for kind in _NEEDED if not (ROOT / kind / "cgroup.procs").exists()]
     if missing:
         raise TestbedError(
@@ -37,7 +41,7 @@ def make(state: Path, hosts: Iterable[str]) -> None:
         top = hierarchy / name(state)
         for group in (top, *(top / host for host in hosts)):
             group.mkdir(exist_ok=True)
-            for setting in ("cpuset.cpus", "cpuset.mems"):  # a new group has none, and takes no process then
+            for setting in ("cpuset.cpus", "cpuset.mems"):  # a new group has none, and accepts no process without
                 if (group / setting).exists():
                     (group / setting).write_text((hierarchy / setting).read_text())
 
@@ -47,7 +51,11 @@ def binds(state: Path, host: str) -> list[tuple[Path, str]]:
 
 
 def remove(state: Path, limit: float = 10) -> None:
-    """Remove what make made. A group can be removed only some time after its last process has gone."""
+    """Remove the control groups, which is possible only some time after their last process has ended.
+
+    Raises:
+        TestbedError: When they cannot be removed after ``limit`` seconds.
+    """
     end = time.monotonic() + limit
     for hierarchy in _hierarchies():
         top = hierarchy / name(state)

@@ -36,7 +36,7 @@ def unshare(*names: str) -> None:
 
 
 def open_namespaces(pid: int, names: Iterable[str]) -> dict[str, int]:
-    """File descriptors of namespaces of a process, to be entered later. OSError when it is gone."""
+    """Namespace -> file descriptor, of a process's namespaces, for enter(). OSError when the process is gone."""
     return {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names}
 
 
@@ -54,12 +54,12 @@ def mount(source: str, target: str | Path, kind: str, options: str = "") -> None
 
 def bind(source: int, target: str | Path) -> None:
     """Show an open file or folder, and what is mounted in it, at another place. source: a file descriptor."""
-    origin = f"/proc/self/fd/{source}".encode()  # the name it was opened by may be hidden by now
+    origin = f"/proc/self/fd/{source}".encode()  # the path it was opened by may be hidden by now
     _call("mount", origin, os.fsencode(target), None, ctypes.c_ulong(_MS_BIND | _MS_REC), None)
 
 
 def keep_mounts_inside() -> None:
-    """Nothing that is mounted from here on is seen outside this mount namespace."""
+    """Hide later mounts of this mount namespace from other namespaces."""
     _call("mount", b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None)
 
 
@@ -72,5 +72,5 @@ def set_process_name(name: str) -> None:
 
 
 def die_with_parent() -> None:
-    """This process is killed when its parent dies. To be called after the last change of user (prctl(2))."""
+    """Have this process killed when its parent dies (prctl(2)). A later change of user would undo it."""
     _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

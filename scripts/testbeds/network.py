@@ -1,4 +1,4 @@
-"""The wires: a bridge in the hub's network namespace, and one link from it to every host."""
+"""The network: a bridge in the hub's network namespace, and one link from it to every host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BRIDGE = "bridge"
 
 
 def ip(lines: Sequence[str], pid: int | None = None, *, check: bool = True) -> str:
-    """Run `ip` on these lines (ip(8), -batch), in the network namespace of process pid. Returns what it printed."""
+    """Run `ip` on these lines (ip(8), -batch), in the network namespace of process ``pid``; returns its output."""
     namespaces = {} if pid is None else kernel.open_namespaces(pid, ["net"])
     command = ["ip", "-force", "-batch", "-"] if not check else ["ip", "-batch", "-"]
     try:
@@ -38,24 +38,24 @@ def ip(lines: Sequence[str], pid: int | None = None, *, check: bool = True) -> s
 
 
 def make_hub() -> None:
-    """To be run in the hub's own network namespace."""
+    """Make the bridge, in the hub's own network namespace."""
     ip([f"link add {_BRIDGE} type bridge", "link set lo up", f"link set {_BRIDGE} up"])
 
 
 def plug(hub: int, pids: Mapping[str, int]) -> None:
-    """A link from the hub to the network namespace of each of these processes; seen there as eth0."""
-    with contextlib.suppress(TestbedError):  # that of a host whose power was cut a moment ago may still be there
+    """Link the hub to the network namespace of each of these processes, where the link is eth0."""
+    with contextlib.suppress(TestbedError):  # the link of a host whose power was just cut may still exist
         ip([f"link del {_link(host)}" for host in pids], hub, check=False)
     lines = []
     for host, pid in pids.items():
-        # the same address after every boot, as a network card has it: the others remember it for a while
+        # the same address after every boot, as of a network card: other hosts cache it for a while
         lines.append(f"link add {_link(host)} type veth peer name eth0 address {_card(host)} netns {pid}")
         lines.append(f"link set {_link(host)} master {_BRIDGE} up")
     ip(lines, hub)
 
 
 def connect(address: str) -> None:
-    """To be run in a host's own network namespace: no default route, a host knows nothing but the cluster."""
+    """Configure eth0, in a host's own network namespace, without a default route: a host reaches the cluster alone."""
     ip(["link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up"])
 
 
@@ -65,7 +65,7 @@ def switch(hub: int, host: str, *, on: bool) -> None:
 
 
 def _card(host: str) -> str:
-    """A locally administered Ethernet address, one a name."""
+    """A locally administered Ethernet address, derived from the host's name."""
     return ":".join(["02", *(f"{byte:02x}" for byte in hashlib.sha256(host.encode()).digest()[:5])])
 
 

@@ -1,4 +1,4 @@
-"""Debian packages, installed where they are missing, without starting what they bring."""
+"""Installs missing Debian packages, without starting their daemons."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ _BUSY = ("Could not get lock", "Unable to lock", "is another process using it")
 
 
 def need(packages: Mapping[str, str], say: Callable[[str], None], preseed: Sequence[str] = ()) -> None:
-    """packages: command, or file -> the packages that bring it. TestbedError where they are missing and cannot be had.
+    """Install the packages whose commands or files are missing.
 
-    preseed: lines for debconf-set-selections(1); only those of packages that are installed here are used.
+    Args:
+        packages: Command, or absolute path of a file -> names of the packages that contain it.
+        say: Prints a line of progress.
+        preseed: Lines for debconf-set-selections(1), used for packages that are being installed.
+
+    Raises:
+        TestbedError: When they cannot be installed.
     """
     absent = [names.split() for thing, names in packages.items() if not _there(thing)]
     missing = sorted({name for names in absent for name in names})
@@ -54,7 +60,7 @@ def _there(thing: str) -> bool:
 
 
 def _answer(lines: Sequence[str]) -> None:
-    """Answer what packages would ask, before they do."""
+    """Answer the questions of packages in advance."""
     if lines:
         text = "".join(f"{line}\n" for line in lines)
         command = ["debconf-set-selections"]
@@ -64,7 +70,7 @@ def _answer(lines: Sequence[str]) -> None:
 
 
 def _apt(arguments: list[str], limit: float = 600) -> subprocess.CompletedProcess[str]:
-    """apt-get, again and again while somebody else holds its lock. limit: seconds."""
+    """Run apt-get, and again while another process holds its lock, for at most ``limit`` seconds."""
     end = time.monotonic() + limit
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1", "LC_ALL": "C.UTF-8"}
     command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
@@ -82,7 +88,7 @@ def _apt(arguments: list[str], limit: float = 600) -> subprocess.CompletedProces
 
 @contextlib.contextmanager
 def _nothing_starts() -> Iterator[None]:
-    """Packages ask this file whether to start their daemons (invoke-rc.d(8)): no. One that is there is left alone."""
+    """Keep packages from starting their daemons, by a policy (invoke-rc.d(8)). An existing policy is left alone."""
     ours = not _POLICY.exists()
     if ours:
         _POLICY.write_text("#!/bin/sh\nexit 101\n")

@@ -1,4 +1,4 @@
-"""Processes known by pid and start time, so that a pid used again is never taken for the one meant."""
+"""Processes identified by pid and start time, so that a reused pid is never mistaken for an earlier process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Process:
-    """pid, and the start time in clock ticks since boot: field 22 of /proc/PID/stat (proc(5))."""
+    """A process. start: its start time in clock ticks since boot, field 22 of /proc/PID/stat (proc(5))."""
 
     pid: int
     start: int
 
 
 def start_time(pid: int) -> int:
-    """0 when there is no such process, or only its zombie."""
+    """Start time of a process, in clock ticks since boot; 0 when it is gone or a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return 0
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    fields = stat.rpartition(")")[2].split()  # the name before it may contain spaces and brackets
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
@@ -37,7 +37,7 @@ def alive(process: Process) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Empty when there is no such process."""
+    """Children of a process's main thread; empty when it is gone."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -45,7 +45,7 @@ def children(pid: int) -> list[int]:
 
 
 def name(pid: int) -> str:
-    """The name of its program, cut to 15 characters; empty when there is no such process."""
+    """The first 15 characters of the name of a process's program; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -53,12 +53,12 @@ def name(pid: int) -> str:
 
 
 def kill(processes: list[Process], limit: float = 20) -> list[Process]:
-    """kill -9, and wait up to limit seconds until they are gone. Those that are not are returned."""
+    """Send SIGKILL, and wait up to ``limit`` seconds for each process; returns those that have not ended."""
     handles = {}
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(process.pid)
-            if alive(process):  # asked with the handle held, hence true of what is killed
+            if alive(process):  # checked while the handle is open, hence true of the process that is killed
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 handles[process] = handle
             else:

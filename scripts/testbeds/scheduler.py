@@ -1,4 +1,4 @@
-"""What a test bed needs to know of its scheduler: the names that slurm.py and sge.py have, and one for another must."""
+"""The interface of a test bed's scheduler: the names that slurm.py and sge.py define, as a module for another must."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Scheduler(Protocol):
     """A module of this package.
 
     Attributes:
-        HOSTS: the name and address of every host.
-        ABOUT: what hosts there are, for the help text.
-        OPTION: what KEY=VALUE of ``up --option`` means.
-        REFUSED: options of ``up`` that this scheduler does not take, and why.
-        GLANCE: the command that shows how the hosts are, such as sinfo.
-        BINARIES: the folder of the scheduler's commands, where that is not on the PATH anyway.
-        PRESEED: answers to what its packages ask while they are installed (debconf-set-selections(1)).
-        ENVIRONMENT: what every command on a host needs in its environment.
+        HOSTS: Host -> its IP address.
+        ABOUT: The kinds of hosts, for the help text.
+        OPTION: The meaning of KEY=VALUE of ``up --option``, for the help text.
+        REFUSED: Options of ``up`` that this scheduler does not support -> the reason.
+        GLANCE: The command that shows the state of the hosts, such as sinfo.
+        BINARIES: The folder of the scheduler's commands; empty if they are on the PATH.
+        PRESEED: Answers to questions of its packages' installation (debconf-set-selections(1)).
+        ENVIRONMENT: Variables that every command on a host needs.
     """
 
     HOSTS: dict[str, str]
@@ -39,7 +39,7 @@ class Scheduler(Protocol):
         """Write the configuration into the state folder, before any host starts."""
 
     def binds(self, bed: Bed, /) -> list[tuple[Path, str]]:
-        """Return the folders that all hosts see, and where."""
+        """Return (real path, path on the hosts) of further folders that all hosts see."""
 
     def start(self, bed: Bed, host: str, /) -> None:
         """Start the daemons of a host. Runs in the first process of that host."""
@@ -51,5 +51,5 @@ class Scheduler(Protocol):
         """Wait until jobs can run on these hosts, which were started at ``since`` (seconds since the epoch).
 
         Raises:
-            TestbedError: they are not ready after ``limit`` seconds.
+            TestbedError: When they are not ready after ``limit`` seconds.
         """

@@ -1,4 +1,4 @@
-"""Grid Engine: which daemon runs on which host, and when all is well."""
+"""Grid Engine: the daemons of each host, and the check that jobs can run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _UTC = {**_ENVIRON, "PATH": f"{BINARIES}:{SBIN}", "TZ": "UTC"}
 
 
 def packages(bed: Bed) -> dict[str, str]:
-    """Command, or file -> the packages that bring it."""
+    """Command, or file -> the packages that contain it."""
     return {
         str(_SHARE / "util/arch"): "gridengine-common",
         str(_PROGRAMS / "sge_qmaster"): "gridengine-master",
@@ -74,7 +74,7 @@ def packages(bed: Bed) -> dict[str, str]:
 
 
 def prepare(bed: Bed) -> None:
-    """The cell, as its installation would leave it, before any host starts."""
+    """Make the cell, as its installation would, before any host starts."""
     cell, spool = bed.state / "root" / CELL, bed.disk(MASTER) / "qmaster"
     _make_root(bed.state / "root")
     for resource in ("centry", "usersets"):
@@ -99,7 +99,7 @@ def binds(bed: Bed) -> list[tuple[Path, str]]:
 
 
 def start(bed: Bed, host: str) -> None:
-    """To be run by the first process of a host: its daemons."""
+    """Start the daemons of a host, in its first process."""
     os.environ.clear()
     os.environ.update(_ENVIRON)
     if host == MASTER:
@@ -109,7 +109,7 @@ def start(bed: Bed, host: str) -> None:
             subprocess.run([f"{ROOT}/util/create_settings.sh", COMMON], env=environ, check=True, timeout=20)
     elif host in NODES:
         cluster.wait_for_port(ADDRESSES[MASTER], MASTER_PORT)
-        # jobs inherit it: what a driver would say here
+        # inherited by jobs, in place of a driver's report
         environ = {**_ENVIRON, "GRIDTF_LOCAL_GPUS": ",".join(map(str, range(GPUS)))}
         boot.daemon([f"{BINARIES}/sge_execd"], f"{LOG}/sge_execd.{host}.err", env=environ)
 
@@ -123,7 +123,7 @@ def usable(text: str) -> dict[str, bool]:
     """
     return {
         queue.findtext("name", ""): not queue.findtext("state")
-        for queue in ET.fromstring(text).iter("Queue-List")  # noqa: S314  (what qstat itself has written)
+        for queue in ET.fromstring(text).iter("Queue-List")  # noqa: S314  (the output of qstat itself)
     }
 
 
@@ -140,7 +140,7 @@ def registered(messages: str) -> dict[str, float]:
 
 
 def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: float = 60) -> None:
-    """Wait until these hosts can be used. TestbedError when they still cannot after limit seconds.
+    """Wait until these hosts can be used; TestbedError after ``limit`` seconds.
 
     since: when they were switched on, in seconds since 1970; 0 when only their link was cut.
     """
@@ -170,12 +170,12 @@ def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: floa
 
 
 def ask(bed: Bed, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of the scheduler. subprocess.TimeoutExpired when it gives no answer."""
+    """Run a command of the scheduler; subprocess.TimeoutExpired when it does not respond."""
     return cluster.ask(bed, MASTER, command, _UTC)
 
 
 def _make_root(root: Path) -> None:
-    """SGE_ROOT, with links to what Debian has put in other places."""
+    """Make SGE_ROOT, with links to files that Debian installs elsewhere."""
     library = root / "lib" / ARCH
     for folder in (root / "bin", root / "utilbin", library):
         folder.mkdir(parents=True)
@@ -200,14 +200,14 @@ def _look(bed: Bed) -> dict[str, bool]:
 
 
 def _messages(bed: Bed, host: str) -> str:
-    """What the daemon of a host has written down."""
+    """The messages of the daemon of a host."""
     folder = bed.disk(host) / ("qmaster" if host == MASTER else f"execd/{host}")
     file = folder / "messages"
     return file.read_text(errors="replace") if file.exists() else ""
 
 
 def _last_words(bed: Bed, hosts: list[str]) -> str:
-    """The last lines that look like the cause, from what the daemons of these hosts have written down."""
+    """The last lines that may show the cause, from the messages of the daemons of these hosts."""
     found = []
     for host in hosts:
         found += [f"{host}: {line}" for line in _messages(bed, host).splitlines() if re.search(r"\|[EC]\|", line)][-3:]

@@ -53,7 +53,7 @@ _CLUSTER = {
     # short, so that a power cut is noticed after 20 seconds
     "load_report_time": "00:00:05",
     "max_unheard": "00:00:20",
-    "loglevel": "log_info",  # that an execd has registered is said at this one
+    "loglevel": "log_info",  # the level at which the qmaster logs that an execd has registered
     "execd_params": "ENABLE_ADDGRP_KILL=TRUE,NOTIFY_KILL=default",
     "reporting_params": "accounting=true reporting=false flush_time=00:00:01 joblog=false sharelog=00:00:00",
 }
@@ -97,7 +97,7 @@ _QUEUES = {
     "all.q": {"pe_list": _CARRIED},
     "short.q": {"hostlist": "n1 n2", "h_rt": "0:10:0"},
     "csh.q": {"shell": "/bin/tcsh", "shell_start_mode": "posix_compliant"},
-    # asked for together (-q left.q,right.q), they give a job two queues on a host
+    # requested together (-q left.q,right.q), they give a job two queues on a host
     "left.q": {"slots": str(SLOTS // 2), "pe_list": "rr fill rrj"},
     "right.q": {"slots": str(SLOTS // 2), "pe_list": "rr fill rrj"},
 }
@@ -112,7 +112,7 @@ _GPU = {
     "default": "0",
     "urgency": "0",
 }
-_UNKNOWN = "1024"  # state of a queue on a host that has not been heard of yet
+_UNKNOWN = "1024"  # state of a queue on a host that has not registered yet
 _NOTHING_SENT = {"pending_signal": "0", "pending_signal_del": "0"}
 _PROJECT = {"name": "ml", "oticket": "0", "fshare": "0", "acl": "NONE", "xacl": "NONE"}
 

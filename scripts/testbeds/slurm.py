@@ -1,4 +1,4 @@
-"""Slurm: which daemon runs on which host, and when all is well."""
+"""Slurm: the daemons of each host, and the check that jobs can run."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _PACKAGES = {
 HOSTS = ADDRESSES
 ABOUT = "a login host, a controller, four hosts with four pretended GPUs each, and one without"
 OPTION = "a line of slurm.conf"
-REFUSED: dict[str, str] = {}  # options of `up` that it does not take, and why
+REFUSED: dict[str, str] = {}  # unsupported options of `up` -> the reason
 GLANCE = "sinfo"
-BINARIES = ""  # the folder of its commands, where that is not on the PATH anyway
-PRESEED: tuple[str, ...] = ()  # answers to what its packages ask while they are installed
+BINARIES = ""  # its commands are on the PATH
+PRESEED: tuple[str, ...] = ()  # its packages ask no questions
 _ENVIRON = {"PATH": SBIN, "LANG": "C.UTF-8", "TZ": "UTC", **ENVIRONMENT}
 _MUNGE = "/run/munge"
-_MAJOR = 240  # of devices for local use (Linux: Documentation/admin-guide/devices.txt); nobody answers there
+_MAJOR = 240  # of devices for local use (Linux: Documentation/admin-guide/devices.txt), without a driver
 
 
 def packages(bed: Bed) -> dict[str, str]:
-    """Command -> the packages that bring it."""
+    """Command -> the packages that contain it."""
     return {**_PACKAGES, **(accounting.PACKAGES if bed.accounting else {})}
 
 
 def prepare(bed: Bed) -> None:
-    """The configuration and the key, before any host starts."""
+    """Write the configuration and munge's key, before any host starts."""
     folder = bed.etc / "slurm"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -71,12 +71,12 @@ def prepare(bed: Bed) -> None:
 
 
 def binds(bed: Bed) -> list[tuple[Path, str]]:
-    """One munged serves all hosts: a Unix socket knows no network namespaces."""
+    """One munged serves all hosts: Unix sockets are independent of network namespaces."""
     return [(bed.state / "munge", _MUNGE)]
 
 
 def start(bed: Bed, host: str) -> None:
-    """To be run by the first process of a host: its daemons."""
+    """Start the daemons of a host, in its first process."""
     os.environ.clear()
     os.environ.update(_ENVIRON)
     if host == HUB:
@@ -101,7 +101,12 @@ def start(bed: Bed, host: str) -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """How slurmctld sees a host. state: such as IDLE or DOWN*+DRAIN. started: its slurmd, in seconds since 1970."""
+    """A host as slurmctld reports it.
+
+    Attributes:
+        state: Such as IDLE or DOWN*+DRAIN.
+        started: Start of its slurmd, in seconds since the epoch; 0 before it has registered.
+    """
 
     state: str
     started: float
@@ -130,7 +135,7 @@ def nodes(text: str) -> dict[str, Node]:
 
 
 def ask(bed: Bed, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of the scheduler. subprocess.TimeoutExpired when it gives no answer."""
+    """Run a command of the scheduler; subprocess.TimeoutExpired when it does not respond."""
     return cluster.ask(bed, CONTROLLER, command, _ENVIRON)
 
 
@@ -144,7 +149,7 @@ def _look(bed: Bed) -> dict[str, Node]:
 
 
 def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: float = 60) -> None:
-    """Wait until these hosts can be used. TestbedError when they still cannot after limit seconds.
+    """Wait until these hosts can be used; TestbedError after ``limit`` seconds.
 
     since: when they were switched on, in seconds since 1970; 0 when only their link was cut.
     """
@@ -167,26 +172,26 @@ def wait_until_well(bed: Bed, hosts: list[str], *, since: float = 0, limit: floa
             raise TestbedError(f"Slurm is not ready after {limit:.0f} s", why=f"{now}\n{last}")
         if seen and time.monotonic() > nudge:
             for host in late:
-                if host not in hosts or not since:  # one that boots registers by itself, and a signal may end it
+                if host not in hosts or not since:  # a booting slurmd registers by itself, and a signal may end it
                     _register(bed.hosts[host])
             nudge = time.monotonic() + 3
         time.sleep(0.05)
 
 
 def _register(host: Process) -> None:
-    """Have slurmd tell slurmctld at once that it is there; by itself it would be asked half a minute later."""
+    """Have slurmd register with slurmctld at once; otherwise slurmctld would contact it half a minute later."""
     for child in processes.children(host.pid):
         if processes.name(child) == "slurmd":
             os.kill(child, signal.SIGHUP)
 
 
 def _is_back(node: Node | None, since: int) -> bool:
-    """Whether slurmctld holds this host for usable, and not only because it has not noticed the power cut yet."""
+    """Whether slurmctld can use this host since its boot: before, it may not have noticed the power cut yet."""
     return node is not None and node.well and node.started >= since
 
 
 def _last_words(bed: Bed, hosts: list[str]) -> str:
-    """The last lines that look like the cause, from the logs of the daemons of these hosts."""
+    """The last lines that may show the cause, from the logs of the daemons of these hosts."""
     found = []
     for host in hosts:
         log = bed.log / ("slurmctld.err" if host == CONTROLLER else f"slurmd.{host}.err")
@@ -199,6 +204,6 @@ def _wait_for_socket(path: Path, limit: float = 20) -> None:
     end = time.monotonic() + limit
     while not path.exists():
         if time.monotonic() > end:
-            said = Path(f"{LOG}/munged.err").read_text(errors="replace").strip()
-            raise TestbedError("munged does not start", why=said)
+            output = Path(f"{LOG}/munged.err").read_text(errors="replace").strip()
+            raise TestbedError("munged does not start", why=output)
         time.sleep(0.01)

@@ -1,8 +1,8 @@
-"""What a host sees of the file system.
+"""A host's view of the file system.
 
-Its own /tmp, /var/tmp, /run, /mnt and /dev/shm; the test bed's /etc; the shared folder as /mnt/shared; and the
-folders that are shared where they are, such as this checkout, even those below a folder that is hidden or that plain
-users cannot enter. Nothing is changed in the real file system.
+It has its own /tmp, /var/tmp, /run, /mnt and /dev/shm; the test bed's /etc; the shared folder as /mnt/shared; and
+folders shared at their real paths, such as this checkout, even below a folder that is hidden or that ordinary users
+cannot enter. The real file system is not changed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ from .groups import ROOT
 
 OWN = {"/tmp": "1777", "/var/tmp": "1777", "/run": "755", "/mnt": "755", "/dev/shm": "1777"}  # noqa: S108
 SHARED = "/mnt/shared"
-REAL = "/run/testbed/real"  # what lies under a laggy view of the shared folder; only root gets there
+REAL = "/run/testbed/real"  # the shared folder below its laggy view, for root only
 DISK = "/run/testbed/disk"
 LOG = "/run/testbed/log"
 
 
 @dataclass(frozen=True)
 class View:
-    """binds: (real path, where the host sees it). groups: control groups alike. shares: folders seen where they are."""
+    """The folders that a host sees.
+
+    Attributes:
+        binds: (real path, path on the host) pairs.
+        shares: Folders seen at their real paths.
+        groups: (real path, path on the host) pairs of control groups.
+    """
 
     binds: tuple[tuple[Path, str], ...]
     shares: tuple[str, ...] = ()
@@ -33,12 +39,12 @@ class View:
 
 
 def enterable(folder: Path) -> bool:
-    """Whether everybody may pass through this folder."""
+    """Whether all users may enter this folder."""
     return bool(folder.stat().st_mode & stat.S_IXOTH)
 
 
 def hidden(shares: Iterable[str], enterable: Callable[[Path], bool] = enterable) -> list[str]:
-    """The folders that a host gets empty ones instead of: those of OWN, and the topmost that bar the way to a share."""
+    """The folders that are empty on a host: those of OWN, and the topmost ones that ordinary users cannot enter."""
     found = list(OWN)
     for share in shares:
         for folder in reversed(Path(share).parents):
@@ -55,7 +61,7 @@ def below(path: str, folders: Iterable[str]) -> bool:
 
 
 def build(view: View) -> None:
-    """Make the view, in the mount namespace of the caller, who is the first process of a pid namespace."""
+    """Build the view in the mount namespace of the caller, the first process of a pid namespace."""
     kernel.keep_mounts_inside()
     kernel.mount("proc", "/proc", "proc")
     masks = hidden(view.shares)

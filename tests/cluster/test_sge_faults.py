@@ -387,7 +387,7 @@ def test_agent_that_cannot_start_is_explained(sge: Bed) -> None:
         job = started(sge, running=False)
         ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "be installed where all hosts")
     job = started(sge, "--setup", "ulimit -n 16", nodes=2, running=False)
-    ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
+    ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")
     nobody_left(sge)
 
 

@@ -169,7 +169,7 @@ def test_agent_that_cannot_start_is_reported(slurm: Bed, mount: list[str], error
 
 def test_too_low_limit_of_open_files_is_reported(slurm: Bed) -> None:
     job = started(slurm, "--setup", "ulimit -n 16", nodes=1, running=False)
-    ended(job, "FAILED", "files have to be open at once on host n1, where 16 may be", "ulimit -n")
+    ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")
 
 
 # --- srun, its step and slurmstepd

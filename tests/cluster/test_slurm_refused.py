@@ -98,7 +98,7 @@ def test_missing_working_folder_is_reported(slurm: Bed) -> None:
         job = ClusterJob(slurm, *SLURM, "--nodes", "1", "--workers", "1", *folders, "--", "true")
         done = job.gridtf("wait", check=False)
     assert done.returncode == 1
-    assert "the working folder is not there on this host: see --chdir" in done.stdout
+    assert "cannot change to the working folder on this host: see --chdir" in done.stdout
     assert job.status()["state"] == "FAILED"
 
 

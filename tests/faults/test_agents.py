@@ -172,7 +172,7 @@ def test_low_limit_on_open_files_is_reported(launch: Launch, limit: int) -> None
     prefix = ["bash", "-c", f'ulimit -n {limit}; exec "$@"', "limited"]
     verdict = launch("true", tasks={"worker": {"count": 64}}, tasks_per_node=64, prefix=prefix).verdict()
     assert verdict["state"] == "FAILED"
-    assert f"files have to be open at once on host {os.uname().nodename}, where {limit} may be" in verdict["reason"]
+    assert f"open files are needed on host {os.uname().nodename}, but the limit is {limit}" in verdict["reason"]
     assert "ulimit -n" in verdict["hint"]
 
 

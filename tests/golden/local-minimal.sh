@@ -3,7 +3,7 @@
 # Job train, rendered by gridtf 1.2.3 for local from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
-# shellcheck disable=SC1003,SC2016  # values are meant as they stand
+# shellcheck disable=SC1003,SC2016  # values are literal
 
 _gridtf_stop() {
     trap - EXIT
@@ -41,5 +41,5 @@ export GRIDTF_REQUEST='{
 }'
 
 # shellcheck source=/dev/null
-source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not installed on this host: install it in a shared folder'
 gridtf_exec

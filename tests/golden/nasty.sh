@@ -8,7 +8,7 @@
 # Job train, rendered by gridtf 1.2.3 for sge from job.sh.j2
 # Run directory: x\n#$ -l evil=1\n#SBATCH --nodes=99\n
 
-# shellcheck disable=SC1003,SC2016  # values are meant as they stand
+# shellcheck disable=SC1003,SC2016  # values are literal
 
 _gridtf_stop() {
     trap - EXIT
@@ -16,7 +16,7 @@ _gridtf_stop() {
     exit 1
 }
 
-cd -- 'a; touch pwned & b | c > d < e # f' || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+cd -- 'a; touch pwned & b | c > d < e # f' || _gridtf_stop 'cannot change to the working folder on this host: see --chdir'
 
 # Environment of all tasks
 export SPACES='  two  spaces  '
@@ -91,5 +91,5 @@ export GRIDTF_REQUEST='{
 }'
 
 # shellcheck source=/dev/null
-source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not installed on this host: install it in a shared folder'
 gridtf_exec

@@ -8,7 +8,7 @@
 # Job train, rendered by gridtf 1.2.3 for slurm from tests/golden/site.sh.j2
 # Run directory: /shared/runs/digits-1
 
-# shellcheck disable=SC1003,SC2016,SC1090,SC1091  # values are meant as they stand; what set-up lines source is not here
+# shellcheck disable=SC1003,SC2016,SC1090,SC1091  # values are literal; files that set-up lines source are not checked
 
 _gridtf_stop() {
     trap - EXIT
@@ -16,19 +16,19 @@ _gridtf_stop() {
     exit 1
 }
 
-cd -- /home/me/digits || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+cd -- /home/me/digits || _gridtf_stop 'cannot change to the working folder on this host: see --chdir'
 
-# Set-up: the first line that fails ends the job; what goes on inside functions and sourced files is their business
+# Set-up: the first line that fails ends the job; failures inside functions and sourced files do not count
 _gridtf_setup=''
 _gridtf_setup_failed() {
     [ "${#BASH_SOURCE[@]}" -gt 2 ] && return
-    # not its text: it may hold a key, and others may read the log
+    # without its text, which may contain a key: other users may read the log
     local place="set-up line $(($2 - _gridtf_above))${_gridtf_setup:+ (${_gridtf_setup})}"
     _gridtf_stop "${place} failed with exit code $1: line $2 of the job script"
 }
 _gridtf_setup_ended() {
     trap '' TERM
-    kill -- "-$$" 2>/dev/null || : # what a line still runs when a signal ends the script
+    kill -- "-$$" 2>/dev/null || : # programs that a line still runs when a signal ends the script
     _gridtf_stop "the job script ended during its set-up, by itself or by a signal (exit code $1)"
 }
 trap '_gridtf_setup_failed "$?" "${LINENO}"' ERR
@@ -80,5 +80,5 @@ export GRIDTF_REQUEST='{
 }'
 
 # shellcheck source=/dev/null
-source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not installed on this host: install it in a shared folder'
 gridtf_exec

@@ -8,7 +8,7 @@
 # Job train, rendered by gridtf 1.2.3 for slurm from job.sh.j2
 # Run directory: /shared/runs/digits-1
 
-# shellcheck disable=SC1003,SC2016  # values are meant as they stand
+# shellcheck disable=SC1003,SC2016  # values are literal
 
 _gridtf_stop() {
     trap - EXIT
@@ -16,7 +16,7 @@ _gridtf_stop() {
     exit 1
 }
 
-cd -- /home/me/digits || _gridtf_stop 'the working folder is not there on this host: see --chdir'
+cd -- /home/me/digits || _gridtf_stop 'cannot change to the working folder on this host: see --chdir'
 
 export GRIDTF_RUN_DIR=/shared/runs/digits-1
 export GRIDTF_PYTHON=/opt/gridtf/bin/python
@@ -65,5 +65,5 @@ export GRIDTF_REQUEST='{
 }'
 
 # shellcheck source=/dev/null
-source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not there on this host: install it where all hosts see it'
+source /opt/gridtf/lib/gridtf-bootstrap.sh || _gridtf_stop 'gridtf is not installed on this host: install it in a shared folder'
 gridtf_exec

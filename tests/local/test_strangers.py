@@ -149,7 +149,7 @@ def test_run_root_writable_by_all_users_is_refused(strangers: Strangers) -> None
     """In a folder such as /tmp bob has made gridtf-runs before alice."""
     place = strangers.own(strangers.folder / "place", 0, 0o1777)
     root = strangers.own(place / "gridtf-runs", BOB, 0o777)
-    refused = f"{root} is not a safe place for a run: any user may rename entries of it"
+    refused = f"{root} is not safe for a run directory: any user may rename entries of it"
     done = strangers.gridtf("submit", "--", "touch", strangers.ran, cwd=place)
     assert (done.code, refused in done.err) == (1, True)
     done = strangers.gridtf("run", "--", "touch", strangers.ran, cwd=place)
@@ -164,7 +164,7 @@ def test_run_root_writable_by_all_users_is_refused(strangers: Strangers) -> None
     shutil.rmtree(root)
     place.chmod(0o777)
     done = strangers.gridtf("submit", "--", "true", cwd=place)
-    assert f"{place} is not a safe place for a run" in done.err
+    assert f"{place} is not safe for a run directory" in done.err
     assert os.listdir(place) == []
     assert not strangers.ran.exists()
 
@@ -198,7 +198,7 @@ def test_gridtf_join_refuses_a_folder_of_another_user(strangers: Strangers) -> N
     run = place / "gridtf-runs" / "digits-run-1"
     strangers.bob(OPENED, run, cwd=place)
     for rank, refused in (
-        (0, f"{run.parent} is not a safe place for a run"),
+        (0, f"{run.parent} is not safe for a run directory"),
         (1, f"opened.json belongs to user {BOB}"),
     ):
         script = (

@@ -1,4 +1,4 @@
-"""Which of the session's test beds a test uses; tests/cluster/conftest.py brings them up."""
+"""The session's test beds that a test uses; tests/cluster/conftest.py brings them up."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "sge", "laggy_sge")
 
-# For tests of what holds for all schedulers: the test runs once on each of these, as its argument ``bed``.
+# For tests of all schedulers: the test runs once on each of these beds, passed as its argument ``bed``.
 on_every_scheduler = pytest.mark.parametrize("bed", ["slurm", "sge"], indirect=True)
 on_every_laggy_scheduler = pytest.mark.parametrize("bed", ["laggy_slurm", "laggy_sge"], indirect=True)
 
 
 def beds_of(item: pytest.Item) -> list[str]:
-    """By their fixtures, asked for by name or as a parameter."""
+    """The beds that a test requests, as fixtures or as parameters."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     names = {*getattr(item, "fixturenames", ()), *(text for text in parameters if isinstance(text, str))}
     return [bed for bed in BEDS if bed in names]

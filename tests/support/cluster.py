@@ -17,15 +17,17 @@ PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
 class Bed:
-    """A Slurm test bed. state: its folder on this machine. script: another copy of the tool.
+    """A Slurm test bed. Beds of other schedulers derive from it, and override the last methods here.
 
-    Those of other schedulers are derived from it: what they do in their own way comes last here.
+    Args:
+        state: The test bed's folder on this machine.
+        script: scripts/testbed, possibly of another checkout.
     """
 
     kind = "slurm"
     hosts: tuple[str, ...] = HOSTS
     path = PATH
-    # How a user of this scheduler says the same thing. options: what every job needs, beside its number of hosts.
+    # The same requests in the options of each scheduler. options: those of every job, except for its number of hosts.
     options: tuple[str, ...] = ("--scheduler", "slurm")
     two_gpus_on_each_of_four_hosts: tuple[str, ...] = ("--nodes", "4", "--gpus-per-node", "2")
     array: tuple[str, ...] = ("--array=0-2",)
@@ -40,15 +42,15 @@ class Bed:
 
     @property
     def shared(self) -> Path:
-        """The real shared folder, without any caches: what a host sees as /mnt/shared."""
+        """The real shared folder, without any caches, which hosts see as /mnt/shared."""
         return self.state / self.kind / "shared"
 
     def home(self, user: str = "alice") -> Path:
-        """The real home of a user: what a host sees as /mnt/shared/home/USER."""
+        """The real home folder of a user, which hosts see as /mnt/shared/home/USER."""
         return self.shared / "home" / user
 
     def seen(self, path: Path) -> str:
-        """How the hosts call a path in the real shared folder."""
+        """The hosts' path of a path in the real shared folder."""
         return f"{SHARED}/{path.relative_to(self.shared)}"
 
     def own_command(self, *arguments: str) -> list[str]:
@@ -56,7 +58,7 @@ class Bed:
         return [sys.executable, str(self.script), self.kind, *arguments]
 
     def tool(self, *arguments: str, timeout: float = 120, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """scripts/testbed KIND …; AssertionError with what it printed when it fails."""
+        """Run scripts/testbed KIND …; AssertionError with its output when it fails."""
         done = subprocess.run(
             self.own_command(*arguments),
             env=self.environ(),
@@ -86,15 +88,15 @@ class Bed:
         self.tool("down")
 
     def kill(self, host: str) -> None:
-        """A power cut."""
+        """Cut the power of a host."""
         self.tool("kill", host)
 
     def cut(self, host: str) -> None:
-        """Its link goes down."""
+        """Take the network link of a host down."""
         self.tool("cut", host)
 
     def mend(self, host: str) -> None:
-        """Link and power are back; returns when the scheduler can use the host again."""
+        """Restore link and power of a host; returns when the scheduler can use it again."""
         self.tool("mend", host)
 
     def command(
@@ -105,7 +107,7 @@ class Bed:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> list[str]:
-        """What runs argv on a host, in the user's home unless cwd (as the host sees it) says otherwise."""
+        """The command that runs argv on a host, in ``cwd`` (the host's path) or else the user's home folder."""
         where = cwd or ("/root" if user == "root" else f"{SHARED}/home/{user}")
         variables = [f"--env={name}={value}" for name, value in {"PATH": self.path, **(env or {})}.items()]
         start = [sys.executable, str(self.script), self.kind, "exec", "--user", user, "--cwd", where]
@@ -122,7 +124,7 @@ class Bed:
         cwd: str | None = None,
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command on a host. AssertionError with its output when check and it fails."""
+        """Run a command on a host; with ``check``, AssertionError with its output when it fails."""
         done = subprocess.run(
             self.command(host, *argv, user=user, env=env, cwd=cwd),
             env=self.environ(),
@@ -158,7 +160,7 @@ class Bed:
 
     @contextmanager
     def running(self, host: str, script: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
-        """A shell script on a host, and the first line it has printed; killed at the end if it still runs."""
+        """Start a shell script on a host; yields its process and its first line of output, and kills it at the end."""
         process = self.popen(host, "bash", "-c", script, **options)
         try:
             assert process.stdout is not None
@@ -167,15 +169,15 @@ class Bed:
             process.kill()
             process.communicate(timeout=20)
 
-    def await_state(self, host: str, wanted: str, limit: float = 60) -> None:
+    def await_state(self, host: str, expected: str, limit: float = 60) -> None:
         """Wait until the state of a node begins with this word."""
         end = time.monotonic() + limit
-        while not (state := self.states()[host]).startswith(wanted):
-            assert time.monotonic() < end, f"{host} is {state} after {limit:.0f} s, not {wanted}"
+        while not (state := self.states()[host]).startswith(expected):
+            assert time.monotonic() < end, f"{host} is {state} after {limit:.0f} s, not {expected}"
             time.sleep(0.2)
 
     def stop_server(self) -> None:
-        """It writes down what it knows: after a power cut it would start the jobs of the last seconds again."""
+        """Shut slurmctld down in order, so that it saves its state: otherwise it would start recent jobs again."""
         self.run("ctl", "scontrol", "shutdown", "slurmctld", user="root")
         deadline = time.monotonic() + 20
         while self.run("ctl", "pgrep", "-x", "slurmctld", user="root", check=False).stdout:
@@ -183,7 +185,7 @@ class Bed:
             time.sleep(0.1)
 
     def tidy(self, limit: float = 60) -> None:
-        """No job is left, all hosts are mended and idle: whatever a test has done to them."""
+        """Cancel all jobs, mend all hosts, and wait until they are idle."""
         for line in self.tool("status").stdout.splitlines()[: len(self.hosts)]:
             host, state = line.split()[:2]
             if state != "up":
@@ -197,18 +199,22 @@ class Bed:
         return {"PATH": PATH, "LANG": "C.UTF-8", "GRIDTF_TESTBED_STATE": str(self.state)}
 
     def states(self) -> dict[str, str]:
-        """Node -> its state as the scheduler sees it, such as idle or down*."""
+        """Node -> its state as the scheduler reports it, such as idle or down*."""
         lines = self.run("ctl", "sinfo", "-h", "-N", "-o", "%N %T", user="root").stdout.splitlines()
         return dict(line.split() for line in lines)
 
     def busy(self, since: float = 0) -> list[str]:
-        """Cancel all jobs, and clear what they have left. Returns what is still there, a line each.
+        """Cancel all jobs, and resume drained nodes.
 
-        since: seconds since the first time that this was tried.
+        Args:
+            since: Seconds since the first try.
+
+        Returns:
+            Jobs that are left, and nodes that are not idle, a line each.
         """
         idle = (
             "squeue --noheader --format=%i | sort -u | xargs -r scancel;"
-            # drained by Slurm, when a job has ended there while the controller was down
+            # Slurm drains a node when a job ends there while the controller is down
             " for node in $(sinfo -hNo %N --states=drained); do scontrol update nodename=$node state=resume; done;"
             " squeue --noheader; sinfo -hNo '%N %T'"
         )

@@ -1,4 +1,4 @@
-"""What is done to jobs on a test bed from outside, and the proof that nothing of them is left."""
+"""Faults of jobs on a test bed, and checks that no process of theirs is left."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.support.clusterjobs import GRIDTF, ClusterJob
 
 NODES = ("n1", "n2", "n3", "n4")
 GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
-# A task with a child that has left its session.
+# A task with a child in a session of its own.
 FAMILY = "setsid sleep 300 & sleep 300"
-# Runs until the test says that it may end.
+# Runs until the test makes a file called go.
 UNTIL_TOLD = "until ls | grep -qx go; do sleep 0.2; done"
-# One that wants to live, like its child.
+# Ignores TERM, like its child.
 STUBBORN = "trap '' TERM; setsid sleep 300 & while :; do sleep 0.2; done"
 
 
 def started(
     bed: Bed, *words: str, nodes: int = 4, name: str = "fault", command: str = FAMILY, running: bool = True
 ) -> ClusterJob:
-    """A job of one task a host, named worker:0 on n1 and so on; back when all run, unless not running."""
+    """Start a job of one task per host, worker:0 on n1 and so on; with ``running``, wait until all run."""
     options = (*bed.options, "--name", name, "--nodes", str(nodes), "--tasks-per-node", "1")
     job = ClusterJob(bed, *options, "--kill-grace", "1", *words, "--", "bash", "-c", command)
     if running:
@@ -33,12 +33,12 @@ def started(
 
 
 def admin(bed: Bed, *argv: str, host: str = "ctl") -> str:
-    """A command as root."""
+    """Run a command as root; returns its output."""
     return bed.run(host, *argv, user="root").stdout
 
 
 def kill9(bed: Bed, host: str, *pids: int) -> None:
-    """All of them at once; of several, one may die with another before its turn."""
+    """Kill processes with SIGKILL, all at once; of several, one may die with another before its turn."""
     bed.run(host, "kill", "-9", *map(str, pids), user="root", check=len(pids) == 1)
 
 
@@ -47,7 +47,7 @@ def parent(bed: Bed, host: str, pid: int) -> int:
 
 
 def nobody_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15) -> None:
-    """No process of alice's is on these hosts, at the latest after so many seconds."""
+    """Wait until no process of alice's is on these hosts, for at most ``seconds``."""
     deadline = time.monotonic() + seconds
     for host in hosts:
         while left := bed.run(host, "pgrep", "-a", "-u", "alice", user="root", check=False).stdout:
@@ -56,18 +56,18 @@ def nobody_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15) -> 
 
 
 def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = 40, attempt: int = 1) -> dict[str, Any]:
-    """The verdict, which has this state, and these pieces in its reason and hint."""
+    """Wait for the verdict; it must have this state, and these pieces in its reason or hint."""
     verdict = job.verdict(seconds, attempt)
-    said = f"{verdict['reason']}\n{verdict['hint']}"
+    text = f"{verdict['reason']}\n{verdict['hint']}"
     assert verdict["state"] == state, f"{verdict}\n{job.output}"
     for piece in pieces:
-        assert piece in said, f"{verdict}\n{job.output}"
+        assert piece in text, f"{verdict}\n{job.output}"
     return verdict
 
 
 @contextmanager
 def mounted(bed: Bed, host: str, *options: str) -> Iterator[None]:
-    """Something else is in a place on this host. options: of mount, the place last."""
+    """Mount something on this host. options: of mount(8), the mount point last."""
     admin(bed, "mount", *options, host=host)
     try:
         yield
@@ -77,7 +77,7 @@ def mounted(bed: Bed, host: str, *options: str) -> Iterator[None]:
 
 @contextmanager
 def late_agents(bed: Bed, host: str) -> Iterator[None]:
-    """On this host, agents of jobs with the variable AGENT_DELAY start so many seconds late."""
+    """On this host, delay the agents of jobs with the variable AGENT_DELAY by that many seconds."""
     node = CHECKOUT / "gridtf/bootstrap/node.py"
     late = bed.home() / "late_node.py"
     late.write_text(f"{node.read_text()}\nimport os, time\ntime.sleep(float(os.environ.get('AGENT_DELAY', '0')))\n")
@@ -87,7 +87,7 @@ def late_agents(bed: Bed, host: str) -> Iterator[None]:
 
 @contextmanager
 def begun(job: ClusterJob, command: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """A gridtf command on this job that runs beside the test."""
+    """Start a gridtf command on this job in the background."""
     with job.bed.popen("login", *GRIDTF, command, job.seen_as, *words, env=GRIDTF_ENVIRON) as process:
         try:
             yield process
@@ -96,7 +96,7 @@ def begun(job: ClusterJob, command: str, *words: str) -> Iterator[subprocess.Pop
 
 
 def finished(process: subprocess.Popen[str], code: int, seconds: float = 40) -> str:
-    """What it has printed, when it ends with this exit code."""
+    """Wait for a process, which must end with this exit code; returns its output."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == code, out + err
     return out + err

@@ -1,4 +1,4 @@
-"""Jobs on a test bed: submitted by a plain user on the login host, looked at through the shared folder."""
+"""Jobs on a test bed: submitted by an ordinary user on the login host, observed through the shared folder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ GRIDTF = ("python", "-c", "import sys; from gridtf.cli import main; sys.exit(mai
 def gridtf(
     bed: Bed, *words: str, user: str = "alice", timeout: float = 60, check: bool = True, **more: Any
 ) -> CompletedProcess[str]:
-    """The gridtf command on the login host."""
+    """Run a gridtf command on the login host."""
     env = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": "", **more.pop("env", {})}
     return bed.run("login", *GRIDTF, *words, user=user, timeout=timeout, check=check, env=env, **more)
 
 
 def refused(bed: Bed, *words: str, **more: Any) -> str:
-    """What a submission that is refused prints, in four lines at most. Nothing is left of it."""
+    """Submit a job that must be refused, with at most four lines and no run directory; returns the lines."""
     before = set(bed.home().glob("gridtf-runs/*"))
     done = gridtf(bed, "submit", "--scheduler", bed.kind, *words, "--", "true", check=False, **more)
     assert done.returncode in (1, 2), done.stdout + done.stderr
@@ -35,14 +35,20 @@ def refused(bed: Bed, *words: str, **more: Any) -> str:
 
 
 class ClusterJob:
-    """A job that alice has submitted. id: the scheduler's. run: its run directory as this machine sees it."""
+    """A job that alice has submitted.
+
+    Attributes:
+        id: The scheduler's id of the job.
+        run: Its run directory as this machine sees it.
+        seen_as: Its run directory as the hosts see it.
+    """
 
     def __init__(self, bed: Bed, *words: str, user: str = "alice", **more: Any) -> None:
         self.bed, self.user = bed, user
         self.submitted = gridtf(bed, "submit", "--json", *words, user=user, **more)
-        told = json.loads(self.submitted.stdout)
-        self.id: str = told["job_id"]
-        self.seen_as: str = told["run_dir"]
+        answer = json.loads(self.submitted.stdout)
+        self.id: str = answer["job_id"]
+        self.seen_as: str = answer["run_dir"]
         path = Path(self.seen_as)
         self.run = RunDir(bed.shared / path.relative_to(SHARED) if path.is_relative_to(SHARED) else path)
 
@@ -64,7 +70,7 @@ class ClusterJob:
         return log.read_text(errors="replace") if log.exists() else "(no job.log)"
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = 40) -> Any:
-        """Wait for a condition; gives its value."""
+        """Wait until a condition returns a true value, and return it."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < deadline, f"waited {seconds} s for {what}; job.log says:\n{self.output}"
@@ -72,7 +78,7 @@ class ClusterJob:
         return value
 
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """What the hosts say of their tasks: name -> record, with the host."""
+        """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""
         latest = self.run.latest()
         found: dict[str, dict[str, Any]] = {}
         for path in latest.state.glob("@*.json") if latest else ():
@@ -82,7 +88,7 @@ class ClusterJob:
         return found
 
     def running(self, count: int) -> dict[str, dict[str, Any]]:
-        """Wait until so many tasks run."""
+        """Wait until ``count`` tasks run."""
 
         def all_run() -> dict[str, dict[str, Any]]:
             tasks = {name: task for name, task in self.tasks().items() if task["state"] == "RUNNING"}
@@ -95,11 +101,11 @@ class ClusterJob:
         return dict(self.until(lambda: read_record(path), f"the verdict of attempt {attempt}", seconds))
 
     def logs(self) -> dict[str, str]:
-        """Task name -> what it has printed."""
+        """Task name -> its output."""
         return {path.stem: path.read_text(errors="replace") for path in sorted(self.attempt.logs.glob("*.log"))}
 
     def gpus(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Task name -> (host, GPUs), as the hosts have published it."""
+        """Task name -> (host, GPUs), as published by the hosts."""
         found = {}
         for path in self.attempt.hosts.glob("*.json"):
             record = read_record(path) or {}
@@ -108,7 +114,7 @@ class ClusterJob:
 
 
 def received(bed: Bed, *hosts: str) -> dict[str, int]:
-    """Bytes that each host has received through its link."""
+    """Host -> bytes that it has received through its link."""
     found = {}
     for host in hosts:
         text = bed.run(host, "cat", "/proc/net/dev").stdout

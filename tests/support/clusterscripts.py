@@ -1,4 +1,4 @@
-"""Scripts and allocations of the user's own on a test bed: alice's folders, what she does there, what her tasks say."""
+"""Hand-written scripts and allocations on a test bed: alice's folders, her commands there, the output of her tasks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.python import ENDS_ARE_TOLD
 NODES = ("n1", "n2", "n3", "n4")
 HOME = f"{SHARED}/home/alice"
 ENVIRON = {"PATH": f"{HOME}/bin:{PATH}", "PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
-# What a user's module or virtual environment does, for scripts that inherit nothing.
+# Sets what a user's module or virtual environment would, for scripts that inherit no environment.
 ENTER = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in ENVIRON.items())
-# A first line cannot hold a path with spaces: what pip writes then is read by sh, and by Python as a string.
+# A shebang cannot contain a path with spaces. As pip does then: sh runs the second line, Python reads it as a string.
 GRIDTF = f"""#!/bin/sh
 '''exec' {shlex.quote(sys.executable)} "$0" "$@"
 ' '''
@@ -45,7 +45,7 @@ for _ in {1..600}; do sleep 0.1; done
 
 @dataclass(frozen=True)
 class Task:
-    """What a task has said of itself."""
+    """A task's own output (TELL)."""
 
     host: str
     gpus: tuple[str, ...]
@@ -55,19 +55,22 @@ class Task:
 
 
 def told(text: str) -> dict[str, Task]:
-    found = {}
+    """Parse the lines that tasks print with TELL: task name -> Task."""
+    tasks = {}
     for line in re.findall(r"task=.*", text):
-        said = dict(word.split("=", 1) for word in line.split())
-        said.setdefault("rocr", said["gpu"])  # not every scheduler sets it
-        gpus, rocr, granted = (tuple(filter(None, said[name].split(","))) for name in ("gpu", "rocr", "granted"))
-        found[said["task"]] = Task(said["host"], gpus, rocr, granted, said["rank"])
-    return found
+        values = dict(word.split("=", 1) for word in line.split())
+        values.setdefault("rocr", values["gpu"])  # not every scheduler sets it
+        gpus, rocr, granted = (tuple(filter(None, values[name].split(","))) for name in ("gpu", "rocr", "granted"))
+        tasks[values["task"]] = Task(values["host"], gpus, rocr, granted, values["rank"])
+    return tasks
 
 
 class Folder:
-    """A folder in alice's home, and what she does there on the login host.
+    """A folder in alice's home, and her commands there on the login host. Other schedulers' folders derive from it.
 
-    Those of other schedulers are derived from it. tell: a line of bash by which a task tells what it sees.
+    Attributes:
+        tell: A line of bash with which a task prints its host, rank and GPUs, for told().
+        from_stdin: The command that submits a script from standard input.
     """
 
     tell = TELL
@@ -81,22 +84,22 @@ class Folder:
         bed.run("login", "bash", "-c", install, stdin=GRIDTF)
 
     def run(self, *argv: str, **more: Any) -> str:
-        """Run a command on the login host; gives what it prints."""
+        """Run a command on the login host; returns its output."""
         more.setdefault("env", {**ENVIRON, "PATH": f"{HOME}/bin:{self.bed.path}"})
         return self.bed.run("login", *argv, cwd=self.seen_as, **more).stdout
 
     def sbatch(self, script: str, *options: str) -> Batch:
-        """Hand over a script: its text, or the name of a file that is there."""
+        """Submit a script: its text, or the name of a file in this folder."""
         text, name = (f"#!/bin/bash\n{script}\n", ()) if "\n" in script else (None, (script,))
-        said = self.run("sbatch", "--parsable", *options, *name, stdin=text)
-        return Batch(self, said.strip())
+        job_id = self.run("sbatch", "--parsable", *options, *name, stdin=text)
+        return Batch(self, job_id.strip())
 
     def submit(self, script: str, *options: str) -> Batch:
-        """Hand over a script that inherits what the login host has."""
+        """Submit a script that inherits the login host's environment."""
         return self.sbatch(script, *options)
 
     def on_two_hosts(self, script: str, *options: str) -> Batch:
-        """Hand over a script, with RUN before it, for two hosts with a GPU each."""
+        """Submit RUN and a script for two hosts with a GPU each."""
         return self.sbatch(RUN + script, "--nodes=2", "--gpus-per-node=1", *options)
 
     def job(self, job_id: str) -> Batch:
@@ -108,27 +111,34 @@ class Folder:
         return [RunDir(path) for path in sorted(paths, key=lambda path: path.name)]
 
     def verdicts(self, job_id: str) -> list[str]:
-        """The states that the runs of a job have ended with."""
+        """The states of the verdicts of a job's runs; empty for a run without a verdict."""
         records = [read_record(run.attempt(1).verdict) for run in self.runs(job_id)]
         return ["" if record is None else str(record["state"]) for record in records]
 
     def tasks(self, job_id: str) -> dict[str, Task]:
-        """What the tasks of the last run of a job have said."""
+        """The tasks of the last run of a job, from their output."""
         return told("\n".join(logs(self.runs(job_id)[-1])))
 
 
 def joined_tasks_ended(folder: Folder, run: RunDir, known: str, by_job: str, *, code: int) -> None:
-    """Check gridtf wait for tasks that called gridtf_join: with exit codes from the kernel, and without; then the end
-    of their job decides."""
+    """Check gridtf wait for tasks that called gridtf_join.
+
+    Args:
+        folder: Where it is called.
+        run: The run directory.
+        known: Its output where the kernel reports the tasks' exit status.
+        by_job: Its output where the kernel does not, and the state of the job decides.
+        code: Its exit code.
+    """
     wait = ["bash", "-c", 'gridtf wait "$1"; echo "code=$?"', "-", folder.bed.seen(run.path)]
-    said = folder.run(*wait)
-    assert (known if ENDS_ARE_TOLD else by_job) in said, said
-    assert said.endswith(f"code={code}\n"), said
+    output = folder.run(*wait)
+    assert (known if ENDS_ARE_TOLD else by_job) in output, output
+    assert output.endswith(f"code={code}\n"), output
     for path in run.attempt(1).state.iterdir():
         path.write_text(re.sub(r'"state": *"(COMPLETED|FAILED)"', '"state": "ENDED"', path.read_text()))
-    said = folder.run(*wait)
-    assert by_job in said, said
-    assert said.endswith(f"code={code}\n"), said
+    output = folder.run(*wait)
+    assert by_job in output, output
+    assert output.endswith(f"code={code}\n"), output
 
 
 def logs(run: RunDir) -> list[str]:
@@ -137,7 +147,7 @@ def logs(run: RunDir) -> list[str]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A job that was handed over with sbatch. Those of other schedulers are derived from it."""
+    """A job that was submitted with sbatch. Other schedulers' jobs derive from it."""
 
     folder: Folder
     id: str
@@ -148,14 +158,14 @@ class Batch:
 
     def states(self) -> list[tuple[str, str]]:
         """State and exit code of the job, or of all elements of the array."""
-        said = self.folder.run("scontrol", "-o", "show", "job", self.id)
-        return re.findall(r"JobState=(\w+) .*?ExitCode=(\S+)", said)
+        output = self.folder.run("scontrol", "-o", "show", "job", self.id)
+        return re.findall(r"JobState=(\w+) .*?ExitCode=(\S+)", output)
 
     def goes_on(self) -> bool:
         return any(state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") for state, _ in self.states())
 
     def well(self) -> bool:
-        """Whether a job that has ended has ended well."""
+        """Whether a job that has ended completed."""
         return {state for state, _ in self.states()} == {"COMPLETED"}
 
     def over(self, seconds: float = 60) -> Batch:
@@ -167,7 +177,7 @@ class Batch:
         return self
 
     def ended(self, seconds: float = 60) -> Batch:
-        """Wait until it has ended well."""
+        """Wait until it has completed."""
         self.over(seconds)
         everything = "".join("".join(logs(run)) for run in self.folder.runs(self.id))
         assert self.well(), self.output + everything
@@ -180,19 +190,19 @@ class Batch:
             time.sleep(0.05)
 
     def until_said(self, word: str, count: int, seconds: float = 30) -> None:
-        """Wait until so many tasks have printed this."""
+        """Wait until ``count`` tasks have printed this."""
         wait_until(self.folder, self.id, word, count, seconds)
 
 
 def wait_until(folder: Folder, job_id: str, word: str, count: int, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while sum(word in log for run in folder.runs(job_id) for log in logs(run)) < count:
-        assert time.monotonic() < deadline, f"no {count} tasks have said {word!r}"
+        assert time.monotonic() < deadline, f"fewer than {count} tasks have printed {word!r}"
         time.sleep(0.05)
 
 
 def one_gpu_each(tasks: dict[str, Task], count: int) -> None:
-    """So many tasks, each with one GPU of those granted on its host, no two with the same."""
+    """Check that there are ``count`` tasks, each with one of the GPUs granted on its host, no two with the same."""
     assert len(tasks) == count, tasks
     assert all(len(task.gpus) == 1 and set(task.gpus) <= set(task.granted) for task in tasks.values()), tasks
     assert all(task.rocr == task.gpus for task in tasks.values()), tasks
@@ -200,7 +210,7 @@ def one_gpu_each(tasks: dict[str, Task], count: int) -> None:
 
 
 def nothing_left(bed: Bed) -> None:
-    """No process of alice's is left on any host."""
+    """Wait until no process of alice's is left on any host."""
     for host in ("login", *NODES):
         deadline = time.monotonic() + 20
         while left := bed.run(host, "pgrep", "-a", "-u", "alice", check=False, user="root").stdout:

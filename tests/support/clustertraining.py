@@ -1,4 +1,4 @@
-"""Training on a test bed: the examples in alice's home, and what they have to come to."""
+"""Training on a test bed: the examples in alice's home, and their required accuracy."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from tests.support.clusterjobs import ClusterJob, received
 from tests.support.examples import stated_accuracy
 
 NODES = ("n1", "n2", "n3", "n4")
-# Each task says where it is and what it sees, then becomes the program.
+# Each task prints its host and its GPUs, then becomes the program.
 TELLING = ("bash", "-c", 'echo "at $(uname -n) sees $CUDA_VISIBLE_DEVICES"; exec "$@"', "task")
 
 
 def example(bed: Bed, name: str) -> str:
-    """An example, copied into alice's home; its folder as the hosts see it."""
+    """Copy an example into alice's home; returns its folder as the hosts see it."""
     bed.run("login", "cp", "-r", str(CHECKOUT / "examples" / name), ".")
     return f"{SHARED}/home/alice/{name}"
 
 
 def submit(bed: Bed, name: str, *words: str) -> ClusterJob:
-    """An example as a job. What alice's module would set up comes from login, where jobs do not inherit it."""
+    """Submit an example. PATH, which alice's module would set, is passed on where jobs inherit no environment."""
     inherits = ("--env", "PATH") if bed.kind == "sge" else ()
     return ClusterJob(bed, f"{example(bed, name)}/gridtf.toml", *bed.options, *inherits, "--time", "10", *words)
 
 
 def trained(job: ClusterJob, name: str) -> None:
-    """The job has ended well, with the accuracy that the example promises."""
+    """Wait until the job has completed, with at least the accuracy that the example's README states."""
     done = job.gridtf("wait", "--timeout", "240", check=False, timeout=250)
-    said = done.stdout + done.stderr + job.output + "".join(job.logs().values())
-    assert done.returncode == 0, said
+    output = done.stdout + done.stderr + job.output + "".join(job.logs().values())
+    assert done.returncode == 0, output
     assert job.status()["state"] == "COMPLETED"
-    reached = json.loads((job.run.output / "result.json").read_text())["accuracy"]
-    assert stated_accuracy(name) <= reached <= 1, said
+    accuracy = json.loads((job.run.output / "result.json").read_text())["accuracy"]
+    assert stated_accuracy(name) <= accuracy <= 1, output
 
 
 def one_gpu_each(job: ClusterJob, *names: str) -> None:
-    """Each of these tasks has one GPU of its own host, no two the same; the others have none."""
+    """Check that each of these tasks has one GPU of its own, and that the other tasks have none."""
     gpus = job.gpus()
     assert all(len(gpus[name][1]) == 1 for name in names), gpus
     assert len({gpus[name] for name in names}) == len(names), gpus
@@ -47,14 +47,14 @@ def one_gpu_each(job: ClusterJob, *names: str) -> None:
 
 
 def where(job: ClusterJob) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Task name -> (host, GPUs), in the words of the tasks that began with TELLING."""
-    told = {name: re.match(r"at (\S+) sees (\S*)\n", text) for name, text in job.logs().items()}
-    return {name.replace("-", ":"): (match[1], (match[2],)) for name, match in told.items() if match}
+    """Task name -> (host, GPUs), from the output of tasks that began with TELLING."""
+    matches = {name: re.match(r"at (\S+) sees (\S*)\n", text) for name, text in job.logs().items()}
+    return {name.replace("-", ":"): (match[1], (match[2],)) for name, match in matches.items() if match}
 
 
 @contextmanager
 def traffic(bed: Bed, least: int) -> Iterator[None]:
-    """Meanwhile every host receives at least so many bytes through its link."""
+    """Check that every host receives more than ``least`` bytes through its link meanwhile."""
     before = received(bed, *NODES)
     yield
     after = received(bed, *NODES)

@@ -1,4 +1,4 @@
-"""Reading a configuration as the command line does."""
+"""Configurations, read as by a command line."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def write(path: Path, text: str) -> Path:
 
 
 def user_file(text: str) -> Path:
-    """The user's configuration file (tests have a separate one)."""
+    """Write the user's configuration file (every test has its own)."""
     return write(Path(os.environ["XDG_CONFIG_HOME"]) / "gridtf" / "config.toml", text)
 
 
 def strangers(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> int:
-    """Let files appear to belong to another user; returns that user's id. Other files keep their owner."""
+    """Make files belong to another user, in fact or as far as this process can see; returns the id of that user."""
     if os.geteuid() == 0:
         for path in paths:
             os.chown(path, STRANGER, -1, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Small disks, and what fills them up. Needs root."""
+"""Small disks, and a way to fill them up. Needs root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def ext4(image: Path, folder: Path) -> Iterator[Path]:
-    """A disk of 8 MB of its own."""
+    """Mount a new ext4 file system of 8 MiB."""
     folder.mkdir()
     with image.open("wb") as file:
         file.truncate(8 << 20)
@@ -34,7 +34,7 @@ def ext4(image: Path, folder: Path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Write until there is no room left; gives the file that has taken it."""
+    """Fill a disk; returns the file that takes the space."""
     big = folder / "big"
     with big.open("wb", buffering=0) as file:
         for size in (65536, 1024, 1):

@@ -1,4 +1,4 @@
-"""Accuracies stated in the READMEs of the examples."""
+"""The accuracies that the examples state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def stated_accuracy(example: str) -> float:
-    """The accuracy that the README of an example states."""
+    """The minimum accuracy that the README of an example states."""
     text = (EXAMPLES / example / "README.md").read_text()
     match = re.search(r"Accuracy on 360 held-out digits: at least (0\.\d+)", text)
     assert match, "the README states no accuracy"

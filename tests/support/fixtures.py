@@ -1,4 +1,4 @@
-"""Fixtures that start real jobs; tests/conftest.py makes them known."""
+"""Fixtures that start real jobs; tests/conftest.py imports them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Program = Callable[[str, str], str]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """launch(command, **spec): start a job in tmp_path; whatever is left of it at the end is ended."""
+    """launch(command, **spec): start a job in tmp_path; it is ended with the test."""
     jobs: list[LaunchedJob] = []
 
     def start(
@@ -40,7 +40,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """program(name, text): the path of a shell script that a task can run."""
+    """program(name, text): write a shell script that a task can run; returns its path."""
     bash = shutil.which("bash") or "bash"
 
     def write(name: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a test bed leaves behind, or should not."""
+"""Traces that a test bed may leave on this machine."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None
 
 
 def footprint() -> set[str]:
-    """What a test bed could leave on this machine: mounts, links, devices, groups, users, files."""
+    """Traces that a test bed could leave on this machine: mounts, links, devices, groups, users, files."""
     found = {f"mount {line.split()[4]}" for line in Path("/proc/self/mountinfo").read_text().splitlines()}
     found |= {f"group {path}" for path in Path("/sys/fs/cgroup").glob("*/gridtf-testbed-*")}
-    found |= {f"user {user.pw_name}" for user in pwd.getpwall() if user.pw_uid >= 1000}  # packages make others
+    found |= {f"user {user.pw_name}" for user in pwd.getpwall() if user.pw_uid >= 1000}  # packages use lower ids
     return found | {
         f"{folder}/{name}" for folder in ("/sys/class/net", "/dev", "/var/tmp") for name in os.listdir(folder)
     }
 
 
 def left_by(bed: Bed, before: set[str]) -> set[str]:
-    """What is there now and was not before, but for what plainly belongs to another test that runs meanwhile."""
+    """New traces since ``before``, except those that clearly belong to a concurrent test."""
     new = footprint() - before
     own, group = f"mount {bed.state}", f"/{groups.name(bed.state / bed.kind)}"
     folders = {text for text in new if text.startswith("mount /tmp/") and not text.startswith(own)}
@@ -43,7 +43,7 @@ def left_by(bed: Bed, before: set[str]) -> set[str]:
 
 
 def processes_of(bed: Bed) -> set[tuple[int, str]]:
-    """The processes in the network namespaces of its hosts: pid, and the time it was started."""
+    """(pid, start time) of the processes in the network namespaces of its hosts."""
     firsts = re.findall(r'"pid": (\d+)', (bed.state / f"{bed.kind}/bed.json").read_text())
     homes = {Path(f"/proc/{pid}/ns/net").readlink() for pid in firsts}
     found = set()
@@ -55,7 +55,7 @@ def processes_of(bed: Bed) -> set[tuple[int, str]]:
 
 
 def start_of(pid: int) -> str:
-    """Empty when there is no such process, or it only waits for its parent's notice."""
+    """Start time of a process; empty when it is gone or a zombie."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] == "Z" else fields[19]

@@ -6,9 +6,11 @@ import random
 
 
 def random_hostlist(chance: random.Random, *, suffixes: bool = True) -> str:
-    """A few hosts, bracketed in all ways that every reader of hostlists takes alike.
+    """A random hostlist of a few hosts, in forms on which all parsers of hostlists agree.
 
-    suffixes: also text after the last bracket, which `scontrol` of Slurm 22.05 refuses.
+    Args:
+        chance: The random numbers.
+        suffixes: Whether to put text after some brackets, which `scontrol` of Slurm 22.05 refuses.
     """
     return ",".join(_host(chance, suffixes) for _ in range(chance.randint(1, 6)))
 
@@ -24,7 +26,7 @@ def _host(chance: random.Random, suffixes: bool) -> str:
 
 
 def _bracket(chance: random.Random) -> str:
-    """3,1-2,8: numbers of one padding."""
+    """Numbers and ranges of one padding, such as ``[3,1-2,8]``."""
     width = chance.randint(1, 4)
     ranges = []
     for _ in range(chance.randint(1, 4)):

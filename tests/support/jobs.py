@@ -16,7 +16,7 @@ from gridtf.host.procfs import alive
 from gridtf.run.rundir import Attempt, RunDir, read_record
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 30.0  # seconds a test waits for something that should come at once
+PATIENCE = 30.0  # seconds that a test waits for something that should happen at once
 
 # How the bootstrap script starts the launcher (scripts/gridtf-bootstrap.sh).
 _EXEC = [
@@ -25,7 +25,7 @@ _EXEC = [
     "import sys; from gridtf.bootstrap.main import main; sys.exit(main(sys.argv[1:]))",
     "exec",
 ]
-# A program that ignores a signal, and then becomes another one, which inherits that: ``python -c IGNORING NUMBER …``.
+# Runs a program that inherits an ignored signal: ``python -c IGNORING NUMBER PROGRAM …``.
 IGNORING = """
 import os, signal, sys
 signal.signal(int(sys.argv[1]), signal.SIG_IGN)
@@ -35,7 +35,7 @@ _MANY_HOSTS = [sys.executable, "-m", "tests.support.many_hosts"]
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """Wait for a condition; gives its value."""
+    """Wait until a condition returns a true value, and return it."""
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -46,7 +46,16 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) ->
 
 
 class LaunchedJob:
-    """A launcher that runs in the background."""
+    """A launcher that runs in the background.
+
+    Args:
+        folder: The working folder, as this process sees it.
+        spec: The job, as in a job file.
+        hosts: Simulated hosts, as in many_hosts.py; none: this host alone.
+        prefix: Prefix of the launcher's command.
+        seen_as: The working folder, as the job sees it; None: ``folder``.
+        env: Further environment variables.
+    """
 
     def __init__(
         self,
@@ -57,8 +66,6 @@ class LaunchedJob:
         seen_as: Path | None = None,
         **env: str,
     ) -> None:
-        """folder: the working folder, as this process sees it. prefix: put before the launcher's command.
-        seen_as: the same folder, as the job sees it."""
         self.run = RunDir(folder / "run")
         self.folder = folder
         environ = {**os.environ, "GRIDTF_LOCKS": str(folder), "XDG_STATE_HOME": str(folder / "state"), **env}
@@ -66,7 +73,7 @@ class LaunchedJob:
         environ["GRIDTF_RUN_DIR"] = str((seen_as or folder) / "run")
         environ["GRIDTF_SPEC"] = json.dumps({"scheduler": "local", "kill_grace": 1.0, **spec})
         command = [*_MANY_HOSTS, json.dumps(list(hosts))] if hosts else _EXEC
-        self.log = folder.with_name(f"{folder.name}.log")  # beside it: the folder may be a full disk
+        self.log = folder.with_name(f"{folder.name}.log")  # outside the folder, which may be a full disk
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*prefix, *command],
@@ -88,7 +95,7 @@ class LaunchedJob:
         return self.log.read_text(errors="replace")
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """The launcher's exit code."""
+        """Wait for the launcher; returns its exit code."""
         return self.process.wait(seconds)
 
     def verdict(self, seconds: float = PATIENCE) -> dict[str, Any]:
@@ -98,14 +105,14 @@ class LaunchedJob:
         return verdict
 
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """What the hosts say of their tasks."""
+        """Task name -> its record, as published by the hosts."""
         found: dict[str, dict[str, Any]] = {}
         for path in self.attempt.state.glob("@*.json"):
             found.update((read_record(path) or {}).get("tasks", {}))
         return found
 
     def running(self, *names: str) -> dict[str, int]:
-        """Wait until these tasks run; their pids."""
+        """Wait until these tasks run; returns task name -> pid."""
 
         def pids() -> dict[str, int]:
             tasks = self.tasks()
@@ -116,7 +123,7 @@ class LaunchedJob:
         return running
 
     def written(self, name: str) -> int:
-        """A pid that a task has written into a file of the working folder."""
+        """Wait for a pid that a task writes into a file of the working folder."""
         path = self.folder / name
         return int(until(lambda: path.exists() and path.read_text().strip(), f"{name} to be written"))
 
@@ -125,7 +132,7 @@ class LaunchedJob:
         return int(record["pid"])
 
     def end(self) -> None:
-        """End whatever is left, by what this test started."""
+        """End the launcher, and thereby its job, if it still runs."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -136,5 +143,5 @@ class LaunchedJob:
 
 
 def gone(*pids: int, seconds: float = PATIENCE) -> bool:
-    """Wait until none of these processes is left."""
+    """Wait until all of these processes are gone."""
     return bool(until(lambda: not any(alive(pid) for pid in pids), f"the end of {pids}", seconds))

@@ -22,7 +22,7 @@ STARTERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_", "PMI_", "PMIX_", "CUDA_
 
 
 class Rank:
-    """A process that joins, in a bash with every strict option on, and then becomes its task."""
+    """A process that calls gridtf_join in bash with all strict options on, and then becomes its task."""
 
     def __init__(
         self, folder: Path, options: str, env: dict[str, str], script: str | None, descriptors: Sequence[int]
@@ -51,7 +51,7 @@ class Rank:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the task found, once it has joined."""
+        """The environment of the task, once it has joined."""
         if self._environment is None:
             assert self.process.stdout is not None
             line = self.process.stdout.readline()
@@ -60,7 +60,7 @@ class Rank:
         return self._environment
 
     def end(self, seconds: float = 60.0) -> tuple[int, str]:
-        """Let the task end: its exit code, and what it and gridtf_join have said on stderr."""
+        """End the task; returns its exit code, and the stderr of gridtf_join and the task."""
         _, errors = self.process.communicate("\n", timeout=seconds)
         return self.process.returncode, errors
 

@@ -1,4 +1,4 @@
-"""The live part of the conformance suite, for a host of a test bed: tests/cluster/test_conformance.py runs it there."""
+"""The live part of the conformance suite, which tests/cluster/test_conformance.py runs on a host of a test bed."""
 
 from __future__ import annotations
 

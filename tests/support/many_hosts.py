@@ -1,7 +1,7 @@
-"""A launcher whose scheduler plays several hosts on this machine, each agent a process of its own.
+"""A launcher whose scheduler simulates several hosts on this machine, with a process for each agent.
 
-Called with a JSON list of hosts, each {"name", "slots", "gpus", "prefix"}: the prefix is put before the agent's
-command, so that a test can give a host another view of the file system, or make it never come.
+Called with a JSON list of hosts, each {"name", "slots", "gpus", "prefix"}. The prefix of an agent's command can give
+the host another view of the file system, or keep the agent from starting.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProcessAgent:
         return None if code is None else AgentEnd(code, self.host)
 
     def terminate(self) -> None:
-        """Nothing: as on a real cluster, the agent learns it from the shared file system."""
+        """Does nothing: as on a real cluster, the agent reads stop.json on the shared file system."""
 
     def kill(self) -> None:
         if self.process.poll() is None:

@@ -1,11 +1,11 @@
-"""Text that is almost what a parser expects: for seeded tests that look for what it did not expect."""
+"""Seeded random changes to valid text, for tests of parsers."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
 
-# What has upset parsers: characters that no name can hold, digits that are none, numbers beyond all measure, brackets.
+# Text that has upset parsers: characters invalid in names, digits that are not ASCII, huge numbers, brackets.
 _PIECES = (
     *("\0", "\n", "\r", "\t", "\x1b[2J", "\x9b", "\u202e", "\ud800", "\udcff", "é", "²", "٣", "\ufeff", "%", "$(x)"),
     *("-", "--", "-1", "0", "00", "1e400", "nan", "inf", "99999999", "9" * 20, "9" * 5000, "(x99999)", "[0-99999]"),
@@ -14,7 +14,7 @@ _PIECES = (
 
 
 def text(sample: str, chosen: random.Random) -> str:
-    """sample with up to four changes: something put in, left out, doubled or moved."""
+    """A text with up to four changes: pieces inserted, removed, doubled or moved."""
     for _ in range(chosen.randrange(5)):
         at, end = sorted(chosen.randrange(len(sample) + 1) for _ in range(2))
         piece = chosen.choice([chosen.choice(_PIECES), chosen.choice(_PIECES), sample[at:end], ""])
@@ -25,7 +25,7 @@ def text(sample: str, chosen: random.Random) -> str:
 
 
 def words(sample: Sequence[str], chosen: random.Random) -> list[str]:
-    """As text, of a list of words."""
+    """A list of words, some of them changed as by text(), removed or doubled."""
     changed = [text(word, chosen) if chosen.random() < 0.4 else word for word in sample]
     for _ in range(chosen.randrange(3)):
         at = chosen.randrange(len(changed) + 1)
@@ -34,7 +34,7 @@ def words(sample: Sequence[str], chosen: random.Random) -> list[str]:
 
 
 def table(sample: Mapping[str, str], chosen: random.Random) -> dict[str, str]:
-    """As text, of the values of a table; some are left out."""
+    """A table with some values changed as by text(), and some removed."""
     return {
         key: text(value, chosen) if chosen.random() < 0.4 else value
         for key, value in sample.items()

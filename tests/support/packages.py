@@ -1,4 +1,4 @@
-"""Debian's packages, for tests that need a program of theirs."""
+"""Debian packages, for tests that need their programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def need_program(name: str) -> str:
-    """The path of a program, from the package of its name; skips, with the reason, where that cannot be installed."""
+    """The path of a program, installed from the package of its name; skips the test where that is impossible."""
     if found := shutil.which(name):
         return found
     if os.geteuid() != 0 or not shutil.which("apt-get"):

@@ -1,4 +1,4 @@
-"""Plans and tasks for tests that need no job."""
+"""Plans and tasks for tests that run no job."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NONCE = "0123456789abcdef"
 
 
 def job(**values: Any) -> JobSpec:
-    """A specification; the command and the rest as in a job file."""
+    """A specification from the values of a job file, with a default command."""
     program = {} if "entry" in values else {"command": ["train"]}
     return JobSpec.from_dict({**program, **values})
 
 
 def resolved(spec: JobSpec, scheduler: str = "local") -> Request:
-    """What a specification comes to inside a job."""
+    """The request of a specification, as computed inside a job."""
     return resolve(spec, scheduler, memory=False)
 
 
 def hosts(*gpus: int | None, slots: int = 8, cpus: int | None = None) -> Allocation:
-    """Hosts h0, h1, … with so many GPUs each."""
+    """An allocation of hosts h0, h1, … with these numbers of GPUs."""
     return Allocation(tuple(Host(f"h{number}", slots, has, cpus) for number, has in enumerate(gpus)))
 
 
@@ -41,7 +41,7 @@ def task(
     served: bool = False,
     in_cluster: bool = True,
 ) -> PlacedTask:
-    """One task, such as worker:3. A ps or an evaluator has no rank."""
+    """A placed task, such as worker:3. A ps or an evaluator has no rank."""
     kind, index = name.split(":")
     if served or kind in ("ps", "evaluator"):
         rank = None
@@ -71,19 +71,19 @@ def task_plan(run: Path, allocation: Allocation, **values: Any) -> AttemptPlan:
 
 
 def records(plan: AttemptPlan, *, nonce: str = NONCE, address: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What each host of the plan would publish: ports from 20000 on, one after the other."""
+    """Host -> the record that it would publish, with ports from 20001 on."""
     port = 20000
-    found: dict[str, Any] = {}
+    published: dict[str, Any] = {}
     for host in plan.hosts:
         ports = {}
-        for one in plan.on(host):
+        for placed in plan.on(host):
             port += 1
-            ports[one.name] = port
-        found[host] = {
+            ports[placed.name] = port
+        published[host] = {
             "nonce": nonce,
             "host": host,
             "address": (address or {}).get(host, host),
             "ports": ports,
             "master_port": 30000,
         }
-    return found
+    return published

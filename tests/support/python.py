@@ -1,4 +1,4 @@
-"""Another Python process that has gridtf, from this checkout."""
+"""Other Python processes that import gridtf from this checkout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Whether the kernel tells others than its parent how a process has ended (PIDFD_INFO_EXIT).
+# Whether the kernel reports the exit status of a process to other processes than its parent (PIDFD_INFO_EXIT).
 ENDS_ARE_TOLD = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 15)
 
 
@@ -20,11 +20,11 @@ def python(code: str, *arguments: object) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, in which gridtf can be imported."""
+    """A copy of this process's environment in which gridtf of this checkout is imported."""
     return {**os.environ, "PYTHONPATH": str(ROOT), **more}
 
 
 def heed_signals() -> None:
-    """For a new process: tests may run under nohup or in the background, where shells cannot trap what is ignored."""
+    """In a new process, restore signals that nohup or a background job may ignore: shells cannot trap ignored ones."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)

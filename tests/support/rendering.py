@@ -9,7 +9,7 @@ from gridtf import schedulers
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import Plan
 
-# What a shell, sbatch or qsub would stumble over when it is not quoted.
+# Values that a shell, sbatch or qsub would misinterpret unless quoted.
 NASTY = {
     "spaces": "  two  spaces  ",
     "quotes": """it's a "test" \\' \\""",
@@ -28,7 +28,7 @@ NASTY = {
 
 
 def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits-1", **values: Any) -> Plan:
-    """A plan whose specification is given as in a job file."""
+    """A plan with a specification from the values of a job file."""
     spec = JobSpec.from_dict({"command": ["python", "train.py"], **values})
     return Plan(
         spec=spec,

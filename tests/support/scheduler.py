@@ -1,4 +1,4 @@
-"""A fake scheduler for tests of the login side."""
+"""A fake scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gridtf.states import JobState
 
 
 class FakeScheduler(Scheduler):
-    """Accepts every job and reports the states that the test sets. Its name is slurm."""
+    """Accepts every job and reports the state that the test sets. Its name is slurm."""
 
     name = "slurm"
     title = "Slurm"

@@ -30,7 +30,7 @@ class GridEngineBed(Bed):
         return {queue.findtext("name", "").partition("@")[2]: queue.findtext("state", "well") for queue in queues}
 
     def busy(self, since: float = 0) -> list[str]:
-        """After five seconds jobs are forgotten by force. The rights of login are put back as well."""
+        """Delete all jobs (after five seconds by force), clear queue errors, restore login as admin and submit host."""
         force = "-f" if since > 5 else ""
         clear = f"qdel {force} -u '*'; qmod -c '*'; qmod -e '*'; qconf -ah login -as login"
         self.run("ctl", "bash", "-c", f"({clear}) &>/dev/null || :", user="root")
@@ -40,5 +40,5 @@ class GridEngineBed(Bed):
         return [*jobs, *(f"{name} {state}" for name, state in queues if state)]
 
     def _look(self, *options: str) -> ET.Element:
-        """What qstat says of queues and jobs."""
+        """The output of qstat on queues and jobs."""
         return ET.fromstring(self.run("ctl", "qstat", "-f", "-xml", *options, user="root").stdout)

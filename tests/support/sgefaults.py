@@ -1,4 +1,4 @@
-"""Jobs on a Grid Engine test bed that something is done to: scripts of alice's own, and what runs on the hosts."""
+"""Faults of jobs on a Grid Engine test bed: hand-written scripts, and Grid Engine's processes and queues."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.support.clusterfaults import admin
 from tests.support.clusterjobs import ClusterJob
 from tests.support.sgescripts import Folder
 
-# In a script by hand, what is said of every job of one task a host.
+# The lines of a hand-written script that run one task per host.
 RUN = 'source "$(gridtf bootstrap-path)"\ngridtf_run --run-dir $JOB_ID --tasks-per-node 1 --kill-grace 1'
 
 
 class ScriptJob(ClusterJob):
-    """A script of alice's own, with RUN in it, that she has given to qsub."""
+    """A hand-written script of alice's, with RUN in it, submitted with qsub."""
 
     def __init__(self, bed: Bed, script: str, *options: str) -> None:
         self.bed, self.user = bed, "alice"
@@ -31,13 +31,13 @@ class ScriptJob(ClusterJob):
 
 
 def shepherd(bed: Bed, host: str) -> int:
-    """The process id, on a host that has one job, of what Grid Engine's daemon has started there for it."""
+    """The process id of Grid Engine's shepherd on a host that has one job."""
     return int(admin(bed, "pgrep", "-x", "sge_shepherd", host=host))
 
 
 @contextmanager
 def changed(bed: Bed, attribute: str, value: str, queue: str) -> Iterator[None]:
-    """An attribute of a queue has another value for a while."""
+    """Change an attribute of a queue temporarily."""
     (line,) = (
         line for line in admin(bed, "qconf", "-sq", queue).splitlines() if line.split(maxsplit=1)[0] == attribute
     )

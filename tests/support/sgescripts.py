@@ -1,4 +1,4 @@
-"""Scripts of the user's own on a Grid Engine test bed: what alice does with qsub, and what her tasks say."""
+"""Hand-written scripts on a Grid Engine test bed: alice's use of qsub, and the output of her tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TELL = (
     ' gpu=$CUDA_VISIBLE_DEVICES granted=$GRIDTF_LOCAL_GPUS"'
 )
 TASK = f"bash -c '{TELL}'"
-# For scripts that are handed over as text: bash, as alice's module or virtual environment leaves it, and its exit code.
+# For scripts that are submitted as text: bash, alice's environment, and a line with the exit code at the end.
 HEAD = f"""\
 #$ -S /bin/bash -cwd -j y -v {",".join(ENVIRON)}
 trap 'echo "the script ends with $?"' EXIT
@@ -24,16 +24,16 @@ HOSTFILE = 'sed "s/^/hostfile: /" "$PE_HOSTFILE"\n'
 
 
 class Folder(clusterscripts.Folder):
-    """A folder in alice's home, and what she does there on the login host."""
+    """A folder in alice's home, and her commands there on the login host."""
 
     tell = TELL
     from_stdin = "qsub -terse -v PYTHONPATH"
 
     def qsub(self, script: str, *options: str, head: str = HEAD) -> Job:
-        """Hand over a script: its text, or the name of a file that is there. head: the first lines of a text."""
+        """Submit a script: its text, which ``head`` precedes, or the name of a file in this folder."""
         text, name = (f"#!/bin/bash\n{head}{script}\n", ()) if "\n" in script else (None, (script,))
-        said = self.run("qsub", "-terse", *(("-N", "job") if text else ()), *options, *name, stdin=text)
-        return Job(self, re.split(r"[.\s]", said)[0])  # 12.1-3:1 where it is an array
+        output = self.run("qsub", "-terse", *(("-N", "job") if text else ()), *options, *name, stdin=text)
+        return Job(self, re.split(r"[.\s]", output)[0])  # 12.1-3:1 for an array
 
     def submit(self, script: str, *options: str) -> Job:
         return self.qsub(script, "-v", ",".join(ENVIRON), *options)
@@ -52,7 +52,7 @@ def folder_on(bed: Bed, name: str) -> clusterscripts.Folder:
 
 @dataclass(frozen=True)
 class Job(clusterscripts.Batch):
-    """A job that was handed over with qsub."""
+    """A job that was submitted with qsub."""
 
     @property
     def output(self) -> str:
@@ -62,7 +62,7 @@ class Job(clusterscripts.Batch):
         return "".join(path.read_text(errors="replace") for path in files)
 
     def states(self) -> list[tuple[str, str]]:
-        """Job and state, such as r or Eqw, of what qstat shows of it."""
+        """(job id, state) of each line of qstat on this job; states such as r or Eqw."""
         lines = self.folder.run("qstat", "-u", "alice").splitlines()
         return [(words[0], words[4]) for line in lines if (words := line.split()) and words[0] == self.id]
 
@@ -76,16 +76,16 @@ class Job(clusterscripts.Batch):
 
     @property
     def codes(self) -> list[str]:
-        """The exit codes that scripts with HEAD have told."""
+        """The exit codes that scripts with HEAD have printed."""
         return re.findall(r"the script ends with (\d+)", self.output)
 
     @property
     def slots(self) -> dict[str, int]:
-        """Host -> slots, in the order of the PE_HOSTFILE that a script with HOSTFILE has shown."""
-        found: Counter[str] = Counter()
+        """Host -> slots, in the order of the PE_HOSTFILE that a script with HOSTFILE has printed."""
+        slots: Counter[str] = Counter()
         for host, count in re.findall(r"hostfile: (\S+) (\d+)", self.output):
-            found[host] += int(count)
-        return dict(found)
+            slots[host] += int(count)
+        return dict(slots)
 
     def layout(self) -> dict[str, int]:
         """Host -> training tasks of its last run, in the order of their ranks."""

@@ -1,4 +1,4 @@
-"""The states of jobs and tasks by their bare names, for tables of tests."""
+"""The states of jobs and tasks by their bare names, for the tables of parametrized tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two plain users of this host, played for real: alice, who uses gridtf, and bob, who is out for her account."""
+"""Two real, ordinary users of this host: alice, who uses gridtf, and bob, who attacks her account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 120.0
 
 
 class Done(NamedTuple):
-    """How a command has ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -27,7 +27,14 @@ class Done(NamedTuple):
 
 
 class Strangers:
-    """folder: on a path that both may go along. ran: a file that the attacks try to make as alice."""
+    """The users and their home folders.
+
+    Args:
+        folder: A folder that both can reach.
+
+    Attributes:
+        ran: A file that attacks try to make as alice.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,7 +43,7 @@ class Strangers:
         self.own(folder / "bob", BOB, 0o755)
 
     def own(self, path: Path, uid: int, mode: int) -> Path:
-        """Make a folder of this user's, and the group's that both are in."""
+        """Make a folder that belongs to a user and to the group of both users."""
         path.mkdir(exist_ok=True)
         os.chown(path, uid, GROUP)
         path.chmod(mode)
@@ -46,8 +53,10 @@ class Strangers:
     def start(
         self, uid: int, words: Sequence[object], cwd: Path, umask: int = 0o022
     ) -> Iterator[subprocess.Popen[str]]:
-        """A command as this user, killed at the end. It may read everything, for Python may lie in root's home;
-        it may write no more than the user, and what it makes is the user's."""
+        """Start a command as a user; killed at the end.
+
+        It can read everything, since Python may be installed in root's home, but can only write what the user can.
+        """
         user = [f"--reuid={uid}", f"--regid={uid}", f"--groups={GROUP}"]
         reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
         state = str(self.folder / ("alice" if uid == ALICE else "bob"))
@@ -67,23 +76,23 @@ class Strangers:
                 process.kill()
 
     def run(self, uid: int, words: Sequence[object], cwd: Path, umask: int = 0o022) -> Done:
-        """As start, to its end."""
+        """Run a command as a user; see start."""
         with self.start(uid, words, cwd, umask) as process:
             out, err = process.communicate(timeout=LIMIT)
         return Done(process.returncode, out, err)
 
     def gridtf(self, *words: object, cwd: Path, umask: int = 0o022) -> Done:
-        """alice calls gridtf."""
+        """Run a gridtf command as alice."""
         return self.run(ALICE, [sys.executable, "-m", "gridtf", *words], cwd, umask)
 
     def bob(self, code: str, *words: object, cwd: Path) -> str:
-        """bob runs this Python; gives what it has printed."""
+        """Run Python code as bob; returns its output."""
         done = self.run(BOB, [sys.executable, "-c", code, *words], cwd, 0)
         assert done.code == 0, done.err
         return done.out
 
     def jobs(self) -> list[int]:
-        """alice's processes: those of this test, for another run of the tests has an alice as well."""
+        """The ids of alice's processes in this test, not those of a concurrent run of the tests."""
         home = os.fsencode(f"HOME={self.folder}/alice")
         found = []
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -94,7 +103,7 @@ class Strangers:
 
 
 def share_with(folder: Path, uid: int) -> None:
-    """A default access control list (acl(5)) by which this user may write whatever is made in a folder."""
+    """Set a default access control list (acl(5)) that lets a user write all new files of a folder."""
     rows = [(0x01, 7, -1), (0x02, 7, uid), (0x04, 5, -1), (0x10, 7, -1), (0x20, 5, -1)]
     packed = b"".join(struct.pack("<HHI", tag, allowed, number & 0xFFFFFFFF) for tag, allowed, number in rows)
     os.setxattr(folder, "system.posix_acl_default", struct.pack("<I", 2) + packed)

@@ -1,4 +1,4 @@
-"""A host with a clock of its own, no signals but those of the test, and processes that are only numbers."""
+"""A simulated host: its clock, its signals and its processes are under the control of the test."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from gridtf.bootstrap.system import System
 from gridtf.run.rundir import Record
 
-_LONGEST = 100_000.0  # seconds after which a test is taken to wait for something that never comes
+_LONGEST = 100_000.0  # simulated seconds after which a test fails, because it waits for something that never happens
 
 
 class FakeSystem(System):
-    """Time goes by only while something waits; then what was planned with at() and every() happens.
+    """A host whose time passes only while the program under test waits, running the actions of at() and every().
 
     Attributes:
-        clock: The monotonic clock.
+        clock: The monotonic clock, in seconds.
         wall: Seconds since the epoch.
         received: Signals that wait() has yet to return.
-        logged: What was logged.
-        started: pid -> how that program was started.
-        alive: The processes below this one.
-        stubborn: Those of them that ignore TERM.
-        immortal: Those of them that ignore KILL as well.
+        logged: Lines of the log.
+        started: pid -> argv, environment and other arguments of start().
+        alive: Ids of the descendants of this process.
+        stubborn: Ids of descendants that ignore TERM.
+        immortal: Ids of descendants that ignore KILL as well.
         sent: (pid, signal) of every signal that was sent.
         missing: Programs that cannot be started.
     """
@@ -44,7 +44,7 @@ class FakeSystem(System):
         self.immortal: set[int] = set()
         self.sent: list[tuple[int, int]] = []
         self.missing: set[str] = set()
-        self.known: set[int] = set()  # processes of identities that live
+        self.known: set[int] = set()  # ids of processes for which is_alive() is true
         self.stopped: set[int] = set()
         self.oom_kills = 0
         self._ended: dict[int, int] = {}
@@ -52,15 +52,15 @@ class FakeSystem(System):
         self._number = 0
         self._limit = self.clock + _LONGEST
 
-    # --- what a test does
+    # --- called by the test
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do this so many seconds from now."""
+        """Call a function this many seconds from now."""
         self._number += 1
         heapq.heappush(self._planned, (self.clock + seconds, self._number, action))
 
     def every(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do this again and again, from now on."""
+        """Call a function now, and again after every ``seconds``."""
 
         def again() -> None:
             action()
@@ -72,20 +72,20 @@ class FakeSystem(System):
         self.received.append(number)
 
     def exit(self, pid: int, code: int) -> None:
-        """A process ends with this exit code, or minus the signal."""
+        """End a process. code: its exit code, or minus the number of the signal that ended it."""
         if pid in self.alive:
             self.alive.remove(pid)
             self._ended[pid] = code
             self.receive(signal.SIGCHLD)
 
     def pid_of(self, word: str) -> int:
-        """The process whose command line was last started with this word in it."""
+        """The id of the last started process with this word in its command line."""
         return max(pid for pid, how in self.started.items() if word in how["argv"])
 
-    # --- what the program under test does
+    # --- called by the program under test
 
     def collect_garbage(self) -> None:
-        """The garbage collector is the test run's."""
+        """Does nothing: the garbage collector belongs to the test run."""
 
     def monotonic(self) -> float:
         return self.clock
@@ -97,7 +97,7 @@ class FakeSystem(System):
         if to > self.clock:
             self.wall += to - self.clock
             self.clock = to
-        assert self.clock < self._limit, "waits for ever"
+        assert self.clock < self._limit, "waits forever"
 
     def sleep(self, seconds: float) -> None:
         self._pass(self.clock + seconds, lambda: True)

@@ -1,4 +1,4 @@
-"""Runs a command on a real terminal: one side of a pty; the test has the other."""
+"""Commands on a real terminal: a pty whose other side the test reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.python import environment
 
 
 def on_terminal(*words: str, **environ: str) -> tuple[int, bytes]:
-    """Run a gridtf command line; returns its exit code and its output, with the original newlines."""
+    """Run a gridtf command line; returns its exit code and its output, with newlines as written."""
     ours, theirs = pty.openpty()
     with contextlib.closing(os.fdopen(ours, "rb", buffering=0)) as terminal:
         process = subprocess.Popen(

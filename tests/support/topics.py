@@ -1,4 +1,4 @@
-"""Which topics of scripts/test a test belongs to. Each topic is a marker as well: ``pytest -m sge``."""
+"""The topics of scripts/test that a test belongs to. Each topic is a marker as well: ``pytest -m sge``."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def topics_of(item: pytest.Item) -> set[str]:
 
 
 def topics(path: PurePath, beds: list[str], *, tensorflow: bool = False) -> set[str]:
+    """The topics of tests in a file, from its folder and the scheduler names in its path and beds (laggy_sge)."""
     folder = path.parts[1]  # tests/FOLDER/…
     found = set(re.findall("[a-z]+", " ".join([*path.parts[1:], *beds]))) & {"local", "slurm", "sge"}
     if folder == "unit" or path.parts[0] == "examples":

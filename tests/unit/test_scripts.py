@@ -138,7 +138,7 @@ def test_package_with_a_wrong_hash_is_refused(checkout: Path, tmp_path: Path) ->
     done = _quickstart(checkout, PYTHON=sys.executable, **here)
     assert done.returncode == 1
     assert (
-        "error: a package is not the one that scripts/locks names: its hash differs\n       pinned==1.0\n"
+        "error: a downloaded package is not the one in scripts/locks: its hash differs\n       pinned==1.0\n"
         in done.stderr
     )
     assert not list((checkout / ".venv").rglob("pinned*"))
@@ -174,7 +174,7 @@ def test_too_little_disk_space(checkout: Path, tmp_path: Path) -> None:
     df.chmod(0o755)
     done = _quickstart(checkout, PYTHON=sys.executable, PATH=f"{df.parent}:/usr/bin:/bin")
     assert done.returncode == 1
-    assert "error: too little room" in done.stderr
+    assert "error: too little space" in done.stderr
     assert "1 MiB free" in done.stderr
 
 

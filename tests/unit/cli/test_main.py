@@ -112,7 +112,7 @@ def test_commands_work_in_a_removed_current_folder(fake: FakeScheduler, rough_pa
         assert main(words) == 0
     capsys.readouterr()
     assert main(["submit", "--", "x"]) == 1
-    assert capsys.readouterr().err == "gridtf: the current folder no longer exists\n  go to another one with cd\n"
+    assert capsys.readouterr().err == "gridtf: the current folder no longer exists\n  change to another one with cd\n"
 
 
 def test_debug_option_is_recognized_anywhere_before_the_user_s_command(rough_path: Path, capsys: Captured) -> None:

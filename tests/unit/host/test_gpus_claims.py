@@ -1,4 +1,4 @@
-"""Which GPUs are ours: what the driver and the environment say, and claims that nobody else can have meanwhile."""
+"""GPUs of this process: detected, declared or assigned ones, and claims that exclude other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.python import environment, python
 
 CLAIM = """
 import os, sys
-import filelock, hashlib, pwd, socket, struct  # which locks need, and who is no longer root may not see
+import filelock, hashlib, pwd, socket, struct  # needed by locks, but perhaps unreadable after setresuid
 from gridtf.host.gpus import GpuGrant, claim
 name, uid, owner, count, *candidates = sys.argv[1:]
 if uid != "-":
@@ -57,12 +57,12 @@ def claimer(tmp_path: Path) -> Iterator[Claimer]:
         yield start
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def output_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def let_go(got: GpuGrant | Refusal) -> None:
+def release(got: GpuGrant | Refusal) -> None:
     assert isinstance(got, GpuGrant)
     for descriptor in got.descriptors:
         os.close(descriptor)
@@ -74,7 +74,7 @@ def claim(count: int, candidates: list[str], owner: str, name: Path) -> GpuGrant
 
 @contextmanager
 def turn() -> Iterator[Callable[[], bool]]:
-    """Gives what tries to take the lock that claims take in turn; lets go of it at the end."""
+    """Yield a function that tries to take the lock of _one_at_a_time; release it at the end."""
     descriptor = os.open(gpus._TURN, os.O_RDONLY)
     try:
         yield lambda: filelock.lock_descriptor(descriptor, blocking=False)
@@ -88,7 +88,7 @@ def sockets() -> set[str]:
     return {str(link.readlink()) for link in links if link.is_symlink() and "socket:" in str(link.readlink())}
 
 
-# --- which there are
+# --- detected and declared GPUs
 
 
 @pytest.mark.parametrize(
@@ -97,18 +97,18 @@ def sockets() -> set[str]:
         ("0,1,2", None, ("0", "1", "2")),
         (" 0, 1 ,,", None, ("0", "1")),
         ("", None, ()),
-        ("0,0,1", None, ("0", "1")),  # a GPU that is named twice is still one
+        ("0,0,1", None, ("0", "1")),  # a GPU that is named twice counts once
         ("0,1,2,3", "1,3", ("1", "3")),
-        ("0,1,2,3", "3,1", ("3", "1")),  # in the order in which the user wants them
+        ("0,1,2,3", "3,1", ("3", "1")),  # in the user's order
         ("0,1", "1,1,0", ("1", "0")),
         ("0,1", "5,1", ("1",)),
         ("0,1", "", ()),
-        ("0,1,2", "0,-1,2", ("0",)),  # CUDA reads no further than what is no GPU
+        ("0,1,2", "0,-1,2", ("0",)),  # CUDA stops at the first invalid item
         ("0,1", "NoDevFiles", ()),
         ("a,b", None, ("a", "b")),
     ],
 )
-def test_declared_gpus_and_what_is_visible_of_them(
+def test_present_returns_visible_gpus_of_gridtf_local_gpus(
     declared: str, visible: str | None, expected: tuple[str, ...]
 ) -> None:
     environ = {"GRIDTF_LOCAL_GPUS": declared, **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})}
@@ -126,7 +126,7 @@ def test_declared_gpus_and_what_is_visible_of_them(
         ("NoDevFiles", ()),  # Slurm's word for none
     ],
 )
-def test_what_the_scheduler_granted(visible: str | None, expected: tuple[str, ...]) -> None:
+def test_granted_reads_cuda_visible_devices(visible: str | None, expected: tuple[str, ...]) -> None:
     assert granted({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == expected
 
 
@@ -172,27 +172,27 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return fake
 
 
-def test_the_drivers_gpus_without_a_lost_one(driver: FakeDriver) -> None:
+def test_present_omits_gpus_that_the_driver_has_lost(driver: FakeDriver) -> None:
     assert present({}) == ("0", "1", "3")
     assert present({"CUDA_VISIBLE_DEVICES": "3,2,0"}) == ("3", "0")
     assert driver.sessions == 0
 
 
-def test_gpus_may_be_called_by_their_uuid_or_its_beginning(driver: FakeDriver) -> None:
-    """All jobs of a host must lock the same name for the same GPU."""
+def test_present_converts_uuids_to_indices(driver: FakeDriver) -> None:
+    """All jobs on a host must use the same name for the lock of a GPU."""
     assert present({"CUDA_VISIBLE_DEVICES": "GPU-3abc-def,GPU-0a"}) == ("3", "0")
     assert present({"CUDA_VISIBLE_DEVICES": "GPU-3abc-def,3"}) == ("3",)
     assert present({"CUDA_VISIBLE_DEVICES": "GPU-ffff"}) == ()
     assert present({"CUDA_VISIBLE_DEVICES": "GPU"}) == ()
 
 
-def test_declared_gpus_need_no_driver_and_a_broken_driver_has_none(driver: FakeDriver) -> None:
+def test_gridtf_local_gpus_needs_no_driver_and_a_broken_driver_has_no_gpus(driver: FakeDriver) -> None:
     driver.broken = True
     assert present({}) == ()
     assert present({"GRIDTF_LOCAL_GPUS": "0"}) == ("0",)
 
 
-def test_gpus_on_which_somebody_computes_are_taken_last(driver: FakeDriver) -> None:
+def test_idle_first_puts_busy_gpus_last(driver: FakeDriver) -> None:
     assert idle_first(("0", "1", "2", "3")) == ("1", "2", "3", "0")
     assert idle_first(("3", "GPU-0abc", "0", "1")) == ("3", "GPU-0abc", "1", "0")
     assert driver.sessions == 0
@@ -200,14 +200,14 @@ def test_gpus_on_which_somebody_computes_are_taken_last(driver: FakeDriver) -> N
     assert idle_first(("0", "1")) == ("0", "1")
 
 
-def test_without_a_driver_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pynvml_is_not_imported_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # an import would raise
     monkeypatch.setattr(Path, "exists", lambda self: False)
     assert present({}) == ()
 
 
-def test_declared_only_where_nobody_tells(driver: FakeDriver) -> None:
-    assert declared(2, {}) == ()  # the driver does
+def test_declared_returns_gpus_only_if_none_can_be_detected(driver: FakeDriver) -> None:
+    assert declared(2, {}) == ()  # the driver detects them
     driver.broken = True
     assert declared(2, {}) == ("0", "1")
     assert declared(2, {"CUDA_VISIBLE_DEVICES": "4,6,7"}) == ("4", "6", "7")
@@ -218,46 +218,46 @@ def test_declared_only_where_nobody_tells(driver: FakeDriver) -> None:
 # --- claims
 
 
-def test_all_or_nothing(tmp_path: Path) -> None:
+def test_claim_locks_all_requested_gpus_or_none(tmp_path: Path) -> None:
     before = sockets()
     first = claim(2, ["0", "1", "2"], "first job", tmp_path)
     assert isinstance(first, GpuGrant)
     assert first.gpus == ("0", "1")
     assert claim(2, ["0", "1", "2"], "second job", tmp_path) == Refusal(1, ("GPU 0: first job", "GPU 1: first job"))
-    third = claim(1, ["0", "1", "2"], "third job", tmp_path)  # the refused one keeps nothing
+    third = claim(1, ["0", "1", "2"], "third job", tmp_path)  # the refused claim holds no lock
     assert isinstance(third, GpuGrant)
     assert third.gpus == ("2",)
-    let_go(first)
+    release(first)
     assert len(sockets() - before) == len(third.descriptors)
-    let_go(third)
-    let_go(claim(3, ["0", "1", "2"], "fourth job", tmp_path))
+    release(third)
+    release(claim(3, ["0", "1", "2"], "fourth job", tmp_path))
     assert sockets() == before
 
 
-def test_without_a_note_a_claim_is_as_good(tmp_path: Path) -> None:
+def test_claim_with_an_empty_or_long_note_holds_the_lock(tmp_path: Path) -> None:
     first, second = claim(1, ["0"], "", tmp_path), claim(1, ["1"], "x" * 500, tmp_path)
     refusal = claim(2, ["0", "1"], "you", tmp_path)
     assert isinstance(refusal, Refusal)
     assert refusal.holders[0] == f"GPU 0: process {os.getpid()}"
     assert refusal.holders[1].startswith("GPU 1: xxx")
     assert len(refusal.holders[1]) < 120
-    let_go(first)
-    let_go(second)
+    release(first)
+    release(second)
 
 
-def test_a_note_is_one_line_that_no_terminal_obeys(tmp_path: Path) -> None:
+def test_control_characters_in_a_note_are_escaped(tmp_path: Path) -> None:
     got = claim(1, ["0"], "a\x1b[2J\nb\udcff" + "c" * 500, tmp_path)
     refusal = claim(1, ["0"], "you", tmp_path)
     assert isinstance(refusal, Refusal)
     assert refusal.holders[0].startswith(r"GPU 0: a\x1b[2J\nb?ccc")
     assert refusal.holders[0].isprintable()
-    let_go(got)
+    release(got)
 
 
-def test_a_note_of_somebody_else_s_is_not_the_holder_s(tmp_path: Path, claimer: Claimer) -> None:
-    """Anybody can make a socket whose name begins so."""
+def test_note_of_another_process_is_not_taken_for_the_holders(tmp_path: Path, claimer: Claimer) -> None:
+    """Any process can make a socket whose name begins like that of a note."""
     holder = claimer("the holder", 1, "0")
-    assert said(holder) == "claimed 0"
+    assert output_line(holder) == "claimed 0"
     address = locks._note_address(f"{tmp_path}-gpu-0", "a liar\nwith a line of its own")
     with socket.socket(socket.AF_UNIX) as liar:
         liar.bind(b"\0" + address)
@@ -265,75 +265,75 @@ def test_a_note_of_somebody_else_s_is_not_the_holder_s(tmp_path: Path, claimer: 
         assert claim(1, ["0"], "me", tmp_path) == Refusal(0, ("GPU 0: the holder",))
         holder.kill()
         holder.wait(10)
-        let_go(claim(1, ["0"], "me", tmp_path))
+        release(claim(1, ["0"], "me", tmp_path))
 
 
-def test_who_asks_for_the_holder_does_not_keep_the_lock_alive(tmp_path: Path) -> None:
+def test_connections_to_a_lock_do_not_keep_it_alive(tmp_path: Path) -> None:
     got = claim(1, ["0"], "me", tmp_path)
     with contextlib.ExitStack() as stack:
-        for _ in range(200):  # more than wait in line
-            asking = stack.enter_context(socket.socket(socket.AF_UNIX))
-            asking.setblocking(False)
+        for _ in range(200):  # more than the backlog of the socket
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                asking.connect(b"\0" + locks._address(f"{tmp_path}-gpu-0"))
+                client.connect(b"\0" + locks._address(f"{tmp_path}-gpu-0"))
         assert claim(1, ["0"], "you", tmp_path) == Refusal(0, ("GPU 0: held by another process",))
-        let_go(got)
-        let_go(claim(1, ["0"], "you", tmp_path))
+        release(got)
+        release(claim(1, ["0"], "you", tmp_path))
 
 
-def test_who_holds_up_all_claims_is_passed_by(tmp_path: Path, claimer: Claimer) -> None:
-    """Jobs take turns, but that is a courtesy, and nobody can keep others from their GPUs by it."""
+def test_claim_proceeds_when_the_turn_is_blocked(tmp_path: Path, claimer: Claimer) -> None:
+    """Taking turns is a courtesy: a job that does not give up its turn cannot keep others from their GPUs."""
     with turn() as held:
         until(held, "the turn to be ours")
-        assert said(claimer("first", 1, "0")) == "claimed 0"
-        assert said(claimer("second", 1, "0")) == "refused|0|GPU 0: first"
+        assert output_line(claimer("first", 1, "0")) == "claimed 0"
+        assert output_line(claimer("second", 1, "0")) == "refused|0|GPU 0: first"
 
 
-def test_claims_take_turns() -> None:
+def test_one_process_at_a_time_claims_gpus() -> None:
     with turn() as held:
         with gpus._one_at_a_time():
             assert not held()
         until(held, "the turn to be ours")
 
 
-def test_a_host_without_the_folder_of_the_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_succeeds_without_the_lock_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_TURN", tmp_path / "no such folder")
-    let_go(claim(1, ["0"], "me", tmp_path))
+    release(claim(1, ["0"], "me", tmp_path))
 
 
-def test_names_that_hold_a_slash(tmp_path: Path) -> None:
+def test_gpu_name_with_a_slash_is_locked(tmp_path: Path) -> None:
     got = claim(1, ["MIG-77/1/0"], "me", tmp_path)
     assert isinstance(claim(1, ["MIG-77/1/0"], "you", tmp_path), Refusal)
-    let_go(got)
+    release(got)
 
 
 def test_two_processes_never_hold_one_gpu(claimer: Claimer) -> None:
     first = claimer("first", 2, "0", "1", "2")
-    assert said(first) == "claimed 0 1"
+    assert output_line(first) == "claimed 0 1"
     second = claimer("second", 2, "0", "1", "2")
-    assert said(second) == "refused|1|GPU 0: first|GPU 1: first"
-    assert said(claimer("third", 1, "0", "1", "2")) == "claimed 2"
+    assert output_line(second) == "refused|1|GPU 0: first|GPU 1: first"
+    assert output_line(claimer("third", 1, "0", "1", "2")) == "claimed 2"
 
 
-def test_many_at_once_share_out_what_there_is(claimer: Claimer) -> None:
+def test_concurrent_claims_share_all_gpus(claimer: Claimer) -> None:
     racers = [claimer(f"racer {number}", 2, "0", "1", "2", "3", "4") for number in range(8)]
-    results = [said(racer) for racer in racers]
+    results = [output_line(racer) for racer in racers]
     won = [result.split()[1:] for result in results if result.startswith("claimed")]
     assert sorted(len(gpus) for gpus in won) == [2, 2]
     assert len({gpu for gpus in won for gpu in gpus}) == 4
     assert all(result.startswith("refused|1|") for result in results if not result.startswith("claimed"))
 
 
-def test_a_claim_ends_with_kill_9(claimer: Claimer, tmp_path: Path) -> None:
+def test_claim_is_released_by_sigkill(claimer: Claimer, tmp_path: Path) -> None:
     holder = claimer("holder", 1, "0")
-    assert said(holder) == "claimed 0"
+    assert output_line(holder) == "claimed 0"
     assert isinstance(claim(1, ["0"], "me", tmp_path), Refusal)
     holder.send_signal(signal.SIGKILL)
     holder.wait(10)
-    let_go(claim(1, ["0"], "me", tmp_path))
+    release(claim(1, ["0"], "me", tmp_path))
 
 
-def test_a_claim_lasts_as_long_as_a_child_that_inherited_it(tmp_path: Path) -> None:
+def test_claim_lasts_until_an_inheriting_child_ends(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys, time\n"
         "from gridtf.host.gpus import claim\n"
@@ -343,7 +343,7 @@ def test_a_claim_lasts_as_long_as_a_child_that_inherited_it(tmp_path: Path) -> N
         "print(heir.pid, other.pid, flush=True); time.sleep(1000)\n"
     )
     with subprocess.Popen(python(code, tmp_path), env=environment(), stdout=subprocess.PIPE, text=True) as parent:
-        heir, other = map(int, said(parent).split())
+        heir, other = map(int, output_line(parent).split())
         try:
             parent.kill()
             parent.wait(10)
@@ -352,45 +352,45 @@ def test_a_claim_lasts_as_long_as_a_child_that_inherited_it(tmp_path: Path) -> N
             os.kill(heir, signal.SIGKILL)
             gone(heir)
     try:
-        let_go(claim(1, ["0"], "me", tmp_path))  # another child of the same parent holds nothing
+        release(claim(1, ["0"], "me", tmp_path))  # another child of the same parent holds no lock
     finally:
         os.kill(other, signal.SIGKILL)
         gone(other)
 
 
 @pytest.mark.root
-def test_users_share_the_locks_of_a_host_and_know_each_other(claimer: Claimer) -> None:
+def test_locks_exclude_other_users_and_name_them(claimer: Claimer) -> None:
     first = claimer("nightly, job 99 of user carol", 1, "0", "1", uid=65534)
-    assert said(first) == "claimed 0"
+    assert output_line(first) == "claimed 0"
     second = claimer("somebody's", 1, "0", "1", uid=65533)
-    assert said(second) == "claimed 1"
+    assert output_line(second) == "claimed 1"
     third = claimer("a third", 1, "0", "1", uid=65532)
     holders = (
         f"GPU 0: user {user_name(65534)}, process {first.pid}, which calls itself nightly, job 99 of user carol",
         f"GPU 1: user {user_name(65533)}, process {second.pid}, which calls itself somebody's",
     )
-    assert said(third) == "|".join(("refused", "0", *holders))
+    assert output_line(third) == "|".join(("refused", "0", *holders))
     first.kill()
     first.wait(10)
-    assert said(claimer("a third", 1, "0", "1", uid=65532)) == "claimed 0"
+    assert output_line(claimer("a third", 1, "0", "1", uid=65532)) == "claimed 0"
 
 
-def test_what_is_waited_for_comes_when_it_is_let_go(claimer: Claimer, tmp_path: Path) -> None:
+def test_claim_succeeds_after_the_holder_ends(claimer: Claimer, tmp_path: Path) -> None:
     holder = claimer("holder", 1, "0")
-    assert said(holder) == "claimed 0"
+    assert output_line(holder) == "claimed 0"
     assert holder.stdin is not None
     holder.stdin.close()
     got = until(lambda: isinstance(found := claim(1, ["0"], "me", tmp_path), GpuGrant) and found, "the GPU")
-    let_go(got)
+    release(got)
 
 
-# --- what Slurm sets on a node
+# --- names of locks
 
 
-def test_the_locks_are_called_as_the_documentation_says() -> None:
+def test_lock_names_begin_with_gridtf_gpu() -> None:
     gpu = f"test-{os.getpid()}"
     got = gpus.claim(1, [gpu], "me", {})
     try:
         assert f"@gridtf-gpu-{gpu}" in Path("/proc/net/unix").read_text(errors="replace").split()
     finally:
-        let_go(got)
+        release(got)

@@ -1,4 +1,4 @@
-"""What /proc says of processes: which one a pid means, whether it lives, and who is below it."""
+"""Processes in /proc: identity, liveness, descendants and exit status."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a program in a session of its own; whatever of its group is left at the end is killed."""
+    """Start a program in a session of its own; its process group is killed at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*command: str, **more: object) -> subprocess.Popen[bytes]:
@@ -36,13 +36,13 @@ def start() -> Iterator[Start]:
             process.stdout.close()
 
 
-def test_a_process_is_known_by_its_pid_and_its_start(start: Start) -> None:
+def test_alive_distinguishes_reused_pids_by_start_time(start: Start) -> None:
     sleeper = start("sleep", "100")
     started = procfs.start_time(sleeper.pid)
     assert started is not None
     assert procfs.alive(sleeper.pid)
     assert procfs.alive(sleeper.pid, started)
-    assert not procfs.alive(sleeper.pid, started - 1)  # somebody else's pid, used again
+    assert not procfs.alive(sleeper.pid, started - 1)  # a reused pid
     sleeper.kill()
     sleeper.wait(10)
     assert not procfs.alive(sleeper.pid)
@@ -50,7 +50,7 @@ def test_a_process_is_known_by_its_pid_and_its_start(start: Start) -> None:
     assert procfs.start_time(sleeper.pid) is None
 
 
-def test_exec_does_not_change_who_it_is(start: Start) -> None:
+def test_exec_keeps_the_start_time(start: Start) -> None:
     shell = start("bash", "-c", "read -r; exec sleep 100", stdin=subprocess.PIPE)
     started = procfs.start_time(shell.pid)
     assert shell.stdin is not None
@@ -70,7 +70,7 @@ def test_a_zombie_is_not_alive(start: Start) -> None:
 
 
 @pytest.mark.parametrize("name", ["a b", "x) R 1 (y", "))) Z (((", "new\nline"])
-def test_a_name_with_brackets_does_not_confuse(start: Start, tmp_path: Path, name: str) -> None:
+def test_process_name_with_brackets_or_newline_is_parsed(start: Start, tmp_path: Path, name: str) -> None:
     program = tmp_path / "program"
     program.symlink_to("/bin/sleep")
     code = f"import time; open('/proc/self/comm', 'w').write({name!r}); print(1, flush=True); time.sleep(100)"
@@ -82,7 +82,7 @@ def test_a_name_with_brackets_does_not_confuse(start: Start, tmp_path: Path, nam
     assert process.pid in procfs.descendants(os.getpid())
 
 
-def test_descendants_are_found_in_other_sessions_and_parents_come_first(start: Start, tmp_path: Path) -> None:
+def test_descendants_include_other_sessions_parents_first(start: Start, tmp_path: Path) -> None:
     script = (
         "sleep 100 & echo $! >a\n"  # in the group
         "setsid bash -c 'echo $$ >b; sleep 100 & echo $! >c; wait' &\n"  # in a session of its own, with a child
@@ -103,15 +103,15 @@ def _pid(path: Path) -> int:
     return int(until(lambda: path.exists() and path.read_text().strip(), f"{path.name} to be written"))
 
 
-def test_descendants_below_a_zombie_that_is_not_reaped_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks at /proc a parent may die: its child still names it, and must not be overlooked."""
+def test_descendants_include_children_of_an_unreaped_zombie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent may die while /proc is read: its child still names it, and must not be missed."""
     stats = {10: ["S", "1"], 11: ["Z", "10"], 12: ["S", "11"]}
     monkeypatch.setattr(os, "listdir", lambda folder: ["self", *map(str, stats)])
     monkeypatch.setattr(procfs, "_stat", lambda pid: stats.get(pid, []))
     assert procfs.descendants(10) == [12]
 
 
-def test_boot_and_out_of_memory_kills() -> None:
+def test_boot_id_and_out_of_memory_kills() -> None:
     assert len(procfs.boot_id()) == 36
     assert procfs.boot_id() == procfs.boot_id()
     assert procfs.out_of_memory_kills() >= 0
@@ -119,12 +119,12 @@ def test_boot_and_out_of_memory_kills() -> None:
     assert not procfs.alive(2**30)
 
 
-def test_signals_have_names_but_for_the_real_time_ones() -> None:
+def test_signal_name_of_real_time_signals_is_their_number() -> None:
     assert processes.signal_name(9) == "SIGKILL"
     assert processes.signal_name(40) == "signal 40"
 
 
-def test_names_and_ancestors() -> None:
+def test_name_and_ancestors_of_a_process() -> None:
     above = list(procfs.ancestors(os.getpid()))
     assert above[0] == os.getppid()
     assert list(procfs.ancestors(above[0])) == above[1:]
@@ -133,7 +133,7 @@ def test_names_and_ancestors() -> None:
 
 
 @pytest.mark.parametrize(("ends", "how"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", -signal.SIGKILL)])
-def test_how_a_process_has_ended_is_known_to_more_than_its_parent(start: Start, ends: str, how: int) -> None:
+def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: str, how: int) -> None:
     process = start("bash", "-c", f"read -r _; {ends}", stdin=subprocess.PIPE)
     watched = os.pidfd_open(process.pid)
     try:

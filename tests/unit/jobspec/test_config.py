@@ -1,4 +1,4 @@
-"""The job file and the layers round it, and errors that name the place of a value."""
+"""Job files and the other layers of configuration, and errors that name the source of a value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ env.A = "1"
 """
 
 
-def test_a_job_file(rough_path: Path) -> None:
+def test_job_file_sets_spec_and_sources(rough_path: Path) -> None:
     write(
         rough_path / "sub" / "job.toml",
         JOB.replace("[env2]", '[tasks.ps]\ncount = 2\ncpus = 4\nenv = { B = "2" }\n[tasks.evaluator]\n'),
@@ -104,10 +104,12 @@ def test_a_job_file(rough_path: Path) -> None:
         ("mem = '" + "9" * 400 + "'", "job.toml:2: mem: '99", "16G"),
         (f"nodes = {'9' * 5000}", "job.toml: it is nested too deeply, or a number has", ""),
         (f"setup = {'[' * 9000}", "job.toml: it is nested too deeply, or a number has", ""),
-        ("[tasks.worker]\ncommand = ['']", "job.toml:3: tasks.worker.command: its first word", ""),
+        ("[tasks.worker]\ncommand = ['']", "job.toml:3: tasks.worker.command: the first item", ""),
     ],
 )
-def test_a_wrong_line_is_named(line: str, what: str, hint: str, tmp_path: Path) -> None:
+def test_invalid_line_of_a_job_file_is_reported_with_its_number(
+    line: str, what: str, hint: str, tmp_path: Path
+) -> None:
     write(tmp_path / "job.toml", f'command = ["x"]\n{line}\n')
     error = refused("job.toml", tmp_path)
     assert error.what.startswith(what)
@@ -115,14 +117,14 @@ def test_a_wrong_line_is_named(line: str, what: str, hint: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("line", ['"A\\u001bB" = 1', 'env."A\\u001bB" = "1"'])
-def test_no_key_plays_tricks_on_the_terminal(line: str, tmp_path: Path) -> None:
+def test_control_characters_in_keys_are_escaped_in_errors(line: str, tmp_path: Path) -> None:
     write(tmp_path / "job.toml", f'{line}\ncommand = ["x"]\n')
     what = refused("job.toml", tmp_path).what
     assert (what.isprintable(), r"A\x1bB: " in what) == (True, True)
 
 
 @pytest.mark.parametrize("command", ["[]", "['', 'x']"])
-def test_an_empty_command_is_told_with_its_place(command: str, tmp_path: Path) -> None:
+def test_empty_command_is_reported_with_its_line(command: str, tmp_path: Path) -> None:
     write(tmp_path / "job.toml", f"nodes = 1\ncommand = {command}\n")
     assert refused("job.toml", tmp_path).what.startswith("job.toml:2: command: ")
 
@@ -140,35 +142,35 @@ def test_an_empty_command_is_told_with_its_place(command: str, tmp_path: Path) -
         ("evaluator = 1", "in [tasks.evaluator] write count = 1"),
         ("ps_builtin = true", 'write serve = ["ps"]'),
         ("gpus-per-node = 2", "write gpus_per_node = …"),
-        ("dry_run = true", "this is an option of the command line: --dry-run"),
+        ("dry_run = true", "it can only be set on the command line: --dry-run"),
     ],
 )
-def test_a_flag_for_a_key_is_told_what_to_write(line: str, hint: str, tmp_path: Path) -> None:
+def test_flag_name_used_as_key_is_refused_with_the_key_to_write(line: str, hint: str, tmp_path: Path) -> None:
     write(tmp_path / "job.toml", f'command = ["x"]\n{line}\n')
     error = refused("job.toml", tmp_path)
     assert (error.what.startswith("job.toml:2: "), error.hint) == (True, hint)
 
 
 @pytest.mark.parametrize("empty", ["[tasks]", "tasks = {}"])
-def test_an_empty_table_of_tasks_says_nothing(empty: str, tmp_path: Path) -> None:
+def test_empty_tasks_table_requests_no_tasks(empty: str, tmp_path: Path) -> None:
     user_file(f"{empty}\n")
     write(tmp_path / "job.toml", f'command = ["x"]\n{empty}\n')
     assert read("job.toml", tmp_path).spec.tasks == {}
     assert read("job.toml --ps 1", tmp_path).spec.tasks == {"ps": TaskSpec(count=1)}
 
 
-def test_no_such_job_file(tmp_path: Path) -> None:
+def test_missing_job_file_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no such file: job\.toml"):
         read("job.toml", tmp_path)
     with pytest.raises(NotFoundError, match="no such file: 1") as caught:
         read("--chief 1", tmp_path)
-    assert caught.value.hint == "--chief and --evaluator, of which there is one, take no number; --workers and --ps do"
+    assert caught.value.hint == "--chief and --evaluator take no number; --workers and --ps do"
     with pytest.raises(NotFoundError, match="no such file: train") as caught:
         read("train", tmp_path)
     assert "a command goes after --" in caught.value.hint
 
 
-def test_a_job_file_that_is_no_text_or_no_file(tmp_path: Path) -> None:
+def test_job_file_that_is_not_utf8_or_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(b'command = ["x"]\n\n# Universit\xe4t\n')
     assert refused("job.toml", tmp_path).what == "job.toml:3: it is not UTF-8 text"
     (tmp_path / "folder.toml").mkdir()
@@ -176,12 +178,12 @@ def test_a_job_file_that_is_no_text_or_no_file(tmp_path: Path) -> None:
         read("folder.toml", tmp_path)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_job_file(tmp_path: Path) -> None:
+def test_byte_order_mark_of_a_job_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('command = ["x"]\nnodes = 0\n', encoding="utf-8-sig")
     assert refused("job.toml", tmp_path).what.startswith("job.toml:2: nodes: ")
 
 
-def test_the_job_file_here_is_read_when_nothing_else_says_what_to_run(tmp_path: Path) -> None:
+def test_gridtf_toml_is_read_without_command_or_entry(tmp_path: Path) -> None:
     write(tmp_path / "gridtf.toml", 'command = ["from", "file"]\nnodes = 2\n')
     assert read("", tmp_path).spec.command == ("from", "file")
     assert read("--nodes 3", tmp_path).sources == {
@@ -193,7 +195,7 @@ def test_the_job_file_here_is_read_when_nothing_else_says_what_to_run(tmp_path: 
     assert read("--entry a:b", tmp_path).sources == {"entry": "--entry"}
 
 
-def test_paths_are_meant_from_where_they_stand(tmp_path: Path) -> None:
+def test_relative_paths_are_resolved_against_their_files_folder(tmp_path: Path) -> None:
     user_file('run_root = "~/runs"\ntemplate = "own.sh.j2"\n')
     write(
         tmp_path / "sub" / "job.toml",
@@ -215,7 +217,7 @@ def test_paths_are_meant_from_where_they_stand(tmp_path: Path) -> None:
 # --- layers
 
 
-def test_every_layer_lies_over_the_one_before(tmp_path: Path) -> None:
+def test_each_layer_overrides_the_ones_below_it(tmp_path: Path) -> None:
     site = write(
         tmp_path / "site.toml", 'partition = "site"\naccount = "site"\npe = "site"\nname = "site"\nmem = "1G"\n'
     )
@@ -247,14 +249,14 @@ def test_tables_merge_key_by_key_and_lists_are_replaced(tmp_path: Path) -> None:
     assert spec.tasks == {"ps": TaskSpec(count=3, cpus=1, env={"P": "user", "Q": "job"})}
 
 
-def test_a_general_table_adds_no_tasks_unless_it_counts_them(tmp_path: Path) -> None:
+def test_task_table_of_the_user_file_adds_tasks_only_with_a_count(tmp_path: Path) -> None:
     user_file("[tasks.ps]\ncpus = 1\n[tasks.worker]\ncpus = 2\n[tasks.evaluator]\ncount = 1\n")
     spec = read("-- x", tmp_path).spec
     assert spec.tasks == {"worker": TaskSpec(cpus=2), "evaluator": TaskSpec(count=1)}
     assert read("--ps 2 --no-evaluator -- x", tmp_path).spec.tasks["ps"] == TaskSpec(count=2, cpus=1)
 
 
-def test_a_command_sets_an_entry_of_a_lower_layer_aside_and_the_other_way_round(tmp_path: Path) -> None:
+def test_command_overrides_entry_of_a_lower_layer_and_vice_versa(tmp_path: Path) -> None:
     write(tmp_path / "entry.toml", 'entry = "a:b"\n')
     write(tmp_path / "command.toml", 'command = ["x"]\n')
     write(tmp_path / "both.toml", 'command = ["x"]\nentry = "a:b"\n')
@@ -262,22 +264,22 @@ def test_a_command_sets_an_entry_of_a_lower_layer_aside_and_the_other_way_round(
     assert (over.command, over.entry) == (("y",), None)
     over = read("command.toml --entry c:d", tmp_path).spec
     assert (over.command, over.entry) == ((), "c:d")
-    assert refused("both.toml", tmp_path).what == "both.toml:2: entry: a command and an entry function were given"
+    assert refused("both.toml", tmp_path).what == "both.toml:2: entry: both a command and an entry function are given"
 
 
-def test_the_chief_switch_means_the_master_where_the_file_calls_it_so(tmp_path: Path) -> None:
+def test_chief_flag_sets_the_master_if_the_job_file_has_a_master(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", 'command = ["x"]\n[tasks.master]\ncpus = 2\n')
     assert read("job.toml --no-chief", tmp_path).spec.tasks == {"master": TaskSpec(count=0, cpus=2)}
     assert read("job.toml --chief", tmp_path).spec.tasks == {"master": TaskSpec(count=1, cpus=2)}
 
 
-def test_the_environment_layer(tmp_path: Path) -> None:
+def test_gridtf_submit_variables_set_options(tmp_path: Path) -> None:
     environ = {
         "GRIDTF_SUBMIT_NODES": "2",
         "GRIDTF_SUBMIT_SETUP": "a\nb",
         "GRIDTF_SUBMIT_ENV": "A=1\nB=2",
         "GRIDTF_SUBMIT_CHIEF": "1",
-        "GRIDTF_SUBMIT_TIME": "",  # as good as unset
+        "GRIDTF_SUBMIT_TIME": "",  # counts as unset
     }
     spec = read("--env B=3 -- x", tmp_path, environ).spec
     assert (spec.nodes, spec.setup, spec.env, spec.time) == (2, ("a", "b"), {"A": "1", "B": "3"}, None)
@@ -298,21 +300,23 @@ def test_the_environment_layer(tmp_path: Path) -> None:
         ("GRIDTF_SUBMIT_PS_BUILTIN", "write GRIDTF_SUBMIT_SERVE=ps"),
     ],
 )
-def test_a_flag_that_is_no_variable_is_told_what_to_set(variable: str, hint: str, tmp_path: Path) -> None:
+def test_variable_named_after_a_flag_is_refused_with_the_variable_to_set(
+    variable: str, hint: str, tmp_path: Path
+) -> None:
     assert refused("-- x", tmp_path, {variable: "1"}).hint == hint
     name, _, value = hint.removeprefix("write ").partition("=")
     read("-- x", tmp_path, {name: value})
 
 
-def test_a_site_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+def test_missing_site_file_in_gridtf_site_config_is_reported(tmp_path: Path) -> None:
     for path in ("/nowhere/site", "/dev/null/site"):
         with pytest.raises(NotFoundError) as caught:
             read("-- x", tmp_path, {"GRIDTF_SITE_CONFIG": path})
         assert caught.value.what == f"GRIDTF_SITE_CONFIG: no such file: {path}"
-        assert caught.value.hint == "unset it, or set it to nothing for no file at all"
+        assert caught.value.hint == "unset it, or set it to an empty string to use no site file"
 
 
-def test_the_users_file_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_user_file_or_home_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = {name: value for name, value in os.environ.items() if name != "XDG_CONFIG_HOME"}
     assert config.from_arguments(["--", "x"], {**without, "HOME": "/dev/null"}, tmp_path).sources.keys() == {"command"}
     # a user whom the password file does not know
@@ -322,7 +326,7 @@ def test_the_users_file_need_not_be_there(tmp_path: Path, monkeypatch: pytest.Mo
     assert config.from_arguments(["--", "x"], without, tmp_path).sources.keys() == {"command"}
 
 
-def test_a_type_with_nothing_to_run_is_named(tmp_path: Path) -> None:
+def test_task_type_without_a_program_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", '[tasks.worker]\ncommand = ["x"]\n[tasks.ps]\ncount = 1\n')
     assert refused("job.toml", tmp_path).what == "nothing to run on ps"
     assert read("job.toml --serve ps", tmp_path).spec.serve == ("ps",)
@@ -331,7 +335,7 @@ def test_a_type_with_nothing_to_run_is_named(tmp_path: Path) -> None:
 # --- lines
 
 
-def test_lines_of_all_that_toml_can_hold() -> None:
+def test_locate_finds_the_lines_of_all_toml_syntax() -> None:
     text = (
         '"quoted key" = 1\n'
         "\n"
@@ -352,7 +356,7 @@ def test_lines_of_all_that_toml_can_hold() -> None:
     )
     assert config.locate(text) == {
         ("quoted key",): 1,
-        ("a",): 3,  # which nothing but its key tells of
+        ("a",): 3,  # a table without a header
         ("a", "b"): 3,
         ("a", "b", "c d"): 3,
         ("e",): 6,
@@ -366,17 +370,17 @@ def test_lines_of_all_that_toml_can_hold() -> None:
     }
 
 
-# --- whose a file is
+# --- owners of files
 
 
-def test_a_job_file_that_nobody_has_named_is_told(tmp_path: Path) -> None:
+def test_note_names_the_job_file_that_is_read_by_default(tmp_path: Path) -> None:
     write(tmp_path / "gridtf.toml", "command = ['a']")
     assert read("", tmp_path).notes == ("the job is taken from gridtf.toml",)
     assert read("gridtf.toml", tmp_path).notes == ()
     assert read("-- b", tmp_path).notes == ()
 
 
-def test_somebody_else_s_job_file_is_taken_only_when_it_is_named(
+def test_default_job_file_of_another_user_is_refused_unless_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "gridtf.toml", "command = ['a']\ntemplate = 'own.j2'")
@@ -386,14 +390,14 @@ def test_somebody_else_s_job_file_is_taken_only_when_it_is_named(
     assert error.hint == "if you trust it, name it on the command line: gridtf.toml"
     made = read("gridtf.toml", tmp_path)
     assert made.spec.command == ("a",)
-    assert made.trusted == frozenset({owner})  # whoever trusts the file trusts its template
+    assert made.trusted == frozenset({owner})  # who trusts the job file also trusts its template
     assert read("gridtf.toml --template other.j2", tmp_path).trusted is None
 
 
-def test_a_link_to_one_s_own_job_file_is_not_taken_from_a_stranger(
+def test_default_job_file_that_is_another_users_link_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would choose which of one's job files runs."""
+    """The owner of the link would choose which of this user's job files runs."""
     write(tmp_path / "mine.toml", "command = ['a']")
     link = tmp_path / "gridtf.toml"
     link.symlink_to("mine.toml")
@@ -402,9 +406,9 @@ def test_a_link_to_one_s_own_job_file_is_not_taken_from_a_stranger(
     assert refused("", tmp_path).what == f"gridtf.toml belongs to user {files.user_name(owner)}"
 
 
-def test_a_job_file_that_everybody_may_write_is_taken_only_when_it_is_named(tmp_path: Path) -> None:
+def test_default_job_file_writable_by_all_is_refused_unless_named(tmp_path: Path) -> None:
     path = write(tmp_path / "gridtf.toml", "command = ['a']")
-    path.chmod(0o664)  # as under umask 002, where every file is open to a group
+    path.chmod(0o664)  # as under umask 002, where the group may write every file
     assert read("", tmp_path).spec.command == ("a",)
     path.chmod(0o666)
     assert refused("", tmp_path).what == "any user may write gridtf.toml"
@@ -412,12 +416,12 @@ def test_a_job_file_that_everybody_may_write_is_taken_only_when_it_is_named(tmp_
 
 
 @pytest.mark.parametrize("name", ["a\0b.toml", "\ud800.toml", "a\udc80.toml"])
-def test_a_name_that_no_file_can_have_is_one_that_is_not_there(name: str, tmp_path: Path) -> None:
+def test_job_file_name_with_invalid_characters_is_reported_as_missing(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         config.from_arguments([name], os.environ, tmp_path)
 
 
-def test_a_job_file_may_be_a_pipe_and_has_an_end(tmp_path: Path) -> None:
+def test_job_file_may_be_a_pipe_and_has_a_maximum_size(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, b"command = ['a']")
     os.close(write_end)
@@ -426,8 +430,8 @@ def test_a_job_file_may_be_a_pipe_and_has_an_end(tmp_path: Path) -> None:
     assert refused("/dev/zero", tmp_path).what == "/dev/zero has more than 4 MiB"
 
 
-def test_the_lines_of_a_long_file_are_found_in_time(tmp_path: Path) -> None:
-    """A look-up that went through all lines made this take minutes."""
+def test_lines_of_20000_keys_are_located_quickly(tmp_path: Path) -> None:
+    """A look-up that searched all lines took minutes."""
     text = "command = ['a']\n[env]\n" + "".join(f"A{number} = '1'\n" for number in range(20_000))
     write(tmp_path / "job.toml", text)
     assert read("job.toml", tmp_path).sources["env.A19999"] == "job.toml:20002"

@@ -1,4 +1,4 @@
-"""Flags, and the table of options that they come from."""
+"""Flags, and the table of options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gridtf.jobspec.tasktypes import TASK_TYPES
 from tests.support.configuration import read, refused
 
 
-def test_every_option_sets_a_key_that_a_job_file_knows_too() -> None:
+def test_every_option_has_a_key_of_the_job_file() -> None:
     job, task = ({field.name for field in fields(kind)} for kind in (JobSpec, TaskSpec))
     known = job | {f"tasks.{kind}.{name}" for kind in TASK_TYPES for name in task}
     assert {option.key for option in schedulers.job_options()} <= known
 
 
-def test_every_key_of_a_job_has_an_option_but_the_tables_and_the_command() -> None:
+def test_every_jobspec_field_except_tables_and_command_has_an_option() -> None:
     keys = {option.key.partition(".")[0] for option in schedulers.job_options()} | {"command", "options"}
     assert keys == set(JobSpec.__dataclass_fields__)
 
@@ -33,14 +33,14 @@ def test_no_two_options_share_a_flag() -> None:
     ).keys()
 
 
-def test_every_alias_stands_for_a_key() -> None:
+def test_aliases_map_further_flags_to_keys() -> None:
     assert aliases(schedulers.job_options()) == {"queue": "partition", "project": "account"}
 
 
 # --- flags
 
 
-def test_every_flag_reaches_its_key(tmp_path: Path) -> None:
+def test_every_flag_sets_its_key(tmp_path: Path) -> None:
     words = (
         "--scheduler slurm --name n --nodes 2-4 --gpus-per-node 4 --tasks-per-node 2 --gpus-per-task 2 "
         "--cpus-per-task 8 --mem 16G --time 1:30:00 --partition p --pe mpi --slots 8 --gpu-resource g --account a "
@@ -108,14 +108,14 @@ def test_every_flag_reaches_its_key(tmp_path: Path) -> None:
         ("--native a --native a", "native", ("a", "a"), "--native"),
     ],
 )
-def test_spellings(words: str, key: str, value: object, source: str, tmp_path: Path) -> None:
+def test_flag_spellings_and_their_sources(words: str, key: str, value: object, source: str, tmp_path: Path) -> None:
     made = read(f"{words} -- x", tmp_path)
     assert (getattr(made.spec, key), made.sources[key]) == (value, source)
 
 
-def test_a_name_alone_copies_a_variable(tmp_path: Path) -> None:
+def test_env_flag_with_a_name_alone_copies_the_variable(tmp_path: Path) -> None:
     assert read("--env TOKEN -- x", tmp_path, {"TOKEN": "t=1"}).spec.env == {"TOKEN": "t=1"}
-    assert str(refused("--env TOKEN -- x", tmp_path)).startswith("--env: TOKEN is not set here")
+    assert str(refused("--env TOKEN -- x", tmp_path)).startswith("--env: TOKEN is not set")
 
 
 @pytest.mark.parametrize(
@@ -141,14 +141,14 @@ def test_a_name_alone_copies_a_variable(tmp_path: Path) -> None:
         ("-t soon -- x", "-t: 'soon' is not a walltime", "90m"),
         ("--env A-B=1 -- x", "--env: 'A-B' is not a name that a shell can export", ""),
         ("--workers 0 -- x", "--workers: no worker and no chief: nothing would train", ""),
-        ("--entry a:b -- x", "--entry: a command and an entry function were given", "give one of them"),
+        ("--entry a:b -- x", "--entry: both a command and an entry function are given", "keep one of them"),
         ("--workers 2", "nothing to run", "give a command after --"),
         ("--workers 2 --", "there is no command after --", ""),
         ("python train.py --nodes 2", "unexpected argument 'train.py'", "a command goes after --"),
         ("python train.py --epochs 2", "unexpected argument 'train.py'", "a command goes after --"),
     ],
 )
-def test_a_wrong_flag_is_named(words: str, what: str, hint: str, tmp_path: Path) -> None:
+def test_invalid_flag_is_reported_with_a_hint(words: str, what: str, hint: str, tmp_path: Path) -> None:
     error = refused(words, tmp_path)
     assert error.what == what
     assert hint in error.hint

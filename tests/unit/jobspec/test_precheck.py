@@ -1,4 +1,4 @@
-"""What is known to fail before anything is submitted: entry functions, set-up lines, paths that nobody can look at."""
+"""Checks before submission: entry functions, set-up lines, inaccessible paths."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def entry(text: str, folder: Path, **values: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", ["main", "later", "inner", "made", "borrowed", "Model", "first", "others", "numpy"])
-def test_an_entry_function_that_is_there(name: str, rough_path: Path) -> None:
+def test_existing_entry_function_passes(name: str, rough_path: Path) -> None:
     (rough_path / "train.py").write_text(MODULE)
     assert entry(f"train:{name}", rough_path) == f"train:{name}"
 
 
-def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
+def test_missing_entry_function_or_module_is_refused(rough_path: Path) -> None:
     path = rough_path / "train.py"
     path.write_text(MODULE)
     with pytest.raises(UsageError) as caught:
@@ -50,7 +50,7 @@ def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
     assert (caught.value.what, caught.value.hint) == (f"--entry: {path} has no function mian", "did you mean main?")
     with pytest.raises(UsageError) as caught:
         entry("train:hidden", rough_path)
-    assert caught.value.hint == "functions there: main, later, inner"
+    assert caught.value.hint == "functions in this file: main, later, inner"
     with pytest.raises(UsageError) as caught:
         entry("trian:main", rough_path)
     assert caught.value.what == f"--entry: there is no module trian in {rough_path}"
@@ -60,7 +60,7 @@ def test_an_entry_function_that_is_not_there(rough_path: Path) -> None:
         entry("train:main", rough_path)
 
 
-def test_entry_functions_that_only_the_job_can_tell_about(rough_path: Path) -> None:
+def test_entry_modules_that_may_exist_only_in_the_job_pass(rough_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no module elsewhere"):
         entry("elsewhere:main", rough_path)
     assert entry("elsewhere:main", rough_path, setup=("source venv/bin/activate",))
@@ -75,7 +75,7 @@ def test_entry_functions_that_only_the_job_can_tell_about(rough_path: Path) -> N
     assert entry("package.sub:main", rough_path)
 
 
-def test_gridtfs_own_main_is_no_module_of_the_user(rough_path: Path) -> None:
+def test_entry_module___main___is_refused(rough_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no module __main__ in "):
         entry("__main__:main", rough_path)
 
@@ -92,13 +92,13 @@ def test_gridtfs_own_main_is_no_module_of_the_user(rough_path: Path) -> None:
         (["true", "fi"], "syntax error near unexpected token `fi'"),
     ],
 )
-def test_set_up_lines_that_bash_cannot_read(lines: list[str], said: str, rough_path: Path) -> None:
+def test_setup_lines_with_bash_syntax_errors_are_refused(lines: list[str], said: str, rough_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         submission.prepare(dataclasses.replace(RUNS, setup=lines), {"setup": "job.toml:3"})
     assert caught.value.what == f"job.toml:3: setup: bash cannot parse this: {said}"
 
 
-def test_set_up_lines_that_would_take_the_next_line_along(rough_path: Path) -> None:
+def test_setup_ending_in_a_backslash_is_refused(rough_path: Path) -> None:
     with pytest.raises(UsageError, match="the last line ends in a backslash"):
         submission.prepare(dataclasses.replace(RUNS, setup=["true", "module load cuda \\"]))
     submission.prepare(dataclasses.replace(RUNS, setup=["echo a \\", "b", "echo c\\\\"]))
@@ -112,12 +112,12 @@ def test_set_up_lines_that_would_take_the_next_line_along(rough_path: Path) -> N
         [b"export A='\xff'".decode(errors="surrogateescape"), "export B='été'"],
     ],
 )
-def test_set_up_lines_that_bash_can_read_are_not_run(lines: list[str], rough_path: Path) -> None:
+def test_setup_lines_are_parsed_but_not_run(lines: list[str], rough_path: Path) -> None:
     submission.prepare(dataclasses.replace(RUNS, setup=[*lines, f"touch '{rough_path.parent}/ran'"]))
     assert not (rough_path.parent / "ran").exists()
 
 
-def test_set_up_lines_where_there_is_no_bash(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setup_lines_are_not_checked_without_bash(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = dataclasses.replace(RUNS, setup=["if true"])
     with pytest.raises(UsageError, match="bash cannot parse this"):
         submission.prepare(spec)
@@ -129,10 +129,10 @@ def test_set_up_lines_where_there_is_no_bash(rough_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("key", ["chdir", "template", "entry"])
-def test_a_path_that_nobody_can_look_at(key: str, rough_path: Path) -> None:
+def test_inaccessible_path_is_refused(key: str, rough_path: Path) -> None:
     long = "x" * 256
     values: dict[str, Any] = {"entry": f"{long}:main", "command": ()} if key == "entry" else {key: long}
     with pytest.raises(UsageError) as caught:
         submission.prepare(dataclasses.replace(RUNS, **values), {key: "--option"})
-    assert caught.value.what.startswith("--option: cannot look at ")
+    assert caught.value.what.startswith("--option: cannot access ")
     assert caught.value.what.endswith(": File name too long")

@@ -1,4 +1,4 @@
-"""How many hosts, tasks and GPUs a job asks for."""
+"""The request of a job: hosts, tasks, GPUs, CPUs and memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parts(asked: JobSpec) -> tuple[Part, ...]:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        # columns: nodes, tasks a node, GPUs a node, GPUs a task, CPUs of a training task, training tasks
+        # columns: nodes, tasks per node, GPUs per node, GPUs per task, CPUs of a training task, training tasks
         (spec(), ((1, 1), 1, 0, 0, None, None)),
         (spec(workers=4), ((1, 1), 4, 0, 0, None, 4)),
         (spec(workers=4, ps=3), ((1, 1), 4, 0, 0, None, 4)),  # a ps rides along
@@ -52,7 +52,7 @@ def parts(asked: JobSpec) -> tuple[Part, ...]:
         (spec(nodes="2-4", gpus_per_node=8), ((2, 4), 8, 8, 1, None, None)),
     ],
 )
-def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: tuple[object, ...]) -> None:
+def test_resolve_fills_in_unspecified_fields(asked: JobSpec, expected: tuple[object, ...]) -> None:
     found = resolve(asked, "slurm")
     shape = (found.nodes, found.tasks_per_node, found.gpus_per_node, found.gpus_per_task)
     assert (*shape, found.task_cpus, found.training) == expected
@@ -64,12 +64,12 @@ def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: tuple[object, 
         (
             spec(workers=9, nodes=2, tasks_per_node=4),
             "tasks.worker.count",
-            "9 training tasks do not fit into 2 x 4 = 8 (nodes x tasks a node)",
+            "9 training tasks do not fit into 2 nodes x 4 tasks per node = 8",
         ),
         (
             spec(workers=3, nodes=1, gpus_per_node=2),
             "tasks.worker.count",
-            "3 training tasks do not fit into 1 x 2 = 2 (nodes x tasks a node)",
+            "3 training tasks do not fit into 1 nodes x 2 tasks per node = 2",
         ),
         (
             spec(workers=4, nodes=1, tasks_per_node=4, gpus_per_node=2),
@@ -79,12 +79,12 @@ def test_what_is_left_open_is_filled_in(asked: JobSpec, expected: tuple[object, 
         (
             JobSpec(command=("x",), nodes=2, gpus_per_node=2, tasks={"worker": TaskSpec(count=8, gpus=3)}),
             "tasks.worker.gpus",
-            "3 GPUs a task, but gpus_per_node is 2",
+            "3 GPUs per task, but gpus_per_node is 2",
         ),
-        (spec(gpus_per_node=0, gpus_per_task=1), "gpus_per_task", "1 GPUs a task, but gpus_per_node is 0"),
+        (spec(gpus_per_node=0, gpus_per_task=1), "gpus_per_task", "1 GPUs per task, but gpus_per_node is 0"),
     ],
 )
-def test_counts_that_do_not_fit_are_told_with_the_numbers(asked: JobSpec, key: str, numbers: str) -> None:
+def test_counts_that_do_not_fit_are_refused_with_their_numbers(asked: JobSpec, key: str, numbers: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve(asked, "slurm")
     assert (caught.value.key, caught.value.problem) == (key, numbers)
@@ -114,18 +114,20 @@ def test_counts_that_do_not_fit_are_told_with_the_numbers(asked: JobSpec, key: s
         ),
     ],
 )
-def test_components(tables: dict[str, dict[str, Any]], expected: tuple[Part, ...]) -> None:
+def test_components_by_partition_in_the_order_of_task_types(
+    tables: dict[str, dict[str, Any]], expected: tuple[Part, ...]
+) -> None:
     tasks = {name: TaskSpec(**table) for name, table in tables.items()}
     assert parts(JobSpec(command=("x",), partition="gpu", tasks=tasks)) == expected
 
 
-def test_a_job_without_a_partition_has_its_own_all_the_same() -> None:
+def test_first_component_has_the_default_partition() -> None:
     tasks = {"ps": TaskSpec(partition="cpu")}
     assert parts(JobSpec(command=("x",), tasks=tasks)) == (part(None, ("worker",)), part("cpu", ("ps",)))
 
 
 @pytest.mark.parametrize("partition", [None, "gpu"])
-def test_components_are_the_same_inside_the_job_which_is_not_told_its_partition(partition: str | None) -> None:
+def test_components_inside_the_job_equal_those_of_the_submission(partition: str | None) -> None:
     tasks = {
         "worker": TaskSpec(count=1, partition=partition),
         "ps": TaskSpec(partition="gpu"),
@@ -137,11 +139,11 @@ def test_components_are_the_same_inside_the_job_which_is_not_told_its_partition(
     assert [types for _, types in parts(inside)] == [types for _, types in parts(outside)]
 
 
-def test_a_range_of_nodes_may_have_room_at_its_upper_end() -> None:
+def test_tasks_may_need_the_upper_end_of_a_node_range() -> None:
     assert resolve(spec(workers=8, nodes="1-2", tasks_per_node=4), "slurm").nodes == (1, 2)
 
 
-def test_gpus_of_a_task() -> None:
+def test_gpus_of_returns_specified_gpus_or_the_default() -> None:
     def gpus(asked: JobSpec, default: int = 0) -> int:
         return resolve(asked, "slurm").gpus_of("worker", default)
 
@@ -152,7 +154,7 @@ def test_gpus_of_a_task() -> None:
     assert (gpus(spec()), gpus(spec(), default=1)) == (0, 1)
 
 
-def test_tasks_that_ride_along_add_to_the_fullest_host() -> None:
+def test_non_training_tasks_add_cpus_and_memory_to_the_fullest_host() -> None:
     tasks = {"worker": TaskSpec(count=4, cpus=2, mem="1G"), "ps": TaskSpec(count=3, cpus=3, mem=512)}
     found = resolve(JobSpec(command=("x",), nodes=2, tasks=tasks), "slurm")
     assert (found.task_cpus, found.non_training_cpus, found.host_non_training_cpus, found.host_mem) == (
@@ -163,7 +165,7 @@ def test_tasks_that_ride_along_add_to_the_fullest_host() -> None:
     )
 
 
-def test_memory_that_only_some_types_say_is_refused_where_memory_is_requested() -> None:
+def test_memory_of_only_some_task_types_is_refused() -> None:
     asked = JobSpec(command=("x",), tasks={"worker": TaskSpec(count=1, mem="1G"), "ps": TaskSpec(count=1)})
     with pytest.raises(SpecError) as caught:
         resolve(asked, "slurm")
@@ -179,7 +181,7 @@ def test_memory_that_only_some_types_say_is_refused_where_memory_is_requested() 
         JobSpec(command=("x",), partition="gpu", tasks={"chief": TaskSpec(gpus=0), "ps": TaskSpec(partition="cpu")}),
     ],
 )
-def test_a_request_goes_through_json_and_comes_back(asked: JobSpec) -> None:
+def test_request_round_trips_through_json(asked: JobSpec) -> None:
     made = resolve(asked, "slurm", options=BatchScheduler.options)
     assert Request.from_dict(json.loads(json.dumps(made.to_dict()))) == made
     in_job = Request.from_dict(json.loads(json.dumps(made.to_dict(in_job=True))))
@@ -189,7 +191,7 @@ def test_a_request_goes_through_json_and_comes_back(asked: JobSpec) -> None:
 @pytest.mark.parametrize(
     "data", [{}, {"nodes": 1}, {"nodes": [1, 1], "roles": [{}], "components": [], "left_open": []}]
 )
-def test_what_is_no_request_is_refused(data: dict[str, Any]) -> None:
+def test_from_dict_refuses_invalid_requests(data: dict[str, Any]) -> None:
     with pytest.raises((TypeError, LookupError, ValueError)):
         Request.from_dict(data)
 
@@ -205,7 +207,7 @@ def test_what_is_no_request_is_refused(data: dict[str, Any]) -> None:
         ("slots", {"slots": 4}),
     ],
 )
-def test_what_an_option_of_a_scheduler_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any]) -> None:
+def test_invalid_scheduler_option_is_refused_with_its_key(key: str, values: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
         schedulers.get("sge").resolve(JobSpec(command=("x",), **values))
     assert caught.value.key == key

@@ -1,4 +1,4 @@
-"""JobSpec: what it refuses, what it makes of what it accepts."""
+"""JobSpec: refused values, and the properties of accepted ones."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ RUNS = ("python", "train.py")
         ("tasks.worker.count", {"tasks": {"worker": TaskSpec(count=0)}}),
     ],
 )
-def test_what_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any]) -> None:
+def test_invalid_value_is_refused_with_its_key(key: str, values: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
         JobSpec(**values)
     assert caught.value.key == key
@@ -88,13 +88,13 @@ def test_what_cannot_be_is_refused_under_its_key(key: str, values: dict[str, Any
         ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),
     ],
 )
-def test_a_near_miss_is_told_the_right_word(values: dict[str, Any], hint: str) -> None:
+def test_misspelt_value_is_refused_with_the_nearest_one(values: dict[str, Any], hint: str) -> None:
     with pytest.raises(SpecError) as caught:
         JobSpec(**values)
     assert caught.value.hint == hint
 
 
-def test_unknown_keys_are_told_the_nearest() -> None:
+def test_unknown_key_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(SpecError) as caught:
         JobSpec.from_dict({"gpus_pre_node": 2})
     assert (caught.value.key, caught.value.hint[:28]) == ("gpus_pre_node", "did you mean gpus_per_node o")
@@ -103,7 +103,7 @@ def test_unknown_keys_are_told_the_nearest() -> None:
     assert (caught.value.key, caught.value.hint) == ("tasks.ps.cuont", "did you mean count?")
 
 
-def test_a_spec_survives_json() -> None:
+def test_spec_round_trips_through_json() -> None:
     spec = JobSpec(
         command=RUNS,
         nodes="2-4",
@@ -120,7 +120,7 @@ def test_a_spec_survives_json() -> None:
     assert JobSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
 
 
-def test_lists_are_kept_as_tuples() -> None:
+def test_lists_are_stored_as_tuples() -> None:
     lists = JobSpec(
         command=["a"], setup=["b"], native=["-c"], serve=["ps"], tasks={"worker": TaskSpec(command=["d"], mem=1024)}
     )
@@ -128,11 +128,11 @@ def test_lists_are_kept_as_tuples() -> None:
     assert lists.task("worker").command == ("d",)
 
 
-def test_only_what_differs_from_the_defaults_is_kept() -> None:
+def test_to_dict_omits_defaults() -> None:
     assert JobSpec(command=RUNS, kill_grace=5.0, gpu_resource="gpu").to_dict() == {"command": ["python", "train.py"]}
 
 
-def test_values_in_plain_units() -> None:
+def test_node_range_walltime_and_mem_mib_are_parsed() -> None:
     spec = JobSpec(command=RUNS, nodes="2-4", time="1:30:00", mem="2G")
     assert (spec.node_range, spec.walltime, spec.mem_mib) == ((2, 4), 5400, 2048)
     bare = JobSpec(command=RUNS)
@@ -156,7 +156,7 @@ def test_values_in_plain_units() -> None:
         ({}, "gridtf"),
     ],
 )
-def test_the_title_is_made_from_what_runs(values: dict[str, Any], title: str) -> None:
+def test_title_is_derived_from_command_or_entry(values: dict[str, Any], title: str) -> None:
     assert JobSpec(**values).title == title
 
 
@@ -166,8 +166,8 @@ def test_counts_of_task_types() -> None:
     assert counts == {"worker": None, "ps": 2, "evaluator": 1, "chief": 0, "master": 0}
 
 
-def test_what_was_given_may_change_afterwards() -> None:
-    """As in a loop over what to try next."""
+def test_spec_copies_the_callers_tables() -> None:
+    """A caller may change its tables in a loop that submits one job after another."""
     env, tasks = {"LR": "0.1"}, {"worker": TaskSpec(count=1)}
     spec, table = JobSpec(command=("train",), env=env, tasks=tasks), TaskSpec(env=env)
     env["LR"] = "0.2"
@@ -180,19 +180,19 @@ def test_what_was_given_may_change_afterwards() -> None:
     [
         ({"ps": {"in_cluster": "no"}}, {}, "tasks.ps.in_cluster: 'no' is neither true nor false"),
         ({"ps": {"in_cluster": 0}}, {}, "tasks.ps.in_cluster: 0 is neither true nor false"),
-        ({"evaluator": {"in_cluster": True}}, {}, "would wait for it .evaluator. in"),
+        ({"evaluator": {"in_cluster": True}}, {}, "would wait for a cluster member of type evaluator"),
         ({"ps": {"in_cluster": False}}, {"serve": ["ps"]}, "gridtf serves ps"),
         ({"worker": {"in_cluster": False}}, {}, "no task would be left in the cluster"),
     ],
 )
-def test_who_cannot_be_in_or_out_of_the_cluster(tables: dict[str, Any], more: dict[str, Any], what: str) -> None:
+def test_invalid_in_cluster_is_refused(tables: dict[str, Any], more: dict[str, Any], what: str) -> None:
     with pytest.raises(SpecError, match=what):
         JobSpec.from_dict({"command": ["train"], "tasks": tables, **more})
 
 
-def test_who_is_in_the_cluster_and_whom_gridtf_serves() -> None:
+def test_in_cluster_and_serves_of_task_types() -> None:
     spec = JobSpec.from_dict({"entry": "train:main", "tasks": {"ps": {"in_cluster": False}, "chief": {}}})
     assert [spec.in_cluster(name) for name in ("chief", "worker", "ps", "evaluator")] == [True, True, False, False]
-    assert not spec.serves("ps")  # what is no member has no TensorFlow server: it runs the entry, as the others do
+    assert not spec.serves("ps")  # outside the cluster it has no TensorFlow server, but runs the entry
     assert JobSpec.from_dict({"entry": "train:main", "tasks": {"ps": {}}}).serves("ps")
     assert JobSpec.from_dict(spec.to_dict()) == spec

@@ -30,7 +30,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
         (" 10 ", 10 * MINUTE),
     ],
 )
-def test_walltimes_in_slurms_spellings_and_with_units(text: str | int, seconds: int) -> None:
+def test_parse_walltime_accepts_slurms_formats_and_units(text: str | int, seconds: int) -> None:
     assert parse_walltime(text) == seconds
 
 
@@ -57,13 +57,13 @@ def test_walltimes_in_slurms_spellings_and_with_units(text: str | int, seconds: 
         "1::2",
     ],
 )
-def test_what_is_no_walltime_is_refused_with_its_text(text: str) -> None:
+def test_parse_walltime_refuses_other_text_and_quotes_it(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a walltime") as caught:
         parse_walltime(text)
     assert repr(text.strip()) in str(caught.value)
 
 
-def test_a_walltime_that_no_timer_holds_is_refused() -> None:
+def test_parse_walltime_refuses_more_than_2_to_the_31_seconds() -> None:
     assert parse_walltime(f"{2**31 - 1}s") == 2**31 - 1
     for text in (f"{2**31}s", "25000-0", "40000d"):
         with pytest.raises(ValueError, match=f"'{text}' is longer than 24855 days"):
@@ -73,7 +73,7 @@ def test_a_walltime_that_no_timer_holds_is_refused() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(5, "00:00:05"), (90, "00:01:30"), (2 * HOUR, "02:00:00"), (DAY + HOUR, "1-01:00:00")]
 )
-def test_a_walltime_is_written_so_that_it_reads_the_same(seconds: int, text: str) -> None:
+def test_format_walltime_is_parsed_to_the_same_seconds(seconds: int, text: str) -> None:
     assert format_walltime(seconds) == text
     assert parse_walltime(text) == seconds
 
@@ -82,22 +82,22 @@ def test_a_walltime_is_written_so_that_it_reads_the_same(seconds: int, text: str
     ("text", "mib"),
     [(4096, 4096), ("500M", 500), ("16G", 16384), ("1.5g", 1536), ("2T", 2 * 1024**2), ("1K", 1), ("8 GiB", 8192)],
 )
-def test_memory_in_mib_rounded_up(text: str | int, mib: int) -> None:
+def test_parse_memory_returns_mib_rounded_up(text: str | int, mib: int) -> None:
     assert parse_memory(text) == mib
 
 
 @pytest.mark.parametrize("text", ["", "0", "G", "-1G", "1X", "lots", "1e3", "٣", "9" * 400])
-def test_what_is_no_memory_size_is_refused(text: str) -> None:
+def test_parse_memory_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match="is not a memory size"):
         parse_memory(text)
 
 
 @pytest.mark.parametrize(("text", "nodes"), [(4, (4, 4)), ("4", (4, 4)), ("2-4", (2, 4)), ("3-3", (3, 3))])
-def test_node_counts(text: str | int, nodes: tuple[int, int]) -> None:
+def test_parse_nodes_returns_fewest_and_most(text: str | int, nodes: tuple[int, int]) -> None:
     assert parse_nodes(text) == nodes
 
 
 @pytest.mark.parametrize("text", ["", "0", "4-2", "0-2", "-3", "2-", "n1", "1,2", "+3", "٣"])
-def test_what_is_no_node_count_is_refused(text: str) -> None:
+def test_parse_nodes_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match="is not a node count"):
         parse_nodes(text)

@@ -238,12 +238,12 @@ def test_missing_working_folder_or_gridtf_is_reported(tmp_path: Path) -> None:
     result = bash(render.script(made), tmp_path)
     assert result.returncode == 1
     assert b"gone" in result.stderr
-    assert b"the working folder is not there on this host" in result.stderr
+    assert b"cannot change to the working folder on this host" in result.stderr
     made = runnable(tmp_path)
     made.bootstrap.unlink()
     result = bash(render.script(made), tmp_path)
     assert result.returncode == 1
-    assert b"gridtf is not there on this host" in result.stderr
+    assert b"gridtf is not installed on this host" in result.stderr
 
 
 # --- the user's own templates

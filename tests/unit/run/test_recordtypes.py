@@ -1,4 +1,4 @@
-"""The types of records, and what is said of one that does not fit."""
+"""The kinds of records, and the report on a record that does not fit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PLAN = {
         (recordtypes.Launcher, {"detail": "Größe \udcff"}),  # a path of any bytes
     ],
 )
-def test_what_gridtf_writes_fits(kind: Any, value: object) -> None:
+def test_check_accepts_records_of_gridtf(kind: Any, value: object) -> None:
     assert check(kind)(value) == ""
 
 
@@ -76,18 +76,18 @@ def test_what_gridtf_writes_fits(kind: Any, value: object) -> None:
         (recordtypes.HostState, {"tasks": {"worker:0": []}}, "tasks.worker:0 is []"),
     ],
 )
-def test_what_does_not_fit_is_named(kind: Any, value: object, wrong: str) -> None:
+def test_check_reports_the_key_and_the_wrong_value(kind: Any, value: object, wrong: str) -> None:
     assert check(kind)(value) == wrong
 
 
-def test_a_huge_or_deep_value_is_told_in_short() -> None:
+def test_check_abbreviates_huge_or_deep_values() -> None:
     deep = json.loads("[" * 500 + "]" * 500)
     assert len(check(recordtypes.Verdict)({"state": deep})) < 100
     assert len(check(recordtypes.Verdict)({"state": 5, "x" * 10**6: 5, "y": "z" * 10**6})) < 100
     assert len(check({str: int})({"x" * 10**6: "y" * 10**6})) < 100
 
 
-def test_every_record_that_gridtf_reads_has_a_type() -> None:
+def test_every_record_is_read_with_a_kind() -> None:
     calls = [
         (path.name, node.lineno, len(node.args))
         for path in PACKAGE.rglob("*.py")
@@ -97,5 +97,5 @@ def test_every_record_that_gridtf_reads_has_a_type() -> None:
         and node.func.id in ("read_record", "read_private")
     ]
     assert len(calls) > 15
-    # the plan's type is checked after its format, and read_private hands its own on
+    # the plan's kind is checked after its format, and read_private passes its own argument on
     assert {name for name, _, count in calls if count < 2} == {"rendezvous.py"}

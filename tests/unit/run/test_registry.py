@@ -34,7 +34,7 @@ def runs() -> list[Path]:
     return [run.path for run in registry.runs(os.environ)]
 
 
-def test_a_run_is_found_by_directory_id_and_name(rough_path: Path) -> None:
+def test_find_by_directory_job_id_and_name(rough_path: Path) -> None:
     run = add(rough_path / "runs" / "a,b", job_id="4711_3", name="digits+1")
     assert find(str(run), rough_path) == run
     assert find("runs/a,b", rough_path) == run
@@ -43,7 +43,7 @@ def test_a_run_is_found_by_directory_id_and_name(rough_path: Path) -> None:
     assert find("digits+1", rough_path) == run
 
 
-def test_a_name_means_the_newest_and_an_id_goes_before_a_name(tmp_path: Path) -> None:
+def test_find_prefers_job_ids_to_names_and_newer_runs(tmp_path: Path) -> None:
     add(tmp_path / "a", job_id="1", now=100.0)
     newest = add(tmp_path / "b", job_id="2", now=100.2)
     add(tmp_path / "c", job_id="3", now=99.0)
@@ -53,20 +53,20 @@ def test_a_name_means_the_newest_and_an_id_goes_before_a_name(tmp_path: Path) ->
     assert find("4", tmp_path) == named
 
 
-def test_newest_first(tmp_path: Path) -> None:
+def test_entries_are_sorted_newest_first(tmp_path: Path) -> None:
     for number, now in enumerate((3.0, 1.0, 2.000001, 2.0)):
         add(tmp_path / str(number), job_id=str(number), now=now)
     assert [entry.job_id for entry in registry.entries(os.environ)] == ["0", "2", "3", "1"]
 
 
-def test_an_id_may_hold_what_a_file_name_cannot(tmp_path: Path) -> None:
+def test_job_id_with_characters_invalid_in_file_names_is_found(tmp_path: Path) -> None:
     run = add(tmp_path / "a", job_id="12/x,y 1")
     assert find("12/x,y 1".replace("/", "-"), tmp_path) == run
     assert [entry.job_id for entry in registry.entries(os.environ)] == ["12-x-y-1"]
 
 
-def test_a_name_never_means_an_older_run_because_the_newest_is_gone(tmp_path: Path) -> None:
-    """Or `gridtf cancel` would end another job than the one that was meant."""
+def test_find_refuses_a_name_whose_newest_run_is_gone(tmp_path: Path) -> None:
+    """Otherwise `gridtf cancel` would end a different job."""
     oldest = add(tmp_path / "oldest", job_id="1", now=1.0)
     older = add(tmp_path / "older", job_id="2", now=2.0)
     gone = add(tmp_path / "gone", job_id="3", now=3.0)
@@ -82,7 +82,7 @@ def test_a_name_never_means_an_older_run_because_the_newest_is_gone(tmp_path: Pa
     assert runs() == [older, oldest]
 
 
-def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_run_directory_is_not_reported_as_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed, real = add(tmp_path / "closed"), os.listdir
 
     def listdir(path: Path) -> list[str]:
@@ -98,7 +98,9 @@ def test_a_run_directory_that_cannot_be_read_is_not_gone(tmp_path: Path, monkeyp
     assert runs() == [closed]
 
 
-def test_a_closed_folder_of_a_jobs_name_does_not_hide_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_with_the_jobs_name_does_not_hide_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, real = add(tmp_path / "run"), os.listdir
 
     def listdir(path: Path) -> list[str]:
@@ -110,7 +112,7 @@ def test_a_closed_folder_of_a_jobs_name_does_not_hide_the_job(tmp_path: Path, mo
     assert find("digits", tmp_path) == run
 
 
-def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+def test_other_files_in_the_index_are_ignored(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     folder = registry.folder(os.environ)
     (folder / "notes.txt").write_text("mine")
@@ -122,13 +124,15 @@ def test_what_else_lies_in_the_folder_is_left_alone(tmp_path: Path) -> None:
         find("8", tmp_path)
 
 
-def test_a_run_that_was_started_twice_is_one_run(tmp_path: Path) -> None:
+def test_runs_lists_a_run_directory_with_two_entries_once(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     registry.add(run, {"scheduler": "slurm", "job_id": "8", "name": "digits", "time": 2e9}, os.environ)
     assert runs() == [run]
 
 
-def test_only_as_many_runs_are_looked_at_as_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_accesses_only_as_many_directories_as_are_consumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(10):
         add(tmp_path / str(number), now=float(number))
     looked: list[Path] = []
@@ -142,7 +146,7 @@ def test_only_as_many_runs_are_looked_at_as_are_wanted(tmp_path: Path, monkeypat
     assert len(list(itertools.islice(registry.runs(os.environ), 3))) == len(looked) == 3
 
 
-def test_an_unknown_job_is_told_the_nearest(tmp_path: Path) -> None:
+def test_unknown_job_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no job is called digits") as caught:
         find("digits", tmp_path)
     assert "gridtf list" in caught.value.hint
@@ -157,14 +161,16 @@ def test_an_unknown_job_is_told_the_nearest(tmp_path: Path) -> None:
         find("/tmp/nothing", tmp_path)
 
 
-def test_a_folder_that_happens_to_have_the_name_is_not_taken_for_the_run(tmp_path: Path) -> None:
+def test_folder_with_the_jobs_name_is_not_taken_for_its_run(tmp_path: Path) -> None:
     run = add(tmp_path / "runs" / "x")
     (tmp_path / "digits").mkdir()
     assert find("digits", tmp_path) == run
 
 
-def test_ones_own_jobs_go_before_what_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody may have made a folder of that name in a folder that many can write."""
+def test_find_prefers_the_index_to_folders_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shared folder, another user may have made a folder of that name."""
     run = add(tmp_path / "runs" / "x")
     for name in ("digits", "other"):
         RunDir(tmp_path / name).path.mkdir()
@@ -175,12 +181,12 @@ def test_ones_own_jobs_go_before_what_lies_here(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(registry, "is_ours", lambda path: False)
     with pytest.raises(NotFoundError, match="the folder other here belongs to another user") as caught:
         find("other", tmp_path)
-    assert caught.value.hint == "if you mean that folder: ./other"
+    assert caught.value.hint == "to use that folder, write ./other"
     assert find("./other", tmp_path) == tmp_path / "other"
     assert find(".", tmp_path / "other") == tmp_path / "other"
 
 
-def test_an_index_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+def test_unwritable_index_is_reported_with_its_path(tmp_path: Path) -> None:
     folder = registry.folder(os.environ)
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")
@@ -189,12 +195,12 @@ def test_an_index_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     assert list(registry.entries(os.environ)) == []
 
 
-def test_the_folder_follows_xdg() -> None:
+def test_index_folder_follows_xdg_state_home() -> None:
     assert registry.folder({"XDG_STATE_HOME": "/x"}) == Path("/x/gridtf/runs")
     assert registry.folder({"HOME": "/h"}) == Path("/h/.local/state/gridtf/runs")
 
 
-def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_user_without_a_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
@@ -210,7 +216,7 @@ def test_a_user_without_a_home_is_told_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert registry.find(str(run), {}, tmp_path).path == run
 
 
-def test_entries_are_values(tmp_path: Path) -> None:
+def test_entries_have_scheduler_job_id_and_name(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     (entry,) = registry.entries(os.environ)
     name = "20231114-221320.500000,slurm,7,digits"
@@ -218,7 +224,7 @@ def test_entries_are_values(tmp_path: Path) -> None:
     assert entry.target == run
 
 
-def test_the_elements_of_an_array_by_hand_are_found_by_the_id_of_the_array(tmp_path: Path) -> None:
+def test_elements_of_a_hand_written_array_are_found_by_its_id(tmp_path: Path) -> None:
     for job_id in ("190.10", "190.2", "191.1", "1900.1", "190", "12_3"):
         if job_id != "190":
             add(tmp_path / job_id, job_id=job_id)
@@ -236,10 +242,8 @@ def submitted(path: Path, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("job", ["7", "digits"])
-def test_a_job_of_the_index_is_shown_from_its_own_run_directory_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
-) -> None:
-    """Who may rename what lies in the run root can put another run directory in its place."""
+def test_replaced_run_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
+    """A user with write permission for the run root can put another run directory in its place."""
     path = add(tmp_path / "run")
     submitted(path, "7")
     run = registry.find(job, os.environ, tmp_path)
@@ -248,9 +252,9 @@ def test_a_job_of_the_index_is_shown_from_its_own_run_directory_alone(
     submitted(path, "8")
     replaced = f"the run directory of job 7 was replaced: {path} belongs to job 8"
     made = Job(run)
-    for ask in (made.status, made.wait, made.logs, lambda: registry.need_run(run)):
+    for call in (made.status, made.wait, made.logs, lambda: registry.need_run(run)):
         with pytest.raises(ReplacedError) as caught:
-            ask()
+            call()
         assert caught.value.what == replaced
         assert (caught.value.exit_code, str(tmp_path) in caught.value.hint) == (1, True)
     (view,) = jobs.views(list(registry.runs(os.environ)))
@@ -261,12 +265,12 @@ def test_a_job_of_the_index_is_shown_from_its_own_run_directory_alone(
     with pytest.raises(ReplacedError) as caught:
         made.status()
     assert caught.value.what == f"the run directory of job 7 was replaced: {path} belongs to user bob"
-    # a path may be anybody's
+    # a path may belong to any user
     registry.need_run(registry.find(str(path), os.environ, tmp_path))
     assert Job(path).status().job_id == "7"
 
 
-def test_what_is_gone_is_not_called_replaced(tmp_path: Path) -> None:
+def test_missing_run_directory_is_not_reported_as_replaced(tmp_path: Path) -> None:
     run = Entry("slurm", "7", "digits", tmp_path).run(tmp_path / "gone")
     registry.need_same(run)
     run.path.mkdir()
@@ -275,14 +279,14 @@ def test_what_is_gone_is_not_called_replaced(tmp_path: Path) -> None:
         registry.need_same(run)
 
 
-def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
+def test_job_with_a_replaced_run_directory_is_cancelled_by_its_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    cancelled = []
 
     class Scheduler:
         def cancel(self, record: JobIdentity) -> None:
-            told.append(record)
+            cancelled.append(record)
 
     path = add(tmp_path / "run")
     submitted(path, "8")
@@ -291,16 +295,16 @@ def test_a_job_whose_run_directory_was_replaced_is_cancelled_by_its_id(
         Job(registry.find("7", os.environ, tmp_path)).cancel()
     assert caught.value.what == "requested cancellation of slurm job 7"
     assert "was replaced" in caught.value.why
-    assert told == [JobIdentity("7")]
+    assert cancelled == [JobIdentity("7")]
     assert not RunDir(path).cancelled.exists()
 
 
-# --- the records that a job begins with ---
+# --- the first records of a job ---
 
 SPEC = JobSpec(command=("python", "train.py"), nodes=2)
 
 
-def test_a_job_is_found_again_by_what_was_written(tmp_path: Path) -> None:
+def test_job_is_found_by_its_written_records(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.path.mkdir()
     environ: Mapping[str, str] = {"XDG_STATE_HOME": str(tmp_path / "state")}
@@ -316,8 +320,8 @@ def test_a_job_is_found_again_by_what_was_written(tmp_path: Path) -> None:
     assert written["sources"] == {"nodes": "--nodes"}
 
 
-def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container, or while the directory service is down, nobody knows the name of a uid."""
+def test_who_returns_the_user_id_of_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, or while the directory service is down, a user id has no name."""
 
     def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")

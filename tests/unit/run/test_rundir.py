@@ -1,4 +1,4 @@
-"""The run directory: writes that are whole or absent, reads that believe a listing only, and room for the verdict."""
+"""The run directory: atomic writes, reads of listed names only, and space reserved for the verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attempt(tmp_path: Path) -> Attempt:
 # --- writing
 
 
-def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_record_round_trips_through_a_file(tmp_path: Path) -> None:
     record = {"name": "Überlauf \U0001f600", "odd": "a\udcffb", "list": [1, None, "x\ny"], "deep": {"a": {"b": 0.5}}}
     write_record(tmp_path / "r.json", record)
     assert read_record(tmp_path / "r.json") == record
@@ -47,16 +47,16 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "r.json").read_text().endswith("}\n")
 
 
-def test_a_write_replaces_and_never_truncates(tmp_path: Path) -> None:
+def test_write_record_replaces_the_file_and_never_truncates_it(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     write_record(path, {"n": 1})
     with path.open() as reader:
         write_record(path, {"n": 2})
-        assert json.load(reader) == {"n": 1}  # who has it open reads the old one to its end
+        assert json.load(reader) == {"n": 1}  # a reader that has it open reads the old one to its end
     assert read_record(path) == {"n": 2}
 
 
-def test_readers_never_see_a_part(tmp_path: Path) -> None:
+def test_readers_never_see_an_incomplete_record(tmp_path: Path) -> None:
     path, stop = tmp_path / "r.json", tmp_path / "stop"
     writer = (
         "import sys; from pathlib import Path; from gridtf.run.rundir import write_record\n"
@@ -80,7 +80,7 @@ def test_readers_never_see_a_part(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["r.json", "stop"]
 
 
-def test_a_full_disk_leaves_the_old_record_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_full_disk_leaves_the_old_record_and_no_temporary_file(tmp_path: Path) -> None:
     """RLIMIT_FSIZE stops a write in its middle, as a full disk or a used-up quota does."""
     write_record(tmp_path / "r.json", {"old": True})
     code = (
@@ -100,15 +100,15 @@ def test_a_full_disk_leaves_the_old_record_and_nothing_beside_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "hint"),
     [
-        (errno.ENOSPC, "free some space there, or choose another place with --run-dir"),
+        (errno.ENOSPC, "free some space there, or choose another folder with --run-dir"),
         (errno.EDQUOT, "your quota there is used up"),
-        (errno.EACCES, "choose a folder of yours with --run-dir or --run-root"),
+        (errno.EACCES, "choose a folder of your own with --run-dir or --run-root"),
         (errno.EROFS, "that file system is mounted read-only"),
         (errno.EIO, ""),
     ],
 )
 @pytest.mark.parametrize("when", ["open", "fdopen", "replace"])
-def test_a_failed_write_says_why_and_leaves_nothing(
+def test_failed_write_reports_the_cause_and_leaves_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str, when: str
 ) -> None:
     write_record(tmp_path / "r.json", {"old": True})
@@ -123,7 +123,7 @@ def test_a_failed_write_says_why_and_leaves_nothing(
     assert read_record(tmp_path / "r.json") == {"old": True}
 
 
-def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -135,13 +135,13 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == []
 
 
-def test_a_text_may_hold_any_byte_of_a_command_line(tmp_path: Path) -> None:
+def test_write_text_writes_surrogate_escapes_as_bytes(tmp_path: Path) -> None:
     write_text(tmp_path / "job.sh", "echo \udcff\n", mode=0o700)
     assert (tmp_path / "job.sh").read_bytes() == b"echo \xff\n"
     assert (tmp_path / "job.sh").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_is_another_s_to_read_is_as_good_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_private_record_counts_as_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "job.json"
     assert read_private(path) is None
     write_record(path, {"a": 1}, mode=0o600)
@@ -150,16 +150,16 @@ def test_what_is_another_s_to_read_is_as_good_as_absent(tmp_path: Path, monkeypa
     assert read_private(path) is None
 
 
-def test_the_folder_above_is_missing(tmp_path: Path) -> None:
+def test_missing_parent_folder_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(RunDirError) as caught:
         write_record(tmp_path / "no" / "r.json", {})
     assert "No such file or directory" in caught.value.what
     assert "make the folder above it first" in caught.value.hint
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not write")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not write")
 @pytest.mark.root
-def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
+def test_folder_of_another_user_is_reported_with_a_hint(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     code = (
         "import os, sys; from gridtf.run.rundir import RunDir; from gridtf.errors import RunDirError\n"
@@ -169,21 +169,21 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
     )
     command = python(code, tmp_path)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=60)
-    # pytest's own folders may be closed to others; then not even the listing is allowed
+    # pytest's own folders may be closed to other users, who then cannot even list them
     assert done.stdout.splitlines() in (
         [
             f"cannot make {tmp_path}/attempt-1: Permission denied",
-            "choose a folder of yours with --run-dir or --run-root",
+            "choose a folder of your own with --run-dir or --run-root",
         ],
-        [f"cannot list {tmp_path}: Permission denied", "ask its owner to let you read it"],
+        [f"cannot list {tmp_path}: Permission denied", "ask its owner for permission to read it"],
     )
 
 
-def test_a_folder_of_ours_that_was_closed_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_folder_of_this_user_is_reported_with_a_chmod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     monkeypatch.setattr(os, "open", fails_with(errno.EACCES))
-    for mode, hint in ((0o000, f"it is yours: chmod u+rwX {folder}"), (0o700, "choose a folder of yours")):
+    for mode, hint in ((0o000, f"it is yours: chmod u+rwX {folder}"), (0o700, "choose a folder of your own")):
         folder.chmod(mode)
         with pytest.raises(RunDirError) as caught:
             write_record(folder / "ended.json", {})
@@ -194,19 +194,19 @@ def test_a_folder_of_ours_that_was_closed_is_opened_again(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1', "[1]", "null", '"x"', "{'a': 1}", "{}{}", "\0\0\0\0"])
-def test_what_is_no_whole_record_is_as_good_as_absent(tmp_path: Path, text: str) -> None:
+def test_incomplete_record_counts_as_absent(tmp_path: Path, text: str) -> None:
     (tmp_path / "r.json").write_text(text)
     assert read_record(tmp_path / "r.json") is None
 
 
-def test_bytes_that_are_no_text_are_as_good_as_absent(tmp_path: Path) -> None:
+def test_record_that_is_not_utf8_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_bytes(b'{"a": "\xff\xfe\xc3')
     assert read_record(tmp_path / "r.json") is None
     (tmp_path / "r.json").write_bytes('{"a": "Ü'.encode()[:-1])  # half a character
     assert read_record(tmp_path / "r.json") is None
 
 
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+def test_missing_record_is_none(tmp_path: Path) -> None:
     assert read_record(tmp_path / "no.json") is None
     assert read_record(tmp_path / "no" / "no.json") is None
     assert read_record(tmp_path / "gone.json", listed=True) is None
@@ -214,17 +214,17 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert rundir.listdir(tmp_path / "file") == []
 
 
-def test_a_folder_in_the_place_of_a_record_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "r.json").mkdir()
     with pytest.raises(RunDirError, match=r"r\.json is not a regular file"):
         read_record(tmp_path / "r.json")
 
 
-# --- files of others
+# --- files of other users
 
 
-def test_a_record_is_a_plain_file(tmp_path: Path) -> None:
-    """A FIFO would be waited for, a device read without end, and a link followed to anywhere."""
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    """A FIFO would block, a device may have no end, and a link may point anywhere."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "zero").symlink_to("/dev/zero")
     write_record(tmp_path / "there", {"a": 1})
@@ -238,7 +238,7 @@ def test_a_record_is_a_plain_file(tmp_path: Path) -> None:
         assert last_lines(tmp_path / "fifo") == []
 
 
-def test_a_record_has_a_size_and_a_depth(tmp_path: Path) -> None:
+def test_oversized_record_is_refused_and_too_deep_one_counts_as_absent(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 32)
     with pytest.raises(RunDirError, match="huge is larger than any record"):
@@ -247,7 +247,7 @@ def test_a_record_has_a_size_and_a_depth(tmp_path: Path) -> None:
     assert read_record(tmp_path / "deep", recordtypes.Ended) is None
 
 
-def test_a_record_of_another_type_is_named_with_what_is_wrong(tmp_path: Path) -> None:
+def test_record_of_another_kind_is_refused_with_the_difference(tmp_path: Path) -> None:
     write_record(tmp_path / "r.json", {"nonce": "n", "tasks": 3})
     with pytest.raises(RunDirError, match=r"r\.json is damaged: tasks is 3"):
         read_record(tmp_path / "r.json", recordtypes.HostState, nonce="n")
@@ -255,7 +255,7 @@ def test_a_record_of_another_type_is_named_with_what_is_wrong(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_what_others_may_write_is_not_acted_upon(tmp_path: Path, mode: int) -> None:
+def test_file_writable_by_others_is_refused_with_own(tmp_path: Path, mode: int) -> None:
     write_record(tmp_path / "r.json", {"a": 1})
     assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
     (tmp_path / "r.json").chmod(mode)
@@ -265,19 +265,19 @@ def test_what_others_may_write_is_not_acted_upon(tmp_path: Path, mode: int) -> N
     assert os.listdir(tmp_path) == ["r.json"]
 
 
-def test_ours_is_what_a_file_of_ours_shows_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on NFS, which calls root nobody, and where users have other numbers than on this host."""
+def test_owner_is_compared_with_that_of_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, root may be mapped to nobody, and other users to ids unknown on this host."""
     write_record(tmp_path / "r.json", {"a": 1})
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     assert read_record(tmp_path / "r.json", own=True) == {"a": 1}
     assert rundir.is_ours(tmp_path)
-    monkeypatch.setattr(rundir, "_file_of_ours", lambda _: None)  # a folder where we can make none
+    monkeypatch.setattr(rundir, "_probe", lambda _: None)  # a folder in which this user can make no file
     with pytest.raises(RunDirError, match=rf"r\.json belongs to user {user_name(os.getuid())}"):
         read_record(tmp_path / "r.json", own=True)
 
 
 @pytest.mark.parametrize("umask", [0, 0o002, 0o077])
-def test_nobody_else_may_write_what_gridtf_makes(tmp_path: Path, umask: int) -> None:
+def test_files_and_folders_are_writable_by_their_owner_only(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         attempt = RunDir(tmp_path / "run" / "array" / "1")
@@ -294,8 +294,8 @@ def test_nobody_else_may_write_what_gridtf_makes(tmp_path: Path, umask: int) -> 
     ]
 
 
-def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
-    """Whoever can guess the name of a temporary file could have put a link there."""
+def test_writes_do_not_follow_symbolic_links(tmp_path: Path) -> None:
+    """A user who can guess the name of a temporary file could have put a link there."""
     attempt, precious = RunDir(tmp_path).new_attempt(), tmp_path / "precious"
     precious.write_text("a thesis")
     for name in (f".verdict.json.{os.getpid()}.tmp", ".verdict.reserved"):
@@ -309,16 +309,16 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     assert precious.read_text() == "a thesis"
 
 
-def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shared file system remembers for seconds that a name was not there, once it has been asked for."""
+def test_only_listed_names_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shared file system caches for seconds that a name did not exist when it was looked up."""
     path = tmp_path / "attempt-1" / "plan.json"
     path.parent.mkdir()
     write_record(path, {"here": True})
-    asked: list[str] = []
+    listed: list[str] = []
     real = os.listdir
 
     def listing(folder: Any) -> list[str]:
-        asked.append(str(folder))
+        listed.append(str(folder))
         return [name for name in real(folder) if name not in hidden]
 
     def opened(path: Path, *_: object, **__: object) -> int:
@@ -329,16 +329,16 @@ def test_no_name_is_opened_that_a_listing_has_not_shown(tmp_path: Path, monkeypa
     hidden = {"plan.json"}
     assert read_record(path) is None
     assert not is_listed(path, tmp_path)
-    assert asked == [str(path.parent), str(tmp_path), str(path.parent)]
+    assert listed == [str(path.parent), str(tmp_path), str(path.parent)]
     hidden = {"attempt-1"}
-    asked.clear()
+    listed.clear()
     assert not is_listed(path, tmp_path)
-    assert asked == [str(tmp_path)]  # nor is a folder listed that no listing has shown
+    assert listed == [str(tmp_path)]  # nor is a folder listed that no listing has shown
     hidden = set()
     assert is_listed(path, tmp_path)
 
 
-def test_a_file_replaced_while_it_is_read_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_file_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "r.json"
     write_record(path, {"n": 1})
     real, stale = os.open, [True, True]
@@ -352,10 +352,10 @@ def test_a_file_replaced_while_it_is_read_is_opened_anew(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "open", once_stale)
     assert read_record(path) == {"n": 1}
     monkeypatch.setattr(os, "open", fails_with(errno.ESTALE))
-    assert read_text(path) is None  # and is not waited for without end
+    assert read_text(path) is None  # after a limited number of tries
 
 
-def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_listing_is_reported_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", fails_with(errno.EACCES))
     with pytest.raises(RunDirError) as caught:
         rundir.listdir(tmp_path)
@@ -364,13 +364,13 @@ def test_a_listing_that_fails_is_an_error_with_its_name(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(RunDirError) as caught:
         rundir.listdir(tmp_path)
-    assert caught.value.hint == "ask its owner to let you read it"
+    assert caught.value.hint == "ask its owner for permission to read it"
 
 
 # --- attempts
 
 
-def test_attempts_are_counted_and_other_names_are_not(tmp_path: Path) -> None:
+def test_attempts_are_numbered_and_other_names_ignored(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert run.latest() is None
     for name in ("attempt-0", "attempt-01", "attempt-x", "attempt-9.json", "attempt-2", "attempt-10"):
@@ -385,7 +385,7 @@ def test_attempts_are_counted_and_other_names_are_not(tmp_path: Path) -> None:
 
 
 def eight_at_once(code: str, *arguments: object) -> list[str]:
-    """What eight processes print that run this code at the same moment, as far as that can be had."""
+    """Run code in eight processes as simultaneously as possible; return the output of each."""
     with contextlib.ExitStack() as stack:
         reader, writer = os.pipe()
         with os.fdopen(writer, "wb"):
@@ -405,31 +405,31 @@ def eight_at_once(code: str, *arguments: object) -> list[str]:
                 for _ in range(8)
             ]
             os.close(reader)
-            time.sleep(0.2)  # they have come to the line; all begin when the pipe is closed
+            time.sleep(0.2)  # all are waiting now, and begin when the pipe is closed
         return [maker.communicate(timeout=60)[0] for maker in makers]
 
 
-def test_eight_processes_never_share_an_attempt(tmp_path: Path) -> None:
+def test_concurrent_processes_make_different_attempts(tmp_path: Path) -> None:
     code = "print(*[RunDir(sys.argv[1]).new_attempt().number for _ in range(5)])"
     made = [int(number) for line in eight_at_once(code, tmp_path) for number in line.split()]
     assert sorted(made) == list(range(1, 41))
 
 
-def test_a_run_directory_is_one_jobs_and_stays_it(tmp_path: Path) -> None:
+def test_claim_succeeds_for_one_job_only(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     assert run.claim("1.h")
-    assert run.claim("1.h")  # a requeued job comes again
+    assert run.claim("1.h")  # a requeued job claims it again
     assert not run.claim("2.h")
     with pytest.raises(RunDirError, match="No such file or directory"):
         RunDir(tmp_path / "no").claim("1.h")
 
 
-def test_of_eight_jobs_that_want_one_run_directory_one_gets_it(tmp_path: Path) -> None:
-    said = eight_at_once("import os; print(RunDir(sys.argv[1]).claim(str(os.getpid())))", tmp_path)
-    assert sorted(said) == ["False\n"] * 7 + ["True\n"]
+def test_concurrent_claims_succeed_for_one_job_only(tmp_path: Path) -> None:
+    outputs = eight_at_once("import os; print(RunDir(sys.argv[1]).claim(str(os.getpid())))", tmp_path)
+    assert sorted(outputs) == ["False\n"] * 7 + ["True\n"]
 
 
-def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_failed_mkdir_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for make in (rundir.new_folder, rundir.make_folder):
         with pytest.raises(RunDirError, match="Not a directory"):
@@ -439,7 +439,7 @@ def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert rundir.new_folder(tmp_path / "file") is False
 
 
-def test_a_host_called_launcher_has_a_state_of_its_own(attempt: Attempt) -> None:
+def test_host_named_launcher_has_its_own_state_record(attempt: Attempt) -> None:
     assert attempt.host_state("launcher") != attempt.launcher
     assert attempt.host_record("n1") != attempt.host_error("n1")
 
@@ -447,16 +447,16 @@ def test_a_host_called_launcher_has_a_state_of_its_own(attempt: Attempt) -> None
 # --- the verdict
 
 
-def test_the_verdict_is_written_into_the_room_reserved_for_it(attempt: Attempt) -> None:
+def test_verdict_is_written_into_its_reserved_file(attempt: Attempt) -> None:
     attempt.reserve_verdict()
-    assert read_record(attempt.verdict) is None  # the room has another name until then
+    assert read_record(attempt.verdict) is None  # the reserved file has another name until then
     attempt.write_verdict({"state": "FAILED", "reason": "x" * 1000})
     assert read_record(attempt.verdict) == {"state": "FAILED", "reason": "x" * 1000}
     assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state", "verdict.json"]
 
 
-def test_a_verdict_needs_no_room_that_was_not_reserved(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk no new file can be made and no old one can grow."""
+def test_verdict_fits_into_its_reserved_space_on_a_full_disk(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, no file can be made and none can grow."""
     attempt.reserve_verdict()
     reserved = next(path for path in attempt.path.iterdir() if path.is_file())
     inode, size = reserved.stat().st_ino, reserved.stat().st_size
@@ -471,33 +471,29 @@ def test_a_verdict_needs_no_room_that_was_not_reserved(attempt: Attempt, monkeyp
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert read_record(attempt.verdict) == longest
     assert attempt.verdict.stat().st_ino == inode
-    assert attempt.verdict.read_text().endswith("}\n")  # and no blanks after it
+    assert attempt.verdict.read_text().endswith("}\n")  # without trailing blanks
 
 
-def test_a_verdict_larger_than_its_room_is_written_all_the_same(attempt: Attempt) -> None:
+def test_verdict_larger_than_its_reserved_space_is_written(attempt: Attempt) -> None:
     attempt.reserve_verdict()
     attempt.write_verdict({"tail": ["z" * 300_000]})
     assert read_record(attempt.verdict) == {"tail": ["z" * 300_000]}
     assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state", "verdict.json"]
 
 
-def test_a_verdict_without_a_reserved_room_is_written_all_the_same(attempt: Attempt) -> None:
+def test_verdict_without_reserved_space_is_written(attempt: Attempt) -> None:
     attempt.write_verdict({"state": "COMPLETED"})
     assert read_record(attempt.verdict) == {"state": "COMPLETED"}
 
 
-def test_room_that_cannot_be_reserved_is_an_error_at_the_start(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_reservation_of_the_verdict_is_reported(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fdopen", fails_with(errno.ENOSPC))
     with pytest.raises(RunDirError, match="No space left on device"):
         attempt.reserve_verdict()
     assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state"]
 
 
-def test_a_verdict_that_cannot_be_written_is_an_error_not_a_crash(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_of_the_verdict_is_reported(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt.reserve_verdict()
     monkeypatch.setattr(os, "fsync", fails_with(errno.EIO))
     with pytest.raises(RunDirError, match=r"cannot write .*verdict\.json"):
