@@ -171,7 +171,7 @@ class PBS(BatchScheduler):
         # it starts the program without a shell, and with pbs_mom's environment
         return ["pbs_tmrsh", host, "env", f"{ENVIRONMENT_FILE}=1", *call.command, host, *call.arguments]
 
-    def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
+    def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         return AgentEnd(code, host, tuple(printed[-3:]))  # 255: pbs_tmrsh's own failure
 
     def gpu_grant(self, environ: Environ, request: Request, need: GpuNeed, wait: Wait) -> gpus.GpuGrant:

@@ -372,7 +372,7 @@ class Launcher:
         status = self.scheduler.termination_reason(self.system.environ, self._parent)
         if status is None or status.state not in ENDED:
             return None
-        reason = status.reason or f"the scheduler says {status.state}"
+        reason = status.reason or f"the scheduler reports {status.state}"
         end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Verdict(status.state, reason)
         return replace(end, again=status.requeued)
 

@@ -97,7 +97,7 @@ class ForkedAgent:
             os.kill(self.pid, number)
 
 
-Blame = Callable[[int, Sequence[str]], AgentEnd]
+ParseEnd = Callable[[int, Sequence[str]], AgentEnd]
 
 
 class StartedAgents:
@@ -108,7 +108,7 @@ class StartedAgents:
             whether the launcher closes it or dies. No signal could do that: srun forwards signals to the tasks as well.
         environ: Environment of the program.
         log: The file that the program and the agents print to.
-        blame: Makes an AgentEnd of the program's exit code and output lines.
+        parse_end: Makes an AgentEnd of the program's exit code and output lines.
         ignored: Signals that must not end the program.
 
     Raises:
@@ -120,10 +120,10 @@ class StartedAgents:
         argv: Sequence[str],
         environ: Mapping[str, str],
         log: Path,
-        blame: Blame,
+        parse_end: ParseEnd,
         ignored: Iterable[int] = (),
     ) -> None:
-        self._log, self._blame = log, blame
+        self._log, self._parse_end = log, parse_end
         self._end: AgentEnd | None = None
 
         def child() -> None:
@@ -147,7 +147,7 @@ class StartedAgents:
 
     def poll(self) -> AgentEnd | None:
         if self._end is None and (code := self._process.poll()) is not None:
-            self._end = self._blame(code, self._printed())
+            self._end = self._parse_end(code, self._printed())
         return self._end
 
     def terminate(self) -> None:

@@ -350,7 +350,7 @@ class BatchScheduler(CommandScheduler):
         """The scheduler's name for this host."""
         return os.uname().nodename
 
-    def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
+    def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         """Tell from the end of agent_command how the agent has ended. Pure.
 
         Args:
@@ -361,7 +361,7 @@ class BatchScheduler(CommandScheduler):
         Returns:
             The agent's exit code, host and last lines.
         """
-        return AgentEnd(code if code < 128 else 128 - code, host, tuple(printed[-3:]))
+        return AgentEnd(code if code <= 128 else 128 - code, host, tuple(printed[-3:]))
 
     def start_agents(
         self, allocation: Allocation, call: AgentCall, environ: Mapping[str, str]
@@ -379,7 +379,7 @@ class BatchScheduler(CommandScheduler):
         ]
         return handles + [
             StartedAgents(
-                self.agent_command(name, call, environ), environ, call.log, partial(self.blame, name), self.warnings
+                self.agent_command(name, call, environ), environ, call.log, partial(self.agent_end, name), self.warnings
             )
             for name in others
         ]

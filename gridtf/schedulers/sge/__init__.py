@@ -264,7 +264,7 @@ class GridEngine(batch.BatchScheduler):
 
         return injob.qrsh_command(_locate("qrsh", environ), host, call)
 
-    def blame(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
+    def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         from gridtf.schedulers.sge import injob
 
         return injob.agent_end(host, os.environ.get("PE", ""), code, printed)

@@ -226,8 +226,8 @@ class Slurm(batch.CommandScheduler):
         from gridtf.schedulers.slurm import injob
 
         argv = injob.srun_command(allocation.hosts, call, environ)
-        blame = partial(injob.parse_failure, restarts=batch.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
-        return [StartedAgents(argv, injob.srun_environment(environ), call.log, blame)]
+        parse_end = partial(injob.parse_failure, restarts=batch.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
+        return [StartedAgents(argv, injob.srun_environment(environ), call.log, parse_end)]
 
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.slurm import query

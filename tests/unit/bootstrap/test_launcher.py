@@ -303,7 +303,7 @@ def test_cancelling_user_is_read_from_cancelled_json(tmp_path: Path) -> None:
     ("status", "state_", "reason", "again"),
     [
         (JobStatus(PREEMPTED, "by job 12", requeued=True), "PREEMPTED", "by job 12", True),
-        (JobStatus(TIMEOUT), "TIMEOUT", "the scheduler says TIMEOUT", False),
+        (JobStatus(TIMEOUT), "TIMEOUT", "the scheduler reports TIMEOUT", False),
         (JobStatus(RUNNING), "CANCELLED", "the launcher received SIGTERM", False),
         (None, "CANCELLED", "the launcher received SIGTERM", False),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from gridtf.errors import SpecError
 from gridtf.schedulers import batch
+from gridtf.schedulers.sge import GridEngine
 from tests.support.rendering import plan
 
 MOUNTS = """\
@@ -50,3 +51,9 @@ def test_working_folder_in_memory_is_refused() -> None:
 
 def test_folders_that_may_be_shared_are_accepted() -> None:
     batch.check_shared(plan("slurm", run_dir="/home/me/run", chdir="/home/me"), MOUNTS)
+
+
+@pytest.mark.parametrize(("code", "end"), [(0, 0), (3, 3), (128, 128), (137, -9), (-15, -15)])
+def test_agent_end_of_an_exit_code(code: int, end: int) -> None:
+    found = batch.BatchScheduler.agent_end(GridEngine(), "n2", code, ["a", "b", "c", "d"])
+    assert found == (end, "n2", ("b", "c", "d"), None)
