@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Command -> its module in this package, where that has another name.
 _WITH_JOB_OPTIONS = ("submit", "run", "render")
-_MODULES = {"list": "status", "run": "submit", "output": "paths", "bootstrap-path": "paths"}
+_MODULES = {"list": "status", "run": "submit", "output": "paths", "import": "import_job", "bootstrap-path": "paths"}
 
 
 class Command(NamedTuple):
