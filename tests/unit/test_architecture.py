@@ -38,6 +38,7 @@ ARROWS: dict[str, set[str]] = {
         "",
         "bootstrap",
         "errors",
+        "files",
         "jobspec",
         "login",
         "observe",
@@ -82,6 +83,7 @@ ONLY_IN = {
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
+    "yaml": {"cli.import_job"},
     "tomllib": {"jobspec.config"},
     "tomli": {"jobspec.config"},
     "pytest": {"testing"},
@@ -221,7 +223,18 @@ def test_import_module_is_used_in_few_places() -> None:
 
 # --- what starts fast ------------------------------------------------------------------------------------------
 
-SLOW = {"tensorflow", "keras", "numpy", "drmaa", "pynvml", "filelock", "asyncio", "importlib.metadata", "argcomplete"}
+SLOW = {
+    "tensorflow",
+    "keras",
+    "numpy",
+    "drmaa",
+    "yaml",
+    "pynvml",
+    "filelock",
+    "asyncio",
+    "importlib.metadata",
+    "argcomplete",
+}
 PARSER = {"jinja2", "argparse", "subprocess", "json", "tomllib", "typing", "pathlib", "dataclasses", "inspect"}
 MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 

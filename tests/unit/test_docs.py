@@ -91,6 +91,7 @@ def flags(command: str) -> frozenset[str]:
 
 def gridtf_commands(text: str) -> list[list[str]]:
     """The words of every gridtf command line in code blocks and in backticks."""
+    text = text.replace("\\\n", " ")
     lines = [line for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.M | re.S) for line in block.splitlines()]
     lines += re.findall(r"`(gridtf [^`]+)`", prose(text)) + re.findall(r"^ {4}(gridtf .+)$", prose(text), re.M)
     found = []

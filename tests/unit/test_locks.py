@@ -27,7 +27,7 @@ EXTRAS = {
     "quickstart-cuda": ("cuda", "examples"),
     "test": ("cpu", "test"),
     "bench-slurm": (),
-    "bench-sge": ("drmaa",),
+    "bench-sge": (),
 }
 
 

@@ -82,9 +82,9 @@ def test_metadata(wheel: Path) -> None:
     assert about["License-Expression"] == "Apache-2.0"
     classifiers = about.get_all("Classifier") or []
     assert {f"Programming Language :: Python :: 3.{minor}" for minor in (10, 11, 12, 13)} <= set(classifiers)
-    assert {"tensorflow", "cpu", "cuda", "drmaa"} <= set(about.get_all("Provides-Extra") or [])
+    assert {"tensorflow", "cpu", "cuda"} <= set(about.get_all("Provides-Extra") or [])
     unconditional = [need for need in about.get_all("Requires-Dist") or [] if "extra ==" not in need]
-    assert not [need for need in unconditional if need.startswith(("tensorflow", "drmaa"))]
+    assert not [need for need in unconditional if need.startswith("tensorflow")]
 
 
 def test_version(installed: Path, tmp_path: Path) -> None:

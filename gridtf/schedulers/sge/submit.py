@@ -121,7 +121,7 @@ def parse_job_id(output: str) -> str:
 
 def _by_drmaa(plan: Plan) -> SubmitResult:
     if find_spec("drmaa") is None:
-        raise _NoDrmaaError("the Python package drmaa is not installed (pip install 'gridtf[drmaa]')")
+        raise _NoDrmaaError("the Python package drmaa is not installed (pip install drmaa)")
     command, patience = scheduler.submit_command(plan), scheduler.submit_patience
     request = SessionRequest(
         script=command[-1],

@@ -1,0 +1,250 @@
+"""From a TFJob of Kubeflow's training operator to a job file. Pure.
+
+The fields are those of kubeflow.org/v1 TFJob and, in its templates, of Kubernetes' PodSpec and Container.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gridtf.errors import UsageError
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+
+# Field -> why nothing takes its place, or what to do instead.
+_NO_COUNTERPART = {
+    "image": "tasks run with what the hosts have: load the environment in setup",
+    "imagePullSecrets": "no image is pulled",
+    "restartPolicy": "a task that fails ends the job, and the scheduler may start it again as a whole",
+    "backoffLimit": "whether a job is started again is the scheduler's decision",
+    "ttlSecondsAfterFinished": "run directories stay until you remove them",
+    "schedulingPolicy": "the scheduler starts a job when all of its hosts are free",
+    "suspend": "submit the job when it may run, or hold it with an option of the scheduler in native",
+    "volumes": "tasks see the file systems of their hosts",
+    "volumeMounts": "tasks see the file systems of their hosts: check the paths in command, args and env",
+    "envFrom": "write the variables into [env]",
+    "initContainers": "write what they do into setup",
+    "nodeSelector": "name a partition, or an option of the scheduler in native",
+    "affinity": "name a partition, or an option of the scheduler in native",
+    "tolerations": "name a partition, or an option of the scheduler in native",
+    "enableDynamicWorker": "the number of workers is fixed while a job runs",
+}
+# Fields whose purpose gridtf serves without being asked, or that mean nothing outside Kubernetes.
+_NEEDLESS = frozenset(
+    {"apiVersion", "kind", "status", "name", "ports", "cleanPodPolicy", "imagePullPolicy", "metadata", "requests"}
+    | {"terminationMessagePath", "terminationMessagePolicy", "serviceAccountName", "schedulerName", "dnsPolicy"}
+)
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:[eE][0-9]+)?)(m|[kMGTPE]|[KMGTPE]i)?")
+_FACTORS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_FACTORS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
+
+
+class _Note(NamedTuple):
+    """What has no counterpart: a field, the task type or the table that has it, and what to do."""
+
+    field: str
+    place: str
+    text: str
+
+
+class Converted(NamedTuple):
+    """A TFJob as a job file.
+
+    Attributes:
+        text: The job file, in TOML.
+        notes: What has no counterpart in it, one line each, with the path of the field.
+    """
+
+    text: str
+    notes: tuple[str, ...]
+
+
+def convert(documents: Sequence[Any], source: str) -> Converted:
+    """Translate a manifest.
+
+    Args:
+        documents: The documents of a YAML file, as plain values.
+        source: Name of the file, for messages and the first line.
+
+    Raises:
+        UsageError: When there is not exactly one TFJob, or a field has a value that cannot be.
+    """
+    jobs = [document for document in documents if isinstance(document, Mapping) and document.get("kind") == "TFJob"]
+    if len(jobs) != 1:
+        kinds = [str(document.get("kind")) for document in documents if isinstance(document, Mapping)]
+        found = f"it has {' and '.join(kinds)}" if kinds else "it has no Kubernetes object"
+        raise UsageError(f"{source}: one TFJob is expected", why=f"{len(jobs)} were found: {found}")
+    notes: list[_Note] = []
+    try:
+        data = _job(jobs[0], notes)
+        JobSpec.from_dict(data)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error.what}", why=error.why, hint=error.hint) from None
+    return Converted(
+        f"# From the TFJob in {source}; gridtf render shows what it comes to\n{_toml(data)}", tuple(_lines(notes))
+    )
+
+
+def _lines(notes: Sequence[_Note]) -> Iterator[str]:
+    """A line for each field, however many task types have it."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for note in notes:
+        places.setdefault((note.field, note.text), []).append(note.place)
+    for (field, text), where in places.items():
+        yield f"{field} of {' and '.join(dict.fromkeys(where))}: {text}"
+
+
+def _job(manifest: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
+    spec = _table(manifest, "spec", "")
+    replicas = {name: _table(table, "", path) for name, table, path in _replicas(spec)}
+    if not replicas:
+        raise UsageError("spec.tfReplicaSpecs has no task type")
+    types = {name: _task(name, table, notes) for name, table in replicas.items()}
+    data: dict[str, Any] = {}
+    if name := re.sub(r"[^A-Za-z0-9_.+=-]", "-", str(_table(manifest, "metadata", "").get("name", ""))):
+        data["name"] = name
+    policy = _table(spec, "runPolicy", "spec.")
+    if seconds := policy.get("activeDeadlineSeconds"):
+        data["time"] = f"{_whole(seconds, 'spec.runPolicy.activeDeadlineSeconds')}s"
+    # TFJob's default: the chief, or worker 0 without one, decides
+    data["success_policy"] = "all" if spec.get("successPolicy") == "AllWorkers" else "chief"
+    _unused(spec, {"tfReplicaSpecs", "runPolicy", "successPolicy"}, "spec", notes)
+    _unused(policy, {"activeDeadlineSeconds"}, "spec.runPolicy", notes)
+    chdirs = {str(made.pop("chdir")) for made in types.values() if "chdir" in made}
+    if len(chdirs) == 1:
+        data["chdir"] = chdirs.pop()
+    elif chdirs:
+        notes.append(_Note("workingDir", "the task types", f"a job has one chdir, not {' and '.join(sorted(chdirs))}"))
+    return {**data, **_shared(types)}
+
+
+def _replicas(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    for name, table in _table(spec, "tfReplicaSpecs", "spec.").items():
+        path = f"spec.tfReplicaSpecs.{name}"
+        if name.lower() not in TASK_TYPES:
+            raise UsageError(f"{path}: unknown task type", hint=f"known: {', '.join(TASK_TYPES)}")
+        yield name.lower(), table, path
+
+
+def _task(task_type: str, replica: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
+    """The table of a task type, with all that may turn out to be the job's."""
+    path = f"tfReplicaSpecs.{task_type}"
+    _unused(replica, {"replicas", "template"}, task_type, notes)
+    pod = _table(_table(replica, "template", f"{path}."), "spec", f"{path}.template.")
+    containers = [_table(container, "", path) for container in pod.get("containers", ())]
+    main = next((one for one in containers if one.get("name") == "tensorflow"), containers[0] if containers else {})
+    _unused(pod, {"containers"}, task_type, notes)
+    _unused(main, {"command", "args", "env", "workingDir", "resources"}, task_type, notes)
+    if len(containers) > 1:
+        notes.append(_Note("containers", task_type, f"only {main.get('name')} is taken"))
+    made: dict[str, Any] = {"count": _whole(replica.get("replicas", 1), f"{path}.replicas")}
+    if "workingDir" in main:
+        made["chdir"] = main["workingDir"]
+    made["command"] = [str(word) for word in (*(main.get("command") or ()), *(main.get("args") or ()))]
+    if not main.get("command"):
+        notes.append(_Note("command", task_type, "the image has it, which is not known here: complete command"))
+    if any("$(" in word for word in made["command"]):
+        text = 'Kubernetes expands $(NAME), gridtf does not: run bash -c with "$NAME" in its line'
+        notes.append(_Note("command", task_type, text))
+    made["env"] = dict(_variables(main.get("env") or (), task_type, notes))
+    resources = _table(main, "resources", f"{path}.")
+    limits = {**_table(resources, "requests", path), **_table(resources, "limits", path)}
+    for key, value in limits.items():
+        if key == "cpu":
+            made["cpus"] = max(1, math.ceil(_quantity(value, f"{path}.cpu")))
+        elif key == "memory":
+            made["mem"] = f"{max(1, math.ceil(_quantity(value, f'{path}.memory') / 2**20))}M"
+        elif key.endswith("/gpu") and not TASK_TYPES[task_type].takes_gpu:
+            notes.append(_Note(key, task_type, "its tasks have no GPU"))
+        elif key.endswith("/gpu"):
+            made["gpus"] = math.ceil(_quantity(value, f"{path}.{key}"))
+        else:
+            notes.append(_Note(key, task_type, "an option of the scheduler in native may request it"))
+    return made
+
+
+def _variables(entries: Sequence[Any], task_type: str, notes: list[_Note]) -> Iterator[tuple[str, str]]:
+    for entry in entries:
+        name = str(_table(entry, "", f"tfReplicaSpecs.{task_type}.env").get("name", ""))
+        if "valueFrom" in entry:
+            notes.append(
+                _Note(f"env {name}", task_type, f"Kubernetes has its value: set it, and submit with --env {name}")
+            )
+        else:
+            yield name, str(entry.get("value", ""))
+
+
+def _shared(types: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The keys of the job: what the first type that trains has is the job's, what differs stays in a type's table."""
+    lead = next(types[name] for name in (*LEADERS, "worker", *types) if name in types)
+    job: dict[str, Any] = {"command": lead["command"]}
+    common = {"gpus_per_task": lead.get("gpus"), "cpus_per_task": lead.get("cpus"), "mem_per_task": lead.get("mem")}
+    job |= {key: value for key, value in common.items() if value}
+    env = {key: value for key, value in lead["env"].items() if all(t["env"].get(key) == value for t in types.values())}
+    if env:
+        job["env"] = env
+    tasks: dict[str, dict[str, Any]] = {}
+    for name, made in types.items():
+        table = {"count": made["count"]}
+        table |= {key: made[key] for key in ("command", "cpus", "mem") if key in made and made[key] != lead.get(key)}
+        if made.get("gpus") != lead.get("gpus") and TASK_TYPES[name].takes_gpu:
+            table["gpus"] = made.get("gpus", 0)
+        if own := {key: value for key, value in made["env"].items() if key not in env}:
+            table["env"] = own
+        tasks[name] = {key: value for key, value in table.items() if value or key in ("count", "gpus")}
+    return {**job, "tasks": tasks}
+
+
+def _unused(table: Mapping[str, Any], used: set[str], place: str, notes: list[_Note]) -> None:
+    for key in table:
+        if key not in used | _NEEDLESS:
+            notes.append(_Note(key, place, _NO_COUNTERPART.get(key, "no counterpart")))
+
+
+def _table(value: Any, key: str, path: str) -> Mapping[str, Any]:
+    """value[key], or value where key is empty: a table; an empty one where it is not there."""
+    found = (value.get(key) if key else value) or {}
+    if not isinstance(found, Mapping):
+        raise UsageError(f"{path}{key} is not a table")
+    return found
+
+
+def _whole(value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UsageError(f"{path}: {value!r} is not a whole number")
+    return value
+
+
+def _quantity(value: Any, path: str) -> float:
+    """A quantity of Kubernetes, such as ``500m``, ``2``, ``4Gi``."""
+    match = _QUANTITY.fullmatch(str(value))
+    if match is None:
+        raise UsageError(f"{path}: {value!r} is not a quantity", hint="such as 2, 500m or 4Gi")
+    return float(match[1]) * _FACTORS[match[2] or ""]
+
+
+def _toml(data: Mapping[str, Any]) -> str:
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
+    tables = [(["env"], data.get("env", {}))] + [(["tasks", name], table) for name, table in data["tasks"].items()]
+    for path, table in tables:
+        if table:
+            plain = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
+            lines += ["", f"[{'.'.join(map(_key, path))}]", *plain]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    """TOML's inline form; its strings take the escapes that JSON writes."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
