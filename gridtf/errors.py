@@ -96,7 +96,7 @@ class MaybeSubmittedError(SchedulerError):
     """It is unknown whether the scheduler accepted the job. Its run directory is kept, since the job may need it."""
 
 
-class ToldToEndError(GridtfError):
+class TerminatedError(GridtfError):
     """Agents received a termination signal from outside gridtf: the scheduler is ending the job or a part of it."""
 
 

@@ -19,7 +19,7 @@ from gridtf.bootstrap import verdict
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff, interval
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, ToldToEndError
+from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, TerminatedError
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
@@ -377,7 +377,7 @@ class Launcher:
         return replace(end, again=status.requeued)
 
     def _of_error(self, error: GridtfError) -> Verdict:
-        if isinstance(error, ToldToEndError):
+        if isinstance(error, TerminatedError):
             # only the scheduler knows what it has decided, such as to requeue the job
             why = error.why or "the scheduler gives no reason"
             return self._of_scheduler() or Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
@@ -612,12 +612,12 @@ class HostMonitor:
         kind = LauncherSilentError if gone.get("unheard") else GridtfError
         raise kind(gone["what"], why=gone["why"], hint=gone["hint"])
 
-    def _terminated(self) -> ToldToEndError:
+    def _terminated(self) -> TerminatedError:
         hosts = sorted(self._gone)
         agents = "the agent on host" if len(hosts) == 1 else "the agents on hosts"
         how = "/".join(sorted({signal_name(gone["signal"]) for gone in self._gone.values()}))
         what = f"{agents} {some(hosts)} received {how}"
-        return ToldToEndError(what, hint="from the scheduler, which signals agents when it ends a job, or from a user")
+        return TerminatedError(what, hint="from the scheduler, which signals agents when it ends a job, or from a user")
 
     def _ended(self, end: AgentEnd) -> GridtfError:
         if end.error is not None:

@@ -12,11 +12,11 @@ from tests.support.cluster import Bed
 from tests.support.clusterfaults import (
     GRIDTF_ENVIRON,
     STUBBORN,
-    UNTIL_TOLD,
+    UNTIL_GO,
     begun,
     ended,
     finished,
-    nobody_left,
+    no_process_left,
     started,
 )
 from tests.support.clusterjobs import GRIDTF
@@ -31,20 +31,20 @@ def test_power_cut_of_a_host_is_a_node_failure(bed: Bed) -> None:
     bed.kill("n3")
     verdict = ended(job, "NODE_FAIL", "host n3")
     assert verdict["ended"] - cut < 10
-    nobody_left(bed, ("n1", "n2", "n4"))
+    no_process_left(bed, ("n1", "n2", "n4"))
     view = job.status()
     assert (view["state"], view["exit_code"]) == ("NODE_FAIL", 1)
     lost = next(task for task in view["tasks"] if task["host"] == "n3")
     assert lost["state"] in ("STOPPED", "UNKNOWN")
     bed.mend("n3")
-    nobody_left(bed)
+    no_process_left(bed)
 
 
 @on_every_scheduler
 def test_outage_of_the_scheduler_s_server(bed: Bed) -> None:
     """One job goes on during the outage, another one ends."""
-    job = started(bed, nodes=2, command=UNTIL_TOLD.replace("go", "outage"))
-    ends = started(bed, nodes=2, name="ends", command=UNTIL_TOLD.replace("go", "end"))
+    job = started(bed, nodes=2, command=UNTIL_GO.replace("go", "outage"))
+    ends = started(bed, nodes=2, name="ends", command=UNTIL_GO.replace("go", "end"))
     runs = set((bed.home() / "gridtf-runs").iterdir())
     submit = [*GRIDTF, "submit", *bed.options, "--nodes", "1", "--tasks-per-node", "1", "--", "true"]
     with begun(job, "wait") as waits:
@@ -77,9 +77,9 @@ def test_cancelled_and_failed_job_with_a_laggy_shared_folder(bed: Bed) -> None:
     job = started(bed, command=STUBBORN)
     bed.run("login", bed.delete, job.id)
     ended(job, "CANCELLED", bed.deleted)
-    nobody_left(bed)
+    no_process_left(bed)
     fails = started(bed, command="[ $RANK != 2 ] || exit 7; sleep 300", running=False)
     with begun(fails, "wait") as waits:
         assert "worker:2 on n3: exit code 7" in finished(waits, 1)
     ended(fails, "FAILED", "worker:2 on n3: exit code 7")
-    nobody_left(bed)
+    no_process_left(bed)

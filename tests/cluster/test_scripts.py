@@ -10,7 +10,7 @@ import pytest
 from gridtf.run.rundir import RunDir
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterscripts import HOME, NODES, joined_tasks_ended, logs, one_gpu_each, told
+from tests.support.clusterscripts import HOME, NODES, joined_tasks_ended, logs, one_gpu_each, parse_tasks
 from tests.support.examples import stated_accuracy
 from tests.support.sgescripts import folder_on
 
@@ -35,7 +35,7 @@ def test_example_script(bed: Bed, script: str) -> None:
     assert (run.output / "result.json").exists(), output
     reached = json.loads((run.output / "result.json").read_text())["accuracy"]
     assert stated_accuracy(name) <= reached <= 1
-    tasks = told(output)
+    tasks = parse_tasks(output)
     one_gpu_each(tasks, 8)
     assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]
     if script == "join.sh" and bed.kind == "slurm":
@@ -67,7 +67,7 @@ def test_several_gridtf_run_in_one_script(bed: Bed) -> None:
     assert [run.path.name for run in folder.runs(job.id)] == [f"tell-{job.id}{more}" for more in ("", "-2", "-3")]
     assert folder.verdicts(job.id) == ["COMPLETED", "COMPLETED", "FAILED"]
     assert "code=1" in job.output
-    second = told("\n".join(logs(folder.runs(job.id)[1])))
+    second = parse_tasks("\n".join(logs(folder.runs(job.id)[1])))
     assert second.pop("ps:0").gpus == ()
     one_gpu_each(second, 2)
 
@@ -78,6 +78,6 @@ def test_rendered_script_piped_to_the_scheduler(bed: Bed) -> None:
     options = " ".join([*bed.options, "--nodes 2 --tasks-per-node 1 --gpus-per-task 1 --run-dir there"])
     piped = f"gridtf render {options} -- bash -c '{folder.tell}' | {folder.from_stdin}"
     job = folder.job(folder.run("bash", "-c", piped).strip()).over()
-    one_gpu_each(told("\n".join(logs(RunDir(folder.path / "there")))), 2)
+    one_gpu_each(parse_tasks("\n".join(logs(RunDir(folder.path / "there")))), 2)
     status = json.loads(folder.run("gridtf", "status", "--json", "there"))
     assert (status["state"], status["job_id"]) == ("COMPLETED", job.id)

@@ -20,7 +20,7 @@ from tests.support.clusterfaults import (
     kill9,
     late_agents,
     mounted,
-    nobody_left,
+    no_process_left,
     parent,
     started,
 )
@@ -76,7 +76,7 @@ def test_qdel(sge: Bed) -> None:
     job = started(sge, command=STUBBORN)
     sge.run("login", "qdel", job.id)
     ended(job, "CANCELLED", "deleted with qdel")
-    nobody_left(sge)
+    no_process_left(sge)
     assert job.status()["state"] == "CANCELLED"
 
 
@@ -89,13 +89,13 @@ def test_qdel_during_the_set_up(sge: Bed) -> None:
     assert f"fault ({job.id}): {expected[0]}\n  {expected[1]}\n" in job.gridtf("wait", check=False).stdout
     view = job.status()
     assert (view["state"], view["reason"]) == expected
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_qdel_of_a_script_without_notify(sge: Bed) -> None:
     job = by_hand(sge)
     sge.run("login", "qdel", job.id)
-    nobody_left(sge)
+    no_process_left(sge)
     status_becomes(job, "FAILED", f"{KILLED} by SIGKILL: by qdel")
 
 
@@ -103,7 +103,7 @@ def test_qdel_of_a_hand_written_script_with_notify(sge: Bed) -> None:
     job = by_hand(sge, "-notify")
     sge.run("login", "qdel", job.id)
     ended(job, "CANCELLED", "deleted with qdel")
-    nobody_left(sge)
+    no_process_left(sge)
     job.until(lambda: "the script ends with 1" in job.output, "the end of the script")
 
 
@@ -111,13 +111,13 @@ def test_cancel(sge: Bed) -> None:
     job = started(sge, command=STUBBORN)
     assert f"fault ({job.id}): CANCELLED" in job.gridtf("cancel").stdout
     ended(job, "CANCELLED", "cancelled by alice on login")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_walltime(sge: Bed) -> None:
     job = started(sge, "--time", "6s", command=STUBBORN)
     ended(job, "TIMEOUT", "the walltime is over (h_rt)", "--time")
-    nobody_left(sge)
+    no_process_left(sge)
     assert job.gridtf("wait", check=False).returncode == 1
     assert job.status()["state"] == "TIMEOUT"
 
@@ -126,12 +126,12 @@ def test_walltime_of_the_queue(sge: Bed) -> None:
     with changed(sge, "h_rt", "0:0:6", "short.q"):
         job = started(sge, "--partition", "short.q", "--pe", "rr", nodes=2, command=STUBBORN)
         ended(job, "TIMEOUT", "a limit of queue short.q is reached, such as h_rt", "--time")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_walltime_of_a_script_without_notify(sge: Bed) -> None:
     job = by_hand(sge, "-l", "h_rt=6")
-    nobody_left(sge)
+    no_process_left(sge)
     status_becomes(
         job, "TIMEOUT", "the launcher on n1 ended; the scheduler reports TIMEOUT, the walltime is over (h_rt"
     )
@@ -141,7 +141,7 @@ def test_job_is_killed_while_it_ends_its_tasks(sge: Bed) -> None:
     job = started(sge, "--kill-grace", "7", nodes=2, command=STUBBORN)  # KILL follows the warning after 5 s
     sge.run("login", "qdel", job.id)
     status_becomes(job, "CANCELLED", "deleted with qdel; the launcher on n1 was killed before it had ended all tasks")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_requeued_job_starts_again(sge: Bed) -> None:
@@ -151,7 +151,7 @@ def test_requeued_job_starts_again(sge: Bed) -> None:
     first = job.attempt.rendezvous.read_text()
     admin(sge, "qmod", "-rj", job.id)
     ended(job, "COMPLETED", attempt=2)
-    nobody_left(sge)
+    no_process_left(sge)
     view = job.status()
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
     assert job.run.attempt(1).rendezvous.read_text() == first != job.run.attempt(2).rendezvous.read_text()
@@ -192,7 +192,7 @@ def test_killed_task_on_another_host_fails_the_job(sge: Bed) -> None:
     verdict = ended(job, "FAILED", "worker:2 on n3: killed by SIGKILL")
     assert verdict["cause"]["task"] == "worker:2"
     assert verdict["ended"] - killed < SOON
-    nobody_left(sge)
+    no_process_left(sge)
     tasks = {task["name"]: task["state"] for task in job.status()["tasks"]}
     assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
 
@@ -204,7 +204,7 @@ def test_crashed_task_lets_other_tasks_end_in_good_order(sge: Bed) -> None:
     job = started(sge, "--kill-grace", "4", command=command, running=False)
     ended(job, "FAILED", "worker:2 on n3: killed by SIGSEGV")
     assert all("saved" in job.logs()[f"worker-{index}"] for index in (0, 1, 3))  # they were not killed by Grid Engine
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 # Each is the parent of the one before.
@@ -221,7 +221,7 @@ def test_killed_ancestor_of_the_tasks_fails_the_job(sge: Bed, process: str) -> N
     kill9(sge, "n3", pid)
     verdict = ended(job, "FAILED", "agent on host n3")
     assert verdict["ended"] - killed < SOON
-    nobody_left(sge)
+    no_process_left(sge)
     assert job.status()["state"] == "FAILED"
 
 
@@ -233,7 +233,7 @@ def test_killed_qrsh_starter_does_not_matter(sge: Bed) -> None:
     kill9(sge, "n2", pid)
     (job.run.output / "go").touch()
     ended(job, "COMPLETED")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_killed_agent_of_the_first_host_fails_the_job(sge: Bed) -> None:
@@ -242,7 +242,7 @@ def test_killed_agent_of_the_first_host_fails_the_job(sge: Bed) -> None:
     kill9(sge, "n1", job.tasks()["worker:0"]["agent"])
     verdict = ended(job, "FAILED", "the agent on host n1 was killed by SIGKILL")
     assert verdict["ended"] - killed < SOON
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_killed_qrsh_fails_the_job(sge: Bed) -> None:
@@ -251,13 +251,13 @@ def test_killed_qrsh_fails_the_job(sge: Bed) -> None:
     admin(sge, "pkill", "-9", "-f", "qrsh -inherit .* n2 ", host="n1")  # in n1's own namespace of processes
     verdict = ended(job, "FAILED", "qrsh, the connection to host n2, was killed by SIGKILL")
     assert verdict["ended"] - killed < SOON
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_killed_launcher_fails_the_job(sge: Bed) -> None:
     job = started(sge, command=STUBBORN)
     kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
-    nobody_left(sge, seconds=SOON)
+    no_process_left(sge, seconds=SOON)
     status_becomes(job, "FAILED", f"{KILLED} by SIGKILL")
     assert job.status()["exit_code"] != 0
 
@@ -270,7 +270,7 @@ def test_killed_shepherd_of_the_script_fails_the_job(sge: Bed, exec_script: bool
     kill9(sge, "n1", shepherd(sge, "n1"))
     verdict = ended(job, "FAILED", "the job script on host n1, or the sge_shepherd that had started it, was killed")
     assert verdict["ended"] - killed < SOON
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_job_that_grid_engine_starts_again_is_not_over(sge: Bed) -> None:
@@ -289,7 +289,7 @@ def test_job_that_grid_engine_starts_again_is_not_over(sge: Bed) -> None:
         assert again.status()["state"] == "RUNNING"
         assert "CANCELLED" in again.gridtf("cancel").stdout
         assert "CANCELLED" in finished(waits, 1)
-    nobody_left(sge)
+    no_process_left(sge)
     assert not in_queue(sge)
 
 
@@ -305,7 +305,7 @@ def test_closed_or_removed_run_directory_ends_the_job(sge: Bed) -> None:
         admin(sge, "mv", removed.seen_as, f"{removed.seen_as}.away", host="login")
         assert f"it is yours: chmod u+rwX {closed.seen_as}" in finished(first, 1)
         assert "was removed while its job" in finished(second, 1)
-    nobody_left(sge)
+    no_process_left(sge)
     admin(sge, "chmod", "755", closed.seen_as, host="login")
     status_becomes(
         closed, "FAILED", "the launcher on n1 ended; the scheduler reports FAILED, its script ended with exit code"
@@ -328,7 +328,7 @@ def test_warning_signals_of_grid_engine_do_not_end_tasks(sge: Bed) -> None:
         admin(sge, "pkill", "-USR2", "-u", "alice", host=host)
     ended(job, "TIMEOUT")
     assert all("told" in text for text in job.logs().values())
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 # --- it cannot start everywhere
@@ -338,14 +338,14 @@ def test_parallel_environment_without_control_slaves_is_reported(sge: Bed) -> No
     job = ScriptJob(sge, f"{RUN} -- true\n", "-pe", "loose", "4")
     ended(job, "FAILED", "Grid Engine has not started the agent on host n", "`qconf -sp loose`: control_slaves TRUE")
     job.until(lambda: "the script ends with 1" in job.output, "the end of the script")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_too_many_qrsh_on_a_host_are_reported(sge: Bed) -> None:
     others = "for i in 1 2; do $SGE_BINARY_PATH/qrsh -inherit -nostdin n2 sleep 60 & done\nsleep 2\n"
     job = ScriptJob(sge, f"{others}{RUN} -- true\n", "-pe", "one", "2")
     ended(job, "FAILED", "Grid Engine has not started the agent on host n2", "does another qrsh of this job run there?")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_run_directory_that_is_not_shared_is_reported(sge: Bed) -> None:
@@ -358,7 +358,7 @@ def test_run_directory_that_is_not_shared_is_reported(sge: Bed) -> None:
         assert "the agent on host n2 cannot see the run directory: it must be on a file system" in job.output
     finally:
         admin(sge, "rm", "-r", "/run/testbed/disk/alice", host="n1")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 # --- agents that do not start, and default timeouts
@@ -376,7 +376,7 @@ def test_job_killed_on_another_host_before_the_rendezvous(sge: Bed, whole: bool)
             kill9(sge, "n4", shepherd(sge, "n4"))
         verdict = ended(job, "FAILED", "on host n4", "killed")
         assert "SIGHUP" not in verdict["reason"], verdict
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_agent_that_cannot_start_is_explained(sge: Bed) -> None:
@@ -388,7 +388,7 @@ def test_agent_that_cannot_start_is_explained(sge: Bed) -> None:
         ended(job, "FAILED", "the agent on host n3", "No module named 'gridtf", "be installed where all hosts")
     job = started(sge, "--setup", "ulimit -n 16", nodes=2, running=False)
     ended(job, "FAILED", "open files are needed on host n1, but the limit is 16", "ulimit -n")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_launcher_is_killed_while_it_ends_the_job_of_a_killed_task(sge: Bed) -> None:
@@ -398,7 +398,7 @@ def test_launcher_is_killed_while_it_ends_the_job_of_a_killed_task(sge: Bed) -> 
     kill9(sge, "n1", (read_record(job.attempt.launcher) or {})["pid"])
     first = "ended without a verdict: worker:1 on n2: killed by SIGKILL; then the launcher on n1 was killed"
     status_becomes(job, "FAILED", first)
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_default_timeouts_with_a_late_host_and_a_stopped_launcher(sge: Bed) -> None:
@@ -411,4 +411,4 @@ def test_default_timeouts_with_a_late_host_and_a_stopped_launcher(sge: Bed) -> N
         ended(stopped, "FAILED", reason, "stopped by a signal", seconds=90)
         ended(late, "COMPLETED", seconds=90)
     assert reason in stopped.status()["reason"]
-    nobody_left(sge)
+    no_process_left(sge)

@@ -10,7 +10,7 @@ import pytest
 from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import admin, kill9
-from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, told
+from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, parse_tasks
 from tests.support.sgescripts import TASK, TELL, Folder, Job
 
 pytestmark = pytest.mark.timeout(120)
@@ -53,7 +53,7 @@ def test_claims_of_two_jobs_differ_and_end_with_their_job(sge: Bed) -> None:
     script = f"{RUN}gridtf_run --gpus-per-task 1 --kill-grace 1 -- {STAYS}"
     first, other = (folder.qsub(script, "-pe", "one", "2", *HOSTS) for _ in range(2))
     for job in (first, other):
-        job.until_said("task=", 2)
+        job.until_printed("task=", 2)
     assert gpus(other) == others(gpus(first))
     assert set(gpus(first)) == {"n1", "n2"}
 
@@ -63,14 +63,14 @@ def test_claims_of_two_jobs_differ_and_end_with_their_job(sge: Bed) -> None:
     record = read_record(folder.runs(first.id)[0].attempt(1).state / "@n2.json")
     assert record is not None
     kill9(sge, "n2", record["pid"], *(task["pid"] for task in record["tasks"].values()))
-    third.until_said("task=", 2)
+    third.until_printed("task=", 2)
     assert gpus(third) == gpus(first)
     first.over()
     assert folder.verdicts(first.id) == ["FAILED"]
 
     folder.run("qdel", third.id)  # KILL, at once and for all
     fourth = folder.qsub(script, "-pe", "one", "2", *HOSTS)
-    fourth.until_said("task=", 2)
+    fourth.until_printed("task=", 2)
     assert gpus(fourth) == gpus(first)
     for job in (other, fourth):
         (folder.path / f"enough.{job.id}").touch()
@@ -82,9 +82,9 @@ def test_joined_processes_claim_a_gpu_each(sge: Bed) -> None:
     """Next to another job on one of their hosts, as many as their job requested of Grid Engine."""
     folder = Folder(sge, "joins")
     before = folder.qsub(f"{RUN}gridtf_run -- {STAYS}", "-q", "all.q@n2", "-l", "gpu=1")
-    before.until_said("task=", 1)
+    before.until_printed("task=", 1)
     job = joined(folder, "-pe", "fillj", "3")  # the first host takes a qrsh less than it has slots
-    tasks = told(job.output)
+    tasks = parse_tasks(job.output)
     one_gpu_each(tasks, 3)
     assert [task.host for task in tasks.values()].count("n1") == 2
     here = [task.gpus[0] for task in tasks.values() if task.host == "n2"]
@@ -138,7 +138,7 @@ def test_starter_method_grants_gpus_on_each_host(sge: Bed, grant: str) -> None:
 
 def test_joined_processes_share_gpus_of_a_starter_method(sge: Bed) -> None:
     with queue(sge, "starter_method", 'export CUDA_VISIBLE_DEVICES=0,1\nexec "$@"'):
-        tasks = told(joined(Folder(sge, "shares"), "-pe", "rr", "4", *HOSTS).output)
+        tasks = parse_tasks(joined(Folder(sge, "shares"), "-pe", "rr", "4", *HOSTS).output)
     one_gpu_each(tasks, 4)
     assert sorted(task.host for task in tasks.values()) == ["n1", "n1", "n2", "n2"]
 
@@ -147,7 +147,7 @@ def test_prolog_grants_gpus_on_the_first_host_others_are_claimed(sge: Bed) -> No
     folder = Folder(sge, "prolog")
     with queue(sge, "prolog", "echo CUDA_VISIBLE_DEVICES=1 >>$SGE_JOB_SPOOL_DIR/environment"):
         job = folder.qsub(f"{RUN}gridtf_run -- {STAYS}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
-        job.until_said("task=", 2)
+        job.until_printed("task=", 2)
     assert gpus(job) == {"n1": "1", "n2": "0"}
     # GPUs that the prolog granted are locked as well, so jobs that claim avoid them
     claims = folder.qsub(f"{RUN}gridtf_run -- {TASK}", "-pe", "one", "2", "-l", "gpu=1", *HOSTS)
@@ -174,7 +174,7 @@ def test_gpu_variables_copied_by_qsub_are_no_grant(sge: Bed) -> None:
     stays = with_all_of_the_shell(
         folder, f"gridtf_run -- {STAYS}", *options, CUDA_VISIBLE_DEVICES="3", SLURM_JOB_ID="7", SGE_GPU="1"
     )
-    stays.until_said("task=", 4)
+    stays.until_printed("task=", 4)
     hides = with_all_of_the_shell(folder, f"gridtf_run -- {TASK}", *options, CUDA_VISIBLE_DEVICES="").over()
     assert set(gpus(stays)) == {"n1", "n2", "n3", "n4"}
     assert gpus(hides) == others(gpus(stays)), hides.output

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import STUBBORN, admin, ended, nobody_left, started
+from tests.support.clusterfaults import STUBBORN, admin, ended, no_process_left, started
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,7 +17,7 @@ SOON = ("--heartbeat-timeout", "4")
 def test_power_cut_of_the_host_of_the_launcher(sge: Bed) -> None:
     job = started(sge, *SOON, command=STUBBORN)
     sge.kill("n1")
-    nobody_left(sge, ("n2", "n3", "n4"), seconds=20)  # the agents notice it themselves
+    no_process_left(sge, ("n2", "n3", "n4"), seconds=20)  # the agents notice it themselves
     assert job.status()["state"] == "RUNNING"  # Grid Engine waits for the host
     sge.mend("n1")
     view = job.until(lambda: (view := job.status())["state"] == "NODE_FAIL" and view, "its end")
@@ -32,21 +32,21 @@ def test_cut_link_of_a_host_without_its_shared_folder(laggy_sge: Bed) -> None:
     try:
         verdict = ended(job, "NODE_FAIL", "no heartbeat from host n3 for 4 s")
         assert verdict["ended"] - cut < 4 + 5
-        nobody_left(laggy_sge, ("n1", "n2", "n4"))
+        no_process_left(laggy_sge, ("n1", "n2", "n4"))
     finally:
         admin(laggy_sge, "pkill", "-CONT", "-x", "bindfs", host="n3")
-    nobody_left(laggy_sge)
+    no_process_left(laggy_sge)
 
 
 def test_cut_link_of_a_host_with_its_shared_folder(sge: Bed) -> None:
     job = started(sge, nodes=2, command="sleep 4")
     sge.cut("n2")
     ended(job, "COMPLETED")
-    nobody_left(sge)
+    no_process_left(sge)
 
 
 def test_killed_execd_does_not_end_the_job(sge: Bed) -> None:
     job = started(sge, nodes=2, command="sleep 3")
     admin(sge, "pkill", "-9", "-x", "sge_execd", host="n2")
     ended(job, "COMPLETED")
-    nobody_left(sge)
+    no_process_left(sge)

@@ -6,7 +6,7 @@ import pytest
 
 from gridtf.run.rundir import read_record
 from tests.cluster.conftest import bed_for_tests
-from tests.support.clusterfaults import STUBBORN, admin, kill9, nobody_left, started
+from tests.support.clusterfaults import STUBBORN, admin, kill9, no_process_left, started
 from tests.support.clusterjobs import gridtf
 
 pytestmark = pytest.mark.timeout(200)
@@ -26,7 +26,7 @@ def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> N
         job = started(bed, "--account", "vision", nodes=1, command=STUBBORN)
         launcher = read_record(job.attempt.launcher) or {}
         kill9(bed, launcher["host"], launcher["pid"])  # no process remains to write a verdict
-        nobody_left(bed)
+        no_process_left(bed)
 
         def forgotten() -> bool:
             return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()

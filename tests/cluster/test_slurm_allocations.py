@@ -19,7 +19,7 @@ from tests.support.clusterscripts import (
     logs,
     nothing_left,
     one_gpu_each,
-    told,
+    parse_tasks,
     wait_until,
 )
 
@@ -43,7 +43,7 @@ def test_join_of_srun_processes_with_one_gpu_each(slurm: Bed, options: list[str]
     folder = Folder(slurm, "joins")
     (folder.path / "step.sh").write_text(JOIN)
     job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
-    tasks = told(job.output)
+    tasks = parse_tasks(job.output)
     one_gpu_each(tasks, 4)
     assert sorted(task.rank for task in tasks.values()) == [f"{rank}/4" for rank in range(4)]
 
@@ -53,7 +53,7 @@ def test_join_with_constrained_devices(constrained_slurm: Bed, options: list[str
     folder = Folder(constrained_slurm, "constrained")
     (folder.path / "step.sh").write_text(JOIN)
     job = folder.sbatch("srun bash step.sh\n", "--nodes=2", *options).ended()
-    tasks = told(job.output)
+    tasks = parse_tasks(job.output)
     # a process that is bound to its own device sees it as 0, whichever it is
     bound = "--gpus-per-task=1" in options
     assert [tasks[f"worker:{index}"].gpus for index in range(4)] == [("0",), ("0" if bound else "1",)] * 2

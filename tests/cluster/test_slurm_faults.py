@@ -18,7 +18,7 @@ from tests.support.clusterfaults import (
     finished,
     kill9,
     mounted,
-    nobody_left,
+    no_process_left,
     parent,
     started,
 )
@@ -34,7 +34,7 @@ def test_scancel_is_reported(slurm: Bed) -> None:
     job = started(slurm)
     slurm.run("login", "scancel", job.id)
     ended(job, "CANCELLED", "cancelled with scancel")
-    nobody_left(slurm)
+    no_process_left(slurm)
     assert job.status()["state"] == "CANCELLED"
 
 
@@ -42,13 +42,13 @@ def test_scancel_of_tasks_that_ignore_term(slurm: Bed) -> None:
     job = started(slurm, command=STUBBORN)
     slurm.run("login", "scancel", job.id)
     ended(job, "CANCELLED", "cancelled with scancel")
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_scancel_with_kill(slurm: Bed) -> None:
     job = started(slurm, command=STUBBORN)
     slurm.run("login", "scancel", "--signal=KILL", "--full", job.id)
-    nobody_left(slurm)
+    no_process_left(slurm)
     assert job.until(lambda: (state := job.status()["state"]) != "RUNNING" and state, "its end") == "CANCELLED"
 
 
@@ -56,7 +56,7 @@ def test_killed_launcher_is_reported_without_a_verdict(slurm: Bed) -> None:
     job = started(slurm)
     record = read_record(job.attempt.launcher) or {}
     kill9(slurm, record["host"], record["pid"])
-    nobody_left(slurm)
+    no_process_left(slurm)
     view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
     assert view["state"] == "FAILED"
     why = "the launcher on n1 was killed by SIGKILL: by a user, or by the kernel because memory ran out"
@@ -83,7 +83,7 @@ def test_walltime_is_reported_as_timeout(slurm: Bed) -> None:
     job = started(slurm, "--time", "1")
     admin(slurm, "scontrol", "update", f"JobId={job.id}", "EndTime=now+1second")  # Slurm checks twice a minute
     ended(job, "TIMEOUT", "the walltime is over", "--time", seconds=50)
-    nobody_left(slurm)
+    no_process_left(slurm)
     assert job.gridtf("wait", check=False).returncode == 1
     assert job.status()["state"] == "TIMEOUT"
 
@@ -92,7 +92,7 @@ def test_preemption_is_reported(slurm: Bed) -> None:
     job = started(slurm, "--partition", "scavenge", "--native=--exclusive")
     other = started(slurm, name="important", nodes=1, command="sleep 1")
     ended(job, "PREEMPTED", "higher priority")
-    nobody_left(slurm)
+    no_process_left(slurm)
     assert job.status()["state"] == "PREEMPTED"
     ended(other, "COMPLETED")
 
@@ -103,7 +103,7 @@ def test_requeued_job_starts_again(slurm: Bed) -> None:
     with begun(job, "wait") as waits:
         admin(slurm, "scontrol", "requeue", job.id)
         ended(job, "CANCELLED", "Slurm has requeued it")
-        nobody_left(slurm, ("n1", "n2"))
+        no_process_left(slurm, ("n1", "n2"))
         ended(job, "COMPLETED", attempt=2, seconds=60)
         assert f"fault ({job.id}): COMPLETED" in finished(waits, 0)
     view = job.status()
@@ -119,7 +119,7 @@ def test_killed_task_is_reported(slurm: Bed) -> None:
     kill9(slurm, "n3", job.tasks()["worker:2"]["pid"])
     verdict = ended(job, "FAILED", "worker:2 on n3: killed by SIGKILL")
     assert verdict["cause"]["task"] == "worker:2"
-    nobody_left(slurm)
+    no_process_left(slurm)
     tasks = {task["name"]: task["state"] for task in job.status()["tasks"]}
     assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
 
@@ -136,7 +136,7 @@ def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str
     verdict = ended(job, "FAILED", f"agent on host {host}")
     # faster than Slurm itself, which needs half a minute or never notices
     assert verdict["ended"] - killed < (3 if generations == 0 else 8)
-    nobody_left(slurm)
+    no_process_left(slurm)
     assert job.status()["state"] == "FAILED"
 
 
@@ -164,7 +164,7 @@ def test_agent_that_cannot_start_is_reported(slurm: Bed, mount: list[str], error
     shown = job.gridtf("status").stdout
     assert f"last lines of {job.seen_as}/attempt-1/agents.log" in shown
     assert error in next(line for line in shown.splitlines() if line.startswith("why"))
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_too_low_limit_of_open_files_is_reported(slurm: Bed) -> None:
@@ -179,7 +179,7 @@ def test_killed_srun_is_reported(slurm: Bed) -> None:
     job = started(slurm)
     admin(slurm, "pkill", "-9", "-x", "srun", host="n1")  # in n1's own namespace of processes
     ended(job, "FAILED", "srun, which had started the agents, was killed by SIGKILL")
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_cancelled_step_of_the_agents_is_reported(slurm: Bed) -> None:
@@ -187,7 +187,7 @@ def test_cancelled_step_of_the_agents_is_reported(slurm: Bed) -> None:
     slurm.run("login", "scancel", f"{job.id}.0")
     verdict = ended(job, "FAILED", f"the agents' job step {job.id}.0 was cancelled", "by scancel of the step")
     assert verdict["again"] is None  # Slurm itself cancels steps in the same way
-    nobody_left(slurm)
+    no_process_left(slurm)
     job.until(lambda: job.status()["state"] == "FAILED", "its end")
 
 
@@ -199,4 +199,4 @@ def test_job_whose_slurmstepd_was_killed_releases_its_hosts(slurm: Bed) -> None:
     ended(job, "COMPLETED", "slurmstepd, which had started the job script on n1, was killed, so gridtf cancels the job")
     job.until(lambda: not admin(slurm, "squeue", "--noheader", f"--jobs={job.id}"), "the job's end in squeue")
     assert job.status()["state"] == "COMPLETED"
-    nobody_left(slurm)
+    no_process_left(slurm)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import STUBBORN, admin, begun, ended, finished, nobody_left, started
+from tests.support.clusterfaults import STUBBORN, admin, begun, ended, finished, no_process_left, started
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,7 +17,7 @@ SOON = ("--heartbeat-timeout", "4")
 def test_power_cut_of_the_launcher_s_host_is_a_node_failure(slurm: Bed) -> None:
     job = started(slurm, *SOON, "--native=--no-requeue", command=STUBBORN)
     slurm.kill("n1")
-    nobody_left(slurm, ("n2", "n3", "n4"), seconds=25)  # the agents notice the lost heartbeat by themselves
+    no_process_left(slurm, ("n2", "n3", "n4"), seconds=25)  # the agents notice the lost heartbeat by themselves
     view = job.until(lambda: (view := job.status())["state"] != "RUNNING" and view, "its end")
     assert view["state"] == "NODE_FAIL"
     assert "the launcher on n1 ended; the scheduler reports NODE_FAIL" in view["reason"]
@@ -36,7 +36,7 @@ def test_link_of_the_launcher_s_host_is_cut_and_mended(slurm: Bed) -> None:
     assert job.run.attempt(1).verdict.exists()
     view = job.status()
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_cut_link_of_a_host_is_a_node_failure(slurm: Bed) -> None:
@@ -45,7 +45,7 @@ def test_cut_link_of_a_host_is_a_node_failure(slurm: Bed) -> None:
     # the shared folder still works, so Slurm is the first to notice
     verdict = ended(job, "NODE_FAIL", seconds=60)
     assert "n3" in verdict["reason"], verdict
-    nobody_left(slurm)
+    no_process_left(slurm)
     slurm.mend("n3")
     assert slurm.states()["n3"].startswith("idle")
 
@@ -55,7 +55,7 @@ def test_host_whose_shared_folder_hangs_is_a_node_failure(laggy_slurm: Bed) -> N
     admin(laggy_slurm, "pkill", "-STOP", "-x", "bindfs", host="n3")  # in n3's own namespace of processes
     try:
         ended(job, "NODE_FAIL", "no heartbeat from host n3 for 4 s", seconds=30)
-        nobody_left(laggy_slurm, ("n1", "n2", "n4"))
+        no_process_left(laggy_slurm, ("n1", "n2", "n4"))
     finally:
         admin(laggy_slurm, "pkill", "-CONT", "-x", "bindfs", host="n3")
-    nobody_left(laggy_slurm)
+    no_process_left(laggy_slurm)

@@ -15,14 +15,14 @@ from gridtf.run.rundir import read_record
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import (
-    UNTIL_TOLD,
+    UNTIL_GO,
     admin,
     begun,
     ended,
     finished,
     late_agents,
     mounted,
-    nobody_left,
+    no_process_left,
     started,
 )
 from tests.support.disks import ext4, fill
@@ -97,7 +97,7 @@ def test_default_timeouts_blame_only_the_failing_host(slurm: Bed) -> None:
     with late_agents(slurm, "n3"), unseen(slurm, "n3", "unseen"):
         for check in [job(slurm) for job in jobs]:
             check()
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
@@ -114,7 +114,7 @@ def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
     view = lost.status()
     assert view["state"] == "NODE_FAIL"
     assert "the scheduler reports NODE_FAIL" in view["reason"]
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def disks() -> Iterator[tuple[Path, Path]]:
 
 def test_full_run_root_is_tolerated_for_a_while_then_reported(disks: tuple[Path, Path]) -> None:
     with bed_for_tests(share=disks) as bed:
-        jobs = [started(bed, "--run-root", str(disk), nodes=2, command=UNTIL_TOLD, running=False) for disk in disks]
+        jobs = [started(bed, "--run-root", str(disk), nodes=2, command=UNTIL_GO, running=False) for disk in disks]
         for job in jobs:
             job.running(2)
         big, _ = (fill(disk) for disk in disks)
@@ -141,4 +141,4 @@ def test_full_run_root_is_tolerated_for_a_while_then_reported(disks: tuple[Path,
         (bed.home() / "go").touch()
         ended(passes, "COMPLETED")
         ended(stays, "FAILED", "cannot write", "No space left on device", "free some space there", seconds=60)
-        nobody_left(bed)
+        no_process_left(bed)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, SHARED, Bed
-from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, begun, ended, finished, nobody_left, started
+from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, begun, ended, finished, no_process_left, started
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf, refused
 
 pytestmark = pytest.mark.timeout(120)
@@ -89,7 +89,7 @@ def test_run_directory_of_a_hand_written_script_must_be_shared(slurm: Bed) -> No
     with own_folder(slurm, "n1"):
         log = _by_hand(slurm, f"{words} {OWN_FOLDER}/run -- true\n", "--nodes=2")
     assert "the agent on host n2 cannot see the run directory: it must be on a file system that all hosts" in log
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_missing_working_folder_is_reported(slurm: Bed) -> None:
@@ -107,7 +107,7 @@ def test_working_folder_missing_on_one_node_is_reported(slurm: Bed) -> None:
     script += f"gridtf_run --run-dir {SHARED}/home/alice/run-$SLURM_JOB_ID --tasks-per-node 1 -- true\n"
     out = _by_hand(slurm, script, "--nodes=2")
     assert "worker:1 on n2: the working folder /tmp/only/here does not exist on this host" in out, out
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def _by_hand(bed: Bed, script: str, *options: str) -> str:
@@ -152,7 +152,7 @@ def test_cancel_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
         done = gridtf(slurm, "cancel", word)
         assert f"({job.id}): CANCELLED" in done.stdout
         ended(job, "CANCELLED", "cancelled by alice on login")
-    nobody_left(slurm)
+    no_process_left(slurm)
     again = gridtf(slurm, "cancel", "cancel-1")
     assert "has already ended" in again.stderr
     job = started(slurm, "--native=--output=/tmp/own.log", nodes=1, name="by-root")
@@ -162,7 +162,7 @@ def test_cancel_by_id_by_name_and_by_run_directory(slurm: Bed) -> None:
     assert f"by-root ({job.id}): CANCELLED" in gridtf(slurm, "cancel", job.id, user="root", cwd="/").stdout
     ended(job, "CANCELLED", "cancelled with scancel")
     assert not job.run.cancelled.exists()  # root writes nothing into a folder of alice's
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_job_for_a_later_reservation_is_submitted(slurm: Bed) -> None:
@@ -202,7 +202,7 @@ def test_wait_for_a_job_whose_run_directory_is_removed(slurm: Bed) -> None:
         slurm.run("login", "rm", "-rf", job.seen_as)
         output = finished(waits, 1)
     assert f"{job.seen_as} was removed while gridtf waited for its job, {job.id}" in output
-    nobody_left(slurm)
+    no_process_left(slurm)
 
 
 def test_status_of_jobs_that_slurm_has_purged() -> None:
@@ -214,7 +214,7 @@ def test_status_of_jobs_that_slurm_has_purged() -> None:
         killed = started(bed, nodes=1, name="killed")
         record = json.loads(killed.attempt.launcher.read_text())
         admin(bed, "kill", "-9", str(record["pid"]), host=record["host"])
-        nobody_left(bed)
+        no_process_left(bed)
 
         def forgotten() -> bool:
             return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()

@@ -75,9 +75,9 @@ def test_tasks_can_save_when_the_job_is_cancelled(slurm: Bed) -> None:
     folder = Folder(slurm, "saves")
     (folder.path / "task.sh").write_text(SAVES)
     job = folder.sbatch(f"{RUN}gridtf_run --name saves -- bash task.sh", "--nodes=2", "--gpus-per-node=1")
-    job.until_said("started", 2)
+    job.until_printed("started", 2)
     folder.run("scancel", job.id)
-    job.until_said("saved", 2)
+    job.until_printed("saved", 2)
     nothing_left(slurm)
     assert folder.verdicts(job.id) == ["CANCELLED"]
 
@@ -96,9 +96,9 @@ def test_scancel_signal_usr1_reaches_the_tasks(slurm: Bed) -> None:
     folder = Folder(slurm, "usr1")
     (folder.path / "task.sh").write_text(SAVES)
     job = folder.sbatch(f"{RUN}gridtf_run -- bash task.sh", "--nodes=2", "--gpus-per-node=1")
-    job.until_said("started", 2)
+    job.until_printed("started", 2)
     folder.run("scancel", "--signal=USR1", job.id)
-    job.until_said("time for a checkpoint", 2)
+    job.until_printed("time for a checkpoint", 2)
     time.sleep(1)  # enough to notice an agent that the signal has killed
     assert [state for state, _ in job.states()] == ["RUNNING"]
     assert folder.verdicts(job.id) == [""]

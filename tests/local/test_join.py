@@ -19,7 +19,7 @@ from gridtf.host.procfs import alive
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.jobs import gone, until
 from tests.support.joining import Rank
-from tests.support.python import ENDS_ARE_TOLD, environment
+from tests.support.python import KERNEL_REPORTS_EXITS, environment
 
 Join = Callable[..., Rank]
 
@@ -151,14 +151,16 @@ def test_gridtf_wait_reports_how_joined_tasks_ended(join: Join, tmp_path: Path) 
     wait = [sys.executable, "-m", "gridtf", "wait", str(run.path)]
     done = subprocess.run(wait, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert ("worker:1: killed by SIGKILL" if ENDS_ARE_TOLD else "only the program that started them") in done.stdout
+    assert (
+        "worker:1: killed by SIGKILL" if KERNEL_REPORTS_EXITS else "only the program that started them"
+    ) in done.stdout
     (well,) = [join(0, 1, word="well")]
     holder, run = holder_of(well, 0), run_of(well)
     assert well.end() == (0, "")
     gone(holder)
     wait[-1] = str(run.path)
     assert subprocess.run(wait, env=environment(), capture_output=True, timeout=60).returncode == (
-        0 if ENDS_ARE_TOLD else 1
+        0 if KERNEL_REPORTS_EXITS else 1
     )
 
 

@@ -16,7 +16,7 @@ GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
 # A task with a child in a session of its own.
 FAMILY = "setsid sleep 300 & sleep 300"
 # Runs until the test makes a file called go.
-UNTIL_TOLD = "until ls | grep -qx go; do sleep 0.2; done"
+UNTIL_GO = "until ls | grep -qx go; do sleep 0.2; done"
 # Ignores TERM, like its child.
 STUBBORN = "trap '' TERM; setsid sleep 300 & while :; do sleep 0.2; done"
 
@@ -46,7 +46,7 @@ def parent(bed: Bed, host: str, pid: int) -> int:
     return int(admin(bed, "ps", "-o", "ppid=", "-p", str(pid), host=host))
 
 
-def nobody_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15) -> None:
+def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15) -> None:
     """Wait until no process of alice's is on these hosts, for at most ``seconds``."""
     deadline = time.monotonic() + seconds
     for host in hosts:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, PATH, SHARED, Bed
-from tests.support.python import ENDS_ARE_TOLD
+from tests.support.python import KERNEL_REPORTS_EXITS
 
 NODES = ("n1", "n2", "n3", "n4")
 HOME = f"{SHARED}/home/alice"
@@ -54,7 +54,7 @@ class Task:
     rank: str
 
 
-def told(text: str) -> dict[str, Task]:
+def parse_tasks(text: str) -> dict[str, Task]:
     """Parse the lines that tasks print with TELL: task name -> Task."""
     tasks = {}
     for line in re.findall(r"task=.*", text):
@@ -69,7 +69,7 @@ class Folder:
     """A folder in alice's home, and her commands there on the login host. Other schedulers' folders derive from it.
 
     Attributes:
-        tell: A line of bash with which a task prints its host, rank and GPUs, for told().
+        tell: A line of bash with which a task prints its host, rank and GPUs, for parse_tasks().
         from_stdin: The command that submits a script from standard input.
     """
 
@@ -117,7 +117,7 @@ class Folder:
 
     def tasks(self, job_id: str) -> dict[str, Task]:
         """The tasks of the last run of a job, from their output."""
-        return told("\n".join(logs(self.runs(job_id)[-1])))
+        return parse_tasks("\n".join(logs(self.runs(job_id)[-1])))
 
 
 def joined_tasks_ended(folder: Folder, run: RunDir, known: str, by_job: str, *, code: int) -> None:
@@ -132,7 +132,7 @@ def joined_tasks_ended(folder: Folder, run: RunDir, known: str, by_job: str, *, 
     """
     wait = ["bash", "-c", 'gridtf wait "$1"; echo "code=$?"', "-", folder.bed.seen(run.path)]
     output = folder.run(*wait)
-    assert (known if ENDS_ARE_TOLD else by_job) in output, output
+    assert (known if KERNEL_REPORTS_EXITS else by_job) in output, output
     assert output.endswith(f"code={code}\n"), output
     for path in run.attempt(1).state.iterdir():
         path.write_text(re.sub(r'"state": *"(COMPLETED|FAILED)"', '"state": "ENDED"', path.read_text()))
@@ -189,7 +189,7 @@ class Batch:
             assert time.monotonic() < deadline, f"not after {seconds} s: {what}\n{self.output}"
             time.sleep(0.05)
 
-    def until_said(self, word: str, count: int, seconds: float = 30) -> None:
+    def until_printed(self, word: str, count: int, seconds: float = 30) -> None:
         """Wait until ``count`` tasks have printed this."""
         wait_until(self.folder, self.id, word, count, seconds)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # Whether the kernel reports the exit status of a process to other processes than its parent (PIDFD_INFO_EXIT).
-ENDS_ARE_TOLD = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 15)
+KERNEL_REPORTS_EXITS = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) >= (6, 15)
 
 
 def python(code: str, *arguments: object) -> list[str]:

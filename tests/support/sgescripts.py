@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.support import clusterscripts
 from tests.support.cluster import Bed
-from tests.support.clusterscripts import ENVIRON, told
+from tests.support.clusterscripts import ENVIRON, parse_tasks
 
 TELL = (
     'echo "task=$GRIDTF_TASK_TYPE:$GRIDTF_TASK_INDEX rank=$RANK/$WORLD_SIZE host=$(uname -n)'
@@ -89,6 +89,6 @@ class Job(clusterscripts.Batch):
 
     def layout(self) -> dict[str, int]:
         """Host -> training tasks of its last run, in the order of their ranks."""
-        tasks = told("\n".join(clusterscripts.logs(self.folder.runs(self.id)[-1])))
+        tasks = parse_tasks("\n".join(clusterscripts.logs(self.folder.runs(self.id)[-1])))
         ranked = sorted((int(task.rank.split("/")[0]), task.host) for task in tasks.values() if task.rank[0] != "/")
         return dict(Counter(host for _, host in ranked))

@@ -261,7 +261,7 @@ def rank_1_finds(run: RunDir) -> None:
     Joining(run, SPEC, resolved(SPEC), STEP, {}, FakeSystem())._find()
 
 
-def launcher_is_told_to_end(run: RunDir) -> None:
+def launcher_is_signalled(run: RunDir) -> None:
     Launcher(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem())._of_signal(15)
 
 
@@ -277,7 +277,7 @@ def cancel_reads(run: RunDir) -> None:
         ("attempt-1/hosts/n1.json", launcher_gathers, None),
         ("attempt-1/state/@n1.json", launcher_watches, STATE),
         ("attempt-1/state/@n1.json", agent_supervisor_reads, STATE),
-        ("cancelled.json", launcher_is_told_to_end, CANCELLED),
+        ("cancelled.json", launcher_is_signalled, CANCELLED),
         ("attempt-1/hosts/rank-0.json", rank_0_gathers, RANK),
         ("join-run-1/opened.json", rank_1_finds, {"attempt": 1, "nonce": NONCE}),
         ("attempt-1/rendezvous.json", task_reads, None),

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from gridtf.errors import GridtfError, PlacementError, SchedulerError, ToldToEndError
+from gridtf.errors import GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host
@@ -266,9 +266,9 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
 
 
-def _cancelled(printed: Sequence[str]) -> ToldToEndError:
+def _cancelled(printed: Sequence[str]) -> TerminatedError:
     cancelled = next((match for line in printed if (match := _CANCELLED.search(line))), None)
     what = f"the agents' job step{f' {cancelled[1]}' if cancelled else ''} was cancelled"
     if cancelled and cancelled[2]:
-        return ToldToEndError(what, why=f"Slurm's reason: {cancelled[2].strip().lower()}")
-    return ToldToEndError(what, hint="by scancel of the step, or by Slurm itself when it ends the job")
+        return TerminatedError(what, why=f"Slurm's reason: {cancelled[2].strip().lower()}")
+    return TerminatedError(what, hint="by scancel of the step, or by Slurm itself when it ends the job")

@@ -17,8 +17,8 @@ PS, EVALUATOR = task("ps:0"), task("evaluator:0")
 ALL = (CHIEF, WORKER0, WORKER1, PS, EVALUATOR)
 
 
-def said(**states: str | dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """said(worker_0="RUNNING"): records of tasks as their hosts report them; a dict for more than the state."""
+def reported(**states: str | dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """reported(worker_0="RUNNING"): records of tasks as their hosts report them; a dict for more than the state."""
     return {
         name.replace("_", ":"): {"state": state} if isinstance(state, str) else state for name, state in states.items()
     }
@@ -28,14 +28,16 @@ def failed(ended: float | None, *, signal: str | None = None, code: int | None =
     return {"state": "FAILED", "ended": ended, "signal": signal, "exit": None if signal else code}
 
 
-DONE = said(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED")
+DONE = reported(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED")
 
 
 def test_attempt_goes_on_while_a_training_task_runs() -> None:
     assert not decide(ALL, {}).ended
-    assert not decide(ALL, said(chief_0="PENDING")).ended
-    assert not decide(ALL, {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}).ended
-    assert not decide(ALL, {**DONE, **said(worker_1="STOPPED")}).ended  # a task that gridtf stopped has not succeeded
+    assert not decide(ALL, reported(chief_0="PENDING")).ended
+    assert not decide(ALL, {**DONE, **reported(worker_1="RUNNING", ps_0="RUNNING")}).ended
+    assert not decide(
+        ALL, {**DONE, **reported(worker_1="STOPPED")}
+    ).ended  # a task that gridtf stopped has not succeeded
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETED", "STOPPED", "FAILED"])
@@ -45,76 +47,78 @@ def test_success_needs_chief_and_workers_but_no_ps(state: str) -> None:
 
 
 def test_ps_failure_before_the_end_fails_the_job() -> None:
-    records = {**DONE, **said(worker_1="RUNNING"), "ps:0": failed(5.0)}
+    records = {**DONE, **reported(worker_1="RUNNING"), "ps:0": failed(5.0)}
     assert decide(ALL, records) == Outcome(True, PS)
 
 
 def test_ps_that_exits_with_0_early_is_named() -> None:
-    records = {**DONE, **said(chief_0="RUNNING", worker_1="RUNNING", ps_0="COMPLETED")}
+    records = {**DONE, **reported(chief_0="RUNNING", worker_1="RUNNING", ps_0="COMPLETED")}
     assert decide(ALL, records) == Outcome(False, early=("ps:0",), awaited=("chief:0", "worker:1"))
 
 
 def test_leader_that_finishes_early_is_named() -> None:
     """As in a program of ParameterServerStrategy, whose workers only serve and never end."""
-    records = {**DONE, **said(worker_1="RUNNING", ps_0="RUNNING")}
+    records = {**DONE, **reported(worker_1="RUNNING", ps_0="RUNNING")}
     assert decide(ALL, records) == Outcome(False, early=("chief:0",), awaited=("worker:1",), leader="chief:0")
     assert decide(ALL, {**records, "worker:1": failed(1.0)}) == Outcome(True, WORKER1)  # while it is waited for
     assert decide(ALL, records, "chief").ended  # when it has been waited for long enough
 
 
 def test_worker_0_leads_with_ps_and_without_chief() -> None:
-    records = said(worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
+    records = reported(worker_0="COMPLETED", worker_1="RUNNING", ps_0="RUNNING")
     led = Outcome(False, early=("worker:0",), awaited=("worker:1",), leader="worker:0")
     assert decide((WORKER0, WORKER1, PS), records) == led
-    assert decide((WORKER0, WORKER1, PS), said(worker_0="RUNNING", worker_1="COMPLETED")).leader == ""
+    assert decide((WORKER0, WORKER1, PS), reported(worker_0="RUNNING", worker_1="COMPLETED")).leader == ""
     # workers by themselves may have nothing to do with each other: each of them is waited for as long as it takes
     assert decide((WORKER0, WORKER1), records) == Outcome(False)
     served = task("worker:0", served=True)
-    assert decide((task("chief:0"), served, PS), said(chief_0="RUNNING", worker_0="COMPLETED")).leader == ""
+    assert decide((task("chief:0"), served, PS), reported(chief_0="RUNNING", worker_0="COMPLETED")).leader == ""
 
 
 @pytest.mark.parametrize("state", ["FAILED", "COMPLETED"])
 def test_evaluator_never_ends_the_job(state: str) -> None:
-    records = {**DONE, **said(worker_1="RUNNING"), "evaluator:0": {**failed(1.0), "state": state}}
+    records = {**DONE, **reported(worker_1="RUNNING"), "evaluator:0": {**failed(1.0), "state": state}}
     assert not decide(ALL, records).ended
     assert decide(ALL, {**records, **DONE}) == Outcome(True)
 
 
 def test_evaluator_lingers_after_the_training() -> None:
-    assert decide(ALL, {**DONE, **said(evaluator_0="RUNNING", ps_0="RUNNING")}) == Outcome(True, None, ("evaluator:0",))
-    assert decide(ALL, {**DONE, **said(evaluator_0="STOPPED")}).lingering == ()
+    assert decide(ALL, {**DONE, **reported(evaluator_0="RUNNING", ps_0="RUNNING")}) == Outcome(
+        True, None, ("evaluator:0",)
+    )
+    assert decide(ALL, {**DONE, **reported(evaluator_0="STOPPED")}).lingering == ()
 
 
 def test_policy_chief_awaits_only_the_chief() -> None:
-    records = said(chief_0="COMPLETED", worker_0="RUNNING", worker_1="RUNNING", ps_0="RUNNING")
+    records = reported(chief_0="COMPLETED", worker_0="RUNNING", worker_1="RUNNING", ps_0="RUNNING")
     assert decide(ALL, records, "chief") == Outcome(True)
     assert not decide(ALL, records, "all").ended
-    assert not decide(ALL, {**records, **said(chief_0="RUNNING", worker_0="COMPLETED")}, "chief").ended
+    assert not decide(ALL, {**records, **reported(chief_0="RUNNING", worker_0="COMPLETED")}, "chief").ended
 
 
 def test_policy_chief_worker_failure_counts_only_before_the_chief_s_end() -> None:
-    records = {**said(chief_0="RUNNING", worker_0="RUNNING"), "worker:1": failed(3.0)}
+    records = {**reported(chief_0="RUNNING", worker_0="RUNNING"), "worker:1": failed(3.0)}
     assert decide(ALL, records, "chief") == Outcome(True, WORKER1)
-    assert decide(ALL, {**records, **said(chief_0="COMPLETED")}, "chief") == Outcome(True)
+    assert decide(ALL, {**records, **reported(chief_0="COMPLETED")}, "chief") == Outcome(True)
 
 
 def test_policy_chief_without_chief_awaits_worker_0() -> None:
     workers = (WORKER0, WORKER1, PS)
-    assert decide(workers, said(worker_0="COMPLETED", worker_1="RUNNING"), "chief") == Outcome(True)
-    assert not decide(workers, said(worker_0="RUNNING", worker_1="COMPLETED"), "chief").ended
+    assert decide(workers, reported(worker_0="COMPLETED", worker_1="RUNNING"), "chief") == Outcome(True)
+    assert not decide(workers, reported(worker_0="RUNNING", worker_1="COMPLETED"), "chief").ended
 
 
 def test_master_leads_like_chief() -> None:
     master = task("master:0")
-    assert decide((master, WORKER0), said(master_0="COMPLETED", worker_0="RUNNING"), "chief") == Outcome(True)
+    assert decide((master, WORKER0), reported(master_0="COMPLETED", worker_0="RUNNING"), "chief") == Outcome(True)
     assert decide((master, WORKER0), {"master:0": failed(1.0)}) == Outcome(True, master)
 
 
 def test_served_workers_are_not_awaited_but_their_failure_counts() -> None:
     served = task("worker:0", served=True)
     tasks = (CHIEF, served, PS)
-    assert decide(tasks, said(chief_0="COMPLETED", worker_0="RUNNING")) == Outcome(True)
-    assert decide(tasks, {**said(chief_0="RUNNING"), "worker:0": failed(1.0)}) == Outcome(True, served)
+    assert decide(tasks, reported(chief_0="COMPLETED", worker_0="RUNNING")) == Outcome(True)
+    assert decide(tasks, {**reported(chief_0="RUNNING"), "worker:0": failed(1.0)}) == Outcome(True, served)
 
 
 # --- the first failure

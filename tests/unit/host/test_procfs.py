@@ -13,7 +13,7 @@ import pytest
 
 from gridtf.host import processes, procfs
 from tests.support.jobs import until
-from tests.support.python import ENDS_ARE_TOLD
+from tests.support.python import KERNEL_REPORTS_EXITS
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -139,6 +139,6 @@ def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: st
     try:
         assert procfs.ended_how(watched) is None
         process.communicate(b"\n", timeout=30)  # reaps it
-        assert procfs.ended_how(watched) == (how if ENDS_ARE_TOLD else None)
+        assert procfs.ended_how(watched) == (how if KERNEL_REPORTS_EXITS else None)
     finally:
         os.close(watched)
