@@ -304,7 +304,7 @@ def test_closed_or_removed_run_directory_ends_the_job(sge: Bed) -> None:
         admin(sge, "chmod", "000", closed.seen_as, host="login")
         admin(sge, "mv", removed.seen_as, f"{removed.seen_as}.away", host="login")
         assert f"it is yours: chmod u+rwX {closed.seen_as}" in finished(first, 1)
-        assert "was removed while its job" in finished(second, 1)
+        assert "was removed while gridtf waited for its job" in finished(second, 1)
     no_process_left(sge)
     admin(sge, "chmod", "755", closed.seen_as, host="login")
     status_becomes(

@@ -16,13 +16,13 @@ from tests.support.clusterfaults import admin
 pytestmark = pytest.mark.timeout(120)
 
 _ASK = """
-import dataclasses, json, sys
+import json, sys
 from gridtf.errors import SchedulerError
 from gridtf.schedulers.api import JobIdentity
 from gridtf.schedulers.sge import scheduler
 try:
     found = scheduler.{function}([JobIdentity(job_id, user="alice") for job_id in sys.argv[1:]])
-    print(json.dumps({{job_id: dataclasses.asdict(status) for job_id, status in found.items()}}))
+    print(json.dumps({{job_id: status._asdict() for job_id, status in found.items()}}))
 except SchedulerError as error:
     print(json.dumps({{"error": error.what}}))
 """
