@@ -60,7 +60,10 @@ def run_command(name: str, words: Sequence[str]) -> int:
         GridtfError: When the command fails.
     """
     if name not in COMMANDS:
-        raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
+        from gridtf.jobspec import synonyms
+
+        hint = synonyms.command(name, words) or nearest(name, list(COMMANDS)) or "see `gridtf --help`"
+        raise UsageError(f"unknown command {name}", hint=hint)
     command = find_command(name)
     words, after = split_command(words)
     try:

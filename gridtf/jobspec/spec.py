@@ -11,6 +11,7 @@ from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec.placeholders import misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
+from gridtf.text import toml
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
@@ -136,7 +137,8 @@ class JobSpec:
             value = getattr(self, name)
             if isinstance(value, str) or not isinstance(value, Sequence):  # a string is a sequence as well
                 what = "one string" if isinstance(value, str) else spell(value)
-                raise SpecError(name, f"expected a list of strings, not {what}")
+                hint = _as_list(name, value) if isinstance(value, str) else ""
+                raise SpecError(name, f"expected a list of strings, not {what}", hint=hint)
             object.__setattr__(self, name, tuple(value))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):
@@ -275,6 +277,12 @@ def _copy_tables(spec: JobSpec | TaskSpec, *names: str) -> None:
     for name in names:
         if isinstance(value := getattr(spec, name), Mapping):
             object.__setattr__(spec, name, dict(value))
+
+
+def _as_list(name: str, text: str) -> str:
+    from gridtf.jobspec import synonyms
+
+    return f"write {name} = {toml(synonyms.as_list(name, text))}"
 
 
 def _table(task_type: str) -> str:
@@ -447,7 +455,9 @@ def _check_tasks(spec: JobSpec) -> None:
         _environment(f"{key}.env", table.env)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
-                raise SpecError(f"{key}.command", "expected a list of strings")
+                given: object = table.command
+                hint = _as_list("command", given) if isinstance(given, str) else ""
+                raise SpecError(f"{key}.command", "expected a list of strings", hint=hint)
             _command(f"{key}.command", table.command)
         limit = TASK_TYPES[task_type].limit
         if limit is not None and (table.count or 0) > limit:
