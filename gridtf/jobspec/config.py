@@ -32,11 +32,12 @@ from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
 from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
-from gridtf.text import plain, toml
+from gridtf.text import plain, toml, toml_key
 
 JOB_FILE = "gridtf.toml"
 SITE_FILE = "/etc/gridtf/config.toml"
 _SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
+_OTHER_FORMATS = (".yaml", ".yml", ".json")
 _MOST_LINES = 4  # of a file in another format, as an example
 _PATHS = ("chdir", "template", "run_dir", "run_root")
 _QUOTES = "\"'"
@@ -131,7 +132,7 @@ def configure(
     owner = None
     if jobfile is not None:
         _refuse_other_kinds(cwd / jobfile, jobfile)
-        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), table, named=not notes)
+        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile, cwd), table, named=not notes)
         job_layers = [layer]
         if ("chdir",) not in layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
@@ -190,8 +191,14 @@ def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | N
         yield Path(folder) / "gridtf" / "config.toml", None
 
 
-def _no_job_file(name: str) -> NotFoundError:
-    hint = "" if name.endswith(".toml") else f"a command goes after --: gridtf submit -- {shlex.quote(name)}"
+def _no_job_file(name: str, cwd: Path) -> NotFoundError:
+    near = ""
+    hint = f"a command goes after --: gridtf submit -- {shlex.quote(name)}"
+    if name.endswith((".toml", *_OTHER_FORMATS)):
+        with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
+            folder = (cwd / name).parent
+            near = nearest(Path(name).name, [entry for entry in os.listdir(folder) if entry.endswith(".toml")])
+        hint = near or f"a job file is TOML; the default is ./{JOB_FILE}"
     if name.isdecimal():
         hint = "--chief and --evaluator take no number; --workers and --ps do"
     return NotFoundError(f"no such file: {name}", hint=hint)
@@ -210,7 +217,7 @@ def _refuse_other_kinds(path: Path, name: str) -> None:
         data, _ = files.read(path, name)
     except OSError:  # reported when it is read as a job file
         return
-    if name.endswith((".yaml", ".yml", ".json")):
+    if name.endswith(_OTHER_FORMATS):
         text = data.decode(errors="replace")
         if re.search(r"(?m)^kind:\s*TFJob\b", text):
             raise UsageError(f"{name} is a TFJob", hint=f"write: gridtf import tfjob {shown} > {JOB_FILE}")
@@ -224,6 +231,14 @@ def _refuse_other_kinds(path: Path, name: str) -> None:
 
 def _toml_lines(text: str) -> list[str]:
     """The first lines of flat YAML or JSON, in TOML."""
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if isinstance(data, dict):
+        return [f"{toml_key(key)} = {toml(value)}" for key, value in data.items()][:_MOST_LINES]
     found = []
     for line in text.splitlines():
         match = re.fullmatch(r"\s*[\"']?(\w+)[\"']?\s*:\s+(.+?),?\s*", re.sub(r"\s#.*", "", line), re.ASCII)

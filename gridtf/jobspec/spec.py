@@ -457,7 +457,8 @@ def _check_tasks(spec: JobSpec) -> None:
             if not isinstance(table.command, tuple) or not table.command:
                 given: object = table.command
                 hint = _as_list("command", given) if isinstance(given, str) else ""
-                raise SpecError(f"{key}.command", "expected a list of strings", hint=hint)
+                what = "one string" if hint else spell(given)
+                raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
             _command(f"{key}.command", table.command)
         limit = TASK_TYPES[task_type].limit
         if limit is not None and (table.count or 0) > limit:

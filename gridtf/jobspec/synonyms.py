@@ -250,7 +250,7 @@ def key(word: str, value: object, table: Table) -> str:
     if (known := as_key(name, value, table)) != "":
         return known
     if isinstance(value, Mapping):
-        return task_type(word) or task_type(name.rstrip("s"))
+        return task_type(name) or ("write [env]" if _targets(name, _OPTIONS) == "env" else "")
     text = " ".join(map(str, value)) if isinstance(value, list | tuple) else value
     if pairs := _pairs(name, text, name):
         merged: dict[str, object] = {}
