@@ -122,7 +122,7 @@ def configure(
     """
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
-        raise UsageError("there is no command after --")
+        raise UsageError("there is no command after --", hint="such as: -- python train.py")
     notes: tuple[str, ...] = ()
     # not Path.is_file, which raises for a folder that this user cannot read
     if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
@@ -198,7 +198,7 @@ def _no_job_file(name: str, cwd: Path) -> NotFoundError:
         with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
             folder = (cwd / name).parent
             near = nearest(Path(name).name, [entry for entry in os.listdir(folder) if entry.endswith(".toml")])
-        hint = near or f"a job file is TOML; the default is ./{JOB_FILE}"
+        hint = near or "a job without a job file: gridtf submit -- python train.py"
     if name.isdecimal():
         hint = "--chief and --evaluator take no number; --workers and --ps do"
     return NotFoundError(f"no such file: {name}", hint=hint)
@@ -414,7 +414,9 @@ def _check_key(key: Key, value: object, table: Table) -> None:
             hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], known)
             raise SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
     if _is_table(key) and value != {}:
-        raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write [{dotted}] on a line of its own")
+        name, equals, text = value.partition("=") if isinstance(value, str) and key[-1] == "env" else ("", "", "")
+        write = f"{dotted} = {toml({name: text})}" if equals else f"[{dotted}] on a line of its own"
+        raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
     if key == _COMMAND and value == ():
         raise SpecError(dotted, "the list is empty: there is nothing to run")
 
@@ -504,6 +506,8 @@ def _load(
         problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
         written = _in_toml("".join(text.split("\n")[int(line) - 1 : int(line)]))
         hint = f"write {written}" if written else ""
+        if "overwrite" in problem:
+            hint = "keep one of the lines that set it"
         raise UsageError(f"{name}:{line}: {problem}", hint=hint or "TOML is described at https://toml.io") from None
     except (RecursionError, ValueError):
         raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
@@ -536,6 +540,9 @@ def _in_toml(line: str) -> str:
         return f"{key} = {toml([word.strip(_QUOTES + ' ') for word in inner.split(',') if word.strip()])}"
     if any(quote in value for quote in _QUOTES):
         return ""
+    if any(option.kind == "whole" or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
+        number = re.match(r"\d+", value)
+        return f"{key} = {number[0] if number else 2}"
     if key not in _LISTS:
         return f"{key} = {toml(value)}"
     from gridtf.jobspec import synonyms

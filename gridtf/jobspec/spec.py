@@ -336,7 +336,8 @@ def spell(value: object) -> str:
 
 def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more")
+        hint = f"write a number, such as {max(least, 2)}"
+        raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > MOST:
         raise SpecError(key, f"{value} is more than the maximum, {MOST}")
 

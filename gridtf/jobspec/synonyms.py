@@ -62,6 +62,16 @@ _OPTIONS = {
     "wait": "block sync attach foreground",
 }
 
+# What tells options apart that one word stands for.
+_EACH = {
+    "--gpus-per-node": " (on each host)",
+    "--gpus-per-task": " (for each task)",
+    "--mem": " (on each host)",
+    "--mem-per-task": " (for each task)",
+    "--time": " (of the job)",
+    "--start-timeout": " (until all tasks have started)",
+}
+
 # Keys of a task type -> other words for them; task types -> other words for them.
 _TASK_KEYS = {
     "count": "number num n replicas instances tasks workers",
@@ -154,16 +164,16 @@ def command(word: str, rest: Sequence[str]) -> str:
         return f"a command comes first: gridtf submit {shlex.join([word, *rest])}"
     if word.endswith(".toml"):
         return f"write: gridtf submit {shlex.join([word, *rest])}"
-    if (program := as_program([word, *rest])) is not None:
-        return f"write: gridtf submit -- {shlex.join(program)}"
     found = next((row for row in _COMMANDS.items() if word.lower() in row[1][0].split()), None)
     if found is None:
-        return ""
+        program = as_program([word, *rest])
+        return f"write: gridtf submit -- {shlex.join(program)}" if program else ""
     name, (_, follows) = found
     job = next((part for part in rest if not part.startswith("-") and not part.isdecimal()), None)
     job = job or next((part for part in rest if part.isdecimal()), "JOB")
     after = {"JOB": shlex.quote(job), "rest": line or "JOBFILE", "": ""}[follows]
-    return f"write: gridtf {name} {after}".rstrip()
+    here = " (or gridtf run, right here)" if name == "submit" else ""
+    return f"write: gridtf {name} {after}".rstrip() + here
 
 
 def qsub(word: str, after: Sequence[str]) -> str:
@@ -220,7 +230,8 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str]) ->
     if targets := _targets(word, _OPTIONS):
         known = [name for target in targets.split() if (name := f"--{target.replace('_', '-')}") in flags]
         lines = [f"{name} {shlex.quote(value) if value else flags[name]}" if flags[name] else name for name in known]
-        return f"write {' or '.join(lines)}" if lines else ""
+        each = [_EACH.get(name, "") for name in known] if lines[1:] else [""]
+        return f"write {' or '.join(line + more for line, more in zip(lines, each, strict=True))}" if lines else ""
     if word in _JOB_FILE.split():
         return f"the job file is an argument without an option: {prog} {shlex.quote(value or 'gridtf.toml')}"
     if word in _COMMAND.split():
