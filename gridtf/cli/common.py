@@ -72,7 +72,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
 
             if {"-h", "--help"} & {*words}:
                 command.parser(schedulers.job_options(plugins=True)).parse(words)
-            arguments = schedulers.with_options(lambda table: command.parser(table).parse(words))
+            arguments = schedulers.with_options(lambda table: command.parser(table).parse(words, after))
         else:
             arguments = command.parser().parse(words)
     except SystemExit as end:  # --help has been printed

@@ -34,11 +34,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(self, argv: Sequence[str], command: Sequence[str] | None = None) -> argparse.Namespace:
         """Parse a command line.
 
         Args:
             argv: The arguments of the command, without those after ``--``.
+            command: Those after ``--``, for hints; None without a ``--``.
 
         Returns:
             The namespace, with the attributes that add_job_options describes.
@@ -49,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         words = _glued(argv)
         takes_job = any(action.dest == "jobfile" for action in self._actions)
         if takes_job:
-            self._refuse_unglued(words)
+            self._refuse_misplaced(words, command)
         try:
             arguments, rest = self.parse_known_args(words)
         except UsageError as error:
@@ -58,7 +59,17 @@ class Parser(argparse.ArgumentParser):
             raise
         self._refuse_unknown(words, rest[:1])
         if rest:
-            raise UsageError(f"unexpected argument {rest[0]!r}", hint=f"see `{self.prog} --help`")
+            hint = (
+                f"a command goes after --: {self.prog} [options] -- command"
+                if takes_job
+                else f"see `{self.prog} --help`"
+            )
+            hint = (
+                "--chief and --evaluator take no number; --workers and --ps do"
+                if rest[0].isdecimal() and takes_job
+                else hint
+            )
+            raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -77,28 +88,28 @@ class Parser(argparse.ArgumentParser):
             for name in action.option_strings
         }
 
-    def _refuse_unglued(self, words: Sequence[str]) -> None:
+    def _refuse_misplaced(self, words: Sequence[str], command: Sequence[str] | None) -> None:
         """Refuse a command without a ``--`` before it, and options of qsub that argparse would read as others."""
+        options, others = self._split(words)
+        if not others or (len(others) == 1 and others[0].endswith(".toml")):
+            return
         from gridtf.jobspec import synonyms
 
-        options, others = self._split(words)
-        qsub = next((word for word in words if word in synonyms.QSUB_WORDS), None)
-        if qsub is not None:
-            at = words.index(qsub)
-            raise UsageError(f"unknown option {qsub}", hint=synonyms.qsub(qsub, words[at + 1 :]))
-        names = [word for word in others if not word.startswith("-")]
-        if not names or others[0] != names[0]:  # an unknown option comes first
-            return
-        file = [names[0]] if names[0].endswith(".toml") else []
-        program = synonyms.as_program(others[len(file) :])
-        if program is None and len(names) > 1 + len(file):
-            program = others[len(file) :]
-        if program is None and file and names[1:] and others[1] == names[1]:
-            program = others[1:]
-        if program is not None:
-            what = f"unexpected argument {names[len(file)]!r}" if file else f"{names[0]} is not a job file"
-            line = shlex.join([*file, *options])
-            raise UsageError(what, hint=f"write: {self.prog} {f'{line} ' if line else ''}-- {shlex.join(program)}")
+        if (at := next((at for at, word in enumerate(words) if word in synonyms.QSUB_WORDS), None)) is not None:
+            raise UsageError(f"unknown option {words[at]}", hint=synonyms.qsub(words[at], words[at + 1 :]))
+        file = others[:1] if others[0].endswith(".toml") else []
+        program = others[len(file) :]
+        names = [word for word in program if not word.startswith("-")]
+        if not program or names[:1] != program[:1] or all(name.isdecimal() for name in names):
+            return  # an unknown option comes first
+        known = synonyms.as_program(program)
+        if command and known is None and len(names) + len(file) > 1:
+            hint = "a value with spaces takes quotes, such as --setup 'module load cuda'"
+            raise UsageError(f"unexpected argument {names[0]!r}", hint=hint)
+        if known is not None or len(names) + len(file) > 1:
+            what = f"unexpected argument {names[0]!r}" if file else f"{names[0]} is not a job file"
+            line = shlex.join([*file, *options, "--", *(known or program), *(command or ())])
+            raise UsageError(what, hint=f"write: {self.prog} {line}")
 
     def _split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
         """The options that this command knows, with their values, and all other words."""
@@ -123,7 +134,9 @@ class Parser(argparse.ArgumentParser):
         if not word:
             return
         after = words[words.index(word) + 1 :] if word in words else ()
-        if not equals and after and not after[0].startswith("-"):
+        from gridtf.jobspec import synonyms
+
+        if not equals and after and not after[0].startswith("-") and not synonyms.is_switch(flag):
             value = after[0]
         raise UsageError(f"unknown option {flag}", hint=self._near(flag, value) or f"see `{self.prog} --help`")
 

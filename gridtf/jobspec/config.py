@@ -92,7 +92,7 @@ def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, t
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
     add_job_options(parser, table)
-    arguments = parser.parse(words)
+    arguments = parser.parse(words, command)
     return configure(arguments.jobfile, arguments.given, command, environ, cwd, table)
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
 
 from gridtf.jobspec.options import Table, as_key
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import format_walltime
 from gridtf.text import toml
+
+_Row = TypeVar("_Row")
 
 # Command -> other words for it, and what follows it: the job, the whole rest of the line, or nothing.
 _COMMANDS = {
@@ -100,7 +103,7 @@ _ITEMS = {
 # Options of sbatch and qsub without a counterpart in gridtf, which --native passes on.
 _SBATCH = (
     "array begin clusters comment constraint core_spec cpu_bind deadline dependency distribution exclude "
-    "gpu_bind gres_flags hint licenses mail_type mail_user mem_bind nice no_requeue nodefile nodelist "
+    "gpu_bind gres_flags hint licenses mail_type mail_user mem_bind nice nodefile nodelist "
     "priority qos reservation signal switches tmp wckey"
 )
 _SBATCH_SWITCHES = "contiguous exclusive hold no_requeue overcommit oversubscribe requeue spread_job"
@@ -225,7 +228,8 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str]) ->
         A hint; empty for an option that nobody knows.
     """
     word = _word(flag)
-    if pairs := _pairs(word, value or (True if _is_switch(word) else "…"), flag):
+    alone = is_switch(flag) or word in _QSUB.split()
+    if pairs := _pairs(word, value or (True if alone else "…"), flag):
         return "write " + " ".join(_as_option(*pair) for pair in pairs)
     if targets := _targets(word, _OPTIONS):
         known = [name for target in targets.split() if (name := f"--{target.replace('_', '-')}") in flags]
@@ -243,7 +247,13 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str]) ->
     if word in _VARIABLES.split():
         names = [name for name in (value or "").split(",") if name not in ("", "ALL", "NONE")]
         return f"write {' '.join(f'--env {shlex.quote(name)}' for name in names) or '--env NAME for each variable'}"
-    return _targets(word, {answer: words for words, answer in _ANSWERS.items()})
+    return _found(word, _ANSWERS) or ""
+
+
+def is_switch(flag: str) -> bool:
+    """Whether an option of sbatch takes no value of its own: the next word is something else."""
+    word = _word(flag)
+    return _SBATCH_LETTERS.get(word, word) in _SBATCH_SWITCHES.split()
 
 
 def key(word: str, value: object, table: Table) -> str:
@@ -277,7 +287,7 @@ def key(word: str, value: object, table: Table) -> str:
     hints = [as_key(target, value, table) for target in _targets(name, _OPTIONS).split()]
     if hints:
         return " or ".join([hints[0], *(hint.removeprefix("write ") for hint in hints[1:])])
-    return _targets(name, {answer: words for words, answer in _ANSWERS.items()})
+    return _found(name, _ANSWERS) or ""
 
 
 def task_key(word: str, value: object, job_keys: Collection[str]) -> str:
@@ -331,15 +341,15 @@ def _targets(word: str, table: Mapping[str, str]) -> str:
     return next((targets for targets, words in table.items() if word in words.split()), "")
 
 
+def _found(word: str, table: Mapping[str, _Row]) -> _Row | None:
+    return next((row for words, row in table.items() if word in words.split()), None)
+
+
 def _splits(text: str) -> bool:
     try:
         return bool(shlex.split(text))
     except ValueError:  # an open quote
         return False
-
-
-def _is_switch(word: str) -> bool:
-    return _SBATCH_LETTERS.get(word, word) in _SBATCH_SWITCHES.split() or word in _QSUB.split()
 
 
 def _pairs(word: str, value: object, flag: str) -> list[tuple[str, object]]:
@@ -366,7 +376,7 @@ def _pairs(word: str, value: object, flag: str) -> list[tuple[str, object]]:
     if long in _SBATCH.split() or long in _SBATCH_SWITCHES.split():
         name = f"--{long.replace('_', '-')}"
         return [("native", name if value is True else f"{name}={value}")]
-    key, item = next((row for words, row in _ITEMS.items() if word in words.split()), ("", ""))
+    key, item = _found(word, _ITEMS) or ("", "")
     return [(key, line) for line in item.format(value).splitlines()]
 
 
