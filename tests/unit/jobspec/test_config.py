@@ -76,7 +76,7 @@ def test_job_file_sets_spec_and_sources(rough_path: Path) -> None:
         ("tasks = { ps = { count = -1 } }", "job.toml:2: tasks.ps.count: -1 is not a whole number of 0 or more", ""),
         ("tasks = 3", "job.toml:2: tasks: 3 is not a table", "write [tasks] on a line of its own"),
         ("[[tasks.ps]]\ncount = 1", "job.toml:2: tasks.ps: [{count = 1}] is not a table", "write [tasks.ps]"),
-        ("env = 'A=1'", "job.toml:2: env: 'A=1' is not a table", "write [env]"),
+        ("env = 'A=1'", "job.toml:2: env: 'A=1' is not a table", 'write env = { A = "1" }'),
         ("env.PORT = 80", "job.toml:2: env.PORT: 80 is not a string", 'write PORT = "80"'),
         ("env.DEBUG = true", "job.toml:2: env.DEBUG: true is not a string", 'write DEBUG = "true"'),
         ("nodes = '4-2'", "job.toml:2: nodes: '4-2' is not a node count", "a range such as 2-4"),

@@ -124,7 +124,7 @@ def test_env_flag_with_a_name_alone_copies_the_variable(tmp_path: Path) -> None:
         ("--nods 2 -- x", "unknown option --nods", "did you mean --nodes?"),
         ("--gpus-per-nod=2 -- x", "unknown option --gpus-per-nod", "did you mean --gpus-per-node"),
         ("--part p -- x", "unknown option --part", "did you mean --partition"),
-        ("--gpus 2 -- x", "unknown option --gpus", "write --gpus-per-node 2 or --gpus-per-task 2"),
+        ("--gpus 2 -- x", "unknown option --gpus", "write --gpus-per-node 2 (on each host) or --gpus-per-task 2"),
         ("--cpus=2 -- x", "unknown option --cpus", "write --cpus-per-task 2"),
         ("--ntasks 2 -- x", "unknown option --ntasks", "write --workers 2"),
         ("--qos=long -- x", "unknown option --qos", "--native=--qos=long"),
