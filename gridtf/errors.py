@@ -104,6 +104,9 @@ class HostLostError(GridtfError):
     """Contact with a host was lost."""
 
 
+_SIMILAR = 0.72  # by difflib; one wrong letter in a word of four is 0.75
+
+
 def nearest(word: str, known: list[str]) -> str:
     """Make a hint "did you mean …?" for an unknown word.
 
@@ -112,9 +115,14 @@ def nearest(word: str, known: list[str]) -> str:
         known: The valid words.
 
     Returns:
-        The hint, with the most similar words, at most three; empty when no valid word is similar.
+        The hint, with the most similar words, at most three; empty when no valid word is similar. A wrong guess is
+        worse than none: words with half of their letters in common, such as image and time, are not similar.
     """
     from difflib import get_close_matches
 
-    near = get_close_matches(word, known)
+    lower = {name.lower(): name for name in known}
+    near = [lower[name] for name in get_close_matches(word.lower(), lower, cutoff=_SIMILAR)]
+    # what difflib rates too low: a short word with two letters swapped, and the beginning of a long word
+    near = near or [name for key, name in lower.items() if sorted(key) == sorted(word.lower())]
+    near = near or [name for key, name in lower.items() if len(word) > 2 and key.startswith(word.lower())][:3]
     return f"did you mean {' or '.join(near)}?" if near else ""

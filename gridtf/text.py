@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 # Characters that a terminal acts on or shows out of order: control characters except the tab, marks that change the
 # direction of writing, line separators; and bytes of a path (as surrogates) that can form such characters.
@@ -52,3 +53,21 @@ def counted(number: int, noun: str) -> str:
 def were(names: list[str] | tuple[str, ...]) -> str:
     """``was`` for one name, else ``were``."""
     return "was" if len(names) == 1 else "were"
+
+
+def toml(value: object) -> str:
+    """Write a value in TOML's inline form; its strings take the escapes that JSON writes."""
+    import json
+
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{toml_key(str(key))} = {toml(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    if value is None or isinstance(value, str | int | float):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)  # a date or a time of day
+
+
+def toml_key(name: str) -> str:
+    """Write a key, in quotes if TOML needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)

@@ -82,10 +82,12 @@ def _run(words: list[str]) -> int:
     if not words:
         output.message(HELP.rstrip())
         return 2
+    if words[0] == "help" and words[1:]:
+        words = [words[1], "--help"]
     if words[0] in ("-h", "--help", "help"):
         output.write(HELP)
         return 0
-    if words[0] in ("-V", "--version"):
+    if words[0] in ("-V", "--version", "version"):
         from gridtf import __version__
 
         output.write(f"gridtf {__version__}\n")

@@ -60,7 +60,10 @@ def run_command(name: str, words: Sequence[str]) -> int:
         GridtfError: When the command fails.
     """
     if name not in COMMANDS:
-        raise UsageError(f"unknown command {name}", hint=nearest(name, list(COMMANDS)) or "see `gridtf --help`")
+        from gridtf.jobspec import synonyms
+
+        hint = synonyms.command(name, words) or nearest(name, list(COMMANDS)) or "see `gridtf --help`"
+        raise UsageError(f"unknown command {name}", hint=hint)
     command = find_command(name)
     words, after = split_command(words)
     try:
@@ -69,7 +72,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
 
             if {"-h", "--help"} & {*words}:
                 command.parser(schedulers.job_options(plugins=True)).parse(words)
-            arguments = schedulers.with_options(lambda table: command.parser(table).parse(words))
+            arguments = schedulers.with_options(lambda table: command.parser(table).parse(words, after))
         else:
             arguments = command.parser().parse(words)
     except SystemExit as end:  # --help has been printed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -12,13 +13,6 @@ from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 
 # Their values usually begin with a dash, which argparse would take for another flag.
 _DASHED = ("--native", "--setup")
-# Options of sbatch and qsub without a counterpart in gridtf.
-_SCHEDULERS_OWN = (
-    *("--array", "--begin", "--constraint", "--dependency", "--exclude", "--exclusive", "--gres", "--licenses"),
-    *("--mail-type", "--mail-user", "--nodelist", "--qos", "--requeue", "--reservation", "-C", "-d", "-w", "-x"),
-    *("-hold_jid", "-l", "-m", "-M"),
-)
-_OTHER_NAMES = {"--ntasks": "--workers", "-n": "--workers", "-P": "--project"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -40,11 +34,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
-    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+    def parse(self, argv: Sequence[str], command: Sequence[str] | None = None) -> argparse.Namespace:
         """Parse a command line.
 
         Args:
             argv: The arguments of the command, without those after ``--``.
+            command: Those after ``--``, for hints; None without a ``--``.
 
         Returns:
             The namespace, with the attributes that add_job_options describes.
@@ -53,37 +48,114 @@ class Parser(argparse.ArgumentParser):
             UsageError: For an unknown option, a missing or superfluous argument or a bad value.
         """
         words = _glued(argv)
+        takes_job = any(action.dest == "jobfile" for action in self._actions)
+        if takes_job:
+            self._refuse_misplaced(words, command)
         try:
             arguments, rest = self.parse_known_args(words)
         except UsageError as error:
             if "required" in error.what:  # argparse reports missing arguments first
-                self._refuse_unknown(words)
+                self._refuse_unknown(words, words[:1])
             raise
-        help_hint = f"see `{self.prog} --help`"
-        self._refuse_unknown(rest[:1])
+        self._refuse_unknown(words, rest[:1])
         if rest:
-            hint = f"a command goes after --: {self.prog} [options] -- command" if "jobfile" in arguments else help_hint
+            hint = (
+                f"a command goes after --: {self.prog} [options] -- command"
+                if takes_job
+                else f"see `{self.prog} --help`"
+            )
+            hint = (
+                "--chief and --evaluator take no number; --workers and --ps do"
+                if rest[0].isdecimal() and takes_job
+                else hint
+            )
             raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
 
-    def _refuse_unknown(self, words: Sequence[str]) -> None:
-        known = {name for action in self._actions for name in action.option_strings}
-        flags = (word.partition("=")[0] for word in words if word.startswith("-"))
-        flag = next((flag for flag in flags if flag not in known), None)
-        if flag is not None:
-            raise UsageError(f"unknown option {flag}", hint=self._near(flag) or f"see `{self.prog} --help`")
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:  # argparse's words differ between versions
+            choices = list(map(str, action.choices))
+            self.error(
+                f"{value!r} is not one of {', '.join(choices)}" if choices[1:] else f"{value!r} is not {choices[0]}"
+            )
 
-    def _near(self, flag: str) -> str:
+    @functools.cached_property
+    def _metavars(self) -> dict[str, str]:
+        """Each flag -> the metavar of its value, empty without one."""
+        return {
+            name: str(action.metavar or action.dest.upper()) if action.nargs is None else ""
+            for action in self._actions
+            for name in action.option_strings
+        }
+
+    def _refuse_misplaced(self, words: Sequence[str], command: Sequence[str] | None) -> None:
+        """Refuse a command without a ``--`` before it, and options of qsub that argparse would read as others."""
+        options, others = self._split(words)
+        if not others or (len(others) == 1 and others[0].endswith(".toml")):
+            return
+        from gridtf.jobspec import synonyms
+
+        if (at := next((at for at, word in enumerate(words) if word in synonyms.QSUB_WORDS), None)) is not None:
+            raise UsageError(f"unknown option {words[at]}", hint=synonyms.qsub(words[at], words[at + 1 :]))
+        file = others[:1] if others[0].endswith(".toml") else []
+        program = others[len(file) :]
+        names = [word for word in program if not word.startswith("-")]
+        if not program or names[:1] != program[:1] or all(name.isdecimal() for name in names):
+            return  # an unknown option comes first
+        known = synonyms.as_program(program)
+        if command and known is None and len(names) + len(file) > 1:
+            hint = "a value with spaces takes quotes, such as --setup 'module load cuda'"
+            raise UsageError(f"unexpected argument {names[0]!r}", hint=hint)
+        if known is not None or len(names) + len(file) > 1:
+            what = f"unexpected argument {names[0]!r}" if file else f"{names[0]} is not a job file"
+            line = shlex.join([*file, *options, "--", *(known or program), *(command or ())])
+            raise UsageError(what, hint=f"write: {self.prog} {line}")
+
+    def _split(self, words: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The options that this command knows, with their values, and all other words."""
+        known: list[str] = []
+        others: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            flag, equals, _ = word.partition("=")
+            # among the words of a command, a short option is the program's
+            if flag not in self._metavars or (others and not flag.startswith("--")):
+                others.append(word)
+                continue
+            known.append(word)
+            if self._metavars[flag] and not equals:
+                known += [value for value in [next(rest, None)] if value is not None]
+        return known, others
+
+    def _refuse_unknown(self, words: Sequence[str], left: Sequence[str]) -> None:
+        """Refuse the first unknown option. left: the words that argparse did not understand."""
+        flags = [(word, *word.partition("=")) for word in left if word.startswith("-")]
+        word, flag, equals, value = next((row for row in flags if row[1] not in self._metavars), ("", "", "", ""))
+        if not word:
+            return
+        after = words[words.index(word) + 1 :] if word in words else ()
+        from gridtf.jobspec import synonyms
+
+        if not equals and after and not after[0].startswith("-") and not synonyms.is_switch(flag):
+            value = after[0]
+        raise UsageError(f"unknown option {flag}", hint=self._near(flag, value) or f"see `{self.prog} --help`")
+
+    def _near(self, flag: str, value: str) -> str:
         """A hint for an unknown option; empty when none is similar."""
-        flags = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-        if "--native" in flags and flag in _SCHEDULERS_OWN:
-            return "--native passes an option to the scheduler: --native=--qos=long, --native='-l arch=lx-amd64'"
-        likely = [name for name in flags if name.startswith(f"{flag}-") or name == _OTHER_NAMES.get(flag)]
-        if likely:
-            return f"did you mean {' or '.join(likely)}?"
+        from gridtf.jobspec import synonyms
+
+        flags = [name for name in self._metavars if name.startswith("--")]
+        takes_job = "--native" in flags
+        if takes_job and (hint := synonyms.option(flag, value or None, self.prog, self._metavars)):
+            return hint
+        if hint := synonyms.of_command(self.prog, flag, value):
+            return hint
         # without the dashes, which would make all flags alike
-        hint = nearest(flag.lstrip("-"), [name[2:] for name in flags])
-        return hint.replace("mean ", "mean --").replace(" or ", " or --")
+        hint = nearest(flag.lstrip("-").replace("_", "-"), [name[2:] for name in flags])
+        if hint:
+            return hint.replace("mean ", "mean --").replace(" or ", " or --")
+        own = shlex.join([flag, value] if value else [flag])
+        return f"options of your program go after it: {self.prog} -- python train.py {own}" if takes_job else ""
 
 
 class _Collect(argparse.Action):

@@ -18,6 +18,7 @@ import codecs
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -31,12 +32,16 @@ from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
 from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
-from gridtf.text import plain
+from gridtf.text import plain, toml, toml_key
 
 JOB_FILE = "gridtf.toml"
 SITE_FILE = "/etc/gridtf/config.toml"
 _SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
+_OTHER_FORMATS = (".yaml", ".yml", ".json")
+_MOST_LINES = 4  # of a file in another format, as an example
 _PATHS = ("chdir", "template", "run_dir", "run_root")
+_QUOTES = "\"'"
+_LISTS = ("command", "setup", "native", "serve")
 _COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 
@@ -87,7 +92,7 @@ def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, t
     words, command = split_command(argv)
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
     add_job_options(parser, table)
-    arguments = parser.parse(words)
+    arguments = parser.parse(words, command)
     return configure(arguments.jobfile, arguments.given, command, environ, cwd, table)
 
 
@@ -117,7 +122,7 @@ def configure(
     """
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
-        raise UsageError("there is no command after --")
+        raise UsageError("there is no command after --", hint="such as: -- python train.py")
     notes: tuple[str, ...] = ()
     # not Path.is_file, which raises for a folder that this user cannot read
     if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
@@ -126,7 +131,8 @@ def configure(
     job_layers: list[Layer] = []
     owner = None
     if jobfile is not None:
-        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile), table, named=not notes)
+        _refuse_other_kinds(cwd / jobfile, jobfile)
+        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile, cwd), table, named=not notes)
         job_layers = [layer]
         if ("chdir",) not in layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
@@ -155,13 +161,18 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
     upwards = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
     below = (key for key in sources if key.startswith(f"{error.key}.") and len(parts) > 1)
     key = next((key for key in (*upwards, *below) if key in sources), None)
+    hint = error.hint
+    if key == "nodes" and sources[key] == "-N":
+        hint += "; qsub's -N is --name"
     if key is None:
-        what = f"{error.key}: {error.problem}"
+        # on a command line without a file the key is known as its option
+        typed = sources.get("command") == "the command line" or sources.get("entry", "").startswith("-")
+        what = f"{options.flag(error.key) if typed else error.key}: {error.problem}"
     elif sources[key].startswith(("-", options.PREFIX)):
         what = f"{sources[key]}: {error.problem}"
     else:
         what = f"{sources[key]}: {error.key}: {error.problem}"
-    return UsageError(plain(what), why=error.why, hint=error.hint)  # keys can contain any character
+    return UsageError(plain(what), why=error.why, hint=hint)  # keys can contain any character
 
 
 # --- layers ---------------------------------------------------------------------------------------------------
@@ -180,11 +191,62 @@ def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | N
         yield Path(folder) / "gridtf" / "config.toml", None
 
 
-def _no_job_file(name: str) -> NotFoundError:
-    hint = "" if name.endswith(".toml") else "a command goes after --: gridtf submit [options] -- command"
+def _no_job_file(name: str, cwd: Path) -> NotFoundError:
+    near = ""
+    hint = f"a command goes after --: gridtf submit -- {shlex.quote(name)}"
+    if name.endswith((".toml", *_OTHER_FORMATS)):
+        with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
+            folder = (cwd / name).parent
+            near = nearest(Path(name).name, [entry for entry in os.listdir(folder) if entry.endswith(".toml")])
+        hint = near or "a job without a job file: gridtf submit -- python train.py"
     if name.isdecimal():
         hint = "--chief and --evaluator take no number; --workers and --ps do"
     return NotFoundError(f"no such file: {name}", hint=hint)
+
+
+def _refuse_other_kinds(path: Path, name: str) -> None:
+    """Raise UsageError for a folder, for YAML and JSON, and for a program in place of a job file."""
+    shown = shlex.quote(name)
+    if os.path.isdir(path):  # noqa: PTH112 - not Path.is_dir, which raises for a folder that this user cannot read
+        inside = f"{shown.rstrip('/')}/{JOB_FILE}"
+        hint = f"write: gridtf submit {inside}" if os.path.isfile(path / JOB_FILE) else ""  # noqa: PTH113
+        raise UsageError(f"{name} is a folder, not a job file", hint=hint or "name a file, such as gridtf.toml")
+    if not os.path.isfile(path) or name.endswith(".toml"):  # noqa: PTH113
+        return
+    try:
+        data, _ = files.read(path, name)
+    except OSError:  # reported when it is read as a job file
+        return
+    if name.endswith(_OTHER_FORMATS):
+        text = data.decode(errors="replace")
+        if re.search(r"(?m)^kind:\s*TFJob\b", text):
+            raise UsageError(f"{name} is a TFJob", hint=f"write: gridtf import tfjob {shown} > {JOB_FILE}")
+        lines = ", ".join(f"`{line}`" for line in _toml_lines(text))
+        hint = f"write {JOB_FILE}, a line each: {lines}" if lines else "TOML is described at https://toml.io"
+        raise UsageError(f"{name} is not TOML, the format of job files", hint=hint)
+    if data.startswith((b"#!", b"\x7fELF")):
+        hint = f"write: gridtf submit -- {shown if '/' in name else f'./{shown}'}"
+        raise UsageError(f"{name} is a program, not a job file", hint=hint)
+
+
+def _toml_lines(text: str) -> list[str]:
+    """The first lines of flat YAML or JSON, in TOML."""
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if isinstance(data, dict):
+        return [f"{toml_key(key)} = {toml(value)}" for key, value in data.items()][:_MOST_LINES]
+    found = []
+    for line in text.splitlines():
+        match = re.fullmatch(r"\s*[\"']?(\w+)[\"']?\s*:\s+(.+?),?\s*", re.sub(r"\s#.*", "", line), re.ASCII)
+        if match and match[2][0] not in "{|>&*":
+            key, value = match.groups()
+            plain = re.fullmatch(r"-?\d+(\.\d+)?|true|false|\".*\"|'.*'|\[.*\]", value)
+            found.append(_in_toml(f"{key}: {value}").removeprefix("write ") if plain else f"{key} = {toml(value)}")
+    return [line for line in found if line][:_MOST_LINES]
 
 
 def _read(
@@ -238,11 +300,22 @@ def _environment(environ: Mapping[str, str], cwd: Path, table: Table) -> Layer:
             continue
         option = known.get(variable)
         if option is None:
-            hint = options.as_variable(variable, table) or nearest(variable, list(known)) or "unset it"
+            hint = options.as_variable(variable, table) or _near_variable(variable, text, known) or "unset it"
             raise UsageError(f"{variable}: there is no such option", hint=hint)
         parts = text.splitlines() if option.kind in ("lines", "variables") else [text]
         _add(layer, option, parts, variable, environ, cwd)
     return layer
+
+
+def _near_variable(variable: str, text: str, known: Collection[str]) -> str:
+    from gridtf.jobspec import synonyms
+
+    word = variable.removeprefix(options.PREFIX)
+    named = [f"{options.PREFIX}{name}" for name in synonyms.variable(word)]
+    if found := [f"{name}={shlex.quote(text)}" for name in named if name in known]:
+        return f"write {' or '.join(found)}"
+    hint = nearest(word, [name.removeprefix(options.PREFIX) for name in known])  # the prefix makes all alike
+    return hint.replace("mean ", f"mean {options.PREFIX}").replace(" or ", f" or {options.PREFIX}")
 
 
 def _flags(given: Given, command: Sequence[str] | None, environ: Mapping[str, str], cwd: Path) -> Layer:
@@ -338,13 +411,33 @@ def _check_key(key: Key, value: object, table: Table) -> None:
     for depth, known in enumerate(([*tops, *aliases(table)], list(TASK_TYPES), tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
-            hint = options.as_key(key[depth], value, table) if depth == 0 else ""
-            hint = hint or nearest(key[depth], known) or f"known: {', '.join(known)}"
-            raise SpecError(".".join(key[: depth + 1]), what, hint=hint)
+            hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], known)
+            raise SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
     if _is_table(key) and value != {}:
-        raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write [{dotted}] on a line of its own")
+        name, equals, text = value.partition("=") if isinstance(value, str) and key[-1] == "env" else ("", "", "")
+        write = f"{dotted} = {toml({name: text})}" if equals else f"[{dotted}] on a line of its own"
+        raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
     if key == _COMMAND and value == ():
         raise SpecError(dotted, "the list is empty: there is nothing to run")
+
+
+def _other_word(depth: int, word: str, value: object, tops: Collection[str], table: Table) -> str:
+    """What to write for a word from elsewhere. depth: 0 for a key of the job, 1 a task type, 2 a key of its table."""
+    from gridtf.jobspec import synonyms
+
+    if depth == 0:
+        return synonyms.key(word, value, table)
+    return synonyms.task_type(word) if depth == 1 else synonyms.task_key(word, value, tops)
+
+
+def _in_general(depth: int, value: object, known: Collection[str]) -> str:
+    """A hint for a key that is like no other."""
+    if depth:
+        return f"known: {', '.join(known)}"
+    if not isinstance(value, Mapping):
+        return "the keys are the options that `gridtf submit --help` lists, with _ for -"
+    lines = [f"{part} = {toml(item)}" for part, item in value.items() if not isinstance(item, Mapping)]
+    return f"keys of the job have no table: write them above the first one{': ' if lines else ''}{', '.join(lines)}"
 
 
 def _absolute(key: Key, value: Any, base: Path) -> Any:
@@ -404,19 +497,57 @@ def _load(
         raise UsageError(f"{name}:{number}: it is not UTF-8 text", hint="save the file as UTF-8") from None
     except OSError as error:
         raise GridtfError(f"cannot read {name}: {error.strerror}") from None
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
+    tomllib = _tomllib()
     try:
         return tomllib.loads(text), locate(text), owner
     except tomllib.TOMLDecodeError as error:
         place = re.search(_AT_LINE, str(error))
         line = place[1] if place and place[1] else str(max(1, len(text.splitlines())))
         problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
-        raise UsageError(f"{name}:{line}: {problem}", hint="TOML is described at https://toml.io") from None
+        written = _in_toml("".join(text.split("\n")[int(line) - 1 : int(line)]))
+        hint = f"write {written}" if written else ""
+        if "overwrite" in problem:
+            hint = "keep one of the lines that set it"
+        raise UsageError(f"{name}:{line}: {problem}", hint=hint or "TOML is described at https://toml.io") from None
     except (RecursionError, ValueError):
         raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
+
+
+def _tomllib() -> Any:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib
+
+
+def _in_toml(line: str) -> str:
+    """The line in TOML, such as ``time = "2h"`` for ``time = 2h`` or ``time: 2h``; empty where that is not plain."""
+    line = re.sub(r"\s#.*", "", line).strip()
+    match = re.fullmatch(r"([\w-]+)\s*[=:]\s*([^,;].*?)[\s,;]*", line, re.ASCII)
+    if match is None:
+        return ""
+    key, value = match.groups()
+    if value in ("True", "False"):
+        value = value.lower()
+    inner = value[1:-1] if value[0] + value[-1] == "[]" else None
+    if re.search(r"[][{}=\\]", value if inner is None else inner):
+        return ""
+    with contextlib.suppress(ValueError):
+        _tomllib().loads(f"{key} = {value}")
+        return "" if line.startswith(f"{key} = {value}") else f"{key} = {value}"  # it is wrong only where it stands
+    if inner is not None:
+        return f"{key} = {toml([word.strip(_QUOTES + ' ') for word in inner.split(',') if word.strip()])}"
+    if any(quote in value for quote in _QUOTES):
+        return ""
+    if any(option.kind == "whole" or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
+        number = re.match(r"\d+", value)
+        return f"{key} = {number[0] if number else 2}"
+    if key not in _LISTS:
+        return f"{key} = {toml(value)}"
+    from gridtf.jobspec import synonyms
+
+    return f"{key} = {toml(synonyms.as_list(key, value))}"
 
 
 def locate(text: str) -> dict[Key, int]:

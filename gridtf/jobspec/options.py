@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gridtf.errors import UsageError
+from gridtf.text import toml
 
 Key = tuple[str, ...]  # a key as its parts: ("tasks", "ps", "count")
 
@@ -187,14 +188,24 @@ def as_key(word: str, value: object, table: Table) -> str:
         What to write instead; empty when no flag has this name.
     """
     option = _by_flag(word, table)
+    if option is None and (key := next((option.key for option in table if option.key == word), "")):
+        return f"write {key} = {toml(value)}"
     if option is None:
         return f"it can only be set on the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
     if option.kind == "served_ps":
         return 'write serve = ["ps"]'
     section, _, name = option.key.rpartition(".")
+    if isinstance(value, Mapping):
+        return f"write [{section or option.key}]"
     if option.kind == "switch":
         value = int(bool(value) != word.startswith("no"))
-    return f"in [{section}] write {name} = {value if type(value) is int else '…'}" if section else f"write {name} = …"
+    elif option.kind == "whole":
+        value = int(value) if isinstance(value, str) and value.isdecimal() else value
+        value = value if type(value) is int else None
+    elif option.kind in ("lines", "words") and isinstance(value, str):
+        value = [value]
+    shown = "…" if value is None else toml(value)
+    return f"in [{section}] write {name} = {shown}" if section else f"write {name} = {shown}"
 
 
 def as_variable(variable: str, table: Table) -> str:
@@ -212,6 +223,12 @@ def as_variable(variable: str, table: Table) -> str:
         return ""
     same = next(other for other in table if other.key == option.key)
     return f"write {same.variables[0]}={'ps' if option.kind == 'served_ps' else 0}"
+
+
+def flag(key: str) -> str:
+    """The option that sets a key, as in messages; the key itself where none does, as for ``tasks.ps.cpus``."""
+    known = next((option.flags[0] for option in OPTIONS if option.key == key), "")
+    return known or (key if "." in key or key in ("command", "tasks") else f"--{key.replace('_', '-')}")
 
 
 def _by_flag(word: str, table: Table) -> Option | None:

@@ -11,6 +11,7 @@ from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec.placeholders import misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
+from gridtf.text import toml
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
@@ -136,7 +137,8 @@ class JobSpec:
             value = getattr(self, name)
             if isinstance(value, str) or not isinstance(value, Sequence):  # a string is a sequence as well
                 what = "one string" if isinstance(value, str) else spell(value)
-                raise SpecError(name, f"expected a list of strings, not {what}")
+                hint = _as_list(name, value) if isinstance(value, str) else ""
+                raise SpecError(name, f"expected a list of strings, not {what}", hint=hint)
             object.__setattr__(self, name, tuple(value))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):
@@ -277,6 +279,12 @@ def _copy_tables(spec: JobSpec | TaskSpec, *names: str) -> None:
             object.__setattr__(spec, name, dict(value))
 
 
+def _as_list(name: str, text: str) -> str:
+    from gridtf.jobspec import synonyms
+
+    return f"write {name} = {toml(synonyms.as_list(name, text))}"
+
+
 def _table(task_type: str) -> str:
     return f'write tasks={{"{task_type}": TaskSpec(count=1)}}'
 
@@ -328,7 +336,8 @@ def spell(value: object) -> str:
 
 def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more")
+        hint = f"write a number, such as {max(least, 2)}"
+        raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > MOST:
         raise SpecError(key, f"{value} is more than the maximum, {MOST}")
 
@@ -447,7 +456,10 @@ def _check_tasks(spec: JobSpec) -> None:
         _environment(f"{key}.env", table.env)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
-                raise SpecError(f"{key}.command", "expected a list of strings")
+                given: object = table.command
+                hint = _as_list("command", given) if isinstance(given, str) else ""
+                what = "one string" if hint else spell(given)
+                raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
             _command(f"{key}.command", table.command)
         limit = TASK_TYPES[task_type].limit
         if limit is not None and (table.count or 0) > limit:

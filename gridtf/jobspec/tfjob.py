@@ -5,7 +5,6 @@ The fields are those of kubeflow.org/v1 TFJob and, in its templates, of Kubernet
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 from gridtf.errors import UsageError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.text import toml, toml_key
 
 # Field -> why nothing takes its place, or what to do instead.
 _NO_COUNTERPART = {
@@ -228,23 +228,10 @@ def _quantity(value: Any, path: str) -> float:
 
 
 def _toml(data: Mapping[str, Any]) -> str:
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
+    lines = [f"{toml_key(key)} = {toml(value)}" for key, value in data.items() if not isinstance(value, Mapping)]
     tables = [(["env"], data.get("env", {}))] + [(["tasks", name], table) for name, table in data["tasks"].items()]
     for path, table in tables:
         if table:
-            plain = [f"{_key(key)} = {_value(value)}" for key, value in table.items()]
-            lines += ["", f"[{'.'.join(map(_key, path))}]", *plain]
+            plain = [f"{toml_key(key)} = {toml(value)}" for key, value in table.items()]
+            lines += ["", f"[{'.'.join(map(toml_key, path))}]", *plain]
     return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    """TOML's inline form; its strings take the escapes that JSON writes."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)

@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import gridtf
 from gridtf import files, resources, schedulers
-from gridtf.errors import GridtfError, NotFoundError, SpecError, nearest
+from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.schedulers.api import Plan
 
@@ -168,7 +168,7 @@ def directive(value: object) -> str:
     """
     text = str(value)
     if not text.strip() or not text.isprintable():
-        raise GridtfError(f"{text!r} cannot stand in a directive line", why="it is empty or has unprintable characters")
+        raise UsageError(f"{text!r} cannot stand in a directive line", why="it is empty or has unprintable characters")
     return text
 
 
@@ -271,7 +271,7 @@ def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler
         name = str(extends.template.value)
         if name in others and scheduler != "local":
             what = f"{file}:{extends.lineno}: {name} is another scheduler's template, but this job is for {scheduler}"
-            raise GridtfError(what, hint=f"extend {scheduler}.sh.j2 instead")
+            raise UsageError(what, hint=f"extend {scheduler}.sh.j2 instead")
     known = {block.name for block in chain.pop()[1].find_all(nodes.Block)}
     for file, tree in reversed(chain):
         blocks = list(tree.find_all(nodes.Block))
@@ -279,7 +279,7 @@ def _check_ancestors(environment: jinja2.Environment, loader: _Loader, scheduler
         for block in blocks:
             if block.name not in known | inner:
                 what = f"{file}:{block.lineno}: no template that this one extends has a block {block.name!r}"
-                raise GridtfError(what, hint=nearest(block.name, [*known]) or f"blocks: {', '.join(sorted(known))}")
+                raise UsageError(what, hint=nearest(block.name, [*known]) or f"blocks: {', '.join(sorted(known))}")
         known.update(block.name for block in blocks)
 
 
@@ -287,23 +287,30 @@ def _shipped() -> str:
     return ", ".join(sorted([_COMMON, *_OF_BUILT_IN]))
 
 
-def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -> GridtfError:
+def _to_compare() -> str:
+    return f"templates are Jinja2; gridtf's own, to compare with: {resources.templates() / _COMMON}"
+
+
+def _template_error(error: Exception, values: dict[str, Any], loader: _Loader) -> UsageError:
     """The error to raise for an exception in a template, with file and line."""
     if isinstance(error, jinja2.TemplateSyntaxError):
         place = f"{error.filename or error.name}:{error.lineno}"
-        return GridtfError(f"{place}: {error.message}", hint="see docs/templates.md")
+        return UsageError(f"{place}: {error.message}", hint=_to_compare())
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename}:{frame.lineno}: " for frame in frames if loader.owns(frame.filename)]
     place = places[-1] if places else f"{values['template']}: "
     if isinstance(error, jinja2.TemplateNotFound):
-        return GridtfError(f"{place}no such template: {error.name!r}", hint=f"shipped: {_shipped()}")
+        return UsageError(f"{place}no such template: {error.name!r}", hint=f"shipped: {_shipped()}")
     if isinstance(error, SecurityError):
         hint = "templates only insert values; commands belong in set-up lines or in the program"
-        return GridtfError(f"{place}templates may not do this: {error.message}", hint=hint)
+        return UsageError(f"{place}templates may not do this: {error.message}", hint=hint)
     if isinstance(error, jinja2.UndefinedError):
         known = f"names: {', '.join(sorted(values))}; filters: {', '.join(FILTERS)}"
-        return GridtfError(f"{place}{error.message}", hint=known)
+        return UsageError(f"{place}{error.message}", hint=known)
     why = re.sub(r"\s+", " ", str(error))
-    return GridtfError(f"{place}{type(error).__name__}: {why}", hint="see docs/templates.md")
+    return UsageError(
+        f"{place}{type(error).__name__}: {why}",
+        hint=_to_compare(),
+    )

@@ -48,8 +48,8 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
         The submitted job, with notes of the scheduler.
 
     Raises:
-        UsageError: For values that gridtf or the scheduler cannot accept.
-        RunDirError: When the run directory exists already or cannot be written.
+        UsageError: For values that gridtf or the scheduler cannot accept, such as a run directory that exists already.
+        RunDirError: When the run directory cannot be written.
         SchedulerError: When the scheduler refuses the job.
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job.
     """
@@ -157,7 +157,9 @@ def _make_run_dir(plan: Plan) -> Plan:
     need_safe(plan.run_dir.parent)
     if plan.spec.run_dir:
         if not new_folder(plan.run_dir):
-            raise RunDirError(f"{plan.run_dir} already exists", hint="every run needs a directory of its own")
+            hint = "every run needs a directory of its own; --run-root DIR makes one in DIR for each"
+            with _located(plan.sources):
+                raise SpecError("run_dir", f"{plan.run_dir} already exists", hint=hint)
         return plan
     for number in itertools.count(1):
         path = plan.run_dir if number == 1 else plan.run_dir.with_name(f"{plan.run_dir.name}-{number}")

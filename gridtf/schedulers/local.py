@@ -94,9 +94,14 @@ class LocalScheduler(Scheduler):
             return ()
         present = gpus.present(environ)
         if count := _gpu_count(request, len(present)):
-            _candidates(count, present, environ)
+            try:
+                _candidates(count, present, environ)
+            except PlacementError as error:
+                key = "tasks.worker.count" if plan.spec.gpus_per_node is None else "gpus_per_node"
+                raise SpecError(key, error.what, why=error.why, hint=error.hint) from None
         elif (training := request.training or 0) > (slots := _slots(request)):
-            raise PlacementError(
+            raise SpecError(
+                "tasks.worker.count",
                 f"{training} training tasks do not fit into the {slots} CPU slots of {os.uname().nodename}",
                 hint="request fewer workers, or let tasks share cores with --tasks-per-node",
             )

@@ -68,6 +68,7 @@ PURE = {
     "jobspec.spec",
     "jobspec.request",
     "jobspec.options",
+    "jobspec.synonyms",
     "bootstrap.placement",
 }
 IMPURE_MODULES = {"os", "time", "socket", "subprocess", "pathlib", "io", "shutil", "tempfile", "datetime", "random"}

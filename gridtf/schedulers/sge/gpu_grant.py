@@ -132,7 +132,7 @@ def _claim(
         raise PlacementError(
             f"{count} GPUs are needed on host {host}, which shows {len(present)}",
             why=f"CUDA_VISIBLE_DEVICES={shown} is set there" if shown is not None else "",
-            hint="without an NVIDIA driver, set GRIDTF_LOCAL_GPUS=0,1 in a starter_method; see docs/sge.md",
+            hint="without an NVIDIA driver, set GRIDTF_LOCAL_GPUS=0,1 in a starter_method",
         )
     deadline = time.monotonic() + patience
     while True:

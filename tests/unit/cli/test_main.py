@@ -82,7 +82,7 @@ def test_examples_in_the_help_parse(name: str) -> None:
         (["wait", "x", "--timeout", "soon"], "gridtf: argument --timeout: 'soon' is not a number of seconds\n"),
         (["wait", "x", "--timeout", "nan"], "gridtf: argument --timeout: 'nan' is not a number of seconds\n"),
         (["submit", "--json", "--dry-run", "--", "x"], "gridtf: --dry-run prints the job script, not JSON\n"),
-        (["completion", "csh"], "gridtf: argument shell: invalid choice: 'csh' "),
+        (["completion", "csh"], "gridtf: 'csh' is not one of bash, zsh, fish\n"),
         (["submit", "--wiat", "--", "x"], "gridtf: unknown option --wiat\n  did you mean --wait?\n"),
         (["submit", "nothing.toml"], "gridtf: no such file: nothing.toml\n"),
         (["submit", "--nodes", "x", "--", "y"], "gridtf: --nodes: 'x' is not a node count\n  write a number, or a"),

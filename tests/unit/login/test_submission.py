@@ -144,7 +144,7 @@ def test_existing_run_directory_is_refused(fake: FakeScheduler, rough_path: Path
     spec = dataclasses.replace(RUNS, run_dir="mine")
     first = submission.submit(spec)
     before = tree(rough_path)
-    with pytest.raises(RunDirError, match="mine already exists"):
+    with pytest.raises(UsageError, match="mine already exists"):
         submission.submit(spec)
     assert tree(rough_path) == before
     assert first.run.submitted.exists()

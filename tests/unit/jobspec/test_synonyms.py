@@ -1,0 +1,84 @@
+"""Words from elsewhere: the tables agree with the commands, options and keys that exist. What users see of them is in
+tests/golden/wrong-commands.txt."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from gridtf import schedulers
+from gridtf.cli import COMMANDS
+from gridtf.cli.common import find_command
+from gridtf.jobspec import synonyms
+from gridtf.jobspec.spec import TaskSpec
+from gridtf.jobspec.tasktypes import TASK_TYPES
+from tests.support.configuration import read
+
+FLAGS = {flag: option.metavar for option in schedulers.job_options() for flag in option.flags}
+
+
+def test_every_row_leads_to_something_that_exists() -> None:
+    submit = {flag for action in find_command("submit").parser()._actions for flag in action.option_strings}
+    assert {name.split()[0] for name in synonyms._COMMANDS} <= set(COMMANDS)
+    assert {command for command, _, _ in synonyms._OF_COMMANDS} <= set(COMMANDS)
+    assert {f"--{name.replace('_', '-')}" for row in synonyms._OPTIONS for name in row.split()} <= submit
+    assert set(synonyms._TASK_KEYS) <= {field.name for field in fields(TaskSpec)}
+    assert set(synonyms._TASK_TYPES) <= set(TASK_TYPES)
+
+
+def test_no_word_stands_in_two_rows() -> None:
+    for table in (synonyms._OPTIONS, synonyms._TASK_KEYS, synonyms._TASK_TYPES):
+        words = [word for row in table.values() for word in row.split()]
+        assert len(words) == len(set(words))
+    commands = [word for row, _ in synonyms._COMMANDS.values() for word in row.split()]
+    assert len(commands) == len(set(commands))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "line"),
+    [
+        ("--num-ps", "2", "--ps 2"),
+        ("--gres", "gpu:2", "--gpus-per-node 2"),
+        ("--gres", "gpu", "--gpus-per-node 1"),
+        ("--gres", "shard:2", "--native=--gres=shard:2"),
+        ("--comment", "two words", "--native='--comment=two words'"),
+        ("--requeue", None, "--native=--requeue"),
+        ("-l", "h_rt=3600", "--time 01:00:00"),
+        ("-l", "arch=lx-amd64,mem_free=1G", "--native='-l arch=lx-amd64' --native='-l mem_free=1G'"),
+        ("-d", "afterok:3", "--native=--dependency=afterok:3"),
+        ("--export", "A=1,B", "--env A=1 --env B"),
+        ("--modules", "cuda", "--setup 'module load cuda'"),
+        ("--workdir", "a b", "--chdir 'a b'"),
+    ],
+)
+def test_line_to_write_carries_the_user_s_value(flag: str, value: str | None, line: str) -> None:
+    assert synonyms.option(flag, value, "gridtf submit", FLAGS) == f"write {line}"
+
+
+def test_line_to_write_is_accepted(tmp_path: object) -> None:
+    import shlex
+    from pathlib import Path
+
+    hint = synonyms.option("-l", "h_rt=3600,gpu=1,mem_free=2G", "gridtf submit", FLAGS)
+    words = shlex.split(hint.removeprefix("write "))
+    made = synonyms.option("--mail", "a@b", "gridtf submit", FLAGS)
+    assert shlex.split(made) == ["write", "--native=--mail-user=a@b", "--native=--mail-type=END"]
+    spec = read(" ".join([*words[:4], "--native=-l", "-- x"]), Path(str(tmp_path))).spec
+    assert (spec.walltime, spec.gpus_per_task) == (3600, 1)
+    assert words[4:] == ["--native=-l mem_free=2G"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "items"),
+    [
+        ("command", "python train.py 'a b'", ["python", "train.py", "a b"]),
+        ("command", "train.py --x", ["python", "train.py", "--x"]),
+        ("command", "it's", ["it's"]),
+        ("setup", "module load a\nmodule load b\n", ["module load a", "module load b"]),
+        ("serve", "ps, worker", ["ps", "worker"]),
+        ("native", "--qos=long", ["--qos=long"]),
+    ],
+)
+def test_string_in_place_of_a_list(name: str, text: str, items: list[str]) -> None:
+    assert synonyms.as_list(name, text) == items
