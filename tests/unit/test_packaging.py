@@ -72,7 +72,14 @@ def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     version = metadata(wheel)["Version"]
     about = {f"gridtf-{version}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     licence = f"gridtf-{version}.dist-info/licenses/LICENSE"
-    assert names == code | templates | about | {licence, "gridtf/py.typed", "gridtf/scripts/gridtf-bootstrap.sh"}
+    data = f"gridtf-{version}.data/data/share"
+    manual = {f"{data}/{path.relative_to(ROOT / 'docs')}" for path in ROOT.glob("docs/man/*/*")}
+    assert manual
+    assert names == code | templates | about | manual | {
+        licence,
+        "gridtf/py.typed",
+        "gridtf/scripts/gridtf-bootstrap.sh",
+    }
 
 
 def test_metadata(wheel: Path) -> None:

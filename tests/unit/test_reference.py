@@ -1,0 +1,66 @@
+"""docs/reference.md and the manual pages say what gridtf's options, keys and commands are. After a change of these,
+``python scripts/reference.py`` writes them anew."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridtf.cli import COMMANDS
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.schedulers import job_options
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+import reference
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = reference.pages()
+
+
+def test_reference_is_up_to_date() -> None:
+    assert (ROOT / "docs/reference.md").read_text(encoding="utf-8") == reference.markdown()
+
+
+def test_manual_pages_are_up_to_date() -> None:
+    folder = ROOT / "docs/man"
+    there = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.glob("*/*")}
+    assert there == PAGES
+
+
+def test_every_key_option_and_command_is_in_the_reference() -> None:
+    named = {row.name for row in reference.job_keys()}
+    assert named == (
+        {name for name in JobSpec.__dataclass_fields__ if name not in ("tasks", "options")}
+        | {f"tasks.TYPE.{name}" for name in TaskSpec.__dataclass_fields__}
+        | {option.key for option in job_options() if option.key in JobSpec.__dataclass_fields__}
+    )
+    text = reference.markdown()
+    assert [flag for option in job_options() for flag in option.flags if flag not in text] == []
+    assert [
+        name for name in COMMANDS if f"### gridtf {name}\n" not in text or f"man1/gridtf-{name}.1" not in PAGES
+    ] == []
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_manual_page_is_readable(name: str, tmp_path: Path) -> None:
+    page = tmp_path / Path(name).name
+    page.write_text(PAGES[name], encoding="utf-8")
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert lines[1].startswith(".TH ")
+    requests = {line.split()[0] for line in lines if line.startswith((".", "'"))}
+    assert requests <= {'.\\"', ".TH", ".SH", ".TP", ".nf", ".fi"}
+    if man := shutil.which("man"):
+        done = subprocess.run(
+            [man, "--warnings", "--local-file", "--encoding=UTF-8", str(page)],
+            env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stderr == ""
+        assert page.stem in done.stdout
