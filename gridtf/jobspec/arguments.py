@@ -11,7 +11,7 @@ from gridtf.errors import UsageError, nearest
 from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 
 # Their values usually begin with a dash, which argparse would take for another flag.
-_DASHED = ("--native", "--setup")
+_DASHED = ("--args", "--native", "--setup")
 # Options of sbatch and qsub without a counterpart in gridtf.
 _SCHEDULERS_OWN = (
     *("--array", "--begin", "--constraint", "--dependency", "--exclude", "--exclusive", "--gres", "--licenses"),
