@@ -12,7 +12,7 @@ _HOME = {
     "GridtfError": "gridtf.errors",
     "Job": "gridtf.login.job",
     "find": "gridtf.login.job",
-    "submit": "gridtf.login.submission",
+    "submit": "gridtf.login.api",
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
 }
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gridtf.contract import Task, task
     from gridtf.errors import GridtfError
     from gridtf.jobspec.spec import JobSpec, TaskSpec
+    from gridtf.login.api import submit
     from gridtf.login.job import Job, find
-    from gridtf.login.submission import submit
 else:  # hidden from type checkers, which would accept any name otherwise
 
     def __getattr__(name: str) -> object:

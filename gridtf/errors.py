@@ -56,6 +56,10 @@ class SpecError(UsageError):
         return type(self), (self.key, self.problem), self.__dict__
 
 
+class UnknownKeyError(UsageError):
+    """A key in the site's or the user's file that gridtf's own schedulers do not know; one of a plugin may."""
+
+
 class NotFoundError(GridtfError):
     """No such job, file or template."""
 

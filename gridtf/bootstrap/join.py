@@ -82,7 +82,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     parent = int(argv[1])
     # a job needs a command: here, the process that joins
     words = [*argv[2:], "--", "gridtf_join"]
-    spec = schedulers.with_options(lambda table: config.from_arguments(words, environ, Path.cwd(), table)).spec
+    spec = schedulers.with_options(
+        lambda table, complete: config.from_arguments(
+            words, environ, Path.cwd(), table, complete=complete, runs_here=True
+        )
+    ).spec
     scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
     member = member_of(environ, scheduler)
     tasks = assign_ranks(spec, member.size)

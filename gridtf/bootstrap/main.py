@@ -50,7 +50,9 @@ def main(argv: Sequence[str]) -> int:
             from gridtf.jobspec import config
 
             configured = schedulers.with_options(
-                lambda table: config.from_arguments(rest, os.environ, Path.cwd(), table)
+                lambda table, complete: config.from_arguments(
+                    rest, os.environ, Path.cwd(), table, complete=complete, runs_here=True
+                )
             )
             for note in configured.notes:
                 tell(note)
@@ -108,10 +110,10 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
     spec = dataclasses.replace(spec, chdir=str(here / (spec.chdir or "")))
     try:
         need_program(spec)
-        precheck.check(spec)
+        precheck.check(spec, configured.sources)
         if spec.setup:
-            hint = "run them first, in the shell or the script"
-            raise SpecError("setup", "set-up lines are for jobs that gridtf submits", hint=hint)
+            hint = "run them first, in the shell or the script, and add --no-setup"
+            raise SpecError("setup.1", "set-up lines are for jobs that gridtf submits", hint=hint)
     except SpecError as error:
         raise config.located(error, configured.sources) from None
     run_dir = here / spec.run_dir if spec.run_dir else None

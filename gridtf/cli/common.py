@@ -72,7 +72,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
 
             if {"-h", "--help"} & {*words}:
                 command.parser(schedulers.job_options(plugins=True)).parse(words)
-            arguments = schedulers.with_options(lambda table: command.parser(table).parse(words, after))
+            arguments = schedulers.with_options(lambda table, _: command.parser(table).parse(words, after))
         else:
             arguments = command.parser().parse(words)
     except SystemExit as end:  # --help has been printed
@@ -138,11 +138,12 @@ def find_job(arguments: Namespace) -> Job:
     return find(arguments.job)
 
 
-def configured(arguments: Namespace) -> Configured:
+def configured(arguments: Namespace, *, runs_here: bool = False) -> Configured:
     """Read the job of submit, run or render from all layers of configuration; print notes on it to stderr.
 
     Args:
         arguments: The parsed command line.
+        runs_here: As for config.configure.
 
     Returns:
         The specification of the job, and where its values came from.
@@ -156,7 +157,11 @@ def configured(arguments: Namespace) -> Configured:
     from gridtf.run.rundir import here
 
     given, command, cwd = arguments.given, arguments.command, here()
-    job = schedulers.with_options(lambda table: configure(arguments.jobfile, given, command, os.environ, cwd, table))
+    job = schedulers.with_options(
+        lambda table, complete: configure(
+            arguments.jobfile, given, command, os.environ, cwd, table, complete=complete, runs_here=runs_here
+        )
+    )
     for note in job.notes:
         output.message(f"gridtf: {note}")
     return job

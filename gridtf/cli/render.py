@@ -127,7 +127,7 @@ def _tasks(request: Request) -> Iterator[str]:
 
 def _values(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields ("key = value", where it came from): first the given values, then the defaults that are not empty."""
-    for key, source in sorted(plan.sources.items()):
+    for key, source in sorted(plan.sources.items(), key=_in_order):
         if key != "scheduler":
             yield f"{key} = {_look_up(plan.spec, key)}", source
     yield f'scheduler = "{plan.scheduler}"', plan.sources["scheduler"]
@@ -136,8 +136,16 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
             yield f"{field.name} = {json.dumps(field.default)}", "default"
 
 
+def _in_order(row: tuple[str, str]) -> tuple[str, int]:
+    """Sorts keys, and the numbers of set-up lines by their value."""
+    key, _, number = row[0].partition(".")
+    return (key, int(number)) if key == "setup" and number.isdecimal() else (row[0], 0)
+
+
 def _look_up(spec: JobSpec, key: str) -> str:
     value: Any = spec.options if key in spec.options else spec
+    if key.startswith("setup."):
+        return json.dumps(spec.setup[int(key[6:]) - 1], ensure_ascii=False)
     for part in key.split("."):
         value = value.get(part) if hasattr(value, "get") else getattr(value, part)
     return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # an empty [tasks.TYPE]

@@ -17,7 +17,8 @@ from gridtf.text import plain
 LAYERS = """\
 Options can also be set in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the environment. In order
 of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's
-/etc/gridtf/config.toml. ./gridtf.toml is the default JOBFILE when the command line does not say what to run."""
+/etc/gridtf/config.toml. Set-up lines of all of them add up. ./gridtf.toml is the default JOBFILE when the command
+line does not say what to run; words after -- that begin with a dash are added to its command."""
 
 
 def parser_run(table: Table | None = None, **more: Any) -> Parser:
@@ -30,7 +31,7 @@ def parser_run(table: Table | None = None, **more: Any) -> Parser:
 def run_run(arguments: Namespace) -> int:
     from gridtf.bootstrap import main
 
-    return main.run(configured(arguments), os.environ)
+    return main.run(configured(arguments, runs_here=True), os.environ)
 
 
 def parser_submit(table: Table | None = None, **more: Any) -> Parser:

@@ -12,7 +12,7 @@ from gridtf.errors import UsageError, nearest
 from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 
 # Their values usually begin with a dash, which argparse would take for another flag.
-_DASHED = ("--native", "--setup")
+_DASHED = ("--args", "--native", "--setup")
 
 
 class Parser(argparse.ArgumentParser):

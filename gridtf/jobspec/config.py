@@ -2,14 +2,18 @@
 
 Layers, each overriding the one before: defaults < site file < user file < job file < environment < flags.
 
-- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, even a list, is
-  replaced as a whole. Within one command line a repeated flag adds to its list.
-- A command in a higher layer overrides a lower layer's entry, and vice versa.
+- Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value but ``setup`` and
+  ``args``, even a list, is replaced as a whole. Within one command line a repeated flag adds to its list.
+- The set-up lines of all layers add up, the lowest first; ``setup_replace`` drops those of lower layers. A job that
+  runs in this process (gridtf_run) gets none from the site and user files: its script or shell has done its own set-up.
+- A command in a higher layer overrides a lower layer's entry, and vice versa. ``args`` are added to the command of the
+  same layer or the one below; so are words after ``--`` if the first begins with a dash.
+- An unknown key in the site or user file is left out, with a note.
 - ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
-- Relative paths in a file are resolved against that file's folder, others against the working folder. A ``python``
-  with a slash in it is such a path.
+- In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
+  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path.
 """
 
 from __future__ import annotations
@@ -26,11 +30,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gridtf import files
-from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
+from gridtf.errors import GridtfError, NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
 from gridtf.jobspec import options
 from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
-from gridtf.jobspec.spec import JobSpec, TaskSpec, need_program, spell
+from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml, toml_key
 
@@ -41,18 +45,29 @@ _OTHER_FORMATS = (".yaml", ".yml", ".json")
 _MOST_LINES = 4  # of a file in another format, as an example
 _PATHS = ("chdir", "template", "run_dir", "run_root")
 _QUOTES = "\"'"
-_LISTS = ("command", "setup", "native", "serve")
+_LISTS = ("args", "command", "setup", "native", "serve")
+_VARIABLE = r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([^}]*)\})"  # any other dollar sign stays
 _COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
+_SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
+_COMMAND_LINE = "the command line"
+_UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 
 Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
 
 
 class Value(NamedTuple):
-    """A value and its source, such as ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``."""
+    """A value and its source.
+
+    Attributes:
+        value: The value.
+        source: Such as ``gridtf.toml:12``, ``--nodes`` or ``GRIDTF_SUBMIT_NODES``.
+        error: Why it cannot be used; raised unless a higher layer overrides it.
+    """
 
     value: Any
     source: str
+    error: SpecError | None = None
 
 
 Layer = dict[Key, Value]
@@ -63,7 +78,8 @@ class Configured(NamedTuple):
 
     Attributes:
         spec: The job.
-        sources: Dotted key -> source, for every value that is not a default.
+        sources: Dotted key -> source, for every value that is not a default. Each set-up line has a source of its own,
+            as ``setup.1`` and so on.
         trusted: Ids of the users, besides this one and root, who may own the template; None: any user, since this user
             has named the template.
         notes: Messages for the user, one line each.
@@ -75,17 +91,28 @@ class Configured(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, table: Table = OPTIONS) -> Configured:
+def from_arguments(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: Path,
+    table: Table = OPTIONS,
+    *,
+    complete: bool = True,
+    runs_here: bool = False,
+) -> Configured:
     """Parse a command line ``[JOBFILE] [options] [-- command]`` and merge it with all layers below it.
 
     Args:
         argv: Its arguments.
         environ: The environment, for GRIDTF_SUBMIT_ variables and the paths of the site and user files.
         cwd: The working folder.
-        table: All options.
+        table: The options.
+        complete: As for configure.
+        runs_here: As for configure.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
+        UnknownKeyError: As for configure.
         NotFoundError: When the job file, or a site file that is named, does not exist.
         GridtfError: When a file cannot be read.
     """
@@ -93,7 +120,9 @@ def from_arguments(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, t
     parser = Parser("gridtf_run", usage="gridtf_run [JOBFILE] [options] -- command")
     add_job_options(parser, table)
     arguments = parser.parse(words, command)
-    return configure(arguments.jobfile, arguments.given, command, environ, cwd, table)
+    return configure(
+        arguments.jobfile, arguments.given, command, environ, cwd, table, complete=complete, runs_here=runs_here
+    )
 
 
 def configure(
@@ -103,6 +132,9 @@ def configure(
     environ: Mapping[str, str],
     cwd: Path,
     table: Table = OPTIONS,
+    *,
+    complete: bool = True,
+    runs_here: bool = False,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -113,26 +145,37 @@ def configure(
         command: The arguments after ``--``; None without a ``--``.
         environ: The environment, for GRIDTF_SUBMIT_ variables and the paths of the site and user files.
         cwd: The working folder.
-        table: All options.
+        table: The options.
+        complete: Whether these are all options, those of plugins as well: then unknown keys in the site's and the
+            user's file are left out, with a note.
+        runs_here: Whether the job runs in this process and not in a job script of its own: then the set-up lines of the
+            site's and the user's file are left out.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
+        UnknownKeyError: For an unknown key in the site's or the user's file, unless ``complete``.
         NotFoundError: When the job file, or a site file that is named, does not exist.
         GridtfError: When a file cannot be read.
     """
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
         raise UsageError("there is no command after --", hint="such as: -- python train.py")
-    notes: tuple[str, ...] = ()
+    general, notes = _general(environ, table, complete=complete)
+    if runs_here:
+        general = [{key: value for key, value in layer.items() if key != _SETUP} for layer in general]
+    named = jobfile is not None
     # not Path.is_file, which raises for a folder that this user cannot read
-    if jobfile is None and not flags.keys() & {_COMMAND, _ENTRY} and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
-        jobfile, notes = JOB_FILE, (f"the job is taken from {JOB_FILE}",)
-    general = [_read(path, str(path), missing, table)[0] for path, missing in _files(environ)]
+    if not named and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
+        if not flags.keys() & {_COMMAND, _ENTRY}:
+            jobfile = JOB_FILE
+            notes.append(f"the job is taken from {JOB_FILE}")
+        elif not runs_here or sys.stderr.isatty():
+            notes.append(_UNREAD)
     job_layers: list[Layer] = []
     owner = None
     if jobfile is not None:
         _refuse_other_kinds(cwd / jobfile, jobfile)
-        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile, cwd), table, named=not notes)
+        layer, owner = _read(cwd / jobfile, jobfile, _no_job_file(jobfile, cwd), table, environ, named=named)
         job_layers = [layer]
         if ("chdir",) not in layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
@@ -141,13 +184,49 @@ def configure(
     trusted = None
     if owner is not None and merged.get(_TEMPLATE) is job_layers[0].get(_TEMPLATE):
         trusted = frozenset({owner})
+    made = _configured(merged, {option.key for option in table}, trusted, notes)
+    try:
+        need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
+    except SpecError as error:
+        raise located(error, made.sources) from None
+    return made
+
+
+def complement(
+    spec: JobSpec, environ: Mapping[str, str], table: Table = OPTIONS, *, complete: bool = True
+) -> Configured:
+    """Merge the site's and the user's file below a JobSpec made in Python.
+
+    Args:
+        spec: Its values that are no defaults override the files'; its set-up lines are added to theirs.
+        environ: The environment, for the paths of the files.
+        table: The options.
+        complete: As for configure.
+
+    Raises:
+        UsageError: For an invalid value in a file, naming its source.
+        UnknownKeyError: As for configure.
+        NotFoundError: When a site file that is named does not exist.
+        GridtfError: When a file cannot be read.
+    """
+    general, notes = _general(environ, table, complete=complete)
+    values = spec.to_dict()
+    values |= values.pop("options", {})
+    own = {key: Value(value, "JobSpec") for key, value in _flat(values)}
+    return _configured(_merge(general, [own]), {option.key for option in table} | {*spec.options}, None, notes)
+
+
+def _configured(
+    merged: Layer, keys: Collection[str], trusted: frozenset[int] | None, notes: Sequence[str]
+) -> Configured:
     sources = {".".join(key): value.source for key, value in merged.items()}
     try:
-        spec = JobSpec.from_dict(_nested(merged, {option.key for option in table}))
+        for value in merged.values():
+            if value.error:
+                raise value.error
+        return Configured(JobSpec.from_dict(_nested(merged, keys)), sources, trusted, tuple(notes))
     except SpecError as error:
         raise located(error, sources) from None
-    need_program(spec)
-    return Configured(spec, sources, trusted, notes)
 
 
 def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
@@ -164,18 +243,51 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
     hint = error.hint
     if key == "nodes" and sources[key] == "-N":
         hint += "; qsub's -N is --name"
+    shown = "setup" if parts[0] == "setup" else error.key  # the number of a line counts those of all layers
     if key is None:
         # on a command line without a file the key is known as its option
-        typed = sources.get("command") == "the command line" or sources.get("entry", "").startswith("-")
-        what = f"{options.flag(error.key) if typed else error.key}: {error.problem}"
+        typed = sources.get("command") == _COMMAND_LINE or sources.get("entry", "").startswith("-")
+        what = f"{options.flag(error.key) if typed else shown}: {error.problem}"
     elif sources[key].startswith(("-", options.PREFIX)):
         what = f"{sources[key]}: {error.problem}"
     else:
-        what = f"{sources[key]}: {error.key}: {error.problem}"
+        what = f"{sources[key]}: {shown}: {error.problem}"
     return UsageError(plain(what), why=error.why, hint=hint)  # keys can contain any character
 
 
+def setup_by_source(spec: JobSpec, sources: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Group set-up lines that follow each other and have one source.
+
+    Args:
+        spec: The job.
+        sources: Dotted key -> source, as in Configured.
+
+    Returns:
+        (source, lines) pairs in the order of the lines; the source is empty if it is not known.
+    """
+    groups: list[tuple[str, list[str]]] = []
+    for number, line in enumerate(spec.setup, 1):
+        source = sources.get(f"setup.{number}", "")
+        if not groups or groups[-1][0] != source:
+            groups.append((source, []))
+        groups[-1][1].append(line)
+    return groups
+
+
 # --- layers ---------------------------------------------------------------------------------------------------
+
+
+def _general(environ: Mapping[str, str], table: Table, *, complete: bool) -> tuple[list[Layer], list[str]]:
+    """The layers of the site file and the user file, and a note on each unknown key."""
+    layers: list[Layer] = []
+    notes: list[str] = []
+    for path, missing in _files(environ):
+        unknown: dict[str, str] = {}
+        layers.append(_read(path, str(path), missing, table, environ, unknown=unknown)[0])
+        notes += unknown.values()
+    if notes and not complete:
+        raise UnknownKeyError(notes[0])
+    return layers, notes
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None]]:
@@ -250,7 +362,14 @@ def _toml_lines(text: str) -> list[str]:
 
 
 def _read(
-    path: Path, name: str, missing: NotFoundError | None, table: Table, *, named: bool = True
+    path: Path,
+    name: str,
+    missing: NotFoundError | None,
+    table: Table,
+    environ: Mapping[str, str],
+    *,
+    named: bool = True,
+    unknown: dict[str, str] | None = None,
 ) -> tuple[Layer, int | None]:
     """Read a file as a layer.
 
@@ -258,8 +377,10 @@ def _read(
         path: The file.
         name: Its name in messages and sources.
         missing: The error to raise when it does not exist; None: it is optional.
-        table: All options.
+        table: The options.
+        environ: The variables that paths may contain.
         named: Whether the user or the administrator named it; otherwise it must belong to this user or root.
+        unknown: Collects a note for each unknown key, which is left out; None: an unknown key is an error.
 
     Returns:
         (layer, id of the user the file belongs to); an empty layer and None when it does not exist.
@@ -276,10 +397,13 @@ def _read(
     other_names = aliases(table)
     for key, value in _flat(data):
         place = f"{name}:{_line(lines, key)}"
-        try:
-            _check_key(key, value, table)
-        except SpecError as error:
-            raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint) from None
+        error = _unknown_key(key, value, table)
+        if error and unknown is not None:
+            advice = "" if error.hint.startswith("known: ") else f"; {error.hint}"
+            unknown.setdefault(error.key, plain(f"{place}: {error.what}, left out{advice}"))
+            continue
+        if error := error or _misplaced(key, value):
+            raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint)
         if key == ("time",) and hasattr(value, "isoformat"):
             value = value.isoformat()  # in TOML a bare 02:00:00 is a time of day
         canonical = (other_names.get(key[0], key[0]), *key[1:])
@@ -287,7 +411,7 @@ def _read(
             twins = [word for word in data if other_names.get(word, word) == canonical[0]]
             raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
         source = place if canonical == key else f"{place} ({key[0]})"
-        layer[canonical] = Value(_absolute(canonical, value, path.parent), source)
+        layer[canonical] = _valued(canonical, value, source, path.parent, environ)
     return layer, owner
 
 
@@ -322,11 +446,12 @@ def _flags(given: Given, command: Sequence[str] | None, environ: Mapping[str, st
     layer: Layer = {}
     for option, flag, text in given:
         if text is None:
-            _put(layer, options.switch(option, flag), flag)
+            for key, value in options.switch(option, flag).items():
+                _put(layer, key, Value(value, flag))
         else:
             _add(layer, option, [text], flag, environ, cwd)
     if command:
-        layer[_COMMAND] = Value(tuple(command), "the command line")
+        _put(layer, _ARGS if command[0].startswith("-") else _COMMAND, Value(tuple(command), _COMMAND_LINE))
     return layer
 
 
@@ -338,15 +463,15 @@ def _add(
             values = options.read(option, text, environ)
         except UsageError as error:
             raise UsageError(f"{source}: {error.what}", why=error.why, hint=error.hint) from None
-        _put(layer, {key: _absolute(key, value, cwd) for key, value in values.items()}, source)
+        for key, value in values.items():
+            _put(layer, key, _valued(key, value, source, cwd, environ))
 
 
-def _put(layer: Layer, values: Mapping[Key, Any], source: str) -> None:
-    """Add values to a layer, appending to lists that it already has."""
-    for key, value in values.items():
-        if isinstance(value, tuple) and key in layer:
-            value = (*layer[key].value, *value)
-        layer[key] = Value(value, source)
+def _put(layer: Layer, key: Key, value: Value) -> None:
+    """Add a value to a layer, appending to a list that it already has."""
+    if isinstance(value.value, tuple) and key in layer:
+        value = Value((*layer[key].value, *value.value), value.source)
+    layer[key] = value
 
 
 def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
@@ -359,10 +484,56 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
             merged.pop(_COMMAND, None)
         if _CHIEF in layer and any(key[:2] == _MASTER[:2] for key in merged):
             layer = {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
+        if _ARGS in layer:
+            layer = {**layer, _COMMAND: _with_arguments(layer, merged)}
         merged.update(layer)
+    for key in (_SETUP, _SETUP_REPLACE, _ARGS):
+        merged.pop(key, None)
+    merged.update(_setup((*general, *job_layers)))
     requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
     counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
     return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in requested | counted}
+
+
+def _setup(layers: Sequence[Layer]) -> Layer:
+    """The set-up lines of all layers, as ("setup", "1") and so on, since each line has a source."""
+    lines: list[Value] = []
+    for layer in layers:
+        replaces = layer.get(_SETUP_REPLACE)
+        if replaces and replaces.value not in (0, 1):
+            error = SpecError("setup_replace", f"{spell(replaces.value)} is neither true nor false")
+            raise located(error, {error.key: replaces.source})
+        if replaces and replaces.value:
+            lines.clear()
+        if _SETUP in layer:
+            lines += (Value(line, layer[_SETUP].source) for line in _strings(_SETUP, layer))
+    return {("setup", str(number)): line for number, line in enumerate(lines, 1)}
+
+
+def _with_arguments(layer: Layer, below: Layer) -> Value:
+    """The command of a layer, or else the one below it, with the layer's ``args`` added."""
+    words, source = _strings(_ARGS, layer), layer[_ARGS].source
+    command = layer.get(_COMMAND) or below.get(_COMMAND)
+    if command:
+        _strings(_COMMAND, {_COMMAND: command})
+        return Value((*command.value, *words), f"{command.source} and {source}")
+    if _ENTRY in layer or _ENTRY in below:
+        error = SpecError("args", "an entry function takes no arguments", hint="pass values in variables: --env K=V")
+    elif source == _COMMAND_LINE:
+        what = f"{words[0]!r} after -- begins with a dash, so it is an argument, and there is no command to add it to"
+        raise UsageError(what, hint="write the program first, as in -- python train.py, or name a job file that does")
+    else:
+        hint = 'give a command as well: after --, or in the job file as command = ["python", "train.py"]'
+        error = SpecError("args", "there is no command to add arguments to", hint=hint)
+    raise located(error, {"args": source})
+
+
+def _strings(key: Key, layer: Layer) -> tuple[str, ...]:
+    """A list of strings of a layer; a UsageError with its source if it is none."""
+    try:
+        return check_strings(key[0], layer[key].value)
+    except SpecError as error:
+        raise located(error, {key[0]: layer[key].source}) from None
 
 
 # --- keys -----------------------------------------------------------------------------------------------------
@@ -388,6 +559,9 @@ def _nested(layer: Layer, keys: Collection[str]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     known = {f.name for f in fields(JobSpec)}
     for key, value in layer.items():
+        if key[:-1] == _SETUP:
+            data.setdefault("setup", []).append(value.value)
+            continue
         table = data if key[0] in known or key[0] not in keys else data.setdefault("options", {})
         for part in key[:-1]:
             table = table.setdefault(part, {})
@@ -403,22 +577,28 @@ def _line(lines: Mapping[Key, int], key: Key) -> int:
     return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 1)
 
 
-def _check_key(key: Key, value: object, table: Table) -> None:
-    """Raise SpecError for an unknown key, and for a value in place of a table."""
-    dotted = ".".join(key)
+def _unknown_key(key: Key, value: object, table: Table) -> SpecError | None:
+    """The error for an unknown key or task type; None for a known one."""
     tables = [f.name for f in fields(TaskSpec)]
     tops = dict.fromkeys([f.name for f in fields(JobSpec)] + [option.key.partition(".")[0] for option in table])
     for depth, known in enumerate(([*tops, *aliases(table)], list(TASK_TYPES), tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
             hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], known)
-            raise SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
+            return SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
+    return None
+
+
+def _misplaced(key: Key, value: object) -> SpecError | None:
+    """The error for a value in place of a table, and for an empty command."""
+    dotted = ".".join(key)
     if _is_table(key) and value != {}:
         name, equals, text = value.partition("=") if isinstance(value, str) and key[-1] == "env" else ("", "", "")
         write = f"{dotted} = {toml({name: text})}" if equals else f"[{dotted}] on a line of its own"
-        raise SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
+        return SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
     if key == _COMMAND and value == ():
-        raise SpecError(dotted, "the list is empty: there is nothing to run")
+        return SpecError(dotted, "the list is empty: there is nothing to run")
+    return None
 
 
 def _other_word(depth: int, word: str, value: object, tops: Collection[str], table: Table) -> str:
@@ -440,17 +620,46 @@ def _in_general(depth: int, value: object, known: Collection[str]) -> str:
     return f"keys of the job have no table: write them above the first one{': ' if lines else ''}{', '.join(lines)}"
 
 
-def _absolute(key: Key, value: Any, base: Path) -> Any:
-    """The value, made absolute if it is a path."""
-    if not isinstance(value, str) or not value:
-        return value
-    if key[0] not in _PATHS and not (key[0] == "python" and "/" in value):
-        return value
+def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str, str]) -> Value:
+    """A value of a layer; a path is expanded and made absolute."""
+    if not isinstance(value, str) or not value or key[0] not in (*_PATHS, "python"):
+        return Value(value, source)
+    try:
+        value = expand(value, environ)
+    except ValueError as error:
+        hint = "set it, or write a dollar sign of the path itself as $$"
+        return Value(value, source, SpecError(key[0], str(error), hint=hint))
+    if key[0] == "python" and "/" not in value:
+        return Value(value, source)
     path = Path(value)
     if path.parts[:1] == ("~",):
         with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
             path = path.expanduser()
-    return str(Path(base, path).absolute())
+    return Value(str(Path(base, path).absolute()), source)
+
+
+def expand(text: str, environ: Mapping[str, str]) -> str:
+    """Replace the variables in a path. Pure.
+
+    Args:
+        text: Where ``$NAME`` and ``${NAME}`` are variables and ``$$`` is a dollar sign.
+        environ: Their values.
+
+    Raises:
+        ValueError: For a variable that is not set or empty, which would name another folder.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1]:
+            return "$"
+        name = match[2] or match[3]
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"{match[0]} is not a variable; those of a path are written $NAME or ${{NAME}}")
+        if not environ.get(name):
+            raise ValueError(f"the variable {name} is {'empty' if name in environ else 'not set'}")
+        return environ[name]
+
+    return re.sub(_VARIABLE, value, text)
 
 
 # --- TOML with line numbers: tomllib for the values, a small scanner for the line of each key -------------------

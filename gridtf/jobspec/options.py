@@ -16,10 +16,11 @@ class Option(NamedTuple):
     """One option.
 
     Attributes:
-        key: The JobSpec key that it sets, dotted as in the job file.
+        key: The JobSpec key that it sets, dotted as in the job file; or one of MERGED.
         flags: The long one first; ``--no-…`` turns a switch off.
         kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
-            (repeatable), words (separated by commas), variables (repeatable K=V), switch (count 1 or 0) or served_ps.
+            (repeatable), words (separated by commas), arguments (split as the shell does), variables (repeatable K=V),
+            switch (count 1 or 0), replace (1: drop what lower layers have) or served_ps.
         metavar: Stands for the value in the help; empty for a flag without a value.
         help: One line for the help.
         group: Heading in the help.
@@ -37,6 +38,8 @@ class Option(NamedTuple):
         """The environment variables that set it: GRIDTF_SUBMIT_ and the name of each long flag."""
         if self.kind == "served_ps":
             return ()
+        if self.kind == "replace":
+            return (PREFIX + self.key.upper(),)
         longs = (flag[2:] for flag in self.flags if flag.startswith("--") and not flag.startswith("--no-"))
         return tuple(PREFIX + flag.upper().replace("-", "_") for flag in longs)
 
@@ -46,6 +49,9 @@ PREFIX = "GRIDTF_SUBMIT_"
 _OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the job
 _NUMBER = re.compile(r"[0-9.e-]+")  # Python accepts more, which is more likely a slip: 1_000, +3, inf, ٣
 
+# Keys that change how layers are merged, and are no fields of a JobSpec: arguments are added to the command below them.
+MERGED = ("args", "setup_replace")
+
 REQUESTS = "what to request from the scheduler"
 
 # fmt: off
@@ -53,9 +59,11 @@ REQUESTS = "what to request from the scheduler"
 _TABLE = {
     "what runs": (
         ("entry", "--entry", "text", "MODULE:FUNCTION", "the training loop as a function, instead of a command"),
+        ("args", "--args", "arguments", "'ARG …'", "arguments to add to the job file's command; also after --"),
         ("chdir", "--chdir -D", "text", "DIR", "working folder (default: the current or the job file's)"),
         ("env", "--env", "variables", "K=V", "set a variable; K alone copies its value; repeatable"),
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
+        ("setup_replace", "--no-setup", "replace", "", "leave out the set-up lines of files and variables"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
     ),
     "tasks": (
@@ -142,7 +150,7 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
         Key -> value. Text in place of a number is returned as text, which JobSpec refuses.
 
     Raises:
-        UsageError: For ``--env K`` when K is not set.
+        UsageError: For ``--env K`` when K is not set, and for arguments with an open quote.
     """
     key = tuple(option.key.split("."))
     if option.kind == "variables":
@@ -156,9 +164,16 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
         return {(*key, name): value}
     if option.kind == "lines":
         return {key: (text,)}
+    if option.kind == "arguments":
+        import shlex
+
+        try:
+            return {key: tuple(shlex.split(text))}
+        except ValueError:
+            raise UsageError(f"a quote is not closed in {text}", hint="write it as in a shell") from None
     if option.kind == "words":
         return {key: tuple(word.strip() for word in text.split(",") if word.strip())}
-    if option.kind in ("whole", "size", "switch"):
+    if option.kind in ("whole", "size", "switch", "replace"):
         return {key: _number(text, int)}
     if option.kind == "seconds":
         return {key: _number(text, float)}
@@ -172,8 +187,8 @@ def switch(option: Option, flag: str) -> dict[Key, object]:
         option: A row of the table.
         flag: The flag as typed, such as ``--no-chief``.
     """
-    key = tuple(option.key.split("."))
-    return {key: ("ps",) if option.kind == "served_ps" else int(not flag.startswith("--no-"))}
+    on = option.kind == "replace" or not flag.startswith("--no-")
+    return {tuple(option.key.split(".")): ("ps",) if option.kind == "served_ps" else int(on)}
 
 
 def as_key(word: str, value: object, table: Table) -> str:
@@ -194,6 +209,8 @@ def as_key(word: str, value: object, table: Table) -> str:
         return f"it can only be set on the command line: --{word.replace('_', '-')}" if word in _OF_SUBMIT else ""
     if option.kind == "served_ps":
         return 'write serve = ["ps"]'
+    if option.kind == "replace":
+        return f"write {option.key} = true"
     section, _, name = option.key.rpartition(".")
     if isinstance(value, Mapping):
         return f"write [{section or option.key}]"
@@ -206,6 +223,27 @@ def as_key(word: str, value: object, table: Table) -> str:
         value = [value]
     shown = "…" if value is None else toml(value)
     return f"in [{section}] write {name} = {shown}" if section else f"write {name} = {shown}"
+
+
+def as_keyword(word: str, value: object) -> str:
+    """A hint for an unknown keyword of JobSpec that is the name of a flag, such as ``workers``.
+
+    Args:
+        word: The unknown keyword.
+        value: Its value.
+
+    Returns:
+        What to write instead; empty when no flag has this name.
+    """
+    option = _by_flag(word, OPTIONS)
+    if option is None or option.key in MERGED:
+        return ""
+    if option.kind == "served_ps":
+        return 'write serve=["ps"]'
+    task_type, _, name = option.key.removeprefix("tasks.").rpartition(".")
+    if option.kind == "switch":
+        value = int(bool(value) != word.startswith("no"))
+    return f'write tasks={{"{task_type}": TaskSpec({name}={value!r})}}' if task_type else f"write {name}=…"
 
 
 def as_variable(variable: str, table: Table) -> str:
@@ -222,7 +260,10 @@ def as_variable(variable: str, table: Table) -> str:
     if option is None:
         return ""
     same = next(other for other in table if other.key == option.key)
-    return f"write {same.variables[0]}={'ps' if option.kind == 'served_ps' else 0}"
+    return f"write {same.variables[0]}={_INSTEAD.get(option.kind, 0)}"
+
+
+_INSTEAD = {"served_ps": "ps", "replace": 1}  # kind -> value of the variable that does what its flag does
 
 
 def flag(key: str) -> str:

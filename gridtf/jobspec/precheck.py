@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.errors import SpecError, nearest
+from gridtf.jobspec.config import setup_by_source
 from gridtf.jobspec.spec import JobSpec
 
 if TYPE_CHECKING:
     import ast
 
 _PARSE_SECONDS = 10
+_BASH = "bash cannot parse this"
 _COMPLAINT = re.compile(r"^.*?: line \d+: (?:warning: )?(.*)", re.MULTILINE)
 
 
-def check(spec: JobSpec) -> None:
+def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
     """Check that a job's folder, template, entry function and set-up lines are usable.
 
     Args:
         spec: The job; its ``chdir`` must be absolute.
+        sources: Dotted key -> source, as in config.Configured.
 
     Raises:
         SpecError: For a folder, a template or an entry function that does not exist, and for set-up lines that bash
@@ -35,7 +38,7 @@ def check(spec: JobSpec) -> None:
     if spec.entry:
         _check_entry(spec, spec.entry, Path(spec.chdir or "."))
     if spec.setup:
-        _check_setup("".join(f"{line}\n" for line in spec.setup))
+        _check_setup(setup_by_source(spec, sources))
 
 
 def _exists(key: str, test: Callable[[Path], bool], path: Path) -> bool:
@@ -45,17 +48,28 @@ def _exists(key: str, test: Callable[[Path], bool], path: Path) -> bool:
         raise SpecError(key, f"cannot access {path}: {error.strerror}") from None
 
 
-def _check_setup(text: str) -> None:
-    """Let bash parse the lines without running them: an open quote would swallow the script below them."""
+def _check_setup(groups: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Let bash parse the lines of each source without running them: an open quote would swallow the script below."""
+    first = 1
+    for _, lines in groups:
+        if problem := _syntax_error("".join(f"{line}\n" for line in lines)):
+            what, *more = problem
+            hint = "put lines that need shell options or aliases into a file, and source it in a set-up line"
+            raise SpecError(f"setup.{first}", what, why=" ".join(more), hint=hint if _BASH in what else "")
+        first += len(lines)
+
+
+def _syntax_error(text: str) -> list[str]:
+    """What bash says of some shell lines, without running them; empty if it has no objection."""
     import os
     import shutil
     import subprocess
 
     if re.search(r"(?<!\\)(\\\\)*\\\n\Z", text):  # bash -n accepts it
-        raise SpecError("setup", "the last line ends in a backslash: the script's next line would be part of it")
+        return ["the last line ends in a backslash: the script's next line would be part of it"]
     bash = shutil.which("bash")
     if bash is None:  # the hosts of the job may have one
-        return
+        return []
     try:
         complaints = subprocess.run(
             [bash, "-O", "extglob", "-n"],  # set-up lines may turn extended patterns on before they use them
@@ -67,11 +81,9 @@ def _check_setup(text: str) -> None:
             check=False,
         ).stderr.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired):
-        return
+        return []
     lines = _COMPLAINT.findall(complaints)
-    if lines:
-        hint = "put lines that need shell options or aliases into a file, and source it in a set-up line"
-        raise SpecError("setup", f"bash cannot parse this: {lines[0]}", why=" ".join(lines[1:]), hint=hint)
+    return [f"{_BASH}: {lines[0]}", *lines[1:]] if lines else []
 
 
 def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
 from gridtf.jobspec.placeholders import misspelt
@@ -17,8 +17,24 @@ from gridtf.text import toml
 Strings = tuple[str, ...] | list[str]
 
 
+class _Keywords:
+    """Base of both classes: an unknown keyword is a SpecError that names what to write."""
+
+    if not TYPE_CHECKING:  # which would accept any keyword
+
+        def __new__(cls, *values: object, **keywords: object) -> _Keywords:
+            known = cls.__dataclass_fields__
+            for word, value in keywords.items():
+                if word not in known:
+                    from gridtf.jobspec.options import as_keyword
+
+                    hint = as_keyword(word, value) or nearest(word, list(known)) or f"known: {', '.join(known)}"
+                    raise SpecError(word, f"{cls.__name__} has no such keyword", hint=hint)
+            return super().__new__(cls)
+
+
 @dataclass(frozen=True)
-class TaskSpec:
+class TaskSpec(_Keywords):
     """One task type's table in the job file (``[tasks.worker]``).
 
     Attributes:
@@ -52,7 +68,7 @@ class TaskSpec:
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class JobSpec(_Keywords):
     """The specification of a job, validated on construction.
 
     Field names are the job file's keys and, with dashes, the flags. None always means "not given".
@@ -134,12 +150,7 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         for name in ("command", "serve", "native", "setup"):
-            value = getattr(self, name)
-            if isinstance(value, str) or not isinstance(value, Sequence):  # a string is a sequence as well
-                what = "one string" if isinstance(value, str) else spell(value)
-                hint = _as_list(name, value) if isinstance(value, str) else ""
-                raise SpecError(name, f"expected a list of strings, not {what}", hint=hint)
-            object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, _list(name, getattr(self, name)))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):
             raise SpecError("tasks", f"expected a table, not {spell(tasks)}", hint=_table("ps"))
@@ -304,22 +315,32 @@ _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
+_NAME_A_PROGRAM = 'write JobSpec(command=["python", "train.py"]), or JobSpec(entry="module:function")'
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
-def need_program(spec: JobSpec) -> None:
+def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:
     """Check that every task has a program to run.
 
+    Args:
+        spec: The job.
+        hint: How to name one.
+
     Raises:
+        SpecError: When a command has only arguments.
         UsageError: When a task type has no command, no entry and is not served.
     """
+    own = ((f"tasks.{name}.command", table.command) for name, table in spec.tasks.items())
+    for key, command in (("command", spec.command), *own):
+        if command and command[0].startswith("-"):
+            what = f"the first item, the program to run, begins with a dash: {command[0]!r}"
+            raise SpecError(key, what, hint='write the program first, such as "python"')
     if spec.command or spec.entry:
         return
     types = [name for name in TASK_TYPES if spec.count(name) != 0 and name not in spec.serve]
     idle = [name for name in types if spec.task(name).command is None]
     if idle:
         which = "" if len(idle) == len(types) else f" on {', '.join(idle)}"
-        hint = "give a command after --, or --entry module:function, or a job file that names one"
         raise UsageError(f"nothing to run{which}", hint=hint)
 
 
@@ -360,6 +381,32 @@ def check_text(key: str, value: object) -> None:
         raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines, tabs and the like")
 
 
+def _list(key: str, value: object) -> tuple[Any, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence):  # a string is a sequence as well
+        what = "one string" if isinstance(value, str) else spell(value)
+        hint = _as_list(key, value) if isinstance(value, str) else ""
+        raise SpecError(key, f"expected a list of strings, not {what}", hint=hint)
+    return tuple(value)
+
+
+def check_strings(key: str, value: object) -> tuple[str, ...]:
+    """Check a list of strings.
+
+    Args:
+        key: Its dotted key, for the error.
+        value: The value.
+
+    Returns:
+        The list.
+
+    Raises:
+        SpecError: When it is something else, or an item is not a string.
+    """
+    items = _list(key, value)
+    _strings(key, items, newlines=True)
+    return items
+
+
 def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
     for item in value:
         if not isinstance(item, str):
@@ -396,7 +443,7 @@ def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], obje
         parse(value)
     except ValueError as error:
         limitless = key in ("time", "mem") and str(value).lower() in _LIMITLESS
-        hint = f"for Slurm's lack of a limit: --native=--{key}=0" if limitless else f"write {forms}"
+        hint = f"no limit is an option of Slurm itself, to pass in native: --{key}=0" if limitless else f"write {forms}"
         raise SpecError(key, str(error), hint=hint) from None
 
 
@@ -510,7 +557,7 @@ def _check_program(spec: JobSpec) -> None:
             raise SpecError("serve", f"{task_type} has a command of its own: tasks.{task_type}.command")
     leader = any(spec.count(leader) for leader in LEADERS)
     if "worker" in spec.serve and not leader:
-        raise SpecError("serve", "with the workers served by gridtf nothing would train", hint="add a chief: --chief")
+        raise SpecError("serve", "with the workers served by gridtf nothing would train", hint="request a chief too")
     if spec.success_policy == "chief" and not leader and spec.count("worker") == 0:
         raise SpecError("success_policy", "there is neither a chief nor a worker")
 

@@ -240,8 +240,8 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str]) ->
         return f"the job file is an argument without an option: {prog} {shlex.quote(value or 'gridtf.toml')}"
     if word in _COMMAND.split():
         return f"the command goes after --: {prog} -- {shlex.join(as_list('command', value or 'python train.py'))}"
-    if word in ("args", "arguments"):
-        return f"arguments go after the program: {prog} -- python train.py {value or '…'}"
+    if word == "arguments":
+        return f"write --args={shlex.quote(value or '…')}"
     if word in _CONTAINER.split():
         return f"the command starts the container: -- apptainer exec --nv {value or 'IMAGE'} python train.py"
     if word in _VARIABLES.split():
@@ -280,8 +280,8 @@ def key(word: str, value: object, table: Table) -> str:
         return f"write {' and '.join(f'{target} = {toml(item)}' for target, item in merged.items())}"
     if name in _COMMAND.split():
         return f"write command = {toml(as_list('command', value))}"
-    if name in ("args", "arguments"):
-        return f"write them into the command: command = {toml(['python', 'train.py', *as_list('args', value)])}"
+    if name == "arguments":
+        return f"write args = {toml(as_list('args', value))}"
     if name in _CONTAINER.split():
         return f"write command = {toml(['apptainer', 'exec', '--nv', str(value), 'python', 'train.py'])}"
     hints = [as_key(target, value, table) for target in _targets(name, _OPTIONS).split()]

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 import gridtf
 from gridtf import files, resources, schedulers
 from gridtf.errors import GridtfError, NotFoundError, SpecError, UsageError, nearest
+from gridtf.jobspec import config
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.schedulers.api import Plan
 
@@ -95,7 +96,7 @@ def _values(plan: Plan) -> dict[str, Any]:
         "directives": scheduler.directives(plan),
         "chdir": spec.chdir,
         "setup": spec.setup,
-        "setup_from": plan.sources.get("setup", ""),
+        "setup_by_source": config.setup_by_source(spec, plan.sources),
         "env": dict(spec.env),
         "run_dir": str(plan.run_dir),
         "python": plan.python,

@@ -103,7 +103,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     with _located(sources):
         need_program(spec)
         request = schedulers.get(name).resolve(spec)
-        precheck.check(spec)
+        precheck.check(spec, sources)
     if spec.run_dir:
         run_dir = cwd / spec.run_dir
     else:

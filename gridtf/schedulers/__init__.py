@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from gridtf.errors import SpecError, UsageError, nearest
+from gridtf.errors import SpecError, UnknownKeyError, UsageError, nearest
 
 if TYPE_CHECKING:
     from gridtf.jobspec.options import Option
@@ -134,11 +134,11 @@ def job_options(*, plugins: bool = False) -> tuple[Option, ...]:
     return tuple(found)
 
 
-def with_options(use: Callable[[tuple[Option, ...]], T]) -> T:
+def with_options(use: Callable[[tuple[Option, ...], bool], T]) -> T:
     """Call use with the options of gridtf's own schedulers, and only if that fails with the options of plugins as well.
 
     Args:
-        use: Parses a command line or a job file, given all known options.
+        use: Parses a command line or a job file, given the known options and whether these include those of plugins.
 
     Returns:
         What use returns.
@@ -148,12 +148,12 @@ def with_options(use: Callable[[tuple[Option, ...]], T]) -> T:
     """
     built_in = job_options()
     try:
-        return use(built_in)
-    except UsageError:
+        return use(built_in, False)
+    except UsageError as error:
         extended = job_options(plugins=True)
-        if len(extended) == len(built_in):
-            raise
-        return use(extended)
+        if len(extended) == len(built_in) and not isinstance(error, UnknownKeyError):
+            raise  # not once more: a job file may be a pipe
+        return use(extended, True)
 
 
 def unused(spec: JobSpec, scheduler: Scheduler) -> tuple[str, ...]:

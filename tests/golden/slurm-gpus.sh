@@ -26,11 +26,10 @@ _gridtf_stop() {
 cd -- /home/me/digits || _gridtf_stop 'cannot change to the working folder on this host: see --chdir'
 
 # Set-up: the first line that fails ends the job; failures inside functions and sourced files do not count
-_gridtf_setup=''
 _gridtf_setup_failed() {
     [ "${#BASH_SOURCE[@]}" -gt 2 ] && return
     # without its text, which may contain a key: other users may read the log
-    local place="set-up line $(($2 - _gridtf_above))${_gridtf_setup:+ (${_gridtf_setup})}"
+    local place="set-up line $(($2 - _gridtf_above))${_gridtf_source:+ (${_gridtf_source})}"
     _gridtf_stop "${place} failed with exit code $1: line $2 of the job script"
 }
 _gridtf_setup_ended() {
@@ -40,7 +39,7 @@ _gridtf_setup_ended() {
 }
 trap '_gridtf_setup_failed "$?" "${LINENO}"' ERR
 trap '_gridtf_setup_ended "$?"' EXIT
-_gridtf_above=${LINENO}
+_gridtf_source='' _gridtf_above=${LINENO}
 module load cuda/12.4
 trap - ERR EXIT
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gridtf.run.rundir import Attempt, RunDir, read_record
+from tests.support.configuration import user_file
 from tests.support.jobs import gone, until
 from tests.support.python import ROOT, environment, heed_signals
 
@@ -263,6 +264,26 @@ def test_exit_code_of_gridtf_run_can_be_tested(bash: Bash) -> None:
     code, _, errors = ended(bash("gridtf_run --workres 2 -- true"))
     assert code == 2
     assert "--workers" in errors
+
+
+def test_gridtf_run_leaves_set_up_lines_of_the_user_file_out(bash: Bash, tmp_path: Path) -> None:
+    user_file('setup = ["module load cuda"]\nnods = 2\n')
+    (tmp_path / "gridtf.toml").write_text("command = ['false']\n")
+    code, _, errors = ended(bash("gridtf_run --workers 1 -- true"))
+    assert code == 0, errors
+    assert ":2: nods: unknown key, left out; did you mean nodes?\n" in errors
+    assert "gridtf.toml is not read" not in errors  # a hint for terminals
+    code, _, errors = ended(bash("gridtf_run --workers 1 --setup true -- true"))
+    assert (code, errors) == (
+        2,
+        f"{errors.splitlines()[0]}\n"
+        "gridtf: --setup: set-up lines are for jobs that gridtf submits\n"
+        "gridtf: run them first, in the shell or the script, and add --no-setup\n",
+    )
+    (tmp_path / "gridtf.toml").write_text("command = ['true']\nsetup = ['module load cuda']\n")
+    code, _, errors = ended(bash("gridtf_run --workers 1 --run-dir b"))
+    assert (code, "gridtf.toml:2: setup: set-up lines are for jobs" in errors) == (2, True)
+    assert ended(bash("gridtf_run --workers 1 --run-dir b --no-setup"))[0] == 0
 
 
 def test_gridtf_run_does_not_read_the_script_s_stdin(bash: Bash) -> None:

@@ -14,6 +14,7 @@ from gridtf.host.procfs import descendants
 from gridtf.login.job import Job
 from gridtf.run.rundir import Record, RunDir, read_record
 from tests.support.commands import PRINTS, SLEEPS, TWO, call, python, running, status, submit
+from tests.support.configuration import user_file
 from tests.support.jobs import gone, until
 
 # Set-up lines that leave behind what no signal to a process group reaches: a daemon, and one that does not heed TERM.
@@ -81,6 +82,16 @@ def test_failed_set_up_leaves_no_process(here: Path) -> None:
     log = RunDir(job["run_dir"]).log.read_text()
     assert re.search(r"set-up line \d+ \(--setup\) failed with exit code 1: line \d+ of the job script\n", log)
     assert gone(*daemons())
+
+
+def test_set_up_lines_of_all_layers_run_in_order(here: Path) -> None:
+    user = user_file('setup = ["export LAYERS=user"]\n')
+    job = submit("--setup", "export LAYERS=$LAYERS,flag", "--workers", "1", "--wait", "--", "sh", "-c", "echo $LAYERS")
+    assert (RunDir(job["run_dir"]).attempt(1).logs / "worker-0.log").read_text() == "user,flag\n"
+    user_file('setup = ["true", "false"]\n')
+    job = submit("--setup", "true", "--workers", "1", "--", "true")
+    call("wait", job["job_id"], code=1)
+    assert status(job["job_id"])["reason"].startswith(f"set-up line 2 ({user}:1) failed with exit code 1 on ")
 
 
 def test_killed_launcher_is_reported(here: Path) -> None:

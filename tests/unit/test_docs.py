@@ -15,6 +15,7 @@ import pytest
 
 from gridtf.cli import COMMANDS
 from gridtf.jobspec.config import SITE_FILE, configure
+from gridtf.jobspec.options import MERGED
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.schedulers import job_options
@@ -134,7 +135,7 @@ def test_readme_explains_every_key_of_the_job_file() -> None:
     explained = {key for row in table.strip().splitlines()[2:] for key in re.findall(r"`([\w.]+)`", row.split("|")[1])}
     job = {field.name for field in fields(JobSpec)} - {"tasks", "options"}
     task = {f"tasks.TYPE.{field.name}" for field in fields(TaskSpec)}
-    assert explained == job | task
+    assert explained == job | task | {*MERGED}
     options = {option.key: option.flags[0] for option in reversed(job_options())}
     for row in table.strip().splitlines()[2:]:
         key = row.split("|")[1].strip(" `")

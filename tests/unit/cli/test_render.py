@@ -90,6 +90,29 @@ def test_render_changes_nothing_and_needs_no_scheduler(
     subprocess.run(["bash", "-n"], input=rendered.out.encode(), timeout=60, check=True)
 
 
+def test_render_shows_set_up_lines_in_their_order_with_their_sources(
+    rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    Path("site.toml").write_text(f"setup = {[f'echo {number}' for number in range(1, 10)]}\n")
+    Path("job.toml").write_text('command = ["x"]\nsetup = ["echo 10"]\n')
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", "site.toml")
+    words = ["job.toml", "--scheduler", "slurm", "--setup", "echo 11"]
+    assert main(["render", *words]) == 0
+    captured = capsys.readouterr()
+    rows = [line.split("  ") for line in captured.err.splitlines() if line.startswith("  setup.")]
+    assert [(row[1], row[-1]) for row in rows] == [
+        *((f'setup.{number} = "echo {number}"', "site.toml:1") for number in range(1, 10)),
+        ('setup.10 = "echo 10"', "job.toml:2"),
+        ('setup.11 = "echo 11"', "--setup"),
+    ]
+    lines = captured.out.splitlines()
+    assert [line for line in lines if line.startswith("echo ")] == [f"echo {number}" for number in range(1, 12)]
+    assert main(["render", "--json", *words]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert (described["sources"]["setup.9"], described["sources"]["setup.10"]) == ("site.toml:1", "job.toml:2")
+    assert described["spec"]["setup"][9:] == ["echo 10", "echo 11"]
+
+
 def test_render_reports_what_the_scheduler_cannot_do_with_its_source(rough_path: Path, capsys: Captured) -> None:
     assert main(["render", "--scheduler", "local", "--nodes", "2", "--", "x"]) == 2
     captured = capsys.readouterr()

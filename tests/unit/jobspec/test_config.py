@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from gridtf import files
-from gridtf.errors import NotFoundError
+from gridtf import files, schedulers
+from gridtf.errors import NotFoundError, UnknownKeyError, UsageError
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from tests.support.configuration import read, refused, strangers, user_file, write
@@ -57,7 +58,8 @@ def test_job_file_sets_spec_and_sources(rough_path: Path) -> None:
         "nodes": "--nodes",
         "time": "sub/job.toml:5",
         "command": "sub/job.toml:6",
-        "setup": "sub/job.toml:7",
+        "setup.1": "sub/job.toml:7",
+        "setup.2": "sub/job.toml:7",
         "env.A": "sub/job.toml:11",
         "tasks.ps.count": "sub/job.toml:14",
         "tasks.ps.cpus": "sub/job.toml:15",
@@ -98,13 +100,17 @@ def test_job_file_sets_spec_and_sources(rough_path: Path) -> None:
         ("setup = [1, true]", "job.toml:2: setup: 1 is not a string", ""),
         ("name = ['a', true]", "job.toml:2: name: ['a', true] is not a job name", ""),
         ("nodes = '+3'", "job.toml:2: nodes: '+3' is not a node count", ""),
-        ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "--native=--time=0"),
-        ("mem = 0", "job.toml:2: mem: '0' is not a memory size", "--native=--mem=0"),
+        ("time = 'UNLIMITED'", "job.toml:2: time: 'UNLIMITED' is not a walltime", "pass in native: --time=0"),
+        ("mem = 0", "job.toml:2: mem: '0' is not a memory size", "pass in native: --mem=0"),
         ("time = '25000-0'", "job.toml:2: time: '25000-0' is longer than 24855 days", ""),
         ("mem = '" + "9" * 400 + "'", "job.toml:2: mem: '99", "16G"),
         (f"nodes = {'9' * 5000}", "job.toml: it is nested too deeply, or a number has", ""),
         (f"setup = {'[' * 9000}", "job.toml: it is nested too deeply, or a number has", ""),
         ("[tasks.worker]\ncommand = ['']", "job.toml:3: tasks.worker.command: the first item", ""),
+        ("[tasks.worker]\ncommand = ['-x']", "job.toml:3: tasks.worker.command: the first item, the", "program first"),
+        ("setup_replace = 'yes'", "job.toml:2: setup_replace: 'yes' is neither true nor false", ""),
+        ("args = '--epochs 3'", "job.toml:2: args: expected a list of strings, not one string", ""),
+        ("args = ['--epochs', 3]", "job.toml:2: args: 3 is not a string", ""),
     ],
 )
 def test_invalid_line_of_a_job_file_is_reported_with_its_number(
@@ -142,6 +148,7 @@ def test_empty_command_is_reported_with_its_line(command: str, tmp_path: Path) -
         ("evaluator = 1", "in [tasks.evaluator] write count = 1"),
         ("ps_builtin = true", 'write serve = ["ps"]'),
         ("gpus-per-node = 2", "write gpus_per_node = 2"),
+        ("no_setup = true", "write setup_replace = true"),
         ("dry_run = true", "it can only be set on the command line: --dry-run"),
     ],
 )
@@ -237,13 +244,13 @@ def test_each_layer_overrides_the_ones_below_it(tmp_path: Path) -> None:
 
 
 def test_tables_merge_key_by_key_and_lists_are_replaced(tmp_path: Path) -> None:
-    user_file('setup = ["user"]\nenv = { A = "user", B = "user" }\n[tasks.ps]\ncpus = 1\nenv = { P = "user" }\n')
+    user_file('native = ["user"]\nenv = { A = "user", B = "user" }\n[tasks.ps]\ncpus = 1\nenv = { P = "user" }\n')
     write(
         tmp_path / "job.toml",
-        'command = ["x"]\nsetup = ["job"]\nenv = { B = "job" }\n[tasks.ps]\ncount = 2\nenv = { Q = "job" }\n',
+        'command = ["x"]\nnative = ["job"]\nenv = { B = "job" }\n[tasks.ps]\ncount = 2\nenv = { Q = "job" }\n',
     )
     spec = read("job.toml --env C=flag --ps 3", tmp_path).spec
-    assert spec.setup == ("job",)
+    assert spec.native == ("job",)
     assert spec.env == {"A": "user", "B": "job", "C": "flag"}
     assert spec.tasks == {"ps": TaskSpec(count=3, cpus=1, env={"P": "user", "Q": "job"})}
 
@@ -297,6 +304,7 @@ def test_gridtf_submit_variables_set_options(tmp_path: Path) -> None:
         ("GRIDTF_SUBMIT_NO_CHIEF", "write GRIDTF_SUBMIT_CHIEF=0"),
         ("GRIDTF_SUBMIT_NO_EVALUATOR", "write GRIDTF_SUBMIT_EVALUATOR=0"),
         ("GRIDTF_SUBMIT_PS_BUILTIN", "write GRIDTF_SUBMIT_SERVE=ps"),
+        ("GRIDTF_SUBMIT_NO_SETUP", "write GRIDTF_SUBMIT_SETUP_REPLACE=1"),
     ],
 )
 def test_variable_named_after_a_flag_is_refused_with_the_variable_to_set(
@@ -329,6 +337,219 @@ def test_task_type_without_a_program_is_reported(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", '[tasks.worker]\ncommand = ["x"]\n[tasks.ps]\ncount = 1\n')
     assert refused("job.toml", tmp_path).what == "nothing to run on ps"
     assert read("job.toml --serve ps", tmp_path).spec.serve == ("ps",)
+
+
+# --- set-up lines
+
+
+def here(words: str, cwd: Path) -> config.Configured:
+    """Read as gridtf_run does."""
+    return config.from_arguments(words.split(), os.environ, cwd, schedulers.job_options(), runs_here=True)
+
+
+def test_setup_lines_of_all_layers_add_up_and_keep_their_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = write(tmp_path / "site.toml", 'name = "n"\nsetup = ["site", "site 2"]\n')
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    user = user_file('setup = ["user"]\n')
+    write(tmp_path / "job.toml", 'command = ["x"]\nsetup = ["job"]\n')
+    environ = {"GRIDTF_SUBMIT_SETUP": "env"}
+    made = read("job.toml --setup a --setup b", tmp_path, environ)
+    assert made.spec.setup == ("site", "site 2", "user", "job", "env", "a", "b")
+    assert config.setup_by_source(made.spec, made.sources) == [
+        (f"{site}:2", ["site", "site 2"]),
+        (f"{user}:1", ["user"]),
+        ("job.toml:2", ["job"]),
+        ("GRIDTF_SUBMIT_SETUP", ["env"]),
+        ("--setup", ["a", "b"]),
+    ]
+    assert [key for key in made.sources if key.startswith("setup")] == [f"setup.{number}" for number in range(1, 8)]
+
+
+def test_setup_replace_drops_the_lines_of_lower_layers(tmp_path: Path) -> None:
+    user_file('setup = ["user"]\n')
+    write(tmp_path / "job.toml", 'command = ["x"]\nsetup = ["job"]\nsetup_replace = true\n')
+    made = read("job.toml --setup a", tmp_path)
+    assert (made.spec.setup, made.sources["setup.2"]) == (("job", "a"), "--setup")
+    assert read("job.toml --setup a --no-setup", tmp_path).spec.setup == ("a",)
+    assert read("job.toml --no-setup", tmp_path).spec.setup == ()
+    environ = {"GRIDTF_SUBMIT_SETUP_REPLACE": "1"}
+    assert read("job.toml --setup a", tmp_path, environ).spec.setup == ("a",)
+    environ = {"GRIDTF_SUBMIT_SETUP_REPLACE": "yes"}
+    what = refused("job.toml", tmp_path, environ).what
+    assert what == "GRIDTF_SUBMIT_SETUP_REPLACE: 'yes' is neither true nor false"
+
+
+def test_job_that_runs_here_gets_no_setup_lines_of_the_user_file(tmp_path: Path) -> None:
+    user_file('setup = ["user"]\nname = "n"\n')
+    write(tmp_path / "job.toml", 'command = ["x"]\nsetup = ["job"]\n')
+    made = here("-- x", tmp_path)
+    assert (made.spec.setup, made.spec.name) == ((), "n")
+    assert here("job.toml", tmp_path).sources["setup.1"] == "job.toml:2"
+
+
+def test_invalid_setup_is_reported_with_its_own_layer(tmp_path: Path) -> None:
+    user = user_file("setup = 'module load a'\n")
+    assert refused("--setup b -- x", tmp_path).what == f"{user}:1: setup: expected a list of strings, not one string"
+
+
+# --- arguments
+
+
+def test_arguments_are_added_to_the_command_of_the_job_file(tmp_path: Path) -> None:
+    write(
+        tmp_path / "job.toml",
+        'command = ["python", "train.py"]\nargs = ["--epochs", "1"]\n[tasks.ps]\ncount = 1\ncommand = ["serve"]\n',
+    )
+    made = read("job.toml", tmp_path)
+    assert made.spec.command == ("python", "train.py", "--epochs", "1")
+    assert made.spec.task("ps").command == ("serve",)
+    assert made.sources["command"] == "job.toml:1 and job.toml:2"
+    assert "args" not in made.sources
+    added = ["python", "train.py", "--epochs", "1", "--lr", "it's"]
+    environ = {"GRIDTF_SUBMIT_ARGS": '--lr "it\'s"'}
+    assert [*read("job.toml", tmp_path, environ).spec.command] == added
+    words = ["job.toml", "--args", "--lr 'it'\\''s'", "--", "--seed", "7"]
+    made = config.from_arguments(words, os.environ, tmp_path)
+    assert [*made.spec.command] == [*added, "--seed", "7"]
+    assert made.sources["command"] == "job.toml:1 and job.toml:2 and the command line"
+    assert read("job.toml -- other --x", tmp_path).spec.command == ("other", "--x")  # args are the job file's as well
+    assert read("--args=-v -- python train.py", tmp_path).spec.command == ("python", "train.py", "-v")
+
+
+def test_arguments_alone_are_added_to_the_default_job_file(tmp_path: Path) -> None:
+    write(tmp_path / "gridtf.toml", 'command = ["python", "train.py"]\n')
+    made = read("-- --epochs 3", tmp_path)
+    assert made.spec.command == ("python", "train.py", "--epochs", "3")
+    assert made.notes == ("the job is taken from gridtf.toml",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "what", "hint"),
+    [
+        ("nodes = 2", "job.toml -- --epochs 3", "'--epochs' after -- begins with a dash", "write the program first"),
+        ("nodes = 2", "-- --epochs 3", "'--epochs' after -- begins with a dash", "write the program first"),
+        ("nodes = 2", "job.toml --args=-v", "--args: there is no command to add arguments to", "after --"),
+        ("entry = 'a:b'", "job.toml -- -v", "the command line: args: an entry function takes no", "--env"),
+        ("command = ['a']", "job.toml --entry a:b --args=-v", "--args: an entry function takes no", "--env"),
+        ("command = 'a'", "job.toml --args=-v", "job.toml:1: command: expected a list of strings, not one", ""),
+        ("command = ['a']", "job.toml --args=it's", "--args: a quote is not closed in it's", "as in a shell"),
+        (
+            "command = ['--epochs', '3']",
+            "job.toml",
+            "job.toml:1: command: the first item, the program",
+            "program first",
+        ),
+        ("args = ['-v']", "job.toml", "job.toml:1: args: there is no command", 'command = ["python", "train.py"]'),
+    ],
+)
+def test_arguments_without_a_command_are_refused(text: str, words: str, what: str, hint: str, tmp_path: Path) -> None:
+    write(tmp_path / "job.toml", f"{text}\n")
+    error = refused(words, tmp_path)
+    assert error.what.startswith(what)
+    assert hint in error.hint
+
+
+# --- variables in paths
+
+
+def test_variables_in_paths_are_expanded_in_every_layer(tmp_path: Path) -> None:
+    user_file('run_root = "${SCRATCH}/runs"\npython = "$PROGRAM"\nname = "plain"\n')
+    write(
+        tmp_path / "sub" / "job.toml", 'command = ["$SCRATCH"]\nchdir = "$USER/a$$b$(x)$1"\ntemplate = "~/$USER.j2"\n'
+    )
+    environ = {"SCRATCH": "/scratch/me", "USER": "me", "PROGRAM": "python3", "GRIDTF_SUBMIT_RUN_DIR": "$SCRATCH/1"}
+    spec = read("sub/job.toml", tmp_path, environ).spec
+    assert (spec.run_root, spec.run_dir, spec.python) == ("/scratch/me/runs", "/scratch/me/1", "python3")
+    assert spec.chdir == str(tmp_path / "sub" / "me" / "a$b$(x)$1")
+    assert spec.template == str(Path.home() / "me.j2")
+    assert spec.command == ("$SCRATCH",)
+    environ["PROGRAM"] = "/opt/bin/python3"
+    assert read("-- x", tmp_path, environ).spec.python == "/opt/bin/python3"
+    assert read("--run-root $SCRATCH/flag -- x", tmp_path, environ).spec.run_root == "/scratch/me/flag"
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/a/$NOWHERE/b", "the variable NOWHERE is not set"),
+        ("/a/${EMPTY}", "the variable EMPTY is empty"),
+        ("${HOME:-/x}", "${HOME:-/x} is not a variable; those of a path are written $NAME or ${NAME}"),
+    ],
+)
+def test_unset_variable_in_a_path_is_reported_with_its_place(path: str, problem: str, tmp_path: Path) -> None:
+    user = user_file(f'run_root = "{path}"\n')
+    error = refused("-- x", tmp_path, {"EMPTY": ""})
+    assert (error.what, error.hint) == (
+        f"{user}:1: run_root: {problem}",
+        "set it, or write a dollar sign of the path itself as $$",
+    )
+    assert read("--run-root /b -- x", tmp_path, {"EMPTY": ""}).spec.run_root == "/b"  # what is not used may be wrong
+    words = ["--run-root", "/b", "--chdir", path, "--", "x"]
+    with pytest.raises(UsageError) as caught:
+        config.from_arguments(words, {**os.environ, "EMPTY": ""}, tmp_path)
+    assert caught.value.what == f"--chdir: {problem}"
+
+
+# --- unknown keys of the site and the user file
+
+
+def test_unknown_keys_of_the_user_file_are_left_out_with_a_note(tmp_path: Path) -> None:
+    user = user_file(
+        'nods = "many"\nname = "n"\nxyzzy = 1\nworkers = 2\n[tasks.pss]\ncount = 1\ncpus = 2\n[tasks.ps]\ncuont = 1\n'
+    )
+    made = read("-- x", tmp_path)
+    assert made.spec == JobSpec(command=("x",), name="n")
+    assert made.notes == (
+        f"{user}:1: nods: unknown key, left out; did you mean nodes?",
+        f"{user}:3: xyzzy: unknown key, left out; the keys are the options that `gridtf submit --help` lists, with _ for -",
+        f"{user}:4: workers: unknown key, left out; in [tasks.worker] write count = 2",
+        f"{user}:6: tasks.pss: unknown task type, left out; did you mean ps?",
+        f"{user}:9: tasks.ps.cuont: unknown key, left out; did you mean count?",
+    )
+    with pytest.raises(UnknownKeyError):  # a plugin may know them
+        config.from_arguments(["--", "x"], os.environ, tmp_path, complete=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("nodes = 0", "nodes: '0' is not a node count"), ("env = 1", "env: 1 is not a table")]
+)
+def test_bad_value_of_a_known_key_in_the_user_file_is_an_error(text: str, what: str, tmp_path: Path) -> None:
+    user = user_file(f"{text}\n")
+    assert refused("-- x", tmp_path).what == f"{user}:1: {what}"
+
+
+# --- below a JobSpec made in Python
+
+
+def test_files_complement_a_jobspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = write(tmp_path / "site.toml", 'partition = "gpu"\nsetup = ["site"]\nnods = 1\n[tasks.ps]\ncpus = 4\n')
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    user = user_file('entry = "a:b"\nnodes = 2\nenv = { A = "user", B = "user" }\n')
+    spec = JobSpec(command=["x"], nodes=3, env={"B": "own"}, setup=["own"], options={"lane": "fast"})
+    made = config.complement(spec, os.environ)
+    assert made.spec == JobSpec(
+        command=["x"],
+        nodes=3,
+        partition="gpu",
+        env={"A": "user", "B": "own"},
+        setup=["site", "own"],
+        options={"lane": "fast"},
+    )
+    assert made.sources == {
+        "partition": f"{site}:1",
+        "env.A": f"{user}:3",
+        "command": "JobSpec",
+        "nodes": "JobSpec",
+        "env.B": "JobSpec",
+        "lane": "JobSpec",
+        "setup.1": f"{site}:2",
+        "setup.2": "JobSpec",
+    }
+    assert made.notes == (f"{site}:3: nods: unknown key, left out; did you mean nodes?",)
+    with_ps = config.complement(JobSpec(command=["x"], tasks={"ps": TaskSpec()}), os.environ)
+    assert with_ps.spec.tasks == {"ps": TaskSpec(cpus=4)}
 
 
 # --- lines
@@ -376,7 +597,21 @@ def test_note_names_the_job_file_that_is_read_by_default(tmp_path: Path) -> None
     write(tmp_path / "gridtf.toml", "command = ['a']")
     assert read("", tmp_path).notes == ("the job is taken from gridtf.toml",)
     assert read("gridtf.toml", tmp_path).notes == ()
+
+
+def test_note_on_a_default_job_file_that_the_command_line_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read("-- b", tmp_path).notes == ()
+    write(tmp_path / "gridtf.toml", "command = ['a']")
+    note = "gridtf.toml is not read, since the command line says what to run; to use it: gridtf submit gridtf.toml -- …"
+    for words in ("-- b", "--entry a:b"):
+        made = read(words, tmp_path)
+        assert (made.notes, "chdir" in made.sources) == ((note,), False)
+    assert read("gridtf.toml -- b", tmp_path).notes == ()
+    assert here("-- b", tmp_path).notes == ()  # in a job's script
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert here("-- b", tmp_path).notes == (note,)
 
 
 def test_default_job_file_of_another_user_is_refused_unless_named(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridtf import schedulers
-from gridtf.jobspec.options import aliases, by_variable
+from gridtf.jobspec.options import MERGED, aliases, by_variable
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from tests.support.configuration import read, refused
@@ -17,12 +17,12 @@ from tests.support.configuration import read, refused
 def test_every_option_has_a_key_of_the_job_file() -> None:
     job, task = ({field.name for field in fields(kind)} for kind in (JobSpec, TaskSpec))
     known = job | {f"tasks.{kind}.{name}" for kind in TASK_TYPES for name in task}
-    assert {option.key for option in schedulers.job_options()} <= known
+    assert {option.key for option in schedulers.job_options()} <= known | {*MERGED}
 
 
 def test_every_jobspec_field_except_tables_and_command_has_an_option() -> None:
     keys = {option.key.partition(".")[0] for option in schedulers.job_options()} | {"command", "options"}
-    assert keys == set(JobSpec.__dataclass_fields__)
+    assert keys - {*MERGED} == set(JobSpec.__dataclass_fields__)
 
 
 def test_no_two_options_share_a_flag() -> None:
@@ -105,12 +105,13 @@ def test_every_flag_sets_its_key(tmp_path: Path) -> None:
         ("--serve ps,worker --chief", "serve", ("ps", "worker"), "--serve"),
         ("--chief --serve worker --ps-builtin", "serve", ("worker", "ps"), "--ps-builtin"),
         ("--chief --serve worker --serve ps", "serve", ("worker", "ps"), "--serve"),
+        ("--no-setup --setup a", "setup", ("a",), "--setup"),
         ("--native a --native a", "native", ("a", "a"), "--native"),
     ],
 )
 def test_flag_spellings_and_their_sources(words: str, key: str, value: object, source: str, tmp_path: Path) -> None:
     made = read(f"{words} -- x", tmp_path)
-    assert (getattr(made.spec, key), made.sources[key]) == (value, source)
+    assert (getattr(made.spec, key), made.sources.get(key) or made.sources[f"{key}.1"]) == (value, source)
 
 
 def test_env_flag_with_a_name_alone_copies_the_variable(tmp_path: Path) -> None:

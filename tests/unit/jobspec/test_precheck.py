@@ -94,8 +94,17 @@ def test_entry_module___main___is_refused(rough_path: Path) -> None:
 )
 def test_setup_lines_with_bash_syntax_errors_are_refused(lines: list[str], said: str, rough_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        submission.prepare(dataclasses.replace(RUNS, setup=lines), {"setup": "job.toml:3"})
+        sources = {"setup.1": "job.toml:3", "setup.2": "job.toml:3"}
+        submission.prepare(dataclasses.replace(RUNS, setup=lines), sources)
     assert caught.value.what == f"job.toml:3: setup: bash cannot parse this: {said}"
+
+
+def test_syntax_error_in_setup_is_reported_with_the_source_of_its_line(rough_path: Path) -> None:
+    spec = dataclasses.replace(RUNS, setup=["module() { :; }", "if true; then", "echo it's", "module load cuda"])
+    sources = {"setup.1": "site.toml:3", "setup.2": "job.toml:2", "setup.3": "job.toml:2", "setup.4": "--setup"}
+    with pytest.raises(UsageError) as caught:
+        submission.prepare(spec, sources)
+    assert caught.value.what.startswith("job.toml:2: setup: bash cannot parse this: unexpected EOF")
 
 
 def test_setup_ending_in_a_backslash_is_refused(rough_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -92,6 +94,35 @@ def test_misspelt_value_is_refused_with_the_nearest_one(values: dict[str, Any], 
     with pytest.raises(SpecError) as caught:
         JobSpec(**values)
     assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        ({"workers": 2}, 'write tasks={"worker": TaskSpec(count=2)}'),
+        ({"chief": True}, 'write tasks={"chief": TaskSpec(count=1)}'),
+        ({"no_chief": True}, 'write tasks={"chief": TaskSpec(count=0)}'),
+        ({"ps_builtin": True}, 'write serve=["ps"]'),
+        ({"nods": 2}, "did you mean nodes?"),
+        ({"xyzzy": 2}, "known: command, entry, "),
+    ],
+)
+def test_unknown_keyword_is_refused_with_what_to_write(values: dict[str, Any], hint: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec(**values)
+    assert caught.value.what == f"{caught.value.key}: JobSpec has no such keyword"
+    assert caught.value.hint.startswith(hint)
+
+
+def test_unknown_keyword_of_a_task_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(SpecError, match="cuont: TaskSpec has no such keyword") as caught:
+        TaskSpec(cuont=2)  # type: ignore[call-arg]
+    assert caught.value.hint == "did you mean count?"
+
+
+def test_specs_can_be_copied_and_pickled() -> None:
+    spec = JobSpec(command=["x"], tasks={"ps": TaskSpec(count=1)})
+    assert copy.deepcopy(spec) == pickle.loads(pickle.dumps(spec)) == spec
 
 
 def test_unknown_key_is_refused_with_the_nearest_one() -> None:

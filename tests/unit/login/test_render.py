@@ -218,12 +218,36 @@ def test_failing_set_up_ends_the_job_with_a_message(lines: list[str], message: s
 
 def test_message_for_a_failed_set_up_line_omits_its_text(tmp_path: Path) -> None:
     """Other users may read the log."""
-    made = replace(
-        runnable(tmp_path, setup=["true", "grep 'Bearer s3cret' /dev/null"]), sources={"setup": "it's.toml:7"}
-    )
+    sources = {"setup.1": "it's.toml:7", "setup.2": "it's.toml:7"}
+    made = replace(runnable(tmp_path, setup=["true", "grep 'Bearer s3cret' /dev/null"]), sources=sources)
     stderr = bash(render.script(made), tmp_path).stderr.decode()
     assert "set-up line 2 (it's.toml:7) failed with exit code 1: line " in stderr
     assert "s3cret" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("failing", "place"),
+    [(0, "1 (site.toml:3)"), (2, "3 (site.toml:3)"), (3, "1 (job.toml:7)"), (4, "1 (--setup)"), (5, "2 (--setup)")],
+)
+def test_failed_set_up_line_is_named_with_its_own_source(failing: int, place: str, tmp_path: Path) -> None:
+    lines = ["true"] * 6
+    lines[failing] = "false"
+    given = ["site.toml:3", "site.toml:3", "site.toml:3", "job.toml:7", "--setup", "--setup"]
+    sources = {f"setup.{number}": source for number, source in enumerate(given, 1)}
+    made = replace(runnable(tmp_path, setup=lines), sources=sources)
+    stderr = bash(render.script(made), tmp_path).stderr.decode()
+    assert f": set-up line {place} failed with exit code 1: line " in stderr
+
+
+def test_failed_line_of_a_template_s_set_up_is_named_with_the_template(tmp_path: Path) -> None:
+    template = tmp_path / "own.j2"
+    template.write_text(
+        '{% extends "local.sh.j2" %}{% block setup %}true\n${ONE:-false}\n{{ super() -}}false\n{% endblock %}'
+    )
+    made = runnable(tmp_path, setup=["${TWO:-false}", "true"], template=str(template))
+    script = render.script(replace(made, sources={"setup.1": "job.toml:7", "setup.2": "job.toml:7"}))
+    assert f"set-up line 2 ({template}) failed" in bash(script, tmp_path).stderr.decode()
+    assert "set-up line 1 (job.toml:7) failed" in bash(script, tmp_path, ONE="true").stderr.decode()
 
 
 def test_failures_after_the_set_up_are_not_attributed_to_it(tmp_path: Path) -> None:

@@ -117,6 +117,10 @@ def test_plugin_adds_options_of_its_own(tmp_path: Path) -> None:
     done = gridtf(folder, "render", "--scheduler", "slurm", "--lane", "fast", "--", "true")
     assert done.returncode == 0, done.stderr
     assert "--lane NAME, --track NAME" in gridtf(folder, "submit", "--help").stdout
+    (folder / "site.toml").write_text('nods = 2\nlane = "site"\n')
+    done = gridtf(folder, "render", "--scheduler", "queue", "--", "true", GRIDTF_SITE_CONFIG="site.toml")
+    assert (done.returncode, "#Q -l site\n" in done.stdout) == (0, True), done.stderr
+    assert output(done)[0] == "gridtf: site.toml:1: nods: unknown key, left out; did you mean nodes?"
     (folder / "queue_plugin.py").unlink()
     done = gridtf(folder, "render", "--scheduler", "slurm", "--lane", "fast", "--", "true")
     assert done.returncode == 2
