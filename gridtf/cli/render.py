@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
+from gridtf.jobspec import precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.text import counted, plain
@@ -45,6 +46,8 @@ def run(arguments: Namespace) -> int:
     if getattr(arguments, "json", False):
         output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
         return 0
+    for note in precheck.notes(plan.spec):
+        output.message(f"gridtf: {plain(note)}")
     output.message(_about(plan, command))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))

@@ -12,12 +12,17 @@ from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
+from gridtf.jobspec.placeholders import MEANINGS
 from gridtf.text import plain
 
 LAYERS = """\
 Options can also be set in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the environment. In order
 of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's
 /etc/gridtf/config.toml. ./gridtf.toml is the default JOBFILE when the command line does not say what to run."""
+
+PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task:\n" + "".join(
+    f"  {f'{{{name}}}':<20}{meaning}\n" for name, meaning in MEANINGS.items()
+)
 
 
 def parser_run(table: Table | None = None, **more: Any) -> Parser:
@@ -40,7 +45,7 @@ def parser_submit(table: Table | None = None, **more: Any) -> Parser:
         "gridtf.toml --workers 8",
     )
     made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
-    made.epilog = f"{made.epilog}\n\n{LAYERS}"
+    made.epilog = f"{made.epilog}\n\n{PLACEHOLDERS}\n{LAYERS}"
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")

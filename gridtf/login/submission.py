@@ -183,7 +183,7 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
     registry.write_job(run, plan.spec, plan.sources)
     write_text(run.script, text, mode=0o700)  # its env may contain a password, as in job.json
     with _located(plan.sources):
-        notes = (*schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
+        notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
     elements = plan.request.elements
     for element in elements:
         make_folder(run.elements / element, parents=True)
