@@ -67,12 +67,15 @@ def run_submit(arguments: Namespace) -> int:
     job = submission.submit(given.spec, given.sources, given.trusted)
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
-    rows = {"name": job.name, "job": job.id, "run directory": str(job.run_dir)}
+    found = job.scheduler == "local" and given.spec.scheduler is None
+    scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
+    rows = {"name": job.name, "scheduler": scheduler, "job": job.id, "run directory": str(job.run_dir)}
     text = "\n".join(f"{key:<15}{plain(value)}" for key, value in rows.items())
     if arguments.json and arguments.wait:
         output.message(text)
     elif arguments.json:
-        output.result(show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)}))
+        known = {"name": job.name, "scheduler": job.scheduler, "job_id": job.id, "run_dir": str(job.run_dir)}
+        output.result(show.as_json(known))
     else:
         output.result(text)
     if arguments.wait:

@@ -85,12 +85,13 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
 
     Raises:
         UsageError: For values that gridtf or the scheduler cannot accept.
+        SchedulerError: When none is named, and the one of this machine is not set up.
         RunDirError: When the current folder has been removed.
     """
     sources = dict(sources or {})
     name = spec.scheduler
     if name is None:
-        name = schedulers.available_here(os.environ)
+        name = schedulers.to_submit_to(os.environ)
         sources["scheduler"] = "default: no other scheduler found" if name == "local" else "found on this machine"
     cwd = here()
     if spec.chdir is None:

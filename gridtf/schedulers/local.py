@@ -93,13 +93,21 @@ class LocalScheduler(Scheduler):
         if plan.spec.setup:  # these lines may set which GPUs and CPUs the job has
             return ()
         present = gpus.present(environ)
+        host = os.uname().nodename
         if count := _gpu_count(request, len(present)):
-            _candidates(count, present, environ)
-        elif (training := request.training or 0) > (slots := _slots(request)):
+            names = ",".join(_candidates(count, present, environ)[:count])
+            if present or gpus.VISIBLE in environ:
+                return ()
+            unseen = f"{host} has no GPU that the NVIDIA driver reports; tasks get CUDA_VISIBLE_DEVICES from {names}"
+            return (f"{unseen} as declared, and train on the CPU where these do not exist",)
+        if (training := request.training or 0) > (slots := _slots(request)):
             raise PlacementError(
-                f"{training} training tasks do not fit into the {slots} CPU slots of {os.uname().nodename}",
+                f"{training} training tasks do not fit into the {slots} CPU slots of {host}",
                 hint="request fewer workers, or let tasks share cores with --tasks-per-node",
             )
+        cores = len(os.sched_getaffinity(0))
+        if _one_worker(request) and cores > 1:
+            return (f"one worker, since {host} has no GPU: --workers N starts N, up to one for each of {cores} cores",)
         return ()
 
     def submit(self, plan: Plan) -> SubmitResult:
@@ -231,8 +239,15 @@ def _candidates(count: int, present: Sequence[str], environ: Mapping[str, str]) 
     return candidates
 
 
+def _one_worker(request: Request) -> bool:
+    """Whether, without GPUs, the job has one worker: nobody has asked for all cores, which others may be using."""
+    return request.training is None and request.chosen("tasks_per_node") is None
+
+
 def _slots(request: Request) -> int:
     """Number of training tasks that fit on this machine if GPUs do not limit it."""
+    if _one_worker(request):
+        return sum(role.takes_gpu for role in request.roles)  # and a leader
     per_task = next((role.cpus for role in reversed(request.roles) if role.takes_gpu), None) or 1
     return int(request.chosen("tasks_per_node") or max(1, len(os.sched_getaffinity(0)) // per_task))
 

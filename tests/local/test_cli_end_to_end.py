@@ -24,7 +24,7 @@ from tests.support.python import heed_signals
 def test_commands_on_a_job_from_submit_to_end(here: Path) -> None:
     done = call("submit", "--name", "digits", *TWO, *PRINTS)
     words = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if not line.startswith("run "))
-    run_dir = done.stdout.splitlines()[2].removeprefix("run directory  ")
+    run_dir = done.stdout.splitlines()[3].removeprefix("run directory  ")
     assert words["name"] == "digits"
     assert Path(run_dir).parent == here / "gridtf-runs"
     for job in ("digits", words["job"], run_dir, str(Path(run_dir).relative_to(here))):
