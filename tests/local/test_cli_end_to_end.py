@@ -52,7 +52,7 @@ def test_wait_for_a_failing_job(here: Path) -> None:
     assert "exit code 3" in view["reason"]
     log = RunDir(view["run_dir"]).attempt(1).task_log("worker", 1)
     first = f"bad ({view['job_id']}): FAILED after "
-    verdict = done.stdout.splitlines()[3:]
+    verdict = done.stdout.splitlines()[4:]
     assert verdict[0].startswith(first)
     assert verdict[-2:] == [f"last lines of {log}:", "  last words"]
     assert view["reason"] in done.stdout
@@ -64,7 +64,7 @@ def test_wait_for_a_failing_job(here: Path) -> None:
 def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
     with started("submit", "--wait", *TWO, *SLEEPS) as process:
         assert process.stdout is not None
-        job = [process.stdout.readline() for _ in range(3)][1].split()[1]
+        job = [process.stdout.readline() for _ in range(4)][2].split()[1]
         running(job)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
         _, error = process.communicate(timeout=30)
@@ -182,7 +182,7 @@ def test_python_api(here: Path) -> None:
     code = (
         "import json, sys, gridtf\n"
         "two = {'worker': gridtf.TaskSpec(count=2)}\n"
-        "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), tasks=two))\n"
+        "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), scheduler='local', tasks=two))\n"
         "ended = job.wait(timeout=30)\n"
         "states = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
         "identity = [job.id, job.name, str(job.run_dir)]\n"
