@@ -332,7 +332,8 @@ class Scheduler(ABC):
     def out_of_order(self, environ: Mapping[str, str]) -> str:
         """Why a scheduler that is not available has commands on this machine all the same.
 
-        A job that nobody has sent to this machine must not run there because the scheduler is not set up.
+        A job that nobody has sent to this machine must not run there because the scheduler is not set up. Only
+        gridtf's own schedulers are asked.
 
         Args:
             environ: The environment; is_available is false in it.

@@ -61,6 +61,19 @@ def test_wait_for_a_failing_job(here: Path) -> None:
     assert as_json("wait", "bad", code=1)["cause"]["task"] == "worker:1"
 
 
+def test_open_number_of_workers_without_gpus_is_one(here: Path) -> None:
+    done = call("submit", "--name", "one", "--wait", "--kill-grace", "1", *PRINTS)
+    assert [task["name"] for task in status("one")["tasks"]] == ["worker:0"]
+    assert "gridtf: one worker, since " in done.stderr or len(os.sched_getaffinity(0)) == 1
+
+
+def test_gridtf_run_refuses_a_script_that_does_not_exist(here: Path) -> None:
+    Path("train.py").touch()
+    done = call("run", "--", "python3", "trian.py", code=2)
+    assert f"there is no file {here}/trian.py\n  did you mean train.py?" in done.stderr
+    assert os.listdir() == ["train.py"]
+
+
 def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
     with started("submit", "--wait", *TWO, *SLEEPS) as process:
         assert process.stdout is not None
@@ -182,7 +195,8 @@ def test_python_api(here: Path) -> None:
     code = (
         "import json, sys, gridtf\n"
         "two = {'worker': gridtf.TaskSpec(count=2)}\n"
-        "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), scheduler='local', tasks=two))\n"
+        "prints = (sys.executable, '-c', 'print(6 * 7)')\n"
+        "job = gridtf.submit(gridtf.JobSpec(command=prints, scheduler='local', tasks=two))\n"
         "ended = job.wait(timeout=30)\n"
         "states = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
         "identity = [job.id, job.name, str(job.run_dir)]\n"
