@@ -116,6 +116,8 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
             raise SpecError("setup.1", "set-up lines are for jobs that gridtf submits", hint=hint)
     except SpecError as error:
         raise config.located(error, configured.sources) from None
+    for note in precheck.notes(spec):
+        tell(note)
     run_dir = here / spec.run_dir if spec.run_dir else None
     os.chdir(spec.chdir or here)
     return launch(spec, configured.sources, run_dir, environ)

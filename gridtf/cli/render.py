@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import configured, new_parser
+from gridtf.jobspec import precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.text import counted, plain
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
     from gridtf.schedulers.api import Plan
+
+
+# WANDB_API_KEY, HF_TOKEN, PGPASSWORD; neither TOKENIZERS_PARALLELISM nor KEYBOARD.
+_SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(TOKEN|KEY)S?(?![A-Z])", re.IGNORECASE)
+_MASK = "***"
 
 
 def parser(table: Table | None = None, **more: Any) -> Parser:
@@ -45,6 +52,8 @@ def run(arguments: Namespace) -> int:
     if getattr(arguments, "json", False):
         output.write(f"{json.dumps(_as_dict(plan, command, script), indent=2)}\n")
         return 0
+    for note in precheck.notes(plan.spec):
+        output.message(f"gridtf: {plain(note)}")
     output.message(_about(plan, command))
     if output.on_terminal():
         output.write("".join(f"{plain(line)}\n" for line in script.split("\n")[:-1]))
@@ -61,21 +70,32 @@ def _as_dict(plan: Plan, command: Sequence[str], script: str) -> dict[str, Any]:
         "run_dir": str(plan.run_dir),
         "command": list(command),
         "request": plan.request.to_dict(),
-        "spec": plan.spec.to_dict(),
+        "spec": _without_secrets(plan.spec.to_dict()),
         "sources": dict(plan.sources),
         "script": script,
     }
 
 
+def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
+    """A specification without the values of likely secrets: others may see what render prints."""
+    masked = {**spec}
+    if "env" in spec:
+        masked["env"] = {name: _MASK if _SECRET.search(name) else text for name, text in spec["env"].items()}
+    if "tasks" in spec:
+        masked["tasks"] = {name: _without_secrets(table) for name, table in spec["tasks"].items()}
+    return masked
+
+
 def _about(plan: Plan, command: Sequence[str]) -> str:
     taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
     request = plan.request
+    slots = schedulers.get(plan.scheduler).slots(request)
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler}",
         f"run directory  {plan.run_dir}{' (already exists: submit would refuse it)' if taken else ''}",
         f"submit with    {shlex.join(command)}",
-        f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task), *_components(request)])}",
+        f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request))}",
         "values",
     ]
@@ -85,15 +105,20 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
     return "\n".join(map(plain, lines))
 
 
-def _resources(request: Request, cpus_per_task: int | None) -> str:
+def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> str:
+    """What is requested: hosts, or slots where the scheduler chooses the hosts (slots is their number then)."""
     low, high = request.nodes
-    words = [
-        counted(high, "host") if low == high else f"{low}-{high} hosts",
-        f"{counted(request.tasks_per_node, 'training task')} each",
-        f"{counted(request.gpus_per_node, 'GPU')} each" if request.gpus_per_node else "no GPUs",
-    ]
-    if request.gpus_per_node:
-        words.append(f"{request.gpus_per_task} per task")
+    if slots:
+        words = ["1 slot" if slots == "1" else f"{slots} slots on hosts that the job learns when it starts"]
+        words += [counted(request.training, "training task")] if request.training else []
+        words.append(f"{counted(request.gpus_per_task, 'GPU')} per task" if request.gpus_per_task else "no GPUs")
+    else:
+        words = [
+            counted(high, "host") if low == high else f"{low}-{high} hosts",
+            f"{counted(request.tasks_per_node, 'training task')} each",
+            f"{counted(request.gpus_per_node, 'GPU')} each" if request.gpus_per_node else "no GPUs",
+        ]
+        words += [f"{request.gpus_per_task} per task"] if request.gpus_per_node else []
     if cpus_per_task:
         words.append(f"{counted(cpus_per_task, 'CPU')} per task")
     return ", ".join(words)
@@ -120,7 +145,8 @@ def _tasks(request: Request) -> Iterator[str]:
         if role.in_cluster != TASK_TYPES[role.type].in_cluster:
             more += " (not in the cluster)"
         if role.count is None:
-            yield f"{role.type}:0 and as many more as fit{more}"
+            per_gpu = request.scheduler == "local" and request.chosen("tasks_per_node") is None
+            yield f"{role.type}:0 and as many more as {'there are GPUs for' if per_gpu else 'fit'}{more}"
         else:
             yield f"{role.type}:0{f' to {role.type}:{role.count - 1}' if role.count > 1 else ''}{more}"
 
@@ -129,7 +155,8 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields ("key = value", where it came from): first the given values, then the defaults that are not empty."""
     for key, source in sorted(plan.sources.items(), key=_in_order):
         if key != "scheduler":
-            yield f"{key} = {_look_up(plan.spec, key)}", source
+            secret = ".env." in f".{key}" and _SECRET.search(key.rpartition(".")[2])
+            yield f"{key} = {_MASK if secret else _look_up(plan.spec, key)}", source
     yield f'scheduler = "{plan.scheduler}"', plan.sources["scheduler"]
     for field in fields(plan.spec):
         if field.name not in plan.sources and field.default is not MISSING and field.default not in (None, ()):

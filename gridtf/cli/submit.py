@@ -12,6 +12,7 @@ from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
+from gridtf.jobspec.placeholders import MEANINGS
 from gridtf.text import plain
 
 LAYERS = """\
@@ -19,6 +20,10 @@ Options can also be set in a file, as nodes = 2 or, for tasks, [tasks.ps] count 
 of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/config.toml, the site's
 /etc/gridtf/config.toml. Set-up lines of all of them add up. ./gridtf.toml is the default JOBFILE when the command
 line does not say what to run; words after -- that begin with a dash are added to its command."""
+
+PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task:\n" + "".join(
+    f"  {f'{{{name}}}':<20}{meaning}\n" for name, meaning in MEANINGS.items()
+)
 
 
 def parser_run(table: Table | None = None, **more: Any) -> Parser:
@@ -41,7 +46,7 @@ def parser_submit(table: Table | None = None, **more: Any) -> Parser:
         "gridtf.toml --workers 8",
     )
     made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
-    made.epilog = f"{made.epilog}\n\n{LAYERS}"
+    made.epilog = f"{made.epilog}\n\n{PLACEHOLDERS}\n{LAYERS}"
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
@@ -63,12 +68,15 @@ def run_submit(arguments: Namespace) -> int:
     job = submission.submit(given.spec, given.sources, given.trusted)
     for note in job.notes:
         output.message(f"gridtf: {plain(note)}")
-    rows = {"name": job.name, "job": job.id, "run directory": str(job.run_dir)}
+    found = job.scheduler == "local" and given.spec.scheduler is None
+    scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
+    rows = {"name": job.name, "scheduler": scheduler, "job": job.id, "run directory": str(job.run_dir)}
     text = "\n".join(f"{key:<15}{plain(value)}" for key, value in rows.items())
     if arguments.json and arguments.wait:
         output.message(text)
     elif arguments.json:
-        output.result(show.as_json({"name": job.name, "job_id": job.id, "run_dir": str(job.run_dir)}))
+        known = {"name": job.name, "scheduler": job.scheduler, "job_id": job.id, "run_dir": str(job.run_dir)}
+        output.result(show.as_json(known))
     else:
         output.result(text)
     if arguments.wait:

@@ -250,6 +250,8 @@ def located(error: SpecError, sources: Mapping[str, str]) -> UsageError:
         what = f"{options.flag(error.key) if typed else shown}: {error.problem}"
     elif sources[key].startswith(("-", options.PREFIX)):
         what = f"{sources[key]}: {error.problem}"
+    elif sources[key] == _COMMAND_LINE:
+        what = f"{shown}: {error.problem}"
     else:
         what = f"{sources[key]}: {shown}: {error.problem}"
     return UsageError(plain(what), why=error.why, hint=hint)  # keys can contain any character

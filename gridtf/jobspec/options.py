@@ -67,7 +67,7 @@ _TABLE = {
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
     ),
     "tasks": (
-        ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as there is room for)"),
+        ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as fit; local, no GPUs: one)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
         ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief in addition to the workers"),
         ("tasks.master.count", "--master --no-master", "switch", "", "a chief under TensorFlow 1's name"),

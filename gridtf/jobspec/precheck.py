@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import files
 from gridtf.errors import SpecError, nearest
 from gridtf.jobspec.config import setup_by_source
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.placeholders import without_braces
+from gridtf.jobspec.spec import JobSpec, spell
 
 if TYPE_CHECKING:
     import ast
@@ -18,18 +21,30 @@ if TYPE_CHECKING:
 _PARSE_SECONDS = 10
 _BASH = "bash cannot parse this"
 _COMPLAINT = re.compile(r"^.*?: line \d+: (?:warning: )?(.*)", re.MULTILINE)
+_PYTHON = re.compile(r"python[0-9.]*")
+_SHELLS = ("bash", "sh")
+# Commands of the shell: they change the shell that runs them, and are no programs.
+_OF_A_SHELL = (".", "cd", "conda", "export", "mamba", "ml", "module", "source", "ulimit")
+# Set-up lines that prepare the environment, and make no file of the program.
+_ENVIRONMENT_LINE = re.compile(
+    r"""\s*(\#.*|(module|ml|source|\.|export|ulimit|umask|set|unset|(conda|mamba)\ activate|eval\ "\$\((conda|mamba))
+    \s[^;&|`]*)?\s*""",
+    re.VERBOSE,
+)
+_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+_OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 
 
 def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
-    """Check that a job's folder, template, entry function and set-up lines are usable.
+    """Check that a job's folder, template, program, entry function and set-up lines are usable.
 
     Args:
         spec: The job; its ``chdir`` must be absolute.
         sources: Dotted key -> source, as in config.Configured.
 
     Raises:
-        SpecError: For a folder, a template or an entry function that does not exist, and for set-up lines that bash
-            cannot parse.
+        SpecError: For a folder, a template, a program, a script or an entry function that does not exist, for a Python
+            script with a syntax error, and for set-up lines that bash cannot parse.
     """
     if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
         raise SpecError("chdir", f"there is no folder {spec.chdir}")
@@ -39,6 +54,48 @@ def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
         _check_entry(spec, spec.entry, Path(spec.chdir or "."))
     if spec.setup:
         _check_setup(setup_by_source(spec, sources))
+    check_commands(spec, os.environ)
+
+
+def check_commands(spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Check that the programs of a job, and the scripts of Python and shells, exist.
+
+    What may exist only in the job is not checked: programs if there are set-up lines, files if these may make some.
+
+    Args:
+        spec: The job, as for check.
+        environ: The environment, for its PATH and TMPDIR.
+
+    Raises:
+        SpecError: For a program or a script that does not exist, and for a Python script with a syntax error.
+    """
+    for key, command in _commands(spec):
+        _check_command(key, command, spec, environ)
+
+
+def notes(spec: JobSpec) -> tuple[str, ...]:
+    """Notes for the user on commands that are valid, but probably not what is meant; usually none. Pure.
+
+    Args:
+        spec: The job.
+
+    Returns:
+        One line each.
+    """
+    return tuple(
+        f"{key}: `{written}` passes a word; the placeholder is '{{{name}}}', in quotes, since tcsh removes braces"
+        for key, command in _commands(spec)
+        for written, name in without_braces(command)
+    )
+
+
+def _commands(spec: JobSpec) -> Iterator[tuple[str, Sequence[str]]]:
+    """(key, command) for each command of the job."""
+    if spec.command:
+        yield "command", spec.command
+    for name, table in spec.tasks.items():
+        if table.command and spec.count(name) != 0:
+            yield f"tasks.{name}.command", table.command
 
 
 def _exists(key: str, test: Callable[[Path], bool], path: Path) -> bool:
@@ -86,6 +143,160 @@ def _syntax_error(text: str) -> list[str]:
     return [f"{_BASH}: {lines[0]}", *lines[1:]] if lines else []
 
 
+# --- commands
+
+
+def _check_command(key: str, command: Sequence[str], spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Check the program of a command, and its script if it is Python or a shell."""
+    program, *rest = command
+    folder = Path(spec.chdir or ".")
+    if _PLACEHOLDER.search(program):
+        return
+    if re.search(r"\s", program) and not _exists(key, Path.exists, folder / program):
+        raise _one_word(key, command)
+    same_path = not (spec.setup or spec.template)  # the job finds the programs that are found here
+    same_files = not spec.template and all(
+        _ENVIRONMENT_LINE.fullmatch(line) for lines in spec.setup for line in lines.split("\n")
+    )
+    if "/" in program:
+        found = _need_file(key, program, folder, environ) if same_files else None
+        if found:
+            _need_executable(key, program, found)
+    else:
+        found = next(_on_path(program, spec, environ), None)
+        if not found and same_path:
+            raise _no_program(key, command, folder, spec, environ)
+    name = program.rpartition("/")[2]
+    if _PYTHON.fullmatch(name):
+        script, module = python_call(rest)
+    elif name in _SHELLS and rest and not rest[0].startswith("-") and not any(_on_path(rest[0], spec, environ)):
+        script, module = rest[0], ""
+    else:
+        return
+    path = _need_file(key, script, folder, environ) if script and same_files else None
+    if not (same_path and found and os.path.realpath(found) == os.path.realpath(sys.executable)):
+        return  # another Python may take other syntax, and have other modules
+    if path and path.suffix == ".py" and path.is_file() and path.stat().st_size <= files.MOST_BYTES:
+        _parse(key, path)
+    if module and found.parent == Path(sys.executable).parent and "PYTHONPATH" not in spec.env:
+        top = module.partition(".")[0]
+        if top.isidentifier() and not ((folder / top).exists() or (folder / f"{top}.py").exists() or _installed(top)):
+            raise _no_module(key, module, folder)
+
+
+def python_call(words: Sequence[str]) -> tuple[str, str]:
+    """Find what Python runs: python(1). Pure.
+
+    Args:
+        words: The arguments of Python.
+
+    Returns:
+        (script, module), of which one is empty; both for ``-c`` and for standard input.
+    """
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return next(rest, ""), ""
+        if word == "-" or not word.startswith("-"):
+            return word.removeprefix("-"), ""
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(rest, "")
+            continue
+        for end, letter in enumerate(word[1:], 2):  # -uO is -u -O, and -um is -u -m
+            value = word[end:]
+            if letter in "cm":
+                return "", (value or next(rest, "")) if letter == "m" else ""
+            if letter in "WX":
+                value or next(rest, "")
+                break
+    return "", ""
+
+
+def _on_path(program: str, spec: JobSpec, environ: Mapping[str, str]) -> Iterator[Path]:
+    """The programs of this name on the PATH."""
+    paths = (place / program for place in _places(spec, environ))
+    return (path for path in paths if path.is_file() and os.access(path, os.X_OK))
+
+
+def _places(spec: JobSpec, environ: Mapping[str, str]) -> Iterator[Path]:
+    """The folders on a PATH that the job sets, and on that of this process."""
+    for variables in (spec.env, *(table.env for table in spec.tasks.values()), environ):
+        yield from map(Path, filter(None, variables.get("PATH", "").split(os.pathsep)))
+
+
+def _need_file(key: str, word: str, folder: Path, environ: Mapping[str, str]) -> Path | None:
+    """The path of a script; None for one that may exist only in the job. Raises SpecError when it does not exist."""
+    path = folder / word
+    if _PLACEHOLDER.search(word):
+        return None
+    if _exists(key, Path.exists, path):
+        return path
+    own = [*_OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
+    if word.startswith("/") and any(path.is_relative_to(place) for place in own):
+        return None
+    raise SpecError(key, f"there is no file {path}", hint=_near_file(word, path, folder))
+
+
+def _near_file(word: str, path: Path, folder: Path) -> str:
+    if "$" in word or word.startswith("~"):
+        return "no shell reads the command, so variables and ~ stay as they are: write the path itself"
+    if (Path.cwd() / word).exists():
+        return f"{Path.cwd() / word} exists, but the working folder is {folder}: add --chdir ."
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} either"
+    near = nearest(path.name, sorted(os.listdir(path.parent))) if os.access(path.parent, os.R_OK) else ""
+    return near or f"relative paths begin in the working folder, {folder}: choose another with --chdir"
+
+
+def _need_executable(key: str, program: str, path: Path) -> None:
+    if path.is_dir():
+        raise SpecError(key, f"{path} is a folder, not a program", hint="write a program and its arguments")
+    if not os.access(path, os.X_OK):
+        hint = f"write {_interpreter(program)} {program}, or make it executable: chmod +x {program}"
+        raise SpecError(key, f"{path} is not executable", hint=hint)
+
+
+def _interpreter(script: str) -> str:
+    return "python" if script.endswith(".py") else "bash"
+
+
+def _one_word(key: str, command: Sequence[str]) -> SpecError:
+    """The error for a whole command line in one word."""
+    import shlex
+
+    program = command[0]
+    try:
+        words = [] if re.search(r"[;&|<>$`]", program) else [*shlex.split(program), *command[1:]]
+    except ValueError:  # an open quote
+        words = []
+    if words:
+        hint = f"write the words apart: -- {shlex.join(words)}; in a file: {key} = {spell(words)}"
+    else:
+        hint = f"let a shell read it: -- bash -c {shlex.quote(program)}"
+    return SpecError(key, f"{program!r} is one word, and no program has this name", hint=hint)
+
+
+def _no_program(key: str, command: Sequence[str], folder: Path, spec: JobSpec, environ: Mapping[str, str]) -> SpecError:
+    program = command[0]
+    if (folder / program).is_file():
+        runner = f"{_interpreter(program)} " if program.endswith((".py", ".sh")) else "./"
+        hint = f"write {runner}{program} for the file in {folder}"
+    elif re.fullmatch(r"[A-Za-z_]\w*=.*", program):
+        hint = f"no shell reads the command; set the variable by an option: --env {program}"
+    elif program in _OF_A_SHELL:
+        hint = f"it is a command of the shell; write it as a set-up line: --setup {program!r}"
+        if len(command) > 1:
+            hint = f"it is a command of the shell; write it as a set-up line: --setup '{program} {command[1]} …'"
+    else:
+        known = {path.name for place in _places(spec, environ) for path in place.glob("*")}
+        hint = nearest(program, sorted(known)) or "if a module has it, load that first: --setup 'module load …'"
+    return SpecError(key, f"there is no program {program} on the PATH", hint=hint)
+
+
+# --- entry functions
+
+
 def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     module, function = entry.split(":")
     base = folder.joinpath(*module.split("."))
@@ -94,9 +305,7 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     if path is None:
         # with another Python, set-up lines or PYTHONPATH, the module may exist in the job alone
         if not (spec.python or spec.setup or "PYTHONPATH" in spec.env or _installed(module)):
-            known = sorted(file.stem for file in folder.glob("*.py"))
-            hint = nearest(module, known) or "the module must be in the working folder (--chdir) or be installed"
-            raise SpecError("entry", f"there is no module {module} in {folder}", hint=hint)
+            raise _no_module("entry", module, folder)
         return
     defined = _names(path)
     if defined is None or function in defined:
@@ -106,11 +315,33 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     raise SpecError("entry", f"{path} has no function {function}", hint=hint)
 
 
+def _no_module(key: str, module: str, folder: Path) -> SpecError:
+    known = sorted(file.stem for file in folder.glob("*.py"))
+    hint = nearest(module, known) or "the module must be in the working folder (--chdir) or be installed"
+    return SpecError(key, f"there is no module {module} in {folder}", hint=hint)
+
+
 def _installed(module: str) -> bool:
     from importlib.util import find_spec
 
     package = module.partition(".")[0]
     return package != "__main__" and find_spec(package) is not None  # __main__ is gridtf itself here
+
+
+def _parse(key: str, path: Path) -> ast.Module:
+    """Parse a Python file. Raises SpecError for a file that cannot be read or is not Python."""
+    import ast
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on "\\d" and the like, which the job itself will print
+            return ast.parse(files.read(path, str(path))[0], filename=str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        line = getattr(error, "lineno", None) or 1
+        raise SpecError(key, f"{path}:{line}: {getattr(error, 'msg', error)}") from None
+    except OSError as error:
+        raise SpecError(key, f"cannot read {path}: {error.strerror}") from None
 
 
 def _names(path: Path) -> dict[str, bool] | None:
@@ -121,13 +352,7 @@ def _names(path: Path) -> dict[str, bool] | None:
     """
     import ast
 
-    try:
-        tree = ast.parse(files.read(path, str(path))[0], filename=str(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
-        line = getattr(error, "lineno", None) or 1
-        raise SpecError("entry", f"{path}:{line}: {getattr(error, 'msg', error)}") from None
-    except OSError as error:
-        raise SpecError("entry", f"cannot read {path}: {error.strerror}") from None
+    tree = _parse("entry", path)
     names: dict[str, bool] = {}
     blocks: list[ast.stmt] = list(tree.body)
     while blocks:

@@ -60,6 +60,11 @@ class Job:
         return self.run.mine[1] if self.run.mine else str(self._record().get("job_id", ""))
 
     @property
+    def scheduler(self) -> str:
+        """The name of its scheduler; empty when not known."""
+        return self.run.mine[0] if self.run.mine else str(self._record().get("scheduler", ""))
+
+    @property
     def name(self) -> str:
         """The job's name."""
         return str(self._record().get("name", self.run_dir.name))

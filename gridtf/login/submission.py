@@ -85,12 +85,13 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
 
     Raises:
         UsageError: For values that gridtf or the scheduler cannot accept.
+        SchedulerError: When none is named, and the one of this machine is not set up.
         RunDirError: When the current folder has been removed.
     """
     sources = dict(sources or {})
     name = spec.scheduler
     if name is None:
-        name = schedulers.available_here(os.environ)
+        name = schedulers.to_submit_to(os.environ)
         sources["scheduler"] = "default: no other scheduler found" if name == "local" else "found on this machine"
     cwd = here()
     if spec.chdir is None:
@@ -185,7 +186,7 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
     registry.write_job(run, plan.spec, plan.sources)
     write_text(run.script, text, mode=0o700)  # its env may contain a password, as in job.json
     with _located(plan.sources):
-        notes = (*schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
+        notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
     elements = plan.request.elements
     for element in elements:
         make_folder(run.elements / element, parents=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.observe.state import JobView, Records, decide, why_set_up_failed
+from gridtf.observe.state import JobView, Records, decide, set_up_hint, why_set_up_failed
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
@@ -187,7 +187,7 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
         if not tail:  # an empty log explains nothing
             return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
         if view.state == JobState.FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
-            view = replace(view, reason=why, unexplained=False)
+            view = replace(view, reason=why, hint=set_up_hint(tail) or view.hint, unexplained=False)
         host = (records.launcher or {}).get("host")
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
         return replace(view, cause=cause)

@@ -17,6 +17,19 @@ from gridtf.text import some
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
+# job.sh: line 44: module: command not found    (bash)
+_NOT_FOUND = re.compile(r".*: line \d+: ([\w.+-]+): command not found$")
+_CONDA_INIT = re.compile(r".*Run '(conda|mamba) init' before")
+_MODULES = "source /etc/profile.d/modules.sh (Lmod: source /etc/profile.d/lmod.sh)"
+_CONDA = "source CONDA/etc/profile.d/conda.sh (CONDA is what `conda info --base` prints on the login node)"
+# Commands that are functions of a shell -> the set-up line that defines them in the job's bash.
+_DEFINED_BY = {
+    "module": _MODULES,
+    "ml": _MODULES,
+    "conda": _CONDA,
+    "mamba": _CONDA.replace("conda.sh", "mamba.sh"),
+}
+_HOOKS = {"conda": 'eval "$(conda shell.bash hook)"', "mamba": 'eval "$(mamba shell hook --shell bash)"'}
 _KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's reason
 # Seconds without a heartbeat after which tasks without a launcher count as ended; clocks do not differ that much.
 _GIVEN_UP = 3600.0
@@ -338,6 +351,24 @@ def why_set_up_failed(tail: Sequence[str]) -> str:
         if match:
             printed = [before for before in tail[:number] if before.strip()][-1:]
             return "; ".join([f"{match[2]} on {match[1]}", *(f"last output: {words}" for words in printed)])
+    return ""
+
+
+def set_up_hint(tail: Sequence[str]) -> str:
+    """What to do about a set-up line whose command is a shell function that the job's bash does not have.
+
+    Args:
+        tail: The last lines of the job script's log.
+
+    Returns:
+        The line to write; empty when no such command is missing, or when no set-up line failed.
+    """
+    end = next((number for number, line in enumerate(tail) if _SET_UP_FAILED.match(line)), 0)
+    for line in reversed(tail[:end]):
+        missing, inactive = _NOT_FOUND.match(line), _CONDA_INIT.match(line)
+        command = (missing or inactive or ("", ""))[1]
+        if first := (_DEFINED_BY if missing else _HOOKS).get(command):
+            return f"{command} is a function that the shell of a job does not have; put this set-up line first: {first}"
     return ""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from gridtf.errors import SpecError, UnknownKeyError, UsageError, nearest
+from gridtf.errors import SchedulerError, SpecError, UnknownKeyError, UsageError, nearest
 
 if TYPE_CHECKING:
     from gridtf.jobspec.options import Option
@@ -78,6 +78,23 @@ def _first(fits: Callable[[Scheduler], bool]) -> Scheduler:
 def available_here(environ: Mapping[str, str]) -> str:
     """The name of the scheduler to submit to from this machine: the first that is available, else local."""
     return _first(lambda scheduler: scheduler.is_available(environ)).name
+
+
+def to_submit_to(environ: Mapping[str, str]) -> str:
+    """The name of the scheduler for a job whose user has named none: as available_here.
+
+    Raises:
+        SchedulerError: Where it would be local although a cluster's scheduler has commands here: this is a login node.
+    """
+    name = available_here(environ)
+    reasons = [why for other in _WITH_OPTIONS if name == "local" and (why := get(other).out_of_order(environ))]
+    if reasons:
+        raise SchedulerError(
+            "no cluster can be used from this machine, and a login node runs no job unasked",
+            why="; ".join(reasons),
+            hint='to run the job on this machine: --scheduler local, or scheduler = "local" in a file',
+        )
+    return name
 
 
 def around_this_process(environ: Mapping[str, str]) -> str:

@@ -329,6 +329,20 @@ class Scheduler(ABC):
     def is_available(self, environ: Mapping[str, str]) -> bool:
         """Whether jobs can be submitted to this scheduler from this machine."""
 
+    def out_of_order(self, environ: Mapping[str, str]) -> str:
+        """Why a scheduler that is not available has commands on this machine all the same.
+
+        A job that nobody has sent to this machine must not run there because the scheduler is not set up. Only
+        gridtf's own schedulers are asked.
+
+        Args:
+            environ: The environment; is_available is false in it.
+
+        Returns:
+            One line; empty where the scheduler has no commands.
+        """
+        return ""
+
     @abstractmethod
     def directives(self, plan: Plan) -> tuple[str, ...]:
         """The options in the head of the job script. Pure.
@@ -339,6 +353,20 @@ class Scheduler(ABC):
         Raises:
             SpecError: For a request that the scheduler does not support.
         """
+
+    def slots(self, request: Request) -> str:
+        """The number of slots that a job requests of a scheduler that chooses hosts for slots: ``8``, ``4-8``. Pure.
+
+        Args:
+            request: What the job requests.
+
+        Returns:
+            The number or range; empty where the job requests hosts.
+
+        Raises:
+            SpecError: For a request that the scheduler does not support.
+        """
+        return ""
 
     @abstractmethod
     def submit_command(self, plan: Plan) -> tuple[str, ...]:

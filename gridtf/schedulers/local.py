@@ -93,18 +93,26 @@ class LocalScheduler(Scheduler):
         if plan.spec.setup:  # these lines may set which GPUs and CPUs the job has
             return ()
         present = gpus.present(environ)
+        host = os.uname().nodename
         if count := _gpu_count(request, len(present)):
             try:
-                _candidates(count, present, environ)
+                names = ",".join(_candidates(count, present, environ)[:count])
             except PlacementError as error:
                 key = "tasks.worker.count" if plan.spec.gpus_per_node is None else "gpus_per_node"
                 raise SpecError(key, error.what, why=error.why, hint=error.hint) from None
-        elif (training := request.training or 0) > (slots := _slots(request)):
+            if present or gpus.VISIBLE in environ:
+                return ()
+            unseen = f"{host} has no GPU that the NVIDIA driver reports; tasks get CUDA_VISIBLE_DEVICES from {names}"
+            return (f"{unseen} as declared, and train on the CPU where these do not exist",)
+        if (training := request.training or 0) > (slots := _slots(request)):
             raise SpecError(
                 "tasks.worker.count",
-                f"{training} training tasks do not fit into the {slots} CPU slots of {os.uname().nodename}",
+                f"{training} training tasks do not fit into the {slots} CPU slots of {host}",
                 hint="request fewer workers, or let tasks share cores with --tasks-per-node",
             )
+        cores = len(os.sched_getaffinity(0))
+        if _one_worker(request) and cores > 1:
+            return (f"one worker, since {host} has no GPU: --workers N starts N, up to one for each of {cores} cores",)
         return ()
 
     def submit(self, plan: Plan) -> SubmitResult:
@@ -236,8 +244,15 @@ def _candidates(count: int, present: Sequence[str], environ: Mapping[str, str]) 
     return candidates
 
 
+def _one_worker(request: Request) -> bool:
+    """Whether, without GPUs, the job has one worker: nobody has asked for all cores, which others may be using."""
+    return request.training is None and request.chosen("tasks_per_node") is None
+
+
 def _slots(request: Request) -> int:
     """Number of training tasks that fit on this machine if GPUs do not limit it."""
+    if _one_worker(request):
+        return sum(role.takes_gpu for role in request.roles)  # and a leader
     per_task = next((role.cpus for role in reversed(request.roles) if role.takes_gpu), None) or 1
     return int(request.chosen("tasks_per_node") or max(1, len(os.sched_getaffinity(0)) // per_task))
 

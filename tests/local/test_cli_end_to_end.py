@@ -24,7 +24,7 @@ from tests.support.python import heed_signals
 def test_commands_on_a_job_from_submit_to_end(here: Path) -> None:
     done = call("submit", "--name", "digits", *TWO, *PRINTS)
     words = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if not line.startswith("run "))
-    run_dir = done.stdout.splitlines()[2].removeprefix("run directory  ")
+    run_dir = done.stdout.splitlines()[3].removeprefix("run directory  ")
     assert words["name"] == "digits"
     assert Path(run_dir).parent == here / "gridtf-runs"
     for job in ("digits", words["job"], run_dir, str(Path(run_dir).relative_to(here))):
@@ -52,7 +52,7 @@ def test_wait_for_a_failing_job(here: Path) -> None:
     assert "exit code 3" in view["reason"]
     log = RunDir(view["run_dir"]).attempt(1).task_log("worker", 1)
     first = f"bad ({view['job_id']}): FAILED after "
-    verdict = done.stdout.splitlines()[3:]
+    verdict = done.stdout.splitlines()[4:]
     assert verdict[0].startswith(first)
     assert verdict[-2:] == [f"last lines of {log}:", "  last words"]
     assert view["reason"] in done.stdout
@@ -61,10 +61,23 @@ def test_wait_for_a_failing_job(here: Path) -> None:
     assert as_json("wait", "bad", code=1)["cause"]["task"] == "worker:1"
 
 
+def test_open_number_of_workers_without_gpus_is_one(here: Path) -> None:
+    done = call("submit", "--name", "one", "--wait", "--kill-grace", "1", *PRINTS)
+    assert [task["name"] for task in status("one")["tasks"]] == ["worker:0"]
+    assert "gridtf: one worker, since " in done.stderr or len(os.sched_getaffinity(0)) == 1
+
+
+def test_gridtf_run_refuses_a_script_that_does_not_exist(here: Path) -> None:
+    Path("train.py").touch()
+    done = call("run", "--", "python3", "trian.py", code=2)
+    assert f"there is no file {here}/trian.py\n  did you mean train.py?" in done.stderr
+    assert os.listdir() == ["train.py"]
+
+
 def test_ctrl_c_leaves_the_job_running(here: Path) -> None:
     with started("submit", "--wait", *TWO, *SLEEPS) as process:
         assert process.stdout is not None
-        job = [process.stdout.readline() for _ in range(3)][1].split()[1]
+        job = [process.stdout.readline() for _ in range(4)][2].split()[1]
         running(job)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the foreground
         _, error = process.communicate(timeout=30)
@@ -182,7 +195,8 @@ def test_python_api(here: Path) -> None:
     code = (
         "import json, sys, gridtf\n"
         "two = {'worker': gridtf.TaskSpec(count=2)}\n"
-        "job = gridtf.submit(gridtf.JobSpec(command=(sys.executable, '-c', 'print(6 * 7)'), tasks=two))\n"
+        "prints = (sys.executable, '-c', 'print(6 * 7)')\n"
+        "job = gridtf.submit(gridtf.JobSpec(command=prints, scheduler='local', tasks=two))\n"
         "ended = job.wait(timeout=30)\n"
         "states = [ended.state, gridtf.find(job.name).status().state, job.cancel().state]\n"
         "identity = [job.id, job.name, str(job.run_dir)]\n"

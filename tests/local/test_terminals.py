@@ -97,6 +97,8 @@ def test_control_characters_in_a_job_file_are_escaped_by_render(tmp_path: Path) 
     template.write_text("echo \x1b[2J\x1b]0;x\x07\n")
     job = tmp_path / "job.toml"
     job.write_text('command = ["a\\u009b2J"]\ntemplate = "own.j2"\n[env]\nA = "\\u001b[2J\\u202e"\n')
-    text = shown(0, "render", str(job))
+    text = shown(0, "render", "--scheduler", "local", str(job))
     assert r"echo \x1b[2J\x1b]0;x\x07" in text
-    assert call("render", str(job)).stdout == template.read_text()  # in a pipe, the script unchanged
+    assert (
+        call("render", "--scheduler", "local", str(job)).stdout == template.read_text()
+    )  # in a pipe, the script unchanged

@@ -63,7 +63,7 @@ class Strangers:
         with subprocess.Popen(
             ["setpriv", *user, *reads, *map(str, words)],
             cwd=cwd,
-            env=environment(HOME=state, XDG_STATE_HOME=state, TMPDIR="/tmp"),
+            env=environment(HOME=state, XDG_STATE_HOME=state, TMPDIR="/tmp", GRIDTF_SUBMIT_SCHEDULER="local"),
             umask=umask,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

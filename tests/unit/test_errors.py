@@ -28,9 +28,9 @@ def test_every_error_has_the_exit_code_that_the_readme_gives() -> None:
             "ReplacedError",
             "RunDirError",
             "SchedulerError",
-            "ToldToEndError",
+            "TerminatedError",
         },
-        2: {"NotFoundError", "SpecError", "UsageError"},
+        2: {"NotFoundError", "SpecError", "UnknownKeyError", "UsageError"},
     }
 
 

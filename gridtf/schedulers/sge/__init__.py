@@ -91,6 +91,10 @@ class GridEngine(batch.BatchScheduler):
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return "SGE_ROOT" in environ and batch.on_path("qsub", environ)  # other schedulers have a qsub, too
 
+    def out_of_order(self, environ: Mapping[str, str]) -> str:
+        found = batch.on_path("qsub", environ)
+        return "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)" if found else ""
+
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         from gridtf.schedulers.sge import directives
 
@@ -100,6 +104,11 @@ class GridEngine(batch.BatchScheduler):
         from gridtf.schedulers.sge import directives
 
         return directives.array_elements(native)
+
+    def slots(self, request: Request) -> str:
+        from gridtf.schedulers.sge import directives
+
+        return str(directives.slots(request))
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
         from gridtf.schedulers.sge import directives

@@ -118,6 +118,10 @@ class Slurm(batch.CommandScheduler):
         # Installed, but without a configuration of its own: sbatch knows whether the network has one.
         return self.try_run(["sbatch", "--version"], limit=5.0) is not None
 
+    def out_of_order(self, environ: Mapping[str, str]) -> str:
+        found = batch.on_path("sbatch", environ)
+        return "Slurm's sbatch is installed, but finds no configuration (see `sbatch --version`)" if found else ""
+
     parse_native = staticmethod(submit.parse_native)
     directives = staticmethod(submit.directives)
     submit_command = staticmethod(submit.submit_command)

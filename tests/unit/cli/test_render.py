@@ -157,7 +157,8 @@ def test_render_preserves_undecodable_bytes_of_set_up_lines(
 @pytest.mark.parametrize(
     ("spec", "tasks"),
     [
-        (JobSpec(command=("x",)), ["worker:0 and as many more as fit"]),
+        (JobSpec(command=("x",)), ["worker:0 and as many more as there are GPUs for"]),
+        (JobSpec(command=("x",), tasks_per_node=2), ["worker:0 and as many more as fit"]),
         (
             JobSpec(entry="a:b", tasks={"worker": TaskSpec(count=3), "ps": TaskSpec(), "chief": TaskSpec(count=1)}),
             ["chief:0", "worker:0 to worker:2", "ps:0 (served by gridtf)"],
@@ -203,6 +204,50 @@ def test_render_json_has_request_script_and_sources(
 )
 def test_render_describes_the_resources(spec: JobSpec, resources: str) -> None:
     assert _resources(resolved(spec), spec.cpus_per_task) == resources
+
+
+@pytest.mark.parametrize(
+    ("spec", "slots", "resources"),
+    [
+        (
+            JobSpec(command=("x",), tasks={"worker": TaskSpec(count=8)}, gpus_per_task=1),
+            "8",
+            "8 slots on hosts that the job learns when it starts, 8 training tasks, 1 GPU per task",
+        ),
+        (JobSpec(command=("x",), slots="4-8"), "4-8", "4-8 slots on hosts that the job learns when it starts, no GPUs"),
+        (JobSpec(command=("x",)), "1", "1 slot, no GPUs"),
+    ],
+)
+def test_render_describes_slots_whose_hosts_are_not_known(spec: JobSpec, slots: str, resources: str) -> None:
+    assert _resources(resolved(spec), spec.cpus_per_task, slots) == resources
+
+
+def test_render_for_grid_engine_describes_slots(rough_path: Path, capsys: Captured) -> None:
+    assert main(["render", "--scheduler", "sge", "--workers", "8", "--pe", "mpi", "--run-dir", "/run", "--", "x"]) == 0
+    expected = "resources      8 slots on hosts that the job learns when it starts, 8 training tasks, no GPUs"
+    assert expected in capsys.readouterr().err.splitlines()
+
+
+def test_render_masks_secrets_everywhere_but_in_the_script(rough_path: Path, capsys: Captured) -> None:
+    Path("gridtf.toml").write_text(
+        'command = ["x"]\n[env]\nTOKENIZERS_PARALLELISM = "no"\nDB_PASSWORD1 = "s3"\n'
+        '[tasks.ps]\nenv.aws_secret_access_key = "s3"\n'
+    )
+    assert main(["render", "--scheduler", "slurm", "--env", "WANDB_API_KEY=s3"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("s3") >= 3
+    assert "s3" not in captured.err
+    shown = [line.split("  ")[1].strip() for line in captured.err.splitlines() if "env." in line]
+    assert shown == [
+        "env.DB_PASSWORD1 = ***",
+        'env.TOKENIZERS_PARALLELISM = "no"',
+        "env.WANDB_API_KEY = ***",
+        "tasks.ps.env.aws_secret_access_key = ***",
+    ]
+    assert main(["render", "--json", "--scheduler", "slurm", "--env", "WANDB_API_KEY=s3"]) == 0
+    shown_json = json.loads(capsys.readouterr().out)
+    assert "s3" in shown_json.pop("script")
+    assert "s3" not in json.dumps(shown_json)
 
 
 def test_render_describes_requests_on_other_partitions() -> None:

@@ -238,7 +238,7 @@ def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured
     assert capsys.readouterr().out == "no jobs yet\n"
     for number in range(22):
         assert main(["submit", "--name", f"n{number}", "--json", "--", "x"]) == 0
-        assert json.loads(capsys.readouterr().out).keys() == {"name", "job_id", "run_dir"}
+        assert json.loads(capsys.readouterr().out).keys() == {"name", "scheduler", "job_id", "run_dir"}
     fake.states = [JobStatus(PENDING, "Resources")]
     fake.queried.clear()
     assert main(["list"]) == 0
@@ -263,7 +263,7 @@ def test_cancel_reports_a_job_that_does_not_end(
 
 def test_failed_cancel_leaves_no_cancelled_json(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
     assert main(["submit", "--name", "far", "--", "x"]) == 0
-    run = Job(capsys.readouterr().out.splitlines()[2].removeprefix("run directory  ")).run
+    run = Job(capsys.readouterr().out.splitlines()[3].removeprefix("run directory  ")).run
     fake.refuses = "it runs elsewhere"
     assert main(["cancel", "far"]) == 1
     assert "it runs elsewhere" in capsys.readouterr().err

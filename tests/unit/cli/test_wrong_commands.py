@@ -52,6 +52,8 @@ def cases(text: str) -> Iterator[Case]:
 def prepare(folder: Path) -> dict[str, str]:
     """Make a folder with a program, a job named digits and a PATH without schedulers; returns the environment."""
     (folder / "bin").mkdir()
+    for name in ("python", "true"):
+        (folder / "bin" / name).touch(mode=0o755)
     (folder / "train.py").write_text("def main():\n    pass\n")
     (folder / "runs" / "digits").mkdir(parents=True)
     (folder / "runs" / "digits" / "job.json").write_text("{}")
@@ -91,6 +93,11 @@ def answers(text: str, folder: Path) -> str:
     environ = prepare(folder)
     os.chdir(folder)
     return "\n\n".join(answer(case, folder, environ) for case in cases(text)) + "\n"
+
+
+@pytest.fixture(autouse=True)
+def _any_program() -> None:
+    """Here commands are checked: see tests/unit/conftest.py."""
 
 
 def test_answers_equal_the_golden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -431,7 +431,7 @@ def test_arguments_alone_are_added_to_the_default_job_file(tmp_path: Path) -> No
         ("nodes = 2", "job.toml -- --epochs 3", "'--epochs' after -- begins with a dash", "write the program first"),
         ("nodes = 2", "-- --epochs 3", "'--epochs' after -- begins with a dash", "write the program first"),
         ("nodes = 2", "job.toml --args=-v", "--args: there is no command to add arguments to", "after --"),
-        ("entry = 'a:b'", "job.toml -- -v", "the command line: args: an entry function takes no", "--env"),
+        ("entry = 'a:b'", "job.toml -- -v", "args: an entry function takes no", "--env"),
         ("command = ['a']", "job.toml --entry a:b --args=-v", "--args: an entry function takes no", "--env"),
         ("command = 'a'", "job.toml --args=-v", "job.toml:1: command: expected a list of strings, not one", ""),
         ("command = ['a']", "job.toml --args=it's", "--args: a quote is not closed in it's", "as in a shell"),
@@ -503,7 +503,8 @@ def test_unknown_keys_of_the_user_file_are_left_out_with_a_note(tmp_path: Path) 
     assert made.spec == JobSpec(command=("x",), name="n")
     assert made.notes == (
         f"{user}:1: nods: unknown key, left out; did you mean nodes?",
-        f"{user}:3: xyzzy: unknown key, left out; the keys are the options that `gridtf submit --help` lists, with _ for -",
+        f"{user}:3: xyzzy: unknown key, left out; "
+        "the keys are the options that `gridtf submit --help` lists, with _ for -",
         f"{user}:4: workers: unknown key, left out; in [tasks.worker] write count = 2",
         f"{user}:6: tasks.pss: unknown task type, left out; did you mean ps?",
         f"{user}:9: tasks.ps.cuont: unknown key, left out; did you mean count?",

@@ -566,3 +566,25 @@ def test_failed_set_up_line_is_the_reason(run: RunDir, printed: str, reason: str
     run.log.write_text(printed)
     seen = job_view(run, SUBMITTED, JobStatus(FAILED, "NonZeroExitCode"), NOW)
     assert seen.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("printed", "hint"),
+    [
+        ("job.sh: line 44: module: command not found", "source /etc/profile.d/modules.sh"),
+        ("/run/job.sh: line 4: ml: command not found", "source /etc/profile.d/modules.sh"),
+        ("job.sh: line 44: conda: command not found", "source CONDA/etc/profile.d/conda.sh"),
+        ("job.sh: line 44: mamba: command not found", "source CONDA/etc/profile.d/mamba.sh"),
+        ("CondaError: Run 'conda init' before 'conda activate'", 'eval "$(conda shell.bash hook)"'),
+        ("job.sh: line 44: mdule: command not found", ""),
+    ],
+)
+def test_missing_shell_function_of_a_set_up_line_has_a_hint(run: RunDir, printed: str, hint: str) -> None:
+    run.path.mkdir()
+    run.log.write_text(f"{printed}\n\ngridtf: n1: set-up line 1 (--setup) failed with exit code 127: line 44\n")
+    seen = job_view(run, SUBMITTED, JobStatus(FAILED, "NonZeroExitCode"), NOW)
+    assert seen.reason.endswith(f"; last output: {printed}")
+    if hint:
+        assert hint in seen.hint
+    else:
+        assert seen.hint == f"see {run.log}"

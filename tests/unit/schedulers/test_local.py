@@ -44,6 +44,30 @@ def test_check_accepts_jobs_that_fit(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "slots"), [({}, 1), ({"tasks": {"chief": {"count": 1}}}, 2), ({"cpus_per_task": 2}, 1)]
+)
+def test_open_number_of_workers_is_one_without_gpus(spec: dict[str, Any], slots: int) -> None:
+    (note,) = check(**spec)
+    assert note.startswith("one worker, since ")
+    assert note.endswith(" has no GPU: --workers N starts N, up to one for each of 2 cores")
+    made = job(**spec)
+    request = scheduler.resolve(made)
+    assert scheduler.allocation({}, request, lambda why, seconds: None).hosts[0].slots == slots
+
+
+@pytest.mark.parametrize("spec", [{"tasks_per_node": 2}, {"env": {"GRIDTF_LOCAL_GPUS": "0,1"}}])
+def test_open_number_of_workers_is_that_of_the_gpus_or_of_tasks_per_node(spec: dict[str, Any]) -> None:
+    assert check(**spec) == ()
+
+
+def test_gpus_that_the_driver_does_not_report_have_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    (note,) = check(gpus_per_node=2)
+    assert "has no GPU that the NVIDIA driver reports; tasks get CUDA_VISIBLE_DEVICES from 0,1 as declared" in note
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert check(gpus_per_node=2) == ()
+
+
+@pytest.mark.parametrize(
     ("spec", "what", "hint"),
     [
         (

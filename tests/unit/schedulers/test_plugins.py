@@ -66,12 +66,17 @@ def install(folder: Path, code: str, *, name: str = "queue", package: str = "que
 
 
 def gridtf(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run ``gridtf WORDS`` so that it finds the packages in folder; it prints its import times on stderr."""
+    """Run ``gridtf WORDS`` so that it finds the packages in folder, but no scheduler's commands; it prints its import
+    times on stderr."""
+    programs = folder / "programs"
+    programs.mkdir(exist_ok=True)
+    if not (programs / "true").exists():
+        (programs / "true").symlink_to("/bin/true")
     return subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "gridtf", *words],
         cwd=folder,
         env={
-            "PATH": "/usr/bin:/bin",
+            "PATH": str(programs),
             "HOME": str(folder),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]),
             "GRIDTF_SITE_CONFIG": "",

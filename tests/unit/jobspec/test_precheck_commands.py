@@ -1,0 +1,182 @@
+"""Checks before submission that a command's program and its script exist, and that the script is Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SpecError
+from gridtf.jobspec import precheck
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+
+OWN = Path(sys.executable).name  # gridtf's own Python
+
+
+@pytest.fixture(autouse=True)
+def _any_program() -> None:
+    """In this module programs have to exist."""
+
+
+@pytest.fixture(autouse=True)
+def folder(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of the job, with a few files; gridtf's own Python is on the PATH, and another one."""
+    (rough_path / "train.py").write_text("print('trains')\n")
+    (rough_path / "run.sh").write_text("python train.py\n")
+    (rough_path / "bin").mkdir()
+    (rough_path / "bin" / "python9").write_text("#!/bin/sh\n")
+    (rough_path / "bin" / "python9").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{rough_path / 'bin'}:/usr/bin:/bin")
+    return rough_path
+
+
+def check(*command: str, **values: Any) -> None:
+    values.setdefault("chdir", str(Path.cwd()))
+    precheck.check_commands(JobSpec(command=command, **values), os.environ)
+
+
+def refused(*command: str, **values: Any) -> tuple[str, str]:
+    """What the error says, without the path of the working folder, and its hint."""
+    with pytest.raises(SpecError) as caught:
+        check(*command, **values)
+    return caught.value.what.replace(str(Path.cwd()), "HERE"), caught.value.hint.replace(str(Path.cwd()), "HERE")
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        (["train.py", "-m", "x"], ("train.py", "")),
+        (["-u", "-O", "train.py"], ("train.py", "")),
+        (["-uO", "--", "train.py"], ("train.py", "")),
+        (["-W", "error", "-Xdev", "-X", "utf8", "train.py"], ("train.py", "")),
+        (["--check-hash-based-pycs", "never", "train.py"], ("train.py", "")),
+        (["-m", "pkg.train", "x.py"], ("", "pkg.train")),
+        (["-um", "pkg.train"], ("", "pkg.train")),
+        (["-mpkg", "x.py"], ("", "pkg")),
+        (["-c", "import train", "x.py"], ("", "")),
+        (["-uc", "import train"], ("", "")),
+        (["-"], ("", "")),
+        (["-V"], ("", "")),
+        ([], ("", "")),
+    ],
+)
+def test_script_and_module_of_a_python_command(words: list[str], call: tuple[str, str]) -> None:
+    assert precheck.python_call(words) == call
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python9", "-u", "train.py", "--data", "none"],
+        ["python9", "-m", "trian"],  # another Python has other modules
+        [OWN, "-m", "train"],
+        [OWN, "-m", "json.tool"],
+        [OWN, "-c", "print({})"],
+        ["bash", "run.sh"],
+        ["bash", "-c", "cd data; python trian.py"],
+        ["bash", "true"],  # bash finds it on the PATH
+        ["bin/python9", "train.py"],
+        ["python9", "{run_dir}/train.py"],
+        ["{run_dir}/train"],
+        ["python9", "/tmp/of-a-host/train.py"],
+        ["true", "trian.py"],
+    ],
+)
+def test_programs_and_scripts_that_exist_pass(command: list[str]) -> None:
+    check(*command)
+
+
+@pytest.mark.parametrize(
+    ("command", "what", "hint"),
+    [
+        (["python9", "trian.py"], "there is no file HERE/trian.py", "did you mean train.py?"),
+        (["python9", "-u", "src/train.py"], "there is no file HERE/src/train.py", "there is no folder HERE/src either"),
+        (["python9", "$HOME/train.py"], "there is no file HERE/$HOME/train.py", "no shell reads the command"),
+        (["python9", "model"], "there is no file HERE/model", "relative paths begin in the working folder, HERE"),
+        (["bash", "rnu.sh"], "there is no file HERE/rnu.sh", "did you mean run.sh?"),
+        (["bin/python8", "train.py"], "there is no file HERE/bin/python8", "did you mean python9?"),
+        (
+            ["./run.sh"],
+            "HERE/run.sh is not executable",
+            "write bash ./run.sh, or make it executable: chmod +x ./run.sh",
+        ),
+        (["./train.py"], "HERE/train.py is not executable", "write python ./train.py"),
+        (["./bin"], "HERE/bin is a folder", "write a program"),
+        (["train.py"], "there is no program train.py on the PATH", "write python train.py"),
+        (["pyton9", "x"], "there is no program pyton9 on the PATH", "did you mean python9"),
+        (["trainium"], "there is no program trainium on the PATH", "--setup 'module load …'"),
+        (["EPOCHS=3", "python9"], "there is no program EPOCHS=3", "--env EPOCHS=3"),
+        (["source", "venv/bin/activate"], "there is no program source", "--setup 'source venv/bin/activate …'"),
+        (
+            ["python train.py", "--epochs", "3"],
+            "'python train.py' is one word, and no program has this name",
+            "write the words apart: -- python train.py --epochs 3; in a file: "
+            "command = ['python', 'train.py', '--epochs', '3']",
+        ),
+        (["cd x && python y"], "'cd x && python y' is one word", "let a shell read it: -- bash -c 'cd x && python y'"),
+        ([OWN, "-m", "trian"], "there is no module trian in HERE", "did you mean train?"),
+    ],
+)
+def test_missing_programs_and_scripts_are_refused(command: list[str], what: str, hint: str) -> None:
+    said, advice = refused(*command)
+    assert said.startswith(f"command: {what}")
+    assert hint in advice
+
+
+def test_commands_of_task_types_are_checked() -> None:
+    ps = TaskSpec(count=1, command=["python9", "sp.py"])
+    assert refused("true", tasks={"ps": ps})[0] == "tasks.ps.command: there is no file HERE/sp.py"
+    check("true", tasks={"ps": dataclasses.replace(ps, count=0)})
+
+
+def test_set_up_lines_may_bring_programs() -> None:
+    check("trainium", setup=["module load trainium"])
+    check("trainium", template="own.j2")
+    assert "is one word" in refused("python train.py", setup=["module load python"])[0]
+
+
+@pytest.mark.parametrize("line", ["git clone x .", "cd src", "source env.sh; cp a b", "eval $COPY"])
+def test_set_up_lines_may_make_scripts(line: str) -> None:
+    check("python9", "trian.py", setup=["module load python", line])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["module load cuda", "  source venv/bin/activate", "# a comment\n\nexport A=1", 'eval "$(conda shell.bash hook)"'],
+)
+def test_set_up_lines_that_only_change_the_environment_make_no_script(line: str) -> None:
+    assert refused("python9", "trian.py", setup=[line]) == (
+        "command: there is no file HERE/trian.py",
+        "did you mean train.py?",
+    )
+
+
+def test_path_that_the_job_sets_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    check("python9", "train.py", env={"PATH": str(folder / "bin")})
+
+
+def test_script_in_the_current_folder_but_not_in_the_working_folder(folder: Path) -> None:
+    assert refused("python9", "train.py", chdir=str(folder / "bin"))[1].endswith(": add --chdir .")
+
+
+def test_syntax_errors_are_those_of_gridtf_s_own_python(folder: Path) -> None:
+    (folder / "broken.py").write_text("import os\nprint 'two'\n")
+    said, _ = refused(OWN, "broken.py")
+    assert said.startswith("command: HERE/broken.py:2: Missing parentheses")
+    check("python9", "broken.py")
+    check(OWN, "broken.py", setup=["module load python"])
+    (folder / "latin.py").write_bytes(b"# coding: latin-1\nprint('\xe9 \\d')\n")
+    check(OWN, "latin.py")
+
+
+def test_notes_on_placeholders_without_braces() -> None:
+    spec = JobSpec(command=("train", "--ps_hosts", "ps_hosts", "--task_index={task_index}"))
+    assert precheck.notes(spec) == (
+        "command: `--ps_hosts ps_hosts` passes a word; the placeholder is '{ps_hosts}', in quotes, "
+        "since tcsh removes braces",
+    )
