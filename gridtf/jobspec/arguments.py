@@ -14,8 +14,8 @@ from gridtf.jobspec.options import GROUPS, OPTIONS, Option, Table
 _DASHED = ("--native", "--setup")
 # Options of sbatch and qsub without a counterpart in gridtf.
 _SCHEDULERS_OWN = (
-    *("--array", "--begin", "--constraint", "--dependency", "--exclude", "--exclusive", "--gres", "--licenses"),
-    *("--mail-type", "--mail-user", "--nodelist", "--qos", "--requeue", "--reservation", "-C", "-d", "-w", "-x"),
+    *("--array", "--begin", "--constraint", "--dependency", "--exclusive", "--gres", "--licenses"),
+    *("--mail-type", "--mail-user", "--nodelist", "--qos", "--requeue", "--reservation", "-C", "-d", "-w"),
     *("-hold_jid", "-l", "-m", "-M"),
 )
 _OTHER_NAMES = {"--ntasks": "--workers", "-n": "--workers", "-P": "--project"}
