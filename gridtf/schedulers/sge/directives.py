@@ -302,7 +302,9 @@ def _other_hosts(excluded: Sequence[str], request: Request) -> str:
     """All hosts but these, as an expression: sge_types(1). The script's head needs no quotes around it."""
     for host in excluded:
         if not _HOST_NAME.fullmatch(host):
-            raise SpecError("exclude", f"{host!r} is not the name of a host", hint="name each one: n3,n7, or n3?")
+            raise SpecError(
+                "exclude", f"{host!r} is not the name of a host", hint="write names as in qhost, such as n3,n7, or n?"
+            )
     if native_has(request, HOST) or native_has(request, "hostname"):
         raise SpecError(
             "exclude",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -93,8 +94,9 @@ def _need_there(given: Sequence[str], environ: Mapping[str, str], by: str) -> No
 
 
 def _requested_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
+    """GPUs of a slot; one where a slot has a part of a GPU, since a process then has the slots of a whole one."""
     requested = query.job_requests(environ["JOB_ID"]).get(resource)
-    return int(requested.amount) if requested is not None and requested.per == query.PER_SLOT else 0
+    return math.ceil(requested.amount) if requested is not None and requested.per == query.PER_SLOT else 0
 
 
 def granted_by(environ: Mapping[str, str], name: str) -> tuple[str, ...]:

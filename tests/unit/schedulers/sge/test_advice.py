@@ -295,6 +295,15 @@ def test_refusal_by_qsub_blames_a_key(output: str, values: dict[str, Any], key: 
     assert hint in error.hint
 
 
+def test_gpus_per_job_above_those_of_any_host_are_refused() -> None:
+    output = NO_QUEUES.format('cannot run at host "n4" because it offers only hc:gpu=2.000000')
+    values = workers(4, pe="smp", gpus_per_task=1)
+    assert refused(output, gpu=counting("JOB"), **values).problem == "4 GPUs requested, no host has more than 2"
+    assert refused(output, **values).problem == "1 GPUs per slot requested, no host has more than 2"
+    output = NO_QUEUES.format('cannot run in PE "smp" because it only offers 0 slots')
+    assert "4 slots with 4 GPUs per host" in refused(output, gpu=counting("HOST"), **values).problem
+
+
 def test_unknown_gpu_resource_suggests_another() -> None:
     made = requested(gpus_per_task=1, gpu_resource="ngpus")
     with pytest.raises(SpecError) as caught:

@@ -279,6 +279,7 @@ def test_need_of_no_gpus_gets_none(host: Host) -> None:
     ("resources", "expected"),
     [
         ({"gpu": ResourceRequest(2, PER_SLOT)}, ("0", "1")),
+        ({"gpu": ResourceRequest(0.25, PER_SLOT)}, ("0",)),
         ({"gpu": ResourceRequest(2, PER_HOST)}, ()),  # GPUs of a host are not one process's
         ({"gpu": ResourceRequest(2, PER_JOB)}, ()),
         ({"mem_free": ResourceRequest(2, PER_SLOT)}, ()),
