@@ -156,7 +156,7 @@ class Agent:
         try:
             plan = self._wait_for_plan()
             if self.system.environ.pop(ENVIRONMENT_FILE, None):
-                self._read_environment(self.scheduler_of(plan.request.scheduler).host_variables)
+                self._read_environment(self.scheduler_of(plan.request.scheduler).variables_of_host(plan.request))
         except _Stopped:  # before there was anything to do
             return 0
         scheduler, limit = self.scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout

@@ -71,13 +71,15 @@ def present(environ: Mapping[str, str]) -> tuple[str, ...]:
             CUDA_VISIBLE_DEVICES restricts it.
 
     Returns:
-        Their indices in PCI order.
+        Their indices, in PCI order or as CUDA_VISIBLE_DEVICES lists them. MIG instances, and UUIDs when only indices
+        are known, keep the names that they have there.
     """
     gpus = _of_host(environ)
     if VISIBLE not in environ or not gpus:
         return tuple(gpus)
-    named = (_index(item, gpus) for item in granted(environ))
-    return tuple(dict.fromkeys(index for index in named if index is not None))
+    unchecked = _unchecked(gpus)
+    named = (item if item.startswith(unchecked) else _index(item, gpus) for item in granted(environ))
+    return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
 def known(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ def missing(named: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]
         Those of ``named`` that the host does not have.
     """
     gpus = _of_host(environ)
-    unchecked = ("MIG",) if any(gpus.values()) else ("MIG", "GPU")
+    unchecked = _unchecked(gpus)
     return tuple(item for item in named if gpus and not item.startswith(unchecked) and _index(item, gpus) is None)
 
 
@@ -129,7 +131,7 @@ def granted(environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     for name in (VISIBLE, _ROCR, _STEP):
         items = takewhile(
-            lambda item: item.lower() != "nodevfiles" and not item.startswith("-"), _listed(environ.get(name, ""))
+            lambda item: item.lower() != "nodevfiles" and not item.startswith("-"), listed(environ.get(name, ""))
         )
         gpus = tuple(items)
         if gpus and name == _STEP:
@@ -156,7 +158,7 @@ def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
     grant = granted(environ)
     shown = {VISIBLE: ",".join(share), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the order in which NVML and Slurm count
     for name in (_ROCR, *others):
-        items = _listed(environ.get(name, ""))
+        items = listed(environ.get(name, ""))
         if items and len(items) == len(grant):
             shown[name] = ",".join(items[grant.index(gpu)] for gpu in share)
     if VISIBLE not in environ and _ROCR in shown:
@@ -167,8 +169,14 @@ def visible(environ: Mapping[str, str], share: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(item.strip() for item in text.split(",") if item.strip())
+def listed(text: str) -> tuple[str, ...]:
+    """The GPUs in a list such as ``0,1``. Blanks separate them as well: some sites and scripts write ``0 1``."""
+    return tuple(text.replace(",", " ").split())
+
+
+def _unchecked(gpus: Mapping[str, str]) -> tuple[str, ...]:
+    """Beginnings of names that cannot be looked up among the GPUs of a host. gpus: index -> UUID."""
+    return ("MIG-",) if any(gpus.values()) else ("MIG-", "GPU-")
 
 
 def _index(item: str, gpus: Mapping[str, str]) -> str | None:
@@ -181,7 +189,7 @@ def _index(item: str, gpus: Mapping[str, str]) -> str | None:
 def _of_host(environ: Mapping[str, str]) -> dict[str, str]:
     """Index -> UUID of the GPUs of this host, as declared (without UUIDs) or as the driver reports."""
     declared = environ.get("GRIDTF_LOCAL_GPUS")
-    return dict.fromkeys(_listed(declared), "") if declared is not None else _from_driver()
+    return dict.fromkeys(listed(declared), "") if declared is not None else _from_driver()
 
 
 def _from_driver() -> dict[str, str]:

@@ -221,7 +221,7 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
 
 
 def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
-    values = {option.key: value for option in options if (value := spec.option(option.key)) is not None}
+    values = {option.key: value for option in options if (value := spec.option(option.key)) not in (None, ())}
     for option in options:
         if option.kind == "text":
             check_text(option.key, values.get(option.key))

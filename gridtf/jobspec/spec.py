@@ -94,6 +94,8 @@ class JobSpec(_Keywords):
         pe: Grid Engine's parallel environment.
         slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
         gpu_resource: The site's name of its GPU resource (a complex of Grid Engine, complex(5)).
+        gpu_variable: Name of the variable by which a Grid Engine site grants GPUs. None: those that gridtf knows.
+        exclude: Hosts that the job must not use, as the scheduler calls them (Slurm and Grid Engine).
         options: Options of schedulers from other packages, by key; in a job file they are top-level keys.
         native: Options passed to the scheduler unchanged, one per item, such as "--qos=long".
         env: Environment variables of all tasks.
@@ -133,6 +135,8 @@ class JobSpec(_Keywords):
     pe: str | None = None
     slots: int | str | None = None
     gpu_resource: str = "gpu"
+    gpu_variable: str | None = None
+    exclude: Strings = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     native: Strings = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -149,7 +153,7 @@ class JobSpec(_Keywords):
     leader_wait: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("command", "serve", "native", "setup"):
+        for name in ("command", "serve", "exclude", "native", "setup"):
             object.__setattr__(self, name, _list(name, getattr(self, name)))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):
@@ -459,6 +463,8 @@ def _check_texts(spec: JobSpec) -> None:
     _command("command", spec.command)
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
+    for host in spec.exclude:
+        check_text("exclude", host)
     _environment("env", spec.env)
     for key, value in spec.options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):

@@ -102,12 +102,12 @@ _ITEMS = {
 
 # Options of sbatch and qsub without a counterpart in gridtf, which --native passes on.
 _SBATCH = (
-    "array begin clusters comment constraint core_spec cpu_bind deadline dependency distribution exclude "
+    "array begin clusters comment constraint core_spec cpu_bind deadline dependency distribution "
     "gpu_bind gres_flags hint licenses mail_type mail_user mem_bind nice nodefile nodelist "
     "priority qos reservation signal switches tmp wckey"
 )
 _SBATCH_SWITCHES = "contiguous exclusive hold no_requeue overcommit oversubscribe requeue spread_job"
-_SBATCH_LETTERS = {"C": "constraint", "d": "dependency", "w": "nodelist", "x": "exclude", "L": "licenses", "H": "hold"}
+_SBATCH_LETTERS = {"C": "constraint", "d": "dependency", "w": "nodelist", "L": "licenses", "H": "hold"}
 _QSUB = "R ac ar binding ckpt dl hard hold_jid l m M masterq notify now r soft tc"
 
 _LISTS = ("native", "setup")

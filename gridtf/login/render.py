@@ -27,7 +27,7 @@ _COMMON = "job.sh.j2"
 _OF_BUILT_IN = frozenset(f"{name}.sh.j2" for name in schedulers.BUILT_IN)
 
 # Keys of the specification that only the login side needs; the job does not get them.
-LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account"})
+LOGIN_SIDE = frozenset({"run_dir", "run_root", "template", "native", "partition", "account", "exclude"})
 
 # Variables that bash would not pass on unchanged: read-only, set by bash, or evaluated as arithmetic, which runs $(…).
 _BASH_OWN = re.compile(

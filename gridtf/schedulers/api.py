@@ -558,6 +558,14 @@ class Scheduler(ABC):
 
         return GpuGrant(granted(environ))
 
+    def variables_of_host(self, request: Request) -> re.Pattern[str] | None:
+        """host_variables, and those that a request names. Pure.
+
+        Args:
+            request: What the job requests.
+        """
+        return self.host_variables
+
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         """Find out, after a signal that ends the job, the final status that the scheduler will report.
 

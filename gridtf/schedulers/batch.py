@@ -129,6 +129,10 @@ def on_path(program: str, environ: Mapping[str, str]) -> bool:
 # --- the base class
 
 
+# For schedulers that can keep a job off some hosts.
+EXCLUDE = of_scheduler("exclude", "--exclude -x", "HOST[,HOST]", "hosts that the job must not use", kind="words")
+
+
 class CommandScheduler(Scheduler):
     """A scheduler with a command to submit, one to list jobs, and one to cancel.
 

@@ -102,16 +102,8 @@ _QUEUES = {
     "right.q": {"slots": str(SLOTS // 2), "pe_list": "rr fill rrj"},
 }
 
-_GPU = {
-    "name": "gpu",
-    "shortcut": "gpu",
-    "type": "INT",
-    "relop": "<=",
-    "requestable": "YES",
-    "consumable": "YES",
-    "default": "0",
-    "urgency": "0",
-}
+# GPUs, as sites count them: name -> type, consumable
+_RESOURCES = {"gpu": ("INT", "YES"), "gpushare": ("DOUBLE", "YES"), "gpujob": ("INT", "JOB")}
 _UNKNOWN = "1024"  # state of a queue on a host that has not registered yet
 _NOTHING_SENT = {"pending_signal": "0", "pending_signal_del": "0"}
 _PROJECT = {"name": "ml", "oticket": "0", "fshare": "0", "acl": "NONE", "xacl": "NONE"}
@@ -145,7 +137,7 @@ def files(options: Sequence[str]) -> Mapping[str, str]:
         "spool/managers": f"root\n{ADMIN}\n",
         "spool/jobseqnum": "0\n",
         "spool/arseqnum": "0\n",
-        "spool/centry/gpu": _text(_GPU),
+        **{f"spool/centry/{name}": _text(_resource(name)) for name in _RESOURCES},
         "spool/projects/ml": _text(_PROJECT),
         "spool/hostgroups/@allhosts": _text({"group_name": "@allhosts", "hostlist": " ".join(NODES)}),
         **{f"spool/exec_hosts/{name}": _text(_host(name, "NONE")) for name in ("global", "template")},
@@ -163,7 +155,7 @@ def _objects() -> dict[str, _Attributes]:
         "scheduler": {**SCHEDULER, **_SCHEDULER},
         **{name: _environment(name) for name in _ENVIRONMENTS},
         **{name: _queue(name, 10 * place) for place, name in enumerate(_QUEUES)},
-        **{name: _host(name, f"slots={SLOTS},gpu={GPUS}") for name in NODES},
+        **{name: _host(name, ",".join([f"slots={SLOTS}", *(f"{gpu}={GPUS}" for gpu in _RESOURCES)])) for name in NODES},
     }
 
 
@@ -208,6 +200,12 @@ def _environment(name: str) -> _Attributes:
     keys = ("control_slaves", "job_is_first_task", "accounting_summary")
     own = {key: str(flag).upper() for key, flag in zip(keys, flags, strict=True)}
     return {"pe_name": name, **ENVIRONMENT, "slots": "999", "allocation_rule": rule, **own}
+
+
+def _resource(name: str) -> _Attributes:
+    kind, consumable = _RESOURCES[name]
+    counted = {"relop": "<=", "requestable": "YES", "consumable": consumable, "default": "0", "urgency": "0"}
+    return {"name": name, "shortcut": name, "type": kind, **counted}
 
 
 def _host(name: str, complex_values: str) -> _Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ import pytest
 from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import admin, kill9
+from tests.support.clusterjobs import ClusterJob, refused
 from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, parse_tasks
 from tests.support.sgescripts import TASK, TELL, Folder, Job
 
@@ -42,6 +44,82 @@ def queue(bed: Bed, attribute: str, script: str) -> Iterator[None]:
         yield
     finally:
         admin(bed, "qconf", "-mattr", "queue", attribute, "NONE", "all.q")
+
+
+# --- CPUs together with GPUs
+
+
+def with_cpus(bed: Bed, pe: str, resource: str, *words: str, site: str = "") -> tuple[ClusterJob, str]:
+    """Two tasks with a GPU and two CPUs each; returns the job and the qsub options of its script."""
+    config = bed.home() / "site.toml"
+    config.write_text(site)
+    options = ("--pe", pe, "--gpu-resource", resource, "--gpus-per-task", "1", "--cpus-per-task", "2", *words)
+    command = ("bash", "-c", 'echo "gpu=$CUDA_VISIBLE_DEVICES threads=$OMP_NUM_THREADS"; sleep 2')
+    env = {"GRIDTF_SITE_CONFIG": bed.seen(config)} if site else {}
+    job = ClusterJob(bed, "--env", "PYTHONPATH", "--workers", "2", *options, "--", *command, env=env)
+    head = [line[3:] for line in job.run.script.read_text().splitlines() if line.startswith(("#$ -pe", "#$ -l"))]
+    return job, " ".join(head)
+
+
+@pytest.mark.parametrize(
+    ("pe", "resource", "requested"),
+    [
+        ("two", "gpushare", "-pe two 4 -l gpushare=0.5"),
+        ("smp", "gpushare", "-pe smp 4 -l gpushare=0.5"),
+        ("two", "gpu", "-pe two 4 -l gpu=0.5"),  # complex(5) allows no part of an INT, but it is counted
+        ("smp", "gpujob", "-pe smp 4 -l gpujob=2"),
+    ],
+)
+def test_cpus_are_requested_together_with_gpus(sge: Bed, pe: str, resource: str, requested: str) -> None:
+    job, head = with_cpus(sge, pe, resource)
+    assert head == requested
+    job.running(2)
+    free = sge.run("login", "qhost", "-F", resource).stdout
+    shares = job.gpus()
+    assert job.verdict()["state"] == "COMPLETED"
+    assert all("threads=2" in text for text in job.logs().values())
+    assert [len(gpus) for _, gpus in shares.values()] == [1, 1]
+    assert len({host for host, _ in shares.values()}) == (2 if pe == "two" else 1)
+    assert len(set(shares.values())) == 2
+    left = re.findall(rf"hc:{resource}=(\d)", free)
+    assert sorted(left) == (["1", "1", "2", "2"] if pe == "two" else ["0", "2", "2", "2"])
+    assert ("although its type is INT" in job.submitted.stderr) == (resource == "gpu")
+
+
+def test_gpus_counted_per_job_need_one_host(sge: Bed) -> None:
+    words = ("--workers", "2", "--gpus-per-task", "1", "--gpu-resource", "gpujob")
+    message = refused(sge, "--pe", "two", *words, "--cpus-per-task", "2")
+    assert "may use several hosts, but gpujob counts per job (consumable JOB)" in message
+    assert re.search(r"suitable PEs: .*\bsmp\b", message)
+    assert "gpujob counts per job" in refused(sge, "--pe", "two", "--nodes", "2", *words)
+
+
+def test_slots_for_a_fixed_rule_are_named(sge: Bed) -> None:
+    words = ("--pe", "two", "--workers", "3", "--gpus-per-task", "1", "--gpu-resource", "gpushare")
+    assert "3 is not a multiple of that" in (message := refused(sge, *words))
+    assert "write slots = 4; suitable PEs: " in message
+    assert "a task needs 4" in refused(sge, *words, "--cpus-per-task", "4")
+
+
+def test_excluded_hosts_are_not_used(sge: Bed) -> None:
+    job, head = with_cpus(sge, "two", "gpushare", "--exclude", "n1,n3")
+    assert head == "-pe two 4 -l gpushare=0.5 -l h=!(n1|n3)"
+    job.running(2)
+    assert {host for host, _ in job.gpus().values()} == {"n2", "n4"}
+    assert job.verdict()["state"] == "COMPLETED"
+    message = refused(sge, "--workers", "1", "--exclude", "n?")
+    assert "no host is left that could run the job" in message
+    assert "there is no host n9" in refused(sge, "--workers", "1", "--exclude", "n1,n9")
+
+
+def test_site_names_the_variable_of_its_grants(sge: Bed) -> None:
+    """Each host has its own value, which comes before CUDA_VISIBLE_DEVICES."""
+    script = 'gpu=0; [ "$(uname -n)" = n1 ] || gpu=1; export CUDA_VISIBLE_DEVICES=0,1 MY_GPUS="gpu$gpu"\nexec "$@"'
+    with queue(sge, "starter_method", script):
+        job, _ = with_cpus(sge, "two", "gpushare", "--exclude", "n3,n4", site='gpu_variable = "MY_GPUS"\n')
+        job.running(2)
+        assert set(job.gpus().values()) == {("n1", ("0",)), ("n2", ("1",))}
+        assert job.verdict()["state"] == "COMPLETED"
 
 
 # --- claims

@@ -36,6 +36,13 @@ def test_range_of_nodes_gets_the_free_ones(slurm: Bed) -> None:
     assert blocker.gridtf("cancel").returncode == 0
 
 
+def test_excluded_nodes_are_not_used(slurm: Bed) -> None:
+    job = submitted(slurm, "--nodes", "2", "--workers", "2", "--exclude", "n1,n[3]", command="sleep 2")
+    tasks = job.running(2)
+    assert {task["host"] for task in tasks.values()} == {"n2", "n4"}
+    assert job.verdict()["state"] == "COMPLETED"
+
+
 def test_job_of_another_user_cannot_be_cancelled(slurm: Bed) -> None:
     job = submitted(slurm, "--nodes", "1", "--workers", "1", name="mine", command="sleep 60")
     job.running(1)

@@ -48,8 +48,9 @@ def own_folder(bed: Bed, host: str) -> Iterator[None]:
         (["--nodes", "9"], ["9 nodes requested, partition gpu has 4"]),
         (["--nodes", "1", "--partition", "short", "--time", "1:00:00"], ["partition short allows", "gpu"]),
         (["--nodes", "1", "--native=--bogus"], ["bogus"]),
+        (["--nodes", "1", "--exclude", "n99"], ["--exclude: ", "nvalid node name", "sinfo --Node"]),
     ],
-    ids=["partition", "gres", "gpus", "no-gpus", "nodes", "walltime", "option"],
+    ids=["partition", "gres", "gpus", "no-gpus", "nodes", "walltime", "option", "exclude"],
 )
 def test_request_beyond_the_site_is_refused(slurm: Bed, words: list[str], pieces: list[str]) -> None:
     error = refused(slurm, *words)

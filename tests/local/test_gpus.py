@@ -21,10 +21,14 @@ HOLD = ("bash", "-c", 'echo "$CUDA_VISIBLE_DEVICES" >&2; sleep 1000')
 def on_gpus(launch: Launch, tmp_path: Path) -> Any:
     """Start a job on this machine's (declared) GPUs, all jobs under the same locks."""
 
-    def start(name: str, *command: str, gpus: str = "0,1", order: str = "", **spec: Any) -> LaunchedJob:
+    def start(
+        name: str, *command: str, gpus: str = "0,1", order: str = "", visible: str | None = None, **spec: Any
+    ) -> LaunchedJob:
         folder = tmp_path / name
         folder.mkdir()
         env = {"GRIDTF_LOCAL_GPUS": gpus, "GRIDTF_LOCKS": str(tmp_path), "CUDA_DEVICE_ORDER": order}
+        if visible is not None:
+            env["CUDA_VISIBLE_DEVICES"] = visible
         return launch(*command, folder=folder, env=env, name=name, **spec)
 
     return start
@@ -39,6 +43,15 @@ def test_one_task_per_gpu_and_no_gpu_for_ps(on_gpus: Any) -> None:
     job = on_gpus("all", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"; exit 0', tasks={"ps": {"count": 1}})
     assert job.verdict()["state"] == "COMPLETED"
     assert [_gpus(job, task) for task in ("worker-0", "worker-1", "ps-0")] == ["gpus=0", "gpus=1", "gpus="]
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"), [("1 0", ["gpus=1", "gpus=0"]), ("MIG-7/1/0,MIG-8", ["gpus=MIG-7/1/0", "gpus=MIG-8"])]
+)
+def test_gpus_are_those_that_cuda_visible_devices_lists(on_gpus: Any, visible: str, expected: list[str]) -> None:
+    job = on_gpus("listed", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', visible=visible)
+    assert job.verdict()["state"] == "COMPLETED"
+    assert [_gpus(job, task) for task in ("worker-0", "worker-1")] == expected
 
 
 def test_jobs_get_different_gpus_and_wait_for_free_ones(on_gpus: Any) -> None:

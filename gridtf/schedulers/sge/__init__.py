@@ -62,6 +62,8 @@ class GridEngine(batch.BatchScheduler):
         of_scheduler("pe", "--pe", "NAME", "Grid Engine's parallel environment"),
         of_scheduler("slots", "--slots", "N[-M]", "Grid Engine's slots", kind="size"),
         of_scheduler("gpu_resource", "--gpu-resource", "NAME", "the site's name of its GPU resource (default: gpu)"),
+        of_scheduler("gpu_variable", "--gpu-variable", "NAME", "the variable that lists the GPUs the site grants"),
+        batch.EXCLUDE,
     )
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
@@ -86,6 +88,10 @@ class GridEngine(batch.BatchScheduler):
             raise SpecError("slots", f"{spell(slots)} is not a number of slots", hint=hint)
         if slots is not None and spec.pe is None and not in_job:
             raise SpecError("slots", "slots need a parallel environment", hint="name it with --pe")
+        variable = spec.gpu_variable
+        if variable is not None and not re.fullmatch(r"[A-Za-z_]\w*", str(variable), re.ASCII):
+            hint = "write its name without $, such as SGE_GPU"
+            raise SpecError("gpu_variable", f"{spell(variable)} is not the name of a variable", hint=hint)
         return super().resolve(spec, in_job=in_job)
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
@@ -111,12 +117,18 @@ class GridEngine(batch.BatchScheduler):
         return str(directives.slots(request))
 
     def directives(self, plan: Plan) -> tuple[str, ...]:
+        """Pure, except that qconf is asked how GPUs are counted, and which parallel environments there are."""
         from gridtf.schedulers.sge import directives
 
+        here, gpu = self.is_available(os.environ), None
         try:
-            return directives.directives(plan)
+            if here and directives.requests_gpus(plan.request) and directives.slots(plan.request).high > 1:
+                from gridtf.schedulers.sge import advice
+
+                gpu = advice.gpu_resource(plan.request)
+            return directives.directives(plan, gpu)
         except SpecError as error:
-            if error.key != "pe" or plan.spec.pe is not None or not self.is_available(os.environ):
+            if error.key != "pe" or plan.spec.pe is not None or not here:
                 raise
             from gridtf.schedulers.sge import advice
 
@@ -281,7 +293,12 @@ class GridEngine(batch.BatchScheduler):
     def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
         from gridtf.schedulers.sge import gpu_grant
 
-        return gpu_grant.gpu_grant(environ, request.options["gpu_resource"], need, wait)
+        resource, variable = request.options["gpu_resource"], request.options.get("gpu_variable")
+        return gpu_grant.gpu_grant(environ, resource, need, wait, variable)
+
+    def variables_of_host(self, request: Request) -> re.Pattern[str] | None:
+        variable = request.options.get("gpu_variable")
+        return re.compile(f"{self.host_variables.pattern}|{variable}") if variable else self.host_variables
 
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.sge import injob

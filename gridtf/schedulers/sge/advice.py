@@ -19,9 +19,9 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Plan
-from gridtf.schedulers.batch import Answer, whole
+from gridtf.schedulers.batch import Answer, same_host, whole
 from gridtf.schedulers.sge import scheduler
-from gridtf.schedulers.sge.directives import MEMORY, Slots, resources, slots
+from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
 from gridtf.schedulers.sge.query import seconds
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
@@ -39,9 +39,19 @@ def check(plan: Plan) -> tuple[str, ...]:
         SpecError: With the key to blame, for what the cell does not have.
         SchedulerError: When the qmaster does not answer, or refuses the job for another reason.
     """
-    requested = Requested.of(plan.request, plan.spec)
+    try:
+        return _check(plan)
+    finally:
+        _complex.clear()
+
+
+def _check(plan: Plan) -> tuple[str, ...]:
+    gpu = gpu_resource(plan.request)
+    requested = Requested.of(plan.request, plan.spec, gpu)
     script = str(RunDir(plan.run_dir).script)
     notes: list[str] = []
+    if excluded := plan.request.options.get("exclude"):
+        check_excluded(excluded, known_names("-sel"))
     answer = _verify("v", script)
     if answer.code and _LOAD.search(answer.err + answer.out):
         answer = _verify("p", script)
@@ -52,12 +62,13 @@ def check(plan: Plan) -> tuple[str, ...]:
     try:
         if requested.pe:
             notes += check_pes(_matching(requested.pe), requested)
-        if requested.gpu in requested.resources and requested.key(requested.gpu) != "native":
-            notes += check_counting(known_resources(), requested)
+        if gpu:
+            notes += check_counting(gpu, requested)
     except SpecError as error:
         if error.key == requested.key("pe"):
             pes = known_pes()
-            error.hint = alternatives("suitable PEs", _suitable(pes, requested, script), _names(pes)) or error.hint
+            others = alternatives("suitable PEs", _suitable(pes, requested, script), _names(pes))
+            error.hint = "; ".join(filter(None, (error.hint, others)))
         raise
     if answer.code:
         refuse(_without_verdict(answer), requested, _cell(requested, script))
@@ -124,7 +135,7 @@ def name_pes(error: SpecError, plan: Plan) -> None:
         error: Changed in place, unless qconf names none.
         plan: The submission.
     """
-    requested = Requested.of(plan.request, plan.spec)
+    requested = Requested.of(plan.request, plan.spec, gpu_resource(plan.request))
     with contextlib.suppress(SchedulerError):
         pes = known_pes()
         suitable = _names(pe for pe in pes if not pe_problem(pe, requested))
@@ -146,8 +157,33 @@ def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
     """
     problems = [problem for pe in matching if (problem := pe_problem(pe, requested))]
     if problems and len(problems) == len(matching):
-        raise SpecError(requested.key("pe"), problems[0])
-    return [f"Grid Engine may choose an unsuitable parallel environment: {problem}" for problem in problems[:1]]
+        raise SpecError(requested.key("pe"), problems[0], hint=_other_slots(matching[0], requested))
+    notes = [f"Grid Engine may choose an unsuitable parallel environment: {problem}" for problem in problems[:1]]
+    if requested.counts("YES") and requested.slots.per_task > 1:
+        dividing = [pe for pe in matching if not pe.fixed and pe.rule != "$pe_slots"]
+        notes += [
+            f"PE `{pe.name}` may divide the {requested.slots.per_task} slots of a task among hosts (allocation_rule "
+            f"{pe.rule}), and then no host has the task's GPUs: $pe_slots, or a number of slots per host, does not"
+            for pe in dividing[:1]
+        ]
+    return notes
+
+
+def check_excluded(excluded: Sequence[str], existing: Sequence[str]) -> None:
+    """Check that the hosts that a job must not use exist: Grid Engine ignores other names. Pure.
+
+    Args:
+        excluded: Names of hosts, or patterns such as ``n3?``.
+        existing: The execution hosts; empty when qconf is refused.
+
+    Raises:
+        SpecError: For a name that fits none of them.
+    """
+    for name in excluded:
+        if existing and not any(fnmatch.fnmatchcase(host.lower(), name.lower()) for host in existing):
+            likely = next((f"did you mean {host}?" for host in existing if same_host(host, name)), "")
+            hint = likely or nearest(name, list(existing)) or "`qhost` lists the hosts"
+            raise SpecError("exclude", f"there is no host {name}", hint=hint)
 
 
 def pe_problem(pe: PE, requested: Requested) -> str:
@@ -161,6 +197,17 @@ def pe_problem(pe: PE, requested: Requested) -> str:
         return f"{name} has {pe.slots} slots in total, the job needs {wanted.low}"
     if not pe.control_slaves and pe.hosts(wanted.high) > 1:
         return f"{name} does not let gridtf start tasks on other hosts (control_slaves FALSE)"
+    spread = wanted.high > 1 and pe.hosts(wanted.high) > 1
+    if spread and requested.counts("JOB"):
+        return (
+            f"{name} may use several hosts, but {requested.gpu} counts per job (consumable JOB): on the first host only"
+        )
+    open_per_host = not any(request.chosen(key) for key in ("nodes", "gpus_per_node", "tasks_per_node"))
+    if spread and open_per_host and requested.counts("HOST"):
+        return (
+            f"{name} may use several hosts, and {requested.gpu} counts per host (consumable HOST): set gpus_per_node, "
+            "the GPUs that each of them needs"
+        )
     low, high = request.chosen("nodes") or (1, pe.hosts(wanted.high))
     if pe.rule == "$pe_slots" and low > 1:
         return f"{name} allocates slots on one host only (allocation_rule $pe_slots), the job needs {low} hosts"
@@ -172,32 +219,48 @@ def pe_problem(pe: PE, requested: Requested) -> str:
         return f"{fixed}: {wanted} is not a multiple of that"
     if counts[0] > high or counts[-1] < low:
         return f"{fixed}: {wanted.low} slots are {counts[0]} hosts, not {low}"
-    tasks = request.chosen("tasks_per_node") or 0
+    tasks = request.chosen("tasks_per_node") or 1
     need = tasks * wanted.per_task
-    return f"{fixed}: {tasks} tasks per host need {need}" if need > pe.fixed else ""
+    if need > pe.fixed:
+        return f"{fixed}: {f'{tasks} tasks per host need' if tasks > 1 else 'a task needs'} {need}"
+    a_host = pe.fixed // wanted.per_task
+    if (room := counts[-1] * a_host) < (request.training or 0):
+        fit = f"{a_host} {'tasks of' if a_host > 1 else 'task of'} {wanted.per_task} slots"
+        return f"{fixed}: {fit} on each, {wanted} slots have room for {room} of {request.training}"
+    return ""
 
 
-def check_counting(known: Sequence[Resource], requested: Requested) -> list[str]:
+def _other_slots(pe: PE, requested: Requested) -> str:
+    """A hint: the number of slots to request in a parallel environment with a fixed number of slots per host."""
+    request, wanted = requested.request, requested.slots
+    if not pe.fixed or pe.fixed < wanted.per_task or not request.training or requested.key("pe") == "native":
+        return ""
+    hosts = -(-request.training // (pe.fixed // wanted.per_task))
+    low, high = request.chosen("nodes") or (hosts, hosts)
+    enough = low <= hosts <= high and hosts * pe.fixed <= pe.slots and hosts * pe.fixed != wanted.low
+    return f"write slots = {hosts * pe.fixed}" if enough else ""
+
+
+def check_counting(gpu: Resource, requested: Requested) -> list[str]:
     """Check how Grid Engine counts the resource that stands for GPUs. Pure.
+
+    Args:
+        gpu: The resource.
+        requested: What the job requests.
 
     Returns:
         Notes for the user.
-
-    Raises:
-        SpecError: When it is not counted per slot, as gridtf requests it.
     """
-    name = requested.gpu
-    gpu = next((resource for resource in known if name in (resource.name, resource.shortcut)), None)
-    if gpu is None:
-        return []
-    if gpu.consumable in ("JOB", "HOST") and requested.slots.high > 1:
-        raise SpecError(
-            "gpu_resource",
-            f"{name} counts per {gpu.consumable.lower()} (consumable {gpu.consumable}), gridtf requests it per slot",
-            hint=f"request it with native, such as --native='-l {name}=4', and slots with --slots",
-        )
     if gpu.consumable == "NO":
-        return [f"resource {name} is not counted (consumable NO): Grid Engine may assign the same GPUs to other jobs"]
+        return [
+            f"resource {gpu.name} is not counted (consumable NO): Grid Engine may assign the same GPUs to other jobs"
+        ]
+    amount = requested.resources.get(requested.gpu, "")
+    if gpu.kind == "INT" and "." in amount:
+        return [
+            f"{amount} of resource {gpu.name} per slot is requested, although its type is INT: Son of Grid Engine "
+            f"counts that; if your Grid Engine does not, {whole_slots(requested.request, requested.slots)}"
+        ]
     return []
 
 
@@ -215,6 +278,7 @@ class Requested:
         resources: Hard resources: name -> amount as qsub takes it.
         queues: Patterns of queues; empty: any queue.
         keys: Option of qsub, or name of a resource -> the key of the specification to blame.
+        counting: How Grid Engine counts GPUs; None when gridtf requests none, or it is not known.
     """
 
     request: Request
@@ -223,6 +287,17 @@ class Requested:
     resources: Mapping[str, str]
     queues: tuple[str, ...]
     keys: Mapping[str, str]
+    counting: Resource | None = None
+
+    def counts(self, consumable: str) -> bool:
+        """Whether the GPUs that gridtf requests are counted in this way: ``YES`` (per slot), ``JOB`` or ``HOST``."""
+        how = self.counting.consumable if self.counting else "YES"
+        return requests_gpus(self.request) and how == consumable
+
+    @property
+    def counts_by_host(self) -> bool:
+        """Whether the amount of GPUs is that of a host (of a job on one host), not of a slot."""
+        return self.counts("JOB") or self.counts("HOST")
 
     @property
     def gpu(self) -> str:
@@ -234,8 +309,8 @@ class Requested:
         return self.keys.get(option, "native")
 
     @classmethod
-    def of(cls, request: Request, spec: JobSpec) -> Requested:
-        """Combine a request with the specification that it was resolved from."""
+    def of(cls, request: Request, spec: JobSpec, gpu: Resource | None = None) -> Requested:
+        """Combine a request with the specification that it was resolved from; gpu: how Grid Engine counts GPUs."""
         native, wanted = request.native, slots(request)
         own = {name.removeprefix("l "): amount for name, amount in native.items() if name.startswith("l ")}
         pe = str(request.options.get("pe") or "")
@@ -248,9 +323,10 @@ class Requested:
             request=request,
             pe=pe,
             slots=wanted,
-            resources={**resources(request, wanted), **own},
+            resources={**resources(request, wanted, gpu), **own},
             queues=tuple(name for name in queues.split(",") if name),
             keys=blamed,
+            counting=gpu,
         )
 
 
@@ -274,6 +350,7 @@ def _keys(spec: JobSpec) -> dict[str, str]:
         "P": "account",
         "h_rt": "time",
         MEMORY: "mem" if spec.mem is not None else "mem_per_task",
+        HOST: "exclude",
         spec.gpu_resource: first("gpus_per_task", "gpus_per_node"),
     }
 
@@ -328,21 +405,6 @@ class Queue:
     limit: int | None
 
 
-@dataclass(frozen=True)
-class Resource:
-    """A row of the complex: complex(5).
-
-    Attributes:
-        name: Its name.
-        shortcut: Its other name, which qsub takes as well.
-        consumable: Whether Grid Engine counts it, and per what: ``NO``, ``YES`` (per slot), ``JOB`` or ``HOST``.
-    """
-
-    name: str
-    shortcut: str
-    consumable: str
-
-
 def known_pe(name: str) -> PE | None:
     """Look up one parallel environment; None when it does not exist, or qconf is refused."""
     return parse_pe(_qconf("-sp", name))
@@ -359,9 +421,24 @@ def known_queues() -> list[Queue]:
     return parse_queues(_qconf("-sq", ",".join(names))) if names else []
 
 
+_complex: list[Resource] = []  # what rendering a job has learnt, for the check before its submission
+
+
 def known_resources() -> list[Resource]:
-    """All resources of the complex; none when qconf is refused."""
-    return parse_resources(_qconf("-sc"))
+    """All resources of the complex; none when qconf is refused. qconf runs once a submission."""
+    if not _complex:
+        _complex.extend(parse_resources(_qconf("-sc")))
+    return list(_complex)
+
+
+def gpu_resource(request: Request) -> Resource | None:
+    """How Grid Engine counts the GPUs that gridtf requests; None when it requests none, or the cell is unknown."""
+    name = request.options["gpu_resource"]
+    if not requests_gpus(request):
+        return None
+    with contextlib.suppress(SchedulerError):  # a qmaster that does not answer is reported by qsub
+        return next((found for found in known_resources() if name in (found.name, found.shortcut)), None)
+    return None
 
 
 def known_names(option: str) -> list[str]:
@@ -419,7 +496,7 @@ def parse_queues(text: str) -> list[Queue]:
 def parse_resources(text: str) -> list[Resource]:
     """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
-    return [Resource(row[0], row[1], row[5].upper()) for row in rows if len(row) >= 7]
+    return [Resource(row[0], row[1], row[5].upper(), row[2].upper()) for row in rows if len(row) >= 7]
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
@@ -489,6 +566,8 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     _refuse_names(output, requested, cell)
     _refuse_queues(requested, cell)
     _refuse_amounts(output, requested, cell)
+    if requested.key(HOST) == "exclude" and re.search(r"offers only qf:hostname=", last):
+        raise SpecError("exclude", "no host is left that could run the job", hint="`qhost` lists the hosts")
     if "invalid option argument" in output or "is an invalid task id" in output or "attribute" in last:
         raise SpecError("native", last, hint="see man qsub")
     if re.search(r"is (not a|no) submit host", output):
@@ -562,7 +641,7 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
     for name, most in offers.items():
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
-            each = " per slot" if requested.pe else ""
+            each = " per slot" if requested.pe and not (name == requested.gpu and requested.counts_by_host) else ""
             raise SpecError(
                 requested.key(name),
                 f"{requested.resources[name]} {noun}{each} requested, no host has more than {most:g}",
@@ -574,7 +653,7 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
         if pe is not None and pe.users:
             raise SpecError(requested.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
         gpus = requested.resources.get(requested.gpu)
-        with_gpus = "" if gpus is None else f" with {gpus} GPUs each"
+        with_gpus = "" if gpus is None else f" with {gpus} GPUs {'per host' if requested.counts_by_host else 'each'}"
         one_host = " on one host" if pe is not None and pe.rule == "$pe_slots" else ""
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
         raise SpecError(

@@ -13,8 +13,12 @@ from gridtf.run.rundir import RunDir
 from gridtf.schedulers import batch
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import word
+from gridtf.text import counted
 
 MEMORY = "mem_free"
+HOST = "h"  # hostname
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9_*?][\w.*?-]*", re.ASCII)  # sge_types(1): wildcards are allowed in an expression
 
 
 # --- the user's raw options --------------------------------------------------------------------------------------
@@ -88,7 +92,7 @@ class Slots:
         low: The fewest slots that the job can run with.
         high: The most slots that it can use.
         per_task: Slots of each training task.
-        non_training: Slots for the CPUs of all tasks that do not train (ps, evaluators).
+        non_training: Slots for the CPUs of all tasks that do not train (ps, evaluators), unless they are in per_task.
     """
 
     low: int
@@ -101,24 +105,20 @@ class Slots:
 
 
 def slots(request: Request) -> Slots:
-    """The slots to request. Without GPUs a slot is a CPU; with GPUs it is a task, because GPUs are counted per slot.
+    """The slots to request: a slot is a CPU. A task whose CPUs are not specified has one slot.
+
+    Where GPUs may be counted per slot, no slots are requested for tasks that do not train, since each would come with a
+    part of a GPU: the slots of a training task include its share of their CPUs.
 
     Raises:
-        SpecError: For too few slots, for an empty range, and for CPUs together with GPUs.
+        SpecError: For too few slots, and for an empty range.
     """
-    if (chosen := request.options.get("slots")) is not None:
-        return _chosen_slots(str(chosen), request.training)
     fewest, most = (request.training or nodes * request.tasks_per_node for nodes in request.nodes)
-    cpus = request.task_cpus or 1
-    if request.gpus_per_task and not native_has(request, gpu := request.options["gpu_resource"]):
-        if cpus > 1 or request.non_training_cpus:
-            raise SpecError(
-                "cpus_per_task",
-                "Grid Engine counts GPUs per slot: with GPUs a slot is a task, and CPUs cannot be requested",
-                hint=f"leave out CPUs, set slots, or request GPUs with native = ['-l {gpu}=1']",
-            )
-        return Slots(fewest, most)
-    non_training = request.non_training_cpus
+    cpus, non_training = request.task_cpus or 1, request.non_training_cpus
+    if requests_gpus(request):
+        cpus, non_training = cpus + -(-non_training // fewest), 0
+    if (chosen := request.options.get("slots")) is not None:
+        return _chosen_slots(str(chosen), request, fewest, cpus)
     return Slots(fewest * cpus + non_training, most * cpus + non_training, cpus, non_training)
 
 
@@ -133,24 +133,117 @@ def slots_in_job(request: Request) -> Slots:
         return Slots(1, 1, request.task_cpus or 1)
 
 
-def _chosen_slots(text: str, training: int | None) -> Slots:
+def _chosen_slots(text: str, request: Request, fewest: int, cpus: int) -> Slots:
+    """The slots that the user has chosen. Tasks have the slots of their CPUs, if there are as many; else they share.
+
+    Args:
+        text: ``8`` or ``4-8``.
+        request: What the job requests.
+        fewest: The fewest training tasks.
+        cpus: The CPUs of one of them.
+    """
     first, _, last = text.partition("-")
     low, high = int(first), int(last or first)
+    training = request.training
     if low > high:
         raise SpecError("slots", f"{low}-{high} is an empty range", hint="write the smaller number first")
     if training and low < training:
         raise SpecError("slots", f"{low} slots for {training} training tasks", hint="a task needs a slot at least")
+    if request.task_cpus is not None and fewest * cpus <= low:
+        return Slots(low, high, cpus)
     return Slots(low, high, low // training if training else 1)
+
+
+# --- GPUs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A row of the complex: complex(5).
+
+    Attributes:
+        name: Its name.
+        shortcut: Its other name, which qsub takes as well.
+        consumable: Whether Grid Engine counts it, and per what: ``NO``, ``YES`` (per slot), ``JOB`` or ``HOST``.
+        kind: Its type: ``INT``, ``DOUBLE``, ``RSMAP``, …; empty when it is not known.
+    """
+
+    name: str
+    shortcut: str
+    consumable: str = "YES"
+    kind: str = ""
+
+    @property
+    def divisible(self) -> bool:
+        """Whether a slot can have a part of one. complex(5) allows that for DOUBLE only, but INT is counted as exactly
+        (seen on Son of Grid Engine 8.1.9)."""
+        return self.kind in ("DOUBLE", "INT", "")
+
+
+def requests_gpus(request: Request) -> bool:
+    """Whether gridtf itself requests GPUs of Grid Engine; the user's raw options may do so instead."""
+    return bool(request.gpus_per_task) and not native_has(request, request.options["gpu_resource"])
+
+
+def gpu_amount(request: Request, wanted: Slots, gpu: Resource) -> str:
+    """The amount of the GPU resource to request, as qsub takes it.
+
+    Args:
+        request: What the job requests.
+        wanted: Its slots.
+        gpu: How Grid Engine counts the resource.
+
+    Raises:
+        SpecError: For a part of a GPU per slot, where the resource has whole ones only; for GPUs that count per job,
+            which all are on one host, and more hosts.
+    """
+    if gpu.consumable == "NO":  # compared with what each host has, and not counted
+        return str(request.gpus_per_task)
+    if gpu.consumable == "JOB" and (request.chosen("nodes") or (1, 1))[0] > 1:
+        raise SpecError(
+            "nodes",
+            f"{request.nodes[0]} hosts, but {gpu.name} counts per job (consumable JOB): all GPUs are on the first host",
+            hint="write nodes = 1, or ask your administrators for a GPU resource that counts per slot",
+        )
+    if gpu.consumable in ("JOB", "HOST"):
+        by_slots = request.options.get("slots") is not None and request.training is None
+        tasks = wanted.low // wanted.per_task if by_slots else request.tasks_per_node
+        return str(request.chosen("gpus_per_node") or tasks * request.gpus_per_task)
+    whole, rest = divmod(request.gpus_per_task, wanted.per_task)
+    if not rest:
+        return str(whole)
+    part = request.gpus_per_task * 10**6 // wanted.per_task  # rounded down, so that no GPU seems to be missing
+    text = f"{part // 10**6}.{part % 10**6:06}".rstrip("0")
+    if not gpu.divisible:
+        raise SpecError(
+            "slots" if request.options.get("slots") is not None else "cpus_per_task",
+            f"{counted(request.gpus_per_task, 'GPU')} for {wanted.per_task} slots would be {gpu.name}={text} per slot, "
+            f"and the resource has whole numbers only (type {gpu.kind})",
+            hint=whole_slots(request, wanted),
+        )
+    return text
+
+
+def whole_slots(request: Request, wanted: Slots) -> str:
+    """A hint: how to request whole GPUs per slot."""
+    tasks = Slots(wanted.low // wanted.per_task, wanted.high // wanted.per_task)
+    without = "" if request.training else "leave out cpus_per_task, and "
+    value = str(tasks) if tasks.low == tasks.high else f'"{tasks}"'
+    return f"{without}write slots = {value}: a slot is then a task with its GPUs, and its other CPUs are not counted"
 
 
 # --- options of qsub ---------------------------------------------------------------------------------------------
 
 
-def directives(plan: Plan) -> tuple[str, ...]:
+def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
     """The options of qsub in the script's head, one a line, without ``#$``.
 
     Left out on purpose: -V, which copies the whole environment of the submitting shell into the job; -cwd and -wd,
     because the script itself changes to its folder and reports a folder that does not exist.
+
+    Args:
+        plan: The submission.
+        gpu: How Grid Engine counts GPUs, as for resources.
 
     Raises:
         SpecError: For what cannot be requested of Grid Engine.
@@ -169,43 +262,56 @@ def directives(plan: Plan) -> tuple[str, ...]:
     # -notify: USR2 some time before KILL, so that tasks can end in good order
     lines = [f"-N {_job_name(request)}", "-S /bin/bash", "-j y", "-r y", "-notify"]
     lines += [f"-pe {word('pe', pe)} {wanted}"] if pe is not None else []
-    lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted).items()]
+    lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
     return (*lines, *batch.native(plan.spec))
 
 
-def resources(request: Request, wanted: Slots) -> dict[str, str]:
+def resources(request: Request, wanted: Slots, gpu: Resource | None = None) -> dict[str, str]:
     """The hard resources to request, less those in the user's raw options: complex(5).
 
     Args:
         request: What the job requests.
         wanted: Its slots.
+        gpu: How Grid Engine counts GPUs; None when it is not known: per slot.
 
     Returns:
-        Name -> amount as qsub takes it; for consumables per slot.
+        Name -> amount as qsub takes it; for memory per slot, for GPUs as they are counted.
 
     Raises:
-        SpecError: For an invalid name of the GPU resource, and for GPUs that do not divide evenly among slots.
+        SpecError: For an invalid name of the GPU resource or of a host, and for GPUs that cannot be requested so.
     """
     found = {}
-    gpu = request.options["gpu_resource"]
-    if request.gpus_per_task and not native_has(request, gpu):
-        if not re.fullmatch(r"[A-Za-z_][\w.]*", gpu):
-            raise SpecError("gpu_resource", f"{gpu!r} is not the name of a resource", hint="see `qconf -sc`")
-        if request.gpus_per_task % wanted.per_task:
-            raise SpecError(
-                "slots",
-                f"{request.gpus_per_task} GPUs per task do not divide evenly among {wanted.per_task} slots per task",
-                hint="request as many slots as tasks, or request GPUs with native, in your site's way",
-            )
-        found[gpu] = str(request.gpus_per_task // wanted.per_task)
+    if requests_gpus(request):
+        name = request.options["gpu_resource"]
+        if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+            raise SpecError("gpu_resource", f"{name!r} is not the name of a resource", hint="see `qconf -sc`")
+        found[name] = gpu_amount(request, wanted, gpu or Resource(name, name))
     if request.host_mem is not None and not native_has(request, MEMORY):
         found[MEMORY] = f"{-(-request.host_mem // (request.tasks_per_node * wanted.per_task))}M"
     if request.walltime is not None:
         hours, rest = divmod(request.walltime, 3600)
         found["h_rt"] = f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    if excluded := request.options.get("exclude"):
+        found[HOST] = _other_hosts(excluded, request)
     return found
+
+
+def _other_hosts(excluded: Sequence[str], request: Request) -> str:
+    """All hosts but these, as an expression: sge_types(1). The script's head needs no quotes around it."""
+    for host in excluded:
+        if not _HOST_NAME.fullmatch(host):
+            raise SpecError(
+                "exclude", f"{host!r} is not the name of a host", hint="write names as in qhost, such as n3,n7, or n?"
+            )
+    if native_has(request, HOST) or native_has(request, "hostname"):
+        raise SpecError(
+            "exclude",
+            "native requests hosts as well (-l h=…), of which Grid Engine takes one expression",
+            hint=f"leave exclude out, and write native = ['-l h=(…)&!({'|'.join(excluded)})']",
+        )
+    return f"!({'|'.join(excluded)})"
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -17,7 +18,9 @@ from gridtf.text import counted
 SGE_GPU = "SGE_GPU"  # set by the prologs of some sites, such as 2,0,6
 
 
-def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wait) -> GpuGrant:
+def gpu_grant(
+    environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wait, variable: str | None = None
+) -> GpuGrant:
     """The GPUs that this process may use on this host.
 
     A site may grant them by resource maps, a prolog or a starter_method. Otherwise gridtf claims them under locks, and
@@ -28,6 +31,7 @@ def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wa
         resource: The site's name for its GPU resource.
         need: The GPUs that it needs; without a count, as many as the job requested per slot.
         wait: Called again and again while it waits for GPUs.
+        variable: The variable by which the site grants GPUs, which comes before all others; None: those known here.
 
     Raises:
         PlacementError: When this host has too few, or lacks GPUs that the site grants.
@@ -36,22 +40,24 @@ def gpu_grant(environ: Mapping[str, str], resource: str, need: GpuNeed, wait: Wa
     if need.count == 0:
         return GpuGrant(())
     site = dict(environ)
-    names = (f"SGE_HGR_{resource}", SGE_GPU)
+    names = (*([variable] if variable and variable not in gpus.SHOWING else []), f"SGE_HGR_{resource}", SGE_GPU)
     carried = _take_out_carried(site, (*gpus.SHOWING, *names))
-    if gpus.VISIBLE in site:
-        site[gpus.VISIBLE] = ",".join(_words(site[gpus.VISIBLE]))  # CUDA takes commas only
-    elif mapped := resource_map(site, resource) or _words(site.get(SGE_GPU, "")):
+    lists = {name: granted_by(site, name) for name in (variable, *names) if name}
+    by, mapped = next(((name, found) for name, found in lists.items() if found), ("", ()))
+    if mapped and (by == variable or gpus.VISIBLE not in site):
         site[gpus.VISIBLE] = ",".join(mapped)
+    elif gpus.VISIBLE in site:
+        by, site[gpus.VISIBLE] = "", ",".join(gpus.listed(site[gpus.VISIBLE]))  # CUDA takes commas only
     granted = gpus.granted(site)
     descriptors: tuple[int, ...] = ()
     if granted:
-        _need_there(granted, site)
+        _need_there(granted, site, by)
         # Also lock GPUs that the site granted: jobs that rely on locks avoid them, such as the part on this host of a
         # job whose prolog ran elsewhere. The grant holds even if a lock is taken.
         locked = gpus.claim(len(granted), gpus.present(site) or granted, need.owner, site)
         descriptors = locked.descriptors if isinstance(locked, GpuGrant) else ()
     elif count := _requested_for_a_slot(site, resource) if need.count is None else need.count:
-        first = tuple(dict.fromkeys(gpu for text in carried.values() for gpu in _words(text)))
+        first = tuple(dict.fromkeys(gpu for text in carried.values() for gpu in gpus.listed(text)))
         claimed = _claim(site, count, need.owner, need.patience, wait, first)
         granted, descriptors = claimed.gpus, claimed.descriptors
         site[gpus.VISIBLE] = ",".join(granted)
@@ -75,43 +81,41 @@ def _take_out_carried(environ: MutableMapping[str, str], names: Sequence[str]) -
     return {name: environ.pop(name) for name in names if name in environ and environ[name] == sent.get(name)}
 
 
-def _need_there(given: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Raise PlacementError for granted GPUs that this host does not have."""
+def _need_there(given: Sequence[str], environ: Mapping[str, str], by: str) -> None:
+    """Raise PlacementError for granted GPUs that this host does not have. by: the site's variable; "" for CUDA's."""
     missing = gpus.missing(given, environ)
     if missing:
-        name = next((name for name in gpus.SHOWING if environ.get(name)), gpus.VISIBLE)
+        name = by or next((name for name in gpus.SHOWING if environ.get(name)), gpus.VISIBLE)
         raise PlacementError(
             f"host {os.uname().nodename} has no GPU {', '.join(missing)}, which {name} there grants",
             why=f"granted: {','.join(given)}; its GPUs: {','.join(gpus.known(environ))}",
-            hint="set by the job script, a prolog or a starter_method, or from SGE_HGR_… or SGE_GPU",
+            hint="set by the job script, a prolog or a starter_method",
         )
 
 
 def _requested_for_a_slot(environ: Mapping[str, str], resource: str) -> int:
+    """GPUs of a slot; one where a slot has a part of a GPU, since a process then has the slots of a whole one."""
     requested = query.job_requests(environ["JOB_ID"]).get(resource)
-    return int(requested.amount) if requested is not None and requested.per == query.PER_SLOT else 0
+    return math.ceil(requested.amount) if requested is not None and requested.per == query.PER_SLOT else 0
 
 
-def resource_map(environ: Mapping[str, str], resource: str) -> tuple[str, ...]:
-    """The GPUs that a resource map (RSMAP) grants, in CUDA's names.
+def granted_by(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """The GPUs that a variable of the site grants, in CUDA's names.
 
     Args:
-        environ: The environment of this process; ``SGE_HGR_gpu`` may be ``0 2``, ``gpu0 gpu2`` or UUIDs.
-        resource: The site's name for its GPU resource.
+        environ: The environment of this process.
+        name: The variable, such as SGE_GPU, or SGE_HGR_gpu for a resource map (RSMAP) ``gpu``; its value may be
+            ``0 2``, ``gpu0,gpu2`` or UUIDs.
 
     Returns:
         Indices or UUIDs; empty where the resource is not a map: Open Cluster Scheduler then sets the variable to the
         amount, such as ``1.000000``.
     """
-    words = _words(environ.get(f"SGE_HGR_{resource}", ""))
+    words = gpus.listed(environ.get(name, ""))
     if any(re.fullmatch(r"\d+\.\d+", word) for word in words):
         return ()
     named = (_device(word) for word in words if word.upper() not in ("NONE", "<NULL>"))
     return tuple(dict.fromkeys(named))  # a GPU that jobs may share is listed several times
-
-
-def _words(text: str) -> list[str]:
-    return [word for word in re.split(r"[\s,]+", text) if word]
 
 
 def _device(word: str) -> str:

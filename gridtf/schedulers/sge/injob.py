@@ -111,6 +111,8 @@ def parse_hostfile(text: str, path: str = "PE_HOSTFILE") -> tuple[HostLine, ...]
 
 JobRequests = Callable[[], Mapping[str, ResourceRequest]]
 
+_ROUNDING = 1e-3  # of a GPU: a host has less than a thousand slots
+
 
 def allocated_hosts(environ: Mapping[str, str], here: str) -> tuple[HostLine, ...]:
     """The hosts of this job.
@@ -154,10 +156,10 @@ def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobReq
         job_requests: Returns the hard resources that the job requested of Grid Engine.
     """
     shape = slots_in_job(request)
-    gpus = _gpus(lines, request, shape.per_task, job_requests)
+    gpus, per_slot = _gpus(lines, request, shape.per_task, job_requests)
     counts = _without_non_training([line.slots for line in lines], 0 if any(gpus) else shape.non_training)
     hosts = [
-        Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own, shape.per_task), address=line.name)
+        Host(line.name, count // shape.per_task, gpus=own, cpus=_cpus(line, own if per_slot else 0), address=line.name)
         for line, count, own in zip(lines, counts, gpus, strict=True)
         if line.slots  # a host without slots only runs the job script
     ]
@@ -165,7 +167,8 @@ def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobReq
     if most and not shape.low <= sum(line.slots for line in lines) <= shape.high:
         # Only a hand-written script has other slots than gridtf requests, and tasks_per_node limits its hosts. What
         # gridtf requests is used in full: the parallel environment decides over how many hosts it is spread.
-        hosts = [host._replace(slots=min(host.slots, most)) for host in hosts]
+        # Where there are GPUs they decide, since a site may count slots in another way.
+        hosts = [host._replace(slots=most if host.gpus else min(host.slots, most)) for host in hosts]
     return Allocation(tuple(hosts))
 
 
@@ -190,11 +193,16 @@ def unused_gpus(given: Allocation, request: Request, present: Callable[[], Seque
     )
 
 
-def _cpus(line: HostLine, gpus: int, per_task: int) -> int | None:
-    """A slot is a CPU, unless slots count GPUs: then the number of CPUs is unknown."""
+def _cpus(line: HostLine, gpus: int) -> int | None:
+    """A slot is a CPU, unless slots stand for GPUs, one or several each: then the number of CPUs is unknown.
+
+    Args:
+        line: The host.
+        gpus: The GPUs that come with its slots; 0 when slots do not count them.
+    """
     if line.cores is not None:
         return line.cores
-    return None if gpus and per_task == 1 else line.slots
+    return None if gpus >= line.slots else line.slots
 
 
 def _without_non_training(counts: list[int], non_training: int) -> list[int]:
@@ -205,21 +213,24 @@ def _without_non_training(counts: list[int], non_training: int) -> list[int]:
     return counts
 
 
-def _gpus(lines: Sequence[HostLine], request: Request, per_task: int, job_requests: JobRequests) -> list[int]:
-    """GPUs on each host: as requested of Grid Engine, else by gridtf's options."""
+def _gpus(
+    lines: Sequence[HostLine], request: Request, per_task: int, job_requests: JobRequests
+) -> tuple[list[int], bool]:
+    """GPUs on each host: as requested of Grid Engine, else by gridtf's options; and whether slots count them."""
     try:
         requested = job_requests().get(request.options["gpu_resource"])
     except SchedulerError:  # the qmaster is down; the job goes on without it
         requested = None
     if requested is not None and requested.per == PER_SLOT:
-        return [int(requested.amount * line.slots) for line in lines]
+        # a part of a GPU per slot is rounded down: 3 x 0.333333 is one
+        return [int(requested.amount * line.slots + _ROUNDING) for line in lines], True
     if requested is not None and requested.per == PER_HOST:
-        return [int(requested.amount)] * len(lines)
+        return [int(requested.amount)] * len(lines), False
     if requested is not None and requested.per == PER_JOB:
-        return [int(requested.amount), *[0] * (len(lines) - 1)]
+        return [int(requested.amount), *[0] * (len(lines) - 1)], False
     if (per_node := request.chosen("gpus_per_node")) is not None:
-        return [per_node] * len(lines)
-    return [line.slots // per_task * request.gpus_per_task for line in lines]
+        return [per_node] * len(lines), True
+    return [line.slots // per_task * request.gpus_per_task for line in lines], True
 
 
 # --- agents, on other hosts by qrsh -inherit: qrsh(1), sge_pe(5) -------------------------------------------------

@@ -318,6 +318,7 @@ def _job_keys(spec: JobSpec) -> dict[str, str]:
         "gpus-per-node": gpus,
         "cpus-per-task": next((key for key in ("cpus_per_task", "tasks_per_node") if getattr(spec, key)), "tasks"),
         "mem": "mem" if spec.mem is not None else "mem_per_task",
+        **({"nodelist": "exclude"} if spec.exclude else {}),
     }
 
 

@@ -11,7 +11,7 @@ from gridtf.jobspec.request import Component, Request
 from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobIdentity, Plan
-from gridtf.schedulers.batch import native, word
+from gridtf.schedulers.batch import EXCLUDE, native, word
 
 # Compiled only when used: rendering does not need them.
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
@@ -43,7 +43,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
 
     Tasks with a partition of their own are components of a heterogeneous job. sbatch copies --time, --account, --qos,
     --mem, --output and most options that are not about nodes from the first component to the others, but not CPUs,
-    GPUs, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
+    GPUs, --exclude, --mem-per-cpu, --mem-per-gpu, --constraint, --exclusive and the like.
 
     Args:
         plan: The submission.
@@ -71,7 +71,10 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines += [f"--{option}={mib}M" for option, mib in memory(request).items()]
     if request.walltime is not None:
         lines.append(f"--time={format_walltime(request.walltime)}")
-    lines += [f"--{key}={word(key, value)}" for key, value in request.options.items()]
+    excluded = request.options.get(EXCLUDE.key, ())
+    lines += [f"--{key}={word(key, value)}" for key, value in request.options.items() if key != EXCLUDE.key]
+    without = [f"--exclude={word(EXCLUDE.key, ','.join(excluded))}"] if excluded else []
+    lines += without
     lines.append("--open-mode=append")  # a requeued job continues the same log
     lines += native(spec)
     if others and request.elements:
@@ -82,7 +85,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
             hint="leave it out, or submit jobs instead of an array",
         )
     for component in others:
-        lines += ["hetjob", *_component(component)]
+        lines += ["hetjob", *_component(component), *without]
     return tuple(lines)
 
 

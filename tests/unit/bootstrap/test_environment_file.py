@@ -7,7 +7,19 @@ from pathlib import Path
 
 from gridtf import schedulers
 from gridtf.bootstrap import environment
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
+
+
+def test_variable_by_which_the_site_grants_gpus_is_each_host_s_own() -> None:
+    sge = schedulers.get("sge")
+    request = sge.resolve(JobSpec(command=("x",), gpu_variable="SITE_GPUS"), in_job=True)
+    job = {"SITE_GPUS": "0,1", "SITE": "a"}
+    merged = environment.merge_environment({"SITE_GPUS": "3"}, job, sge.variables_of_host(request))
+    assert merged == {"SITE_GPUS": "3", "SITE": "a"}
+    assert environment.merge_environment({}, {"SGE_GPU": "0"}, sge.variables_of_host(request)) == {}
+    slurm = schedulers.get("slurm")
+    assert slurm.variables_of_host(slurm.resolve(JobSpec(command=("x",)), in_job=True)) is None
 
 
 def test_merge_environment_keeps_host_variables() -> None:

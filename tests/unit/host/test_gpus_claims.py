@@ -106,6 +106,9 @@ def sockets() -> set[str]:
         ("0,1,2", "0,-1,2", ("0",)),  # CUDA stops at the first invalid item
         ("0,1", "NoDevFiles", ()),
         ("a,b", None, ("a", "b")),
+        ("0,1,2", "2 0", ("2", "0")),  # blanks separate as well
+        ("0,1", "MIG-77,MIG-78/1/0", ("MIG-77", "MIG-78/1/0")),
+        ("0,1", "GPU-8f3a", ("GPU-8f3a",)),  # without a driver, UUIDs are unknown
     ],
 )
 def test_present_returns_visible_gpus_of_gridtf_local_gpus(
@@ -121,6 +124,7 @@ def test_present_returns_visible_gpus_of_gridtf_local_gpus(
         (None, ()),
         ("", ()),
         ("0,1", ("0", "1")),
+        ("0 1", ("0", "1")),
         ("GPU-8f3a,MIG-77/1/0", ("GPU-8f3a", "MIG-77/1/0")),
         ("-1", ()),
         ("NoDevFiles", ()),  # Slurm's word for none
@@ -184,6 +188,7 @@ def test_present_converts_uuids_to_indices(driver: FakeDriver) -> None:
     assert present({"CUDA_VISIBLE_DEVICES": "GPU-3abc-def,3"}) == ("3",)
     assert present({"CUDA_VISIBLE_DEVICES": "GPU-ffff"}) == ()
     assert present({"CUDA_VISIBLE_DEVICES": "GPU"}) == ()
+    assert present({"CUDA_VISIBLE_DEVICES": "MIG-77,GPU-3abc-def"}) == ("MIG-77", "3")
 
 
 def test_gridtf_local_gpus_needs_no_driver_and_a_broken_driver_has_no_gpus(driver: FakeDriver) -> None:

@@ -44,6 +44,7 @@ def test_every_flag_sets_its_key(tmp_path: Path) -> None:
     words = (
         "--scheduler slurm --name n --nodes 2-4 --gpus-per-node 4 --tasks-per-node 2 --gpus-per-task 2 "
         "--cpus-per-task 8 --mem 16G --time 1:30:00 --partition p --pe mpi --slots 8 --gpu-resource g --account a "
+        "--gpu-variable V -x n3,n7 "
         "--workers 3 --ps 2 --chief --evaluator --serve ps --success-policy chief --env A=1=2 --env B= "
         "--setup a --setup b --python py --chdir c --template t --native --exclusive --native -l "
         "--run-dir d --run-root r --kill-grace 1 --start-timeout 2 --heartbeat-timeout 3.5 --evaluator-wait 4 "
@@ -64,6 +65,8 @@ def test_every_flag_sets_its_key(tmp_path: Path) -> None:
         pe="mpi",
         slots=8,
         gpu_resource="g",
+        gpu_variable="V",
+        exclude=("n3", "n7"),
         account="a",
         tasks={
             "worker": TaskSpec(count=3),

@@ -10,7 +10,8 @@ import pytest
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.schedulers.batch import Answer
 from gridtf.schedulers.sge import GridEngine, advice, scheduler
-from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested, Resource
+from gridtf.schedulers.sge.advice import PE, Cell, Queue, Requested
+from gridtf.schedulers.sge.directives import Resource
 from tests.support.rendering import plan
 
 RULES = {"rr": "$round_robin", "fill": "$fill_up", "two": "2", "smp": "$pe_slots", "loose": "$round_robin"}
@@ -32,13 +33,17 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
     return {"tasks": {"worker": {"count": count}}, **more}
 
 
-def requested(**values: Any) -> Requested:
+def requested(gpu: Resource | None = None, **values: Any) -> Requested:
     made = plan("sge", name="x", **values)
-    return Requested.of(made.request, made.spec)
+    return Requested.of(made.request, made.spec, gpu)
 
 
-def problem(pe: str, **values: Any) -> str:
-    return advice.pe_problem(PES[pe], requested(pe=pe, **values))
+def counting(consumable: str, kind: str = "INT") -> Resource:
+    return Resource("gpu", "gpu", consumable, kind)
+
+
+def problem(pe: str, gpu: Resource | None = None, **values: Any) -> str:
+    return advice.pe_problem(PES[pe], requested(gpu, pe=pe, **values))
 
 
 def refused(output: str, cell: Cell = SITE, **values: Any) -> SpecError:
@@ -113,19 +118,87 @@ def test_one_suitable_match_of_a_pe_pattern_is_enough() -> None:
     assert note.startswith("Grid Engine may choose an unsuitable parallel environment: PE `loose` does not let")
 
 
-@pytest.mark.parametrize("consumable", ["JOB", "HOST"])  # HOST is Univa's and Open Cluster Scheduler's: not seen live
-def test_gpu_resource_not_counted_per_slot_is_refused(consumable: str) -> None:
-    known = [Resource("gpu", "gpu", consumable)]
-    with pytest.raises(SpecError, match=f"gpu counts per {consumable.lower()} ") as caught:
-        advice.check_counting(known, requested(pe="rr", gpus_per_task=1, **workers(8)))
-    assert caught.value.key == "gpu_resource"
-    assert "-l gpu=" in caught.value.hint
-    assert advice.check_counting(known, requested(gpus_per_task=1)) == []
+@pytest.mark.parametrize(
+    ("pe", "consumable", "values", "piece"),
+    [
+        ("smp", "JOB", workers(4), ""),
+        ("rr", "JOB", workers(1), ""),
+        ("rr", "JOB", workers(4), "may use several hosts, but gpu counts per job (consumable JOB)"),
+        ("two", "JOB", workers(2), ""),
+        ("two", "JOB", workers(4), "may use several hosts"),
+        # HOST is Univa's and Open Cluster Scheduler's: not seen live
+        ("smp", "HOST", workers(4), ""),
+        ("rr", "HOST", workers(4), "counts per host (consumable HOST): set gpus_per_node"),
+        ("rr", "HOST", workers(4, gpus_per_node=2), ""),
+        ("two", "HOST", workers(4, nodes=2), ""),
+        ("rr", "YES", workers(4), ""),
+    ],
+)
+def test_gpus_that_are_not_counted_per_slot_need_known_hosts(
+    pe: str, consumable: str, values: dict[str, Any], piece: str
+) -> None:
+    text = problem(pe, counting(consumable), gpus_per_task=1, **values)
+    assert piece in text
+    assert bool(piece) == bool(text)
+
+
+def test_gpus_requested_by_native_are_the_user_s_own_business() -> None:
+    assert problem("rr", None, gpus_per_task=1, native=["-l gpu=4"], **workers(4)) == ""
+
+
+def test_slots_of_a_gpu_task_that_may_be_divided_among_hosts_are_noted() -> None:
+    values = workers(2, gpus_per_task=1, cpus_per_task=4)
+    (note,) = advice.check_pes([PES["rr"]], requested(pe="rr", **values))
+    assert note.startswith("PE `rr` may divide the 4 slots of a task among hosts (allocation_rule $round_robin)")
+    assert advice.check_pes([PES["smp"]], requested(pe="smp", **values)) == []
+    assert advice.check_pes([PE("four", 99, True, "4")], requested(pe="four", **values)) == []
+    assert advice.check_pes([PES["rr"]], requested(pe="rr", **workers(2, gpus_per_task=1))) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "what", "hint"),
+    [
+        ("8", workers(1, cpus_per_task=4), "8 slots per host (allocation_rule): 4 is not a multiple", "slots = 8"),
+        ("8", workers(3, cpus_per_task=4), "12 is not a multiple", "slots = 16"),
+        ("6", workers(3, cpus_per_task=4), "1 task of 4 slots on each, 12 slots have room for 2 of 3", "slots = 18"),
+        ("8", workers(8, cpus_per_task=3), "2 tasks of 3 slots on each, 24 slots have room for 6 of 8", "slots = 32"),
+        ("2", workers(2, cpus_per_task=4), "a task needs 4", ""),
+        ("8", workers(3, nodes=1, cpus_per_task=4), "12 is not a multiple", ""),
+        ("8", {"pe": "x", "slots": "4-6"}, "4-6 is not a multiple", ""),
+    ],
+)
+def test_slots_for_a_fixed_allocation_rule_are_named(rule: str, values: dict[str, Any], what: str, hint: str) -> None:
+    pe = PE("x", 99, True, rule)
+    with pytest.raises(SpecError) as caught:
+        advice.check_pes([pe], requested(**{"pe": "x", **values}))
+    assert what in caught.value.problem
+    assert caught.value.hint == (f"write {hint}" if hint else "")
+    if hint:
+        advice.check_pes([pe], requested(**{"pe": "x", "slots": int(hint.split()[-1]), **values}))
 
 
 def test_gpu_resource_that_is_not_counted_is_noted() -> None:
-    (note,) = advice.check_counting([Resource("gpu", "gpu", "NO")], requested(gpus_per_task=1))
+    (note,) = advice.check_counting(counting("NO"), requested(gpus_per_task=1))
     assert "not counted" in note
+    assert advice.check_counting(counting("YES"), requested(gpus_per_task=1)) == []
+
+
+def test_part_of_a_gpu_of_a_whole_number_is_noted() -> None:
+    want = requested(pe="smp", gpus_per_task=1, cpus_per_task=4, **workers(2))
+    (note,) = advice.check_counting(counting("YES", "INT"), want)
+    assert note.startswith("0.25 of resource gpu per slot is requested, although its type is INT")
+    assert "write slots = 2: a slot is then a task with its GPUs" in note
+    assert advice.check_counting(counting("YES", "DOUBLE"), want) == []
+
+
+def test_excluded_hosts_have_to_exist() -> None:
+    known = ["n1.site.org", "n3.site.org"]
+    for name, hint in (("n3", "did you mean n3.site.org?"), ("x7", "`qhost` lists the hosts")):
+        with pytest.raises(SpecError, match=f"there is no host {name}") as caught:
+            advice.check_excluded([name], known)
+        assert (caught.value.key, caught.value.hint) == ("exclude", hint)
+    advice.check_excluded(["N3.site.org", "n1*"], known)
+    advice.check_excluded(["n3"], [])  # qconf is refused
 
 
 # --- refusals
@@ -222,6 +295,15 @@ def test_refusal_by_qsub_blames_a_key(output: str, values: dict[str, Any], key: 
     assert hint in error.hint
 
 
+def test_gpus_per_job_above_those_of_any_host_are_refused() -> None:
+    output = NO_QUEUES.format('cannot run at host "n4" because it offers only hc:gpu=2.000000')
+    values = workers(4, pe="smp", gpus_per_task=1)
+    assert refused(output, gpu=counting("JOB"), **values).problem == "4 GPUs requested, no host has more than 2"
+    assert refused(output, **values).problem == "1 GPUs per slot requested, no host has more than 2"
+    output = NO_QUEUES.format('cannot run in PE "smp" because it only offers 0 slots')
+    assert "4 slots with 4 GPUs per host" in refused(output, gpu=counting("HOST"), **values).problem
+
+
 def test_unknown_gpu_resource_suggests_another() -> None:
     made = requested(gpus_per_task=1, gpu_resource="ngpus")
     with pytest.raises(SpecError) as caught:
@@ -268,6 +350,7 @@ class Commands:
 
     def __init__(self, **verdicts: Answer) -> None:
         self.verdicts = verdicts
+        self.complex = ""
         self.calls: list[list[str]] = []
 
     def __call__(self, argv: list[str], *, limit: float) -> Answer:
@@ -279,6 +362,8 @@ class Commands:
             control = str(pe.control_slaves).upper()
             text = f"pe_name {pe.name}\nslots 999\nallocation_rule {pe.rule}\ncontrol_slaves {control}\n"
             return Answer(0, text, "")
+        if argv[1] == "-sc" and self.complex:
+            return Answer(0, self.complex, "")
         return Answer(0, "\n".join(PES), "") if argv[1] == "-spl" else Answer(1, "", "denied\n")
 
 
@@ -304,6 +389,31 @@ def test_check_of_a_valid_job_runs_two_commands(monkeypatch: pytest.MonkeyPatch)
     assert advice.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
     assert [argv[:3] for argv in commands.calls] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"]]
     assert commands.calls[0][3].endswith("/job.sh")
+
+
+def test_complex_is_asked_once_from_rendering_to_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands()
+    monkeypatch.setattr(GridEngine, "is_available", lambda self, environ: True)
+    monkeypatch.setattr(scheduler, "run", commands)
+    made = plan("sge", name="x", pe="smp", gpus_per_task=1, cpus_per_task=4, exclude=["n1"], **workers(2))
+    assert "-l gpu=0.25" in scheduler.directives(made)  # qconf is refused: per slot
+    commands.complex = COMPLEX.replace("YES        0 ", "JOB        0 ")
+    for _ in range(2):
+        commands.calls.clear()
+        assert "-l gpu=2" in scheduler.directives(made)
+        assert "-l h=!(n1)" in scheduler.directives(made)
+        assert advice.check(made) == ()
+        assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp"]
+    commands.calls.clear()
+    scheduler.directives(plan("sge", name="x", gpus_per_task=1))  # one slot: the same in any case
+    scheduler.directives(plan("sge", name="x", pe="smp", native=["-l gpu=1"], **workers(2)))
+    assert commands.calls == []
+
+
+def test_job_whose_hosts_are_all_excluded_is_refused() -> None:
+    line = 'Job 7 (-l hostname=!(n1|n2)) cannot run in queue "all.q@n{0}" because it offers only qf:hostname=n{0}\n'
+    output = f"Unable to run job: {line.format(1)}{line.format(2)}"
+    assert refused(output, exclude=["n1", "n2"]).problem == "no host is left that could run the job"
 
 
 def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,11 +510,13 @@ def test_parse_queues() -> None:
 
 def test_parse_resources() -> None:
     assert advice.parse_resources(COMPLEX) == [
-        Resource("gpu", "g", "YES"),
-        Resource("h_rt", "h_rt", "NO"),
+        Resource("gpu", "g", "YES", "INT"),
+        Resource("h_rt", "h_rt", "NO", "TIME"),
     ]
     # Univa's and Open Cluster Scheduler's (their documentation; not seen live); Univa's has a column more
-    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [Resource("gpu", "gpu", "HOST")]
+    assert advice.parse_resources("gpu  gpu  RSMAP  <=  YES  HOST  0  0  NO\n") == [
+        Resource("gpu", "gpu", "HOST", "RSMAP")
+    ]
 
 
 def test_cell_is_unknown_when_qconf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gridtf import schedulers
 from gridtf.errors import SpecError
+from gridtf.schedulers.sge import directives as sge
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import array_elements, parse_native
 from tests.support.rendering import plan
@@ -40,6 +41,27 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
         ({"pe": "mpi", "tasks": workers(8), "gpus_per_task": 2}, ["-pe mpi 8", "-l gpu=2"]),
         ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 4, "slots": 8}, ["-pe mpi 8", "-l gpu=1"]),
         ({"pe": "mpi", "slots": "4-8", "gpus_per_task": 1}, ["-pe mpi 4-8", "-l gpu=1"]),
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, ["-pe mpi 8", "-l gpu=0.25"]),
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 3}, ["-pe mpi 6", "-l gpu=0.333333"]),
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 4, "cpus_per_task": 2}, ["-pe mpi 4", "-l gpu=2"]),
+        ({"pe": "mpi", "nodes": "2-4", "gpus_per_node": 2, "cpus_per_task": 4}, ["-pe mpi 16-32", "-l gpu=0.25"]),
+        (  # a ps shares the slots of the workers
+            {"pe": "mpi", "tasks": workers(2, ps={"count": 1}), "gpus_per_task": 1, "cpus_per_task": 4},
+            ["-pe mpi 12", "-l gpu=0.166666"],
+        ),
+        # slots that the user has chosen: of the tasks' CPUs, else shared
+        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "slots": 8}, ["-pe mpi 8", "-l gpu=0.25"]),
+        (
+            {"pe": "mpi", "tasks": workers(3), "gpus_per_task": 1, "cpus_per_task": 4, "slots": 16},
+            ["-pe mpi 16", "-l gpu=0.25"],
+        ),
+        (
+            {"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4, "slots": 2},
+            ["-pe mpi 2", "-l gpu=1"],
+        ),
+        ({"pe": "mpi", "gpus_per_task": 1, "cpus_per_task": 4, "slots": "8-16"}, ["-pe mpi 8-16", "-l gpu=0.25"]),
+        ({"exclude": ["n3", "n7*"]}, ["-l h=!(n3|n7*)"]),
+        ({"exclude": ["n3"], "native": ["-q all.q@n1"]}, ["-l h=!(n3)", "-q all.q@n1"]),
         ({"gpus_per_task": 1, "gpu_resource": "ngpus"}, ["-l ngpus=1"]),
         (
             {"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4, "native": ["-l x=1,gpu=1"]},
@@ -74,12 +96,10 @@ def test_directives(values: dict[str, Any], expected: list[str]) -> None:
         ({"name": None, "command": ["3d.py"]}, "name", "'3d' begins with a digit"),
         ({"pe": "mpi", "slots": "8-4"}, "slots", "empty range"),
         ({"pe": "mpi", "slots": "2-16", "tasks": workers(6)}, "slots", "2 slots for 6 training tasks"),
-        (
-            {"pe": "mpi", "slots": 8, "tasks": workers(2), "gpus_per_task": 1},
-            "slots",
-            "1 GPUs per task do not divide evenly among 4 slots",
-        ),
-        ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, "cpus_per_task", "per slot"),
+        ({"exclude": ["n[3-7]"]}, "exclude", "'n[3-7]' is not the name of a host"),
+        ({"exclude": ["@gpu"]}, "exclude", "'@gpu' is not the name of a host"),
+        ({"exclude": ["n3"], "native": ["-l hostname=n1"]}, "exclude", "native requests hosts as well"),
+        ({"gpu_variable": "$SGE_GPU"}, "gpu_variable", "'$SGE_GPU' is not the name of a variable"),
         ({"gpus_per_task": 1, "gpu_resource": "gpu,x"}, "gpu_resource", "not the name of a resource"),
         (
             {"pe": "mpi", "partition": "gpu.q", "tasks": workers(2, ps={"count": 1, "partition": "cpu.q"})},
@@ -97,6 +117,57 @@ def test_impossible_requests_are_refused(values: dict[str, Any], key: str, piece
     assert caught.value.key == key
     assert piece in caught.value.what
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("consumable", "values", "amount"),
+    [
+        ("JOB", {}, "4"),
+        ("JOB", {"nodes": 1}, "4"),
+        ("HOST", {}, "4"),
+        ("HOST", {"nodes": 2}, "2"),
+        ("HOST", {"gpus_per_node": 2}, "2"),
+        ("HOST", {"tasks": {}, "nodes": "2-3", "tasks_per_node": 2}, "2"),
+        ("JOB", {"tasks": {}, "slots": 8}, "2"),
+        ("NO", {}, "1"),
+        ("YES", {}, "0.25"),
+    ],
+)
+def test_amount_of_gpus_follows_how_they_are_counted(consumable: str, values: dict[str, Any], amount: str) -> None:
+    made = plan("sge", name="x", **{"pe": "smp", "tasks": workers(4), "gpus_per_task": 1, "cpus_per_task": 4, **values})
+    assert f"-l gpu={amount}" in sge.directives(made, sge.Resource("gpu", "gpu", consumable, "INT"))
+
+
+def test_gpus_that_count_per_job_are_all_on_one_host() -> None:
+    made = plan("sge", name="x", pe="mpi", nodes=2, gpus_per_node=2)
+    with pytest.raises(SpecError, match="2 hosts, but gpu counts per job") as caught:
+        sge.directives(made, sge.Resource("gpu", "gpu", "JOB", "INT"))
+    assert caught.value.key == "nodes"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "hint", "then"),
+    [
+        ({"tasks": workers(2)}, "cpus_per_task", "write slots = 2: ", {"slots": 2}),
+        ({"tasks": workers(2), "slots": 8}, "slots", "write slots = 2: ", {"slots": 2}),
+        ({"slots": 16}, "slots", "leave out cpus_per_task, and write slots = 4: ", {"slots": 4, "cpus_per_task": None}),
+        (
+            {"nodes": "2-4", "tasks_per_node": 1},
+            "cpus_per_task",
+            'leave out cpus_per_task, and write slots = "2-4": ',
+            {"slots": "2-4", "cpus_per_task": None},
+        ),
+    ],
+)
+def test_whole_gpus_per_slot_are_explained(values: dict[str, Any], key: str, hint: str, then: dict[str, Any]) -> None:
+    whole = sge.Resource("gpu", "gpu", "YES", "RSMAP")
+    values = {"name": "x", "pe": "mpi", "gpus_per_task": 1, "cpus_per_task": 4, **values}
+    with pytest.raises(SpecError, match=r"1 GPU for 4 slots would be gpu=0\.25 per slot") as caught:
+        sge.directives(plan("sge", **values), whole)
+    assert caught.value.key == key
+    assert caught.value.hint.startswith(hint)
+    assert "-l gpu=1" in sge.directives(plan("sge", **{**values, **then}), whole)  # it is what works
 
 
 def test_submit_command_has_the_paths_in_the_run_directory() -> None:

@@ -39,10 +39,10 @@ class Host:
             os.close(descriptor)
         self.claims.clear()
 
-    def grant(self, count: int | None, **more: str) -> tuple[str, ...]:
+    def grant(self, count: int | None, variable: str | None = None, **more: str) -> tuple[str, ...]:
         """The GPUs that are granted; self.environ is then the environment of tasks."""
         self.environ.update(more)
-        found = gpu_grant.gpu_grant(self.environ, "gpu", GpuNeed(count, "ours, job 7", 1.0), self._wait)
+        found = gpu_grant.gpu_grant(self.environ, "gpu", GpuNeed(count, "ours, job 7", 1.0), self._wait, variable)
         self.environ = found.environment(self.environ)
         self.claims.append(found)
         return found.gpus
@@ -94,13 +94,15 @@ def requests(monkeypatch: pytest.MonkeyPatch, resources: Mapping[str, ResourceRe
         ("", ()),
     ],
 )
-def test_resource_map(words: str, devices: tuple[str, ...]) -> None:
-    assert gpu_grant.resource_map({"SGE_HGR_gpu": words}, "gpu") == devices
+def test_granted_by_a_variable(words: str, devices: tuple[str, ...]) -> None:
+    assert gpu_grant.granted_by({"SGE_HGR_gpu": words}, "SGE_HGR_gpu") == devices
 
 
-def test_resource_map_is_named_after_the_resource() -> None:
-    assert gpu_grant.resource_map({"SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}, "cuda") == ("1",)
-    assert gpu_grant.resource_map({}, "gpu") == ()
+def test_resource_map_is_named_after_the_resource(host: Host) -> None:
+    environ = {"JOB_ID": "7", "GRIDTF_LOCAL_GPUS": "0,1", "SGE_HGR_gpu": "0", "SGE_HGR_cuda": "1"}
+    found = gpu_grant.gpu_grant(environ, "cuda", GpuNeed(1, "ours", 1.0), lambda why, seconds: None)
+    host.claims.append(found)
+    assert found.gpus == ("1",)
 
 
 def test_resource_map_grants_gpus(host: Host) -> None:
@@ -151,6 +153,31 @@ def test_granted_gpus_that_the_host_lacks_are_refused(host: Host) -> None:
 def test_refused_grant_names_its_variable(host: Host) -> None:
     with pytest.raises(PlacementError, match="has no GPU 9, which ROCR_VISIBLE_DEVICES there grants"):
         host.grant(1, ROCR_VISIBLE_DEVICES="9")
+
+
+@pytest.mark.parametrize("text", ["2,0", "2 0", "gpu2 gpu0"])
+def test_variable_that_the_site_names_grants_gpus(host: Host, text: str) -> None:
+    assert host.grant(2, "MY_GPUS", MY_GPUS=text, CUDA_VISIBLE_DEVICES="0,1,2,3", SGE_GPU="1") == ("2", "0")
+    assert host.environ["CUDA_VISIBLE_DEVICES"] == "2,0"
+    assert host.free() == ("1", "3")
+
+
+def test_variable_that_the_site_names_may_be_cuda_s_own(host: Host) -> None:
+    assert host.grant(1, "CUDA_VISIBLE_DEVICES", CUDA_VISIBLE_DEVICES="2", SGE_GPU="1") == ("2",)
+
+
+def test_variable_that_the_site_names_may_be_empty_or_copied(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert host.grant(1, "MY_GPUS", MY_GPUS="", SGE_GPU="3") == ("3",)
+    carries(monkeypatch, MY_GPUS="9")
+    del host.environ["CUDA_VISIBLE_DEVICES"], host.environ["SGE_GPU"]
+    assert host.grant(1, "MY_GPUS", MY_GPUS="9") == ("0",)
+    assert host.environ["MY_GPUS"] == "0"
+
+
+@pytest.mark.parametrize("name", ["MY_GPUS", "SGE_GPU"])
+def test_refused_grant_names_the_site_s_variable(host: Host, name: str) -> None:
+    with pytest.raises(PlacementError, match=f"has no GPU 9, which {name} there grants"):
+        host.grant(1, "MY_GPUS", **{name: "9"})
 
 
 @pytest.mark.parametrize("name", ["GPU-5ebe9f43", "MIG-11c29e81"])
@@ -252,6 +279,7 @@ def test_need_of_no_gpus_gets_none(host: Host) -> None:
     ("resources", "expected"),
     [
         ({"gpu": ResourceRequest(2, PER_SLOT)}, ("0", "1")),
+        ({"gpu": ResourceRequest(0.25, PER_SLOT)}, ("0",)),
         ({"gpu": ResourceRequest(2, PER_HOST)}, ()),  # GPUs of a host are not one process's
         ({"gpu": ResourceRequest(2, PER_JOB)}, ()),
         ({"mem_free": ResourceRequest(2, PER_SLOT)}, ()),

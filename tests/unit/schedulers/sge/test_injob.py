@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from gridtf import schedulers
+from gridtf.bootstrap.placement import place
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
 from gridtf.jobspec.request import Request
@@ -18,10 +20,11 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity
 from gridtf.schedulers.batch import Answer, same_host
 from gridtf.schedulers.sge import injob, scheduler
-from gridtf.schedulers.sge.directives import slots
+from gridtf.schedulers.sge.directives import resources, slots
 from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
 from gridtf.states import JobState
+from tests.support.rendering import plan
 
 
 @pytest.mark.parametrize(
@@ -216,6 +219,7 @@ def test_cpus_are_the_cores_of_the_binding() -> None:
         pytest.param({"gpu": ResourceRequest(2, PER_SLOT)}, {"gpus_per_task": 1}, [4, 2], id="request-counts"),
         pytest.param({"gpu": ResourceRequest(4, PER_HOST)}, {}, [4, 4], id="per-host"),
         pytest.param({"gpu": ResourceRequest(4, PER_JOB)}, {}, [4, 0], id="per-job"),
+        pytest.param({"gpu": ResourceRequest(0.5, PER_SLOT)}, {"cpus_per_task": 2}, [1, 0], id="half-per-slot"),
         pytest.param({"ngpus": ResourceRequest(1, PER_SLOT)}, {"gpu_resource": "ngpus"}, [2, 1], id="another-name"),
         pytest.param({"gpu": ResourceRequest(1, NO)}, {"gpus_per_task": 2}, [4, 2], id="not-consumable"),
         pytest.param({}, {"gpus_per_node": 3}, [3, 3], id="option-per-node"),
@@ -225,6 +229,80 @@ def test_cpus_are_the_cores_of_the_binding() -> None:
 )
 def test_gpus_of_hosts(requested: Mapping[str, ResourceRequest], values: dict[str, Any], expected: list[int]) -> None:
     assert [host.gpus for host in hosts([HostLine("n1", 2), HostLine("n2", 1)], values, requested)] == expected
+
+
+@pytest.mark.parametrize(
+    ("slots", "amount", "gpus"), [(8, 0.25, 2), (6, 0.333333, 2), (3, 0.333333, 1), (2, 0.333333, 0), (48, 0.083333, 4)]
+)
+def test_parts_of_gpus_add_up(slots: int, amount: float, gpus: int) -> None:
+    found = hosts([HostLine("n1", slots)], {}, {"gpu": ResourceRequest(amount, PER_SLOT)})
+    assert shape(found) == [("n1", slots, gpus, slots)]  # a slot is a CPU
+
+
+@pytest.mark.parametrize(
+    ("requested", "values", "cpus"),
+    [
+        ({"gpu": ResourceRequest(1, PER_SLOT)}, {}, None),  # a slot is a GPU
+        ({"gpu": ResourceRequest(1, PER_SLOT)}, {"cpus_per_task": 4}, None),
+        ({"gpu": ResourceRequest(0.25, PER_SLOT)}, {}, 8),
+        ({"gpu": ResourceRequest(2, PER_JOB)}, {}, 8),
+        ({"gpu": ResourceRequest(8, PER_HOST)}, {}, 8),
+        ({}, {"gpus_per_node": 2}, 8),
+        ({}, {}, 8),
+    ],
+)
+def test_slots_are_cpus_unless_they_stand_for_gpus(
+    requested: Mapping[str, ResourceRequest], values: dict[str, Any], cpus: int | None
+) -> None:
+    assert [host.cpus for host in hosts([HostLine("n1", 8)], values, requested)] == [cpus]
+
+
+@pytest.mark.parametrize(
+    ("lines", "requested", "values", "expected"),
+    [
+        # one slot a GPU, as some sites have it: gridtf_run --cpus-per-task 4 counts GPUs
+        ([2, 2], ResourceRequest(1, PER_SLOT), {"cpus_per_task": 4}, [2, 2]),
+        ([2, 2], ResourceRequest(1, PER_SLOT), {"cpus_per_task": 4, "tasks_per_node": 2, "gpus_per_task": 1}, [2, 2]),
+        ([8, 8], ResourceRequest(0.25, PER_SLOT), {"cpus_per_task": 4, "gpus_per_task": 1}, [2, 2]),
+        ([8, 8], ResourceRequest(2, PER_HOST), {"cpus_per_task": 4}, [2, 2]),
+        ([8], ResourceRequest(2, PER_JOB), {}, [2]),
+        ([8], ResourceRequest(2, PER_JOB), {"gpus_per_task": 2, "cpus_per_task": 4}, [1]),
+        ([8, 8], ResourceRequest(2, PER_HOST), {"tasks_per_node": 1, "cpus_per_task": 4}, [1, 1]),
+    ],
+)
+def test_tasks_are_placed_by_gpus(
+    lines: list[int], requested: ResourceRequest, values: dict[str, Any], expected: list[int]
+) -> None:
+    resolved = request(**values)
+    named = [HostLine(f"n{number}", count) for number, count in enumerate(lines)]
+    tasks = place(injob.allocation(named, resolved, lambda: {"gpu": requested}), resolved)
+    assert list(Counter(task.host for task in tasks).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "lines", "amount"),
+    [
+        ({"tasks": {"worker": {"count": 4}}, "gpus_per_task": 1, "cpus_per_task": 4}, [8, 8], 0.25),
+        ({"tasks": {"worker": {"count": 4}}, "gpus_per_task": 1, "cpus_per_task": 3}, [6, 6], 0.333333),
+        ({"nodes": 2, "gpus_per_node": 2, "cpus_per_task": 4}, [8, 8], 0.25),
+        ({"tasks": {"worker": {"count": 3}}, "gpus_per_task": 1, "cpus_per_task": 4, "slots": 16}, [8, 8], 0.25),
+        (
+            {"tasks": {"worker": {"count": 2}, "ps": {"count": 1}}, "gpus_per_task": 1, "cpus_per_task": 4},
+            [12],
+            0.166666,
+        ),
+    ],
+)
+def test_what_gridtf_requests_is_enough_for_its_tasks(values: dict[str, Any], lines: list[int], amount: float) -> None:
+    made = plan("sge", pe="x", **values)
+    wanted = slots(made.request)
+    assert wanted.low == sum(lines)
+    assert resources(made.request, wanted)["gpu"] == str(amount)
+    named = [HostLine(f"n{number}", count) for number, count in enumerate(lines)]
+    given = injob.allocation(named, made.request, lambda: {"gpu": ResourceRequest(amount, PER_SLOT)})
+    tasks = place(given, made.request)
+    assert sum(task.gpus for task in tasks) == (made.request.training or 4)
+    assert {task.cpus for task in tasks} == {made.request.task_cpus}
 
 
 @pytest.mark.parametrize(

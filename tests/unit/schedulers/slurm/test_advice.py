@@ -175,6 +175,7 @@ def test_nodes_and_partitions_that_are_down_are_a_note() -> None:
         ("allocation failure: Requested reservation is invalid", {"native": ["--reservation=x"]}, "native"),
         ("allocation failure: Invalid license specification", {"native": ["-L x"]}, "native"),
         ("allocation failure: Invalid node name specified", {"native": ["-w x"]}, "native"),
+        ("allocation failure: Invalid node name specified", {"exclude": ["x"]}, "exclude"),
         ("sbatch: error: Invalid --time specification", {"native": ["--time=abc"]}, "native"),
         ("sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more", {"native": ["--bogus"]}, "native"),
         # sites with accounting: from Slurm's sources of messages

@@ -41,6 +41,7 @@ def with_name(*options: str) -> list[str]:
             {"partition": "gpu,long", "account": "ml-1"},
             ["--nodes=1", "--ntasks-per-node=1", "--partition=gpu,long", "--account=ml-1"],
         ),
+        ({"exclude": ["n3", "n[5-7]"]}, ["--nodes=1", "--ntasks-per-node=1", "--exclude=n3,n[5-7]"]),
     ],
 )
 def test_directives_of_each_request(values: dict[str, Any], expected: list[str]) -> None:
@@ -65,6 +66,17 @@ def test_cpus_per_task_includes_non_training_tasks(
 ) -> None:
     lines = directives(nodes=2, tasks_per_node=4, tasks=tasks, **more)
     assert [line for line in lines if "cpus" in line] == ([] if cpus is None else [f"--cpus-per-task={cpus}"])
+
+
+def test_hosts_are_excluded_from_every_component() -> None:
+    lines = directives(partition="gpu", tasks=on_cpu(), exclude=["n3"])
+    assert [line for line in lines if "exclude" in line or line == "hetjob"] == [
+        "--exclude=n3",
+        "hetjob",
+        "--exclude=n3",
+    ]
+    with pytest.raises(SpecError, match="exclude: a directive line cannot contain"):
+        directives(exclude=["n3 -x"])
 
 
 def test_memory_is_the_sum_of_all_tasks_and_required_of_each() -> None:
