@@ -4,7 +4,7 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 
 - Tables (``env``, ``tasks``, ``tasks.TYPE``, ``tasks.TYPE.env``) merge key by key; any other value, even a list, is
   replaced as a whole. Within one command line a repeated flag adds to its list.
-- A command in a higher layer overrides a lower layer's entry, and vice versa.
+- A command in a higher layer overrides a lower layer's entry, and vice versa; so do an address and an interface.
 - ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
@@ -38,6 +38,9 @@ SITE_FILE = "/etc/gridtf/config.toml"
 _SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
 _PATHS = ("chdir", "template", "run_dir", "run_root")
 _COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
+_ADDRESS, _INTERFACE = ("address",), ("interface",)
+# The first of a pair overrides the second in lower layers.
+_EXCLUSIVE = ((_COMMAND, _ENTRY), (_ENTRY, _COMMAND), (_ADDRESS, _INTERFACE), (_INTERFACE, _ADDRESS))
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 
 Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
@@ -280,10 +283,9 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
     """Merge the site and user files with the layers of this job, the lowest first."""
     merged: Layer = {}
     for layer in (*general, *job_layers):
-        if _COMMAND in layer:
-            merged.pop(_ENTRY, None)
-        if _ENTRY in layer:
-            merged.pop(_COMMAND, None)
+        for one, other in _EXCLUSIVE:
+            if one in layer:
+                merged.pop(other, None)
         if _CHIEF in layer and any(key[:2] == _MASTER[:2] for key in merged):
             layer = {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
         merged.update(layer)
