@@ -56,8 +56,8 @@ def check(records: Iterable[tuple[str, Record]]) -> None:
         reachable = [text for text in record["resolved"] if not is_loopback(text)]
         if not reachable:
             resolved = " and ".join(record["resolved"])
-            name = "" if address in record["resolved"] else f" {address} resolves to"
-            what = f"host {host}: its address{name} {resolved}, which other hosts cannot reach"
+            how = "is" if address in record["resolved"] else f"{address} resolves to"
+            what = f"host {host}: its address {how} {resolved}, which other hosts cannot reach"
             raise RendezvousError(what, hint=hint)
         for text in reachable:
             other, other_host = owners.setdefault(text, (machine, host))

@@ -65,8 +65,8 @@ def address_of(name: str, host: str) -> str:
         what = f"the network interface {name} of host {host} is down"
     else:
         what = f"the network interface {name} of host {host} has neither an IPv4 address nor a global IPv6 address"
-    hint = 'write interface = "…" with one that is up on every host of the job, or address = "…"'
-    raise RendezvousError(what, why=_listed(host), hint=hint)
+    why, example = _overview(host)
+    raise RendezvousError(what, why=why, hint=f"choose one that is up on every host of the job, such as {example}")
 
 
 def own_addresses(name: str, host: str) -> list[str]:
@@ -79,18 +79,15 @@ def own_addresses(name: str, host: str) -> list[str]:
     Raises:
         RendezvousError: The name does not resolve, or to addresses of other hosts alone.
     """
-    hint = 'write address = "…" with names that every host of the job resolves to itself, or interface = "…"'
     try:
         answers = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else str(error)
-        what = f"host {host}: its address {name} does not resolve there: {problem}"
-        raise RendezvousError(what, why=_listed(host), hint=hint) from None
+        raise _not_own(host, f"its address {name} does not resolve there: {problem}") from None
     own = [str(target[0]) for family, *_, target in answers if _is_own(family, target)]
     if not own:
         resolved = " and ".join(dict.fromkeys(str(target[0]) for *_, target in answers))
-        what = f"host {host}: its address {name} resolves to {resolved}, which is not an address of this host"
-        raise RendezvousError(what, why=_listed(host), hint=hint)
+        raise _not_own(host, f"its address {name} resolves there to {resolved}, which is another host's")
     return list(dict.fromkeys(own))
 
 
@@ -99,8 +96,20 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
-def _listed(host: str) -> str:
-    return f"the interfaces of host {host}: {', '.join(map(str, interfaces()))}"
+def _not_own(host: str, problem: str) -> RendezvousError:
+    why, example = _overview(host)
+    return RendezvousError(
+        f"host {host}: {problem}",
+        why=why,
+        hint=f"change address, so that every host of the job resolves its name to itself, or write {example}",
+    )
+
+
+def _overview(host: str) -> tuple[str, str]:
+    """The interfaces of this host, for messages; and the line that chooses one of them."""
+    found = interfaces()
+    usable = (one for one in found if one.up and (address := one.ipv4 or one.ipv6) and not is_loopback(address))
+    return f"host {host} has {', '.join(map(str, found))}", f'interface = "{next(usable, found[0]).name}"'
 
 
 def _look(name: str) -> Interface | None:
