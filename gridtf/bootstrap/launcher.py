@@ -220,7 +220,7 @@ class Launcher:
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
             self._report("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
             self._pause(backoff(waited))
-        addresses.check(collector.records.items())
+        addresses.check(sorted(collector.records.items()))
         self._gathered = True
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
         self._remove_environment()  # all hosts have it

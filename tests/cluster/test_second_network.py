@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob, received
-from tests.support.sgebed import GridEngineBed
 
 pytestmark = pytest.mark.timeout(180)
 
 HOSTS = ("n1", "n2")
-# for srun's own connections, so that the ports of tasks can be told from them
-SRUN_PORTS = "61001-62000"
-TASK_PORTS = "32768-60999"
+TASK_PORTS = "32768-60999"  # srun has others on this bed
+on_two_networks = pytest.mark.parametrize("bed", ["two_network_slurm", "two_network_sge"], indirect=True)
 PROGRAM = """
 import os
 print(os.environ["TF_CONFIG"], os.environ["MASTER_ADDR"], flush=True)
@@ -33,24 +31,25 @@ print("sum", float(strategy.experimental_local_results(total)[0][0]))
 """
 
 
-@pytest.fixture(scope="module", params=["slurm", "sge"])
-def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
-    kind = {"slurm": Bed, "sge": GridEngineBed}[request.param]
-    options = [f"SrunPortRange={SRUN_PORTS}"] if request.param == "slurm" else []
-    with bed_for_tests(kind, second_network=True, options=options) as bed:
-        if bed.kind == "slurm":
-            _block_tasks_on_the_first_network(bed)
-        yield bed
+@contextmanager
+def tasks_kept_from_the_first_network(bed: Bed) -> Iterator[None]:
+    """On Slurm, hosts cannot connect to the ports of tasks through the first network.
 
-
-def _block_tasks_on_the_first_network(bed: Bed) -> None:
-    """Where the ports of tasks are those of qrsh as well, as in Grid Engine, this would block the scheduler."""
-    rule = f"rule add to 10.81.0.0/24 ipproto tcp sport {TASK_PORTS} dport {TASK_PORTS} prohibit"
+    On Grid Engine, where qrsh has ports of the same range, this would keep the agents from starting.
+    """
+    if bed.kind == "sge":
+        yield
+        return
+    rule = f"to 10.81.0.0/24 ipproto tcp sport {TASK_PORTS} dport {TASK_PORTS} prohibit".split()
     for host in HOSTS:
-        bed.run(host, "ip", *rule.split(), user="root")
-    connect = "exec 3<>/dev/tcp/{host}/40000"
-    for host, why in (("n2", "Permission denied"), ("n2i", "Connection refused")):
-        assert why in bed.run("n1", "bash", "-c", connect.format(host=host), check=False).stderr
+        bed.run(host, "ip", "rule", "add", *rule, user="root")
+    try:
+        for host, why in (("n2", "Permission denied"), ("n2i", "Connection refused")):
+            assert why in bed.run("n1", "bash", "-c", f"exec 3<>/dev/tcp/{host}/40000", check=False).stderr
+        yield
+    finally:
+        for host in HOSTS:
+            bed.run(host, "ip", "rule", "del", *rule, user="root")
 
 
 def on_two_hosts(bed: Bed, *words: str, name: str) -> ClusterJob:
@@ -70,6 +69,7 @@ def addresses(job: ClusterJob) -> list[str]:
     return list(hosts_of_all)
 
 
+@on_two_networks
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("words", "expected"),
@@ -81,8 +81,9 @@ def addresses(job: ClusterJob) -> list[str]:
 )
 def test_training_runs_over_the_second_network(bed: Bed, words: tuple[str, ...], expected: str) -> None:
     before = {link: received(bed, *HOSTS, link=link) for link in ("eth0", "eth1")}
-    job = on_two_hosts(bed, *words, "--", "python", "-c", PROGRAM, name="over-second")
-    verdict = job.verdict(120)
+    with tasks_kept_from_the_first_network(bed):
+        job = on_two_hosts(bed, *words, "--", "python", "-c", PROGRAM, name="over-second")
+        verdict = job.verdict(120)
     assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
     assert all("sum 2.0" in text for text in job.logs().values())
     hosts = [job.gpus()[f"worker:{index}"][0] for index in range(2)]
@@ -95,6 +96,7 @@ def test_training_runs_over_the_second_network(bed: Bed, words: tuple[str, ...],
         assert grown["eth1"] > 5_000_000 > 10 * grown["eth0"], grown
 
 
+@on_two_networks
 @pytest.mark.parametrize(
     ("words", "what"),
     [
