@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import ipaddress
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ def own_addresses(name: str, host: str) -> list[str]:
 
 def is_loopback(address: str) -> bool:
     """Whether an IP address is reached from its own host alone."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    return address.startswith("127.") or address == "::1"
 
 
 def _not_own(host: str, problem: str) -> RendezvousError:
@@ -114,7 +114,7 @@ def _overview(host: str) -> tuple[str, str]:
 
 def _look(name: str) -> Interface | None:
     """One interface of this host; None where there is none of this name."""
-    request = struct.pack("256s", name.encode())
+    request = struct.pack("256s", os.fsencode(name))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         try:
             (flags,) = struct.unpack_from("H", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request), 16)
@@ -141,7 +141,7 @@ def _ipv6() -> Iterator[tuple[str, str]]:
     for line in lines:
         digits, _, _, scope, flags, name = line.split()
         if scope == _GLOBAL and not int(flags, 16) & _UNUSABLE:
-            yield name, str(ipaddress.IPv6Address(bytes.fromhex(digits)))
+            yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
 
 
 def _is_own(family: int, target: tuple[object, ...]) -> bool:

@@ -113,3 +113,16 @@ def test_network_that_hosts_do_not_have_ends_the_job_with_its_reason(
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
     assert re.match(what, verdict["reason"]), verdict
+
+
+def test_faults_of_a_host_concern_both_of_its_links(two_network_slurm: Bed) -> None:
+    two_network_slurm.cut("n2")
+    for link in ("eth0", "eth1"):
+        assert "NO-CARRIER" in two_network_slurm.run("n2", "ip", "link", "show", link).stdout
+    two_network_slurm.mend("n2")
+    two_network_slurm.kill("n2")
+    two_network_slurm.mend("n2")
+    for link, address in (("eth0", "10.81.0.12/24"), ("eth1", "10.81.1.12/24")):
+        shown = two_network_slurm.run("n2", "ip", "-brief", "address", "show", link).stdout
+        assert " UP " in shown
+        assert address in shown
