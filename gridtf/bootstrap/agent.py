@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap import addresses, environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
 from gridtf.bootstrap.placement import share_gpus
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
@@ -238,7 +238,7 @@ class Agent:
             "nonce": self.nonce,
             "host": self.host,
             "hostname": socket.gethostname(),
-            "address": plan.hosts[self.host],
+            **addresses.published(plan.spec, self.host, plan.hosts[self.host]),
             "pid": self.system.pid,
             "ports": ports,
             "master_port": master_port,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.bootstrap import environment, rendezvous
+from gridtf.bootstrap import addresses, environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, backoff
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
@@ -99,7 +99,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, 0.8 * spec.start_timeout)
     seen = grant.environment(environ)
     holder = PortHolder()
-    joining = Joining(run, spec, request, member, _own_record(member, grant, seen, holder), system)
+    own = _own_record(member, grant, seen, holder)
+    own |= addresses.published(spec, scheduler.this_host(environ), own["address"])
+    joining = Joining(run, spec, request, member, own, system)
     if member.rank == 0:
         known = {"scheduler": scheduler.name, **(identity.to_record() if identity else {})}
         plan, shares, meeting = joining.lead(tasks, known, job_id)
@@ -244,6 +246,7 @@ class Joining:
             )
         records = [collector.records[rank] for rank in ranks]
         check_addresses(records)
+        addresses.check((record["boot"], record) for record in records)
         shares = split_gpus(tasks, records, self.request)
         placed = place_ranks(tasks, records, shares)
         hosts = {task.host: task.host for task in placed}

@@ -199,7 +199,7 @@ class Launcher:
 
     def _gather(self, plan: AttemptPlan) -> None:
         """Wait for every host's record, then write the rendezvous file."""
-        from gridtf.bootstrap import rendezvous
+        from gridtf.bootstrap import addresses, rendezvous
 
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
         patience = Patience(self.spec.heartbeat_timeout, self.system)
@@ -220,6 +220,7 @@ class Launcher:
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
             self._report("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
             self._pause(backoff(waited))
+        addresses.check(sorted(collector.records.items()))
         self._gathered = True
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
         self._remove_environment()  # all hosts have it

@@ -6,8 +6,9 @@ Layers, each overriding the one before: defaults < site file < user file < job f
   ``args``, even a list, is replaced as a whole. Within one command line a repeated flag adds to its list.
 - The set-up lines of all layers add up, the lowest first; ``setup_replace`` drops those of lower layers. A job that
   runs in this process (gridtf_run) gets none from the site and user files: its script or shell has done its own set-up.
-- A command in a higher layer overrides a lower layer's entry, and vice versa. ``args`` are added to the command of the
-  same layer or the one below; so are words after ``--`` if the first begins with a dash.
+- A command in a higher layer overrides a lower layer's entry, and vice versa; so do an address and an interface.
+- ``args`` are added to the command of the same layer or the one below; so are words after ``--`` if the first begins
+  with a dash.
 - An unknown key in the site or user file is left out, with a note.
 - ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
@@ -51,6 +52,9 @@ _COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
 _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
 _UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
+_ADDRESS, _INTERFACE = ("address",), ("interface",)
+# The first of a pair overrides the second in lower layers.
+_EXCLUSIVE = ((_COMMAND, _ENTRY), (_ENTRY, _COMMAND), (_ADDRESS, _INTERFACE), (_INTERFACE, _ADDRESS))
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 
 Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
@@ -480,10 +484,9 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
     """Merge the site and user files with the layers of this job, the lowest first."""
     merged: Layer = {}
     for layer in (*general, *job_layers):
-        if _COMMAND in layer:
-            merged.pop(_ENTRY, None)
-        if _ENTRY in layer:
-            merged.pop(_COMMAND, None)
+        for one, other in _EXCLUSIVE:
+            if one in layer:
+                merged.pop(other, None)
         if _CHIEF in layer and any(key[:2] == _MASTER[:2] for key in merged):
             layer = {_MASTER if key == _CHIEF else key: value for key, value in layer.items()}
         if _ARGS in layer:

@@ -89,6 +89,10 @@ _TABLE = {
         ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
         ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
     ),
+    "which network": (
+        ("address", "--address", "text", "PATTERN", "name by which tasks reach a host, such as '{host}i'"),
+        ("interface", "--interface", "text", "NAME", "network interface by which tasks reach a host, such as ib0"),
+    ),
     "folders and timeouts": (
         ("template", "--template", "text", "FILE", "your own template of the job script"),
         ("run_dir", "--run-dir", "text", "DIR", "the run directory; must not exist yet"),

@@ -49,6 +49,20 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
+# In the pattern of `address`.
+HOST_NAMES = ("host", "short")
+
+
+def host_address(pattern: str, host: str) -> str:
+    """The address of a host, by the pattern of ``address``.
+
+    Args:
+        pattern: Such as ``{host}i``.
+        host: The scheduler's name of the host.
+    """
+    return fill(pattern, {"host": host, "short": host.partition(".")[0]})
+
+
 def misspelt(text: str) -> Iterator[tuple[str, str]]:
     """Find likely misspelt placeholders.
 

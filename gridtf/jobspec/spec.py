@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
-from gridtf.jobspec.placeholders import misspelt
+from gridtf.jobspec.placeholders import HOST_NAMES, host_address, misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 from gridtf.text import toml
@@ -106,6 +106,9 @@ class JobSpec(_Keywords):
         run_dir: Path of the run directory, which must not exist yet. None: a new one in ``run_root``.
         run_root: Folder in which run directories are made. None: ``gridtf-runs`` in the working folder.
         kill_grace: Seconds between TERM and KILL.
+        address: Pattern of the name by which tasks reach a host, such as "{host}i" for a second network; ``{host}`` is
+            the scheduler's name of the host, ``{short}`` that name up to the first dot. None: the scheduler's name.
+        interface: The network interface by whose address tasks reach a host, such as "ib0". Excludes ``address``.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -146,6 +149,8 @@ class JobSpec(_Keywords):
     template: str | None = None
     run_dir: str | None = None
     run_root: str | None = None
+    address: str | None = None
+    interface: str | None = None
     kill_grace: float = 5.0
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
@@ -316,6 +321,8 @@ _SUCCESS_POLICIES = ("all", "chief")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_INTERFACE = re.compile(r"[!-.0-~]{1,15}")  # linux/if.h: IFNAMSIZ; no space, no slash
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
@@ -568,4 +575,28 @@ def _check_program(spec: JobSpec) -> None:
         raise SpecError("success_policy", "there is neither a chief nor a worker")
 
 
-_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program)
+def _check_network(spec: JobSpec) -> None:
+    for key in ("address", "interface"):
+        check_text(key, getattr(spec, key))
+    if spec.address is not None and spec.interface is not None:
+        what = f"both an address and an interface are given, {spell(spec.address)} and {spell(spec.interface)}"
+        raise SpecError("interface", what, hint="choose one of them, and leave out the other")
+    if spec.interface is not None and not _INTERFACE.fullmatch(spec.interface):
+        hint = "write the name of a network interface, such as ib0: `ip -brief address` on a host lists them"
+        raise SpecError("interface", f"{spell(spec.interface)} is not the name of a network interface", hint=hint)
+    if spec.address is None:
+        return
+    for name in re.findall(r"\{(.*?)\}", spec.address):
+        if name not in HOST_NAMES:
+            hint = "write {host}, the scheduler's name of the host, or {short}, that name up to the first dot"
+            raise SpecError("address", f"there is no placeholder {{{name}}}", hint=hint)
+    names = [host_address(spec.address, host) for host in ("a", "b")]
+    if names[0] == names[1]:
+        hint = 'write the part that differs as {host}, such as "{host}i" or "{short}-ib.cluster"'
+        raise SpecError("address", f"{spell(spec.address)} is the same on every host", hint=hint)
+    if not _HOST_NAME.fullmatch(names[0]):
+        hint = 'write letters, digits, ".", "-", "_", and {host}: gridtf adds the port'
+        raise SpecError("address", f"{spell(spec.address)} makes no host name", hint=hint)
+
+
+_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program, _check_network)

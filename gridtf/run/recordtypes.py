@@ -126,11 +126,12 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
-HostRecord = {"host": str, "address": str, "ports": {str: Port}, "master_port": Port}
+HostRecord = {"host": str, "address": str, "resolved?": [str], "ports": {str: Port}, "master_port": Port}
 RankRecord = {
     "host": str,
     "hostname": str,
     "address": str,
+    "resolved?": [str],
     "boot": str,
     "port": Port,
     "granted": [str],

@@ -18,6 +18,7 @@ command, a queue command and a cancel command share; docs/schedulers.md shows ho
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -538,6 +539,10 @@ class Scheduler(ABC):
         Raises:
             SchedulerError: When a program that starts agents cannot be run.
         """
+
+    def this_host(self, environ: Mapping[str, str]) -> str:
+        """The scheduler's name for the host of this process, which has this environment."""
+        return os.uname().nodename
 
     def gpu_grant(self, environ: Mapping[str, str], request: Request, need: GpuNeed, wait: Wait) -> GpuGrant:
         """The GPUs that this process may use on its host.

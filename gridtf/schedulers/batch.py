@@ -350,10 +350,6 @@ class BatchScheduler(CommandScheduler):
             The command. It exits with the agent's exit code.
         """
 
-    def this_host(self, environ: Mapping[str, str]) -> str:
-        """The scheduler's name for this host."""
-        return os.uname().nodename
-
     def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         """Tell from the end of agent_command how the agent has ended. Pure.
 

@@ -41,6 +41,7 @@ class Bed:
         laggy: Whether hosts cache the shared folder.
         cgroups: Whether control groups constrain jobs.
         accounting: Whether Slurm's accounting runs.
+        second_network: Whether the hosts have a second network.
         shares: Folders that all hosts see at their real paths.
         options: KEY=VALUE for the scheduler's configuration.
         hosts: Host -> its first process.
@@ -51,6 +52,7 @@ class Bed:
     laggy: bool = False
     cgroups: bool = False
     accounting: bool = False
+    second_network: bool = False
     shares: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     hosts: dict[str, Process] = dataclasses.field(default_factory=dict)

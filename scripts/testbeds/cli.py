@@ -54,6 +54,7 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
         laggy=options.shared == "laggy",
         cgroups=options.cgroups,
         accounting=options.accounting,
+        second_network=options.second_network,
         shares=cluster.shares(options.share),
         options=tuple(options.option),
     )
@@ -162,6 +163,9 @@ def _parser() -> argparse.ArgumentParser:
         ):
             shown = argparse.SUPPRESS if name in scheduler.REFUSED else text
             up.add_argument(f"--{name}", action="store_true", help=shown)
+        up.add_argument(
+            "--second-network", action="store_true", help="give each host a second interface, eth1, on which n1 is n1i"
+        )
         up.add_argument(
             "--share", action="append", default=[], metavar="DIR", help="a folder that all hosts see at its path"
         )

@@ -82,9 +82,9 @@ def kill(bed: Bed, host: str) -> None:
 
 
 def cut(bed: Bed, host: str) -> None:
-    """Take the link of a host down."""
+    """Take the links of a host down."""
     _require_alive(bed, host)
-    network.switch(bed.hosts[HUB].pid, host, on=False)
+    network.switch(bed.hosts[HUB].pid, host, on=False, second=bed.second_network)
     bed.cut = (*(name for name in bed.cut if name != host), host)
     bed.save()
 
@@ -95,7 +95,7 @@ def mend(scheduler: Scheduler, bed: Bed, host: str) -> None:
     if boot.ended(bed.host_log(host)):
         kill(bed, host)
     if processes.alive(bed.hosts[host]):
-        network.switch(bed.hosts[HUB].pid, host, on=True)
+        network.switch(bed.hosts[HUB].pid, host, on=True, second=bed.second_network)
     else:
         since = time.time()
         boot_hosts(scheduler, bed, [host])
@@ -129,7 +129,8 @@ def boot_hosts(scheduler: Scheduler, bed: Bed, hosts: Sequence[str]) -> None:
         bed.hosts[host] = begun[-1].process
         bed.save()
     if hosts != [HUB]:
-        network.plug(bed.hosts[HUB].pid, {host: bed.hosts[host].pid for host in hosts})
+        pids = {host: bed.hosts[host].pid for host in hosts}
+        network.plug(bed.hosts[HUB].pid, pids, second=bed.second_network)
     boot.finish(begun)
 
 
@@ -186,9 +187,9 @@ def _start(scheduler: Scheduler, bed: Bed, host: str) -> Callable[[], None]:
 
     def start() -> None:
         if host == HUB:
-            network.make_hub()
+            network.make_hub(second=bed.second_network)
         else:
-            network.connect(scheduler.HOSTS[host])
+            network.connect(scheduler.HOSTS[host], second=bed.second_network)
         view.build(_view(scheduler, bed, host))
         if bed.laggy and host != HUB:
             _mount_laggy(host)
@@ -232,7 +233,7 @@ def _make_state(scheduler: Scheduler, bed: Bed) -> None:
         os.chown(home, number, number)
     if bed.cgroups:
         groups.make(bed.state, [HUB, *scheduler.HOSTS])
-    accounts.make_etc(bed.etc, {HUB: "127.0.1.1", **scheduler.HOSTS})
+    accounts.make_etc(bed.etc, {HUB: "127.0.1.1", **network.names(scheduler.HOSTS, second=bed.second_network)})
     scheduler.prepare(bed)
 
 

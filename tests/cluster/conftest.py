@@ -98,6 +98,20 @@ def laggy_sge() -> Iterator[Bed]:
         yield bed
 
 
+@pytest.fixture(scope="session")
+def two_network_slurm() -> Iterator[Bed]:
+    """A Slurm cluster with a second network, whose srun listens on ports that no task has."""
+    with bed_for_tests(second_network=True, options=["SrunPortRange=61001-62000"]) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def two_network_sge() -> Iterator[Bed]:
+    """A Grid Engine cluster with a second network."""
+    with bed_for_tests(GridEngineBed, second_network=True) as bed:
+        yield bed
+
+
 @pytest.fixture(autouse=True)
 def _tidy(request: pytest.FixtureRequest) -> Iterator[None]:
     """Make sure that the next test finds all hosts idle and no job."""

@@ -106,6 +106,19 @@ def test_each_process_becomes_one_task_with_the_contract(join: Join, tmp_path: P
         assert rank.end() == (0, "")
 
 
+def test_processes_publish_the_address_of_the_chosen_interface(join: Join) -> None:
+    ranks = [join(rank, 2, "--interface lo") for rank in range(2)]
+    members = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]
+    assert [member.partition(":")[0] for member in members] == ["127.0.0.1"] * 2
+    assert ranks[1].environment["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_missing_interface_is_an_error_of_gridtf_join(join: Join) -> None:
+    code, errors = join(0, 1, "--interface none9").end()
+    assert code == 1
+    assert f"host {socket.gethostname()} has no network interface none9" in errors
+
+
 def test_port_holder_ends_with_its_task(join: Join) -> None:
     ranks = [join(rank, 2) for rank in range(2)]
     workers = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]

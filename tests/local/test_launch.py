@@ -57,6 +57,28 @@ def test_each_task_has_the_contract(launch: Launch) -> None:
     assert ps["A"] == "ps"
 
 
+def test_address_of_the_chosen_interface_is_in_the_contract_and_in_placeholders(launch: Launch) -> None:
+    words = ("bash", "-c", 'echo "$TF_CONFIG $MASTER_ADDR $0"', "{worker_hosts}")
+    job = launch(*words, hosts=[{"name": "h1", "address": None}], interface="lo")
+    assert job.verdict()["state"] == "COMPLETED", job.output
+    config, end = json.JSONDecoder().raw_decode(text := (job.attempt.logs / "worker-0.log").read_text())
+    (member,) = config["cluster"]["worker"]
+    assert member.rpartition(":")[0] == "127.0.0.1"
+    assert text[end:].split() == ["127.0.0.1", member]
+
+
+def test_missing_interface_ends_the_job_with_the_interfaces_of_the_host(launch: Launch) -> None:
+    job = launch("true", hosts=[{"name": "h1", "address": None}], interface="none9")
+    assert job.verdict()["reason"].startswith("host h1 has no network interface none9 (host h1 has ")
+    assert "lo (127.0.0.1)" in job.output
+
+
+def test_local_job_needs_no_network_that_the_site_chooses(launch: Launch) -> None:
+    job = launch("bash", "-c", "echo $MASTER_ADDR", tasks={"worker": {"count": 1}}, interface="none9")
+    assert job.verdict()["state"] == "COMPLETED", job.output
+    assert (job.attempt.logs / "worker-0.log").read_text() == "127.0.0.1\n"
+
+
 def test_placeholders_are_filled_in(launch: Launch) -> None:
     job = launch(
         "echo",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "sge", "laggy_sge")
+BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "two_network_slurm", "sge", "laggy_sge", "two_network_sge")
 
 # For tests of all schedulers: the test runs once on each of these beds, passed as its argument ``bed``.
 on_every_scheduler = pytest.mark.parametrize("bed", ["slurm", "sge"], indirect=True)

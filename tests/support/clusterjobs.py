@@ -113,11 +113,11 @@ class ClusterJob:
         return found
 
 
-def received(bed: Bed, *hosts: str) -> dict[str, int]:
-    """Host -> bytes that it has received through its link."""
+def received(bed: Bed, *hosts: str, link: str = "eth0") -> dict[str, int]:
+    """Host -> bytes that it has received through this link."""
     found = {}
     for host in hosts:
         text = bed.run(host, "cat", "/proc/net/dev").stdout
-        (line,) = (line for line in text.splitlines() if line.strip().startswith("eth0:"))
+        (line,) = (line for line in text.splitlines() if line.strip().startswith(f"{link}:"))
         found[host] = int(line.split(":")[1].split()[0])
     return found

@@ -1,7 +1,8 @@
 """A launcher whose scheduler simulates several hosts on this machine, with a process for each agent.
 
-Called with a JSON list of hosts, each {"name", "slots", "gpus", "prefix"}. The prefix of an agent's command can give
-the host another view of the file system, or keep the agent from starting.
+Called with a JSON list of hosts, each {"name", "slots", "gpus", "address", "prefix"}. The address is 127.0.0.1 by
+default, and the host's name if it is null. The prefix of an agent's command can give the host another view of the file
+system, or keep the agent from starting.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class ManyHosts(LocalScheduler):
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         return Allocation(
             tuple(
-                Host(str(host["name"]), int(str(host.get("slots", 1))), cpus=1, address=LOOPBACK) for host in self.hosts
+                Host(str(host["name"]), int(str(host.get("slots", 1))), cpus=1, address=host.get("address", LOOPBACK))
+                for host in self.hosts
             )
         )
 

@@ -265,7 +265,20 @@ def render(site: Path, *words: str, **environ: str) -> subprocess.CompletedProce
 
 
 def test_installed_plugin_renders(site: Path) -> None:
-    done = render(site, "--scheduler", "pbs", "--nodes", "2", "--gpus-per-node", "4", "--", "python", "train.py")
+    done = render(
+        site,
+        "--scheduler",
+        "pbs",
+        "--name",
+        "train",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "4",
+        "--",
+        sys.executable,
+        "-V",
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(
         "#!/bin/bash\n#PBS -N train\n#PBS -l select=2:ncpus=4:mpiprocs=4:ompthreads=1:ngpus=4"
@@ -279,7 +292,7 @@ def test_installed_plugin_is_chosen_where_pbs_commands_are(site: Path, tmp_path:
     for name in ("qsub", "pbs_rstat"):
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
-    done = render(site, "--json", "--", "true", PATH=f"{folder}{os.pathsep}{os.defpath}")
+    done = render(site, "--json", "--", sys.executable, "-V", PATH=f"{folder}{os.pathsep}{os.defpath}")
     assert json.loads(done.stdout)["scheduler"] == "pbs", done.stderr
-    done = render(site, "--json", "--", "true", PATH=str(folder.parent))
+    done = render(site, "--json", "--", sys.executable, "-V", PATH=str(folder.parent))
     assert json.loads(done.stdout)["scheduler"] == "local", done.stderr

@@ -234,6 +234,9 @@ class Slurm(batch.CommandScheduler):
         parse_end = partial(injob.parse_failure, restarts=batch.whole(environ.get("SLURM_RESTART_COUNT", "")) or 0)
         return [StartedAgents(argv, injob.srun_environment(environ), call.log, parse_end)]
 
+    def this_host(self, environ: Mapping[str, str]) -> str:
+        return environ.get("SLURMD_NODENAME") or super().this_host(environ)
+
     def termination_reason(self, environ: Mapping[str, str], parent: Parent) -> JobStatus | None:
         from gridtf.schedulers.slurm import query
 

@@ -53,9 +53,11 @@ class FakeSite(LocalScheduler):
 class OneHost:
     """An agent of a job on one host, and the launcher's side: plan and rendezvous come after a second, beats go on."""
 
-    def __init__(self, folder: Path, *, start_timeout: float = 60.0, **spec: Any) -> None:
+    def __init__(
+        self, folder: Path, *, start_timeout: float = 60.0, address: str | None = "127.0.0.1", **spec: Any
+    ) -> None:
         values = {"tasks": {"worker": {"count": 2}}, "kill_grace": 1.0, "heartbeat_timeout": 20.0, **spec}
-        self.plan = task_plan(folder / "run", Allocation((Host("h0", 4, 0, 4, "127.0.0.1"),)), **values)
+        self.plan = task_plan(folder / "run", Allocation((Host("h0", 4, 0, 4, address),)), **values)
         self.attempt = self.plan.attempt
         self.system, self.site = FakeSystem(ENVIRON), FakeSite()
         self.gpus: GpuGrant | None = None  # what the launcher has claimed
@@ -134,6 +136,23 @@ def test_tasks_run_until_the_launcher_stops_the_agent(tmp_path: Path) -> None:
     published = read_record(host.attempt.host_record("h0")) or {}
     assert config["cluster"]["worker"] == [f"127.0.0.1:{port}" for port in published["ports"].values()]
     assert started["env"]["MASTER_PORT"] == str(published["master_port"])
+
+
+def test_task_addresses_are_those_of_the_chosen_interface(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, address=None, interface="lo").answer().stop(5)
+    assert host.main() == 0
+    env = host.system.started[host.pids[0]]["env"]
+    published = read_record(host.attempt.host_record("h0")) or {}
+    assert (published["address"], env["MASTER_ADDR"]) == ("127.0.0.1", "127.0.0.1")
+    ports = published["ports"].values()
+    assert json.loads(env["TF_CONFIG"])["cluster"]["worker"] == [f"127.0.0.1:{port}" for port in ports]
+
+
+def test_missing_interface_is_the_reason_in_the_host_s_record(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, address=None, interface="none9").answer()
+    assert host.main() == BROKEN
+    assert host.record["gone"]["what"] == "host h0 has no network interface none9"
+    assert not host.pids
 
 
 def test_agent_waits_for_a_late_plan(tmp_path: Path) -> None:

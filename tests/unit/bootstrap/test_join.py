@@ -130,6 +130,13 @@ def test_two_machines_with_one_host_name_are_refused(step: Step) -> None:
         step.lead()
 
 
+def test_two_machines_with_one_address_on_the_chosen_network_are_refused(step: Step) -> None:
+    chosen = {"address": "172.17.0.1", "resolved": ["172.17.0.1"]}
+    step.system.at(5, step.publish(1, **{**chosen, "address": "n1i"}))
+    with pytest.raises(RendezvousError, match=r"host n0 and host n1 have the same address 172\.17\.0\.1"):
+        step.lead(**chosen)
+
+
 def test_rank_that_rank_0_does_not_join_fails_after_start_timeout(step: Step) -> None:
     with pytest.raises(RendezvousError) as caught:
         step.rank(1).follow()

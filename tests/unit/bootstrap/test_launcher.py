@@ -110,6 +110,7 @@ class Attempt:
         self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
         self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
         self.more: dict[str, Record] = {host: {} for host in hosts}
+        self.published: Record = {}
         self.late: set[str] = set()
         self.quiet: set[str] = set()
         self.phases: list[str] = []
@@ -125,6 +126,7 @@ class Attempt:
         for host in set(plan.hosts) - self.late:
             ports = {task.name: 20000 + number for number, task in enumerate(plan.on(host))}
             record = {"nonce": self.nonce, "host": host, "address": host, "ports": ports, "master_port": 30000}
+            record |= self.published
             write_record(self.attempt.host_record(host), {**record, "hostname": host, "pid": 1, "gpus": {}})
             for task in plan.on(host):
                 self.states[host].setdefault(task.name, state("RUNNING"))
@@ -234,6 +236,15 @@ def test_reason_in_the_host_record_is_the_verdict_s(tmp_path: Path) -> None:
     attempt.at(5, give_up)
     _, verdict = attempt.launch()
     assert (verdict["state"], verdict["reason"], verdict["hint"]) == ("FAILED", "too few GPUs (1 of 2)", "ask for more")
+
+
+def test_hosts_with_the_same_address_on_the_chosen_network_end_the_job(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, interface="docker0")
+    attempt.published = {"address": "172.17.0.1", "resolved": ["172.17.0.1"]}
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (1, "FAILED")
+    assert verdict["reason"] == "host h0 and host h1 have the same address 172.17.0.1"
+    assert not attempt.attempt.rendezvous.exists()
 
 
 def test_silent_host_is_node_fail(tmp_path: Path) -> None:

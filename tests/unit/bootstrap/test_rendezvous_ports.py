@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.rendezvous import PortHolder
+from gridtf.bootstrap.rendezvous import PortHolder, host_port
 from gridtf.errors import GridtfError
 from tests.support.python import environment, python
 
@@ -168,17 +168,17 @@ def test_error_without_free_ports_names_the_host(monkeypatch: pytest.MonkeyPatch
 SERVE = """
 import sys, time
 import tensorflow as tf
-port = sys.argv[1]
+member = sys.argv[1]
 print("importing done", flush=True)
 sys.stdin.readline()
-server = tf.distribute.Server({"worker": [f"localhost:{port}"]}, job_name="worker", task_index=0)
+server = tf.distribute.Server({"worker": [member]}, job_name="worker", task_index=0)
 print("serving", flush=True)
 sys.stdin.readline()
 """
 TALK = """
 import sys
 import tensorflow as tf
-with tf.compat.v1.Session("grpc://localhost:" + sys.argv[1]) as session:
+with tf.compat.v1.Session("grpc://" + sys.argv[1]) as session:
     with session.graph.as_default():
         print(session.run(tf.constant(20) + 22))
 """
@@ -200,7 +200,8 @@ print(tries, taken)
 
 
 @pytest.mark.tensorflow
-def test_tensorflow_serves_on_a_reserved_port_under_contention(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["localhost", *(["::1"] if IPV6 else [])])
+def test_tensorflow_serves_on_a_reserved_port_under_contention(address: str, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     environ = environment(TF_GRPC_REUSE_PORT="1", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 
@@ -210,7 +211,7 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(tmp_path: Path) -
 
     with PortHolder() as holder:
         port = holder.reserve()
-        with start(RIVAL, port, stop) as rival, start(SERVE, port) as server:
+        with start(RIVAL, port, stop) as rival, start(SERVE, host_port(address, port)) as server:
             assert server.stdin is not None
             assert server.stdout is not None
             try:
@@ -218,7 +219,7 @@ def test_tensorflow_serves_on_a_reserved_port_under_contention(tmp_path: Path) -
                 server.stdin.write("go\n")
                 server.stdin.flush()
                 assert server.stdout.readline() == "serving\n"
-                with start(TALK, port) as client:
+                with start(TALK, host_port(address, port)) as client:
                     output, _ = client.communicate(timeout=120)
                 assert output == "42\n"
             finally:

@@ -273,6 +273,15 @@ def test_command_overrides_entry_of_a_lower_layer_and_vice_versa(tmp_path: Path)
     assert refused("both.toml", tmp_path).what == "both.toml:2: entry: both a command and an entry function are given"
 
 
+def test_address_overrides_interface_of_a_lower_layer_and_vice_versa(tmp_path: Path) -> None:
+    user_file('interface = "ib0"\n')
+    write(tmp_path / "job.toml", 'command = ["x"]\naddress = "{host}i"\n')
+    spec = read("job.toml", tmp_path).spec
+    assert (spec.address, spec.interface) == ("{host}i", None)
+    spec = read("job.toml --interface eth1", tmp_path).spec
+    assert (spec.address, spec.interface) == (None, "eth1")
+
+
 def test_chief_flag_sets_the_master_if_the_job_file_has_a_master(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", 'command = ["x"]\n[tasks.master]\ncpus = 2\n')
     assert read("job.toml --no-chief", tmp_path).spec.tasks == {"master": TaskSpec(count=0, cpus=2)}

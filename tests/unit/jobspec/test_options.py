@@ -47,8 +47,8 @@ def test_every_flag_sets_its_key(tmp_path: Path) -> None:
         "--gpu-variable V -x n3,n7 "
         "--workers 3 --ps 2 --chief --evaluator --serve ps --success-policy chief --env A=1=2 --env B= "
         "--setup a --setup b --python py --chdir c --template t --native --exclusive --native -l "
-        "--run-dir d --run-root r --kill-grace 1 --start-timeout 2 --heartbeat-timeout 3.5 --evaluator-wait 4 "
-        "-- cmd --wait -- --nodes 9"
+        "--address {short}-ib --run-dir d --run-root r --kill-grace 1 --start-timeout 2 --heartbeat-timeout 3.5 "
+        "--evaluator-wait 4 -- cmd --wait -- --nodes 9"
     )
     assert read(words, tmp_path).spec == JobSpec(
         command=("cmd", "--wait", "--", "--nodes", "9"),
@@ -82,6 +82,7 @@ def test_every_flag_sets_its_key(tmp_path: Path) -> None:
         chdir=str(tmp_path / "c"),
         template=str(tmp_path / "t"),
         native=("--exclusive", "-l"),
+        address="{short}-ib",
         run_dir=str(tmp_path / "d"),
         run_root=str(tmp_path / "r"),
         kill_grace=1.0,
@@ -146,6 +147,13 @@ def test_env_flag_with_a_name_alone_copies_the_variable(tmp_path: Path) -> None:
         ("--env A-B=1 -- x", "--env: 'A-B' is not a name that a shell can export", ""),
         ("--workers 0 -- x", "--workers: no worker and no chief: nothing would train", ""),
         ("--entry a:b -- x", "--entry: both a command and an entry function are given", "keep one of them"),
+        ("--address hosti -- x", "--address: 'hosti' is the same on every host", 'as {host}, such as "{host}i"'),
+        ("--address {hots}i -- x", "--address: there is no placeholder {hots}", "write {host}, "),
+        (
+            "--address {host}i --interface ib0 -- x",
+            "--interface: both an address and an interface are given, '{host}i' and 'ib0'",
+            "choose one of them",
+        ),
         ("--workers 2", "nothing to run", "give a command after --"),
         ("--workers 2 --", "there is no command after --", ""),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -297,6 +298,11 @@ def test_parse_failure_of_a_restarted_job_mentions_late_clean_up() -> None:
 
 def test_parse_failure_ignores_a_cancelled_step_after_an_agent_failed() -> None:
     assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75", *ABORTED]).error is None
+
+
+def test_this_host_is_slurm_s_name_of_the_node() -> None:
+    assert scheduler.this_host({"SLURMD_NODENAME": "n7"}) == "n7"
+    assert scheduler.this_host({}) == os.uname().nodename
 
 
 def test_identity() -> None:
