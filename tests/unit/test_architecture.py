@@ -85,8 +85,8 @@ ONLY_IN = {
     "pynvml": {"host.gpus"},
     "argcomplete": {"cli"},
     "yaml": {"cli.import_job"},
-    "tomllib": {"jobspec.config"},
-    "tomli": {"jobspec.config"},
+    "tomllib": {"jobspec.jobfile"},
+    "tomli": {"jobspec.jobfile"},
     "pytest": {"testing"},
 }
 

@@ -1,0 +1,243 @@
+"""Reads a job file: TOML with the line of every key. For what is not TOML it says what to write."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from gridtf import files
+from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
+from gridtf.jobspec.options import OPTIONS, Key
+from gridtf.text import toml, toml_key
+
+JOB_FILE = "gridtf.toml"
+_OTHER_FORMATS = (".yaml", ".yml", ".json")
+_MOST_LINES = 4  # of a file in another format, as an example
+_QUOTES = "\"'"
+_LISTS = ("args", "command", "exclude", "setup", "native", "serve")
+
+# Strings, which re compiles only when there is a file to read.
+_PIECE = r"""(?xs)
+      (?P<string> \"{3} (?:\\.|[^\\])*? \"{3,5} | '{3} .*? '{3,5} | " (?:\\.|[^"\\])* " | '[^']*' )
+    | (?P<comment> \#[^\n]* )
+    | (?P<space> [ \t\r]+ )
+    | (?P<word> [A-Za-z0-9_-]+ )
+    | (?P<mark> . | \n )
+    """
+_KEY = r"\(('.*'),?\)"  # as the parser names one: ('tasks', 'ps')
+_AT_LINE = r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)"
+
+
+def load(
+    path: Path, name: str, *, trusted: Collection[int] | None, hint: str
+) -> tuple[dict[str, Any], dict[Key, int], int]:
+    """Read a TOML file.
+
+    Args:
+        path: The file; may be a pipe if ``trusted`` is None.
+        name: Its name in messages.
+        trusted: As in files.read.
+        hint: As in files.read.
+
+    Returns:
+        (its content, line of each key, id of the user it belongs to).
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: When it does not exist.
+        GridtfError: When it cannot be read.
+        UsageError: When files.read refuses it, and, naming the line, for a syntax error.
+    """
+    try:
+        data, owner = files.read(path, name, plain=trusted is not None, trusted=trusted, hint=hint)
+        data = data.removeprefix(codecs.BOM_UTF8)
+        text = data.decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(f"{name}:{number}: it is not UTF-8 text", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise GridtfError(f"cannot read {name}: {error.strerror}") from None
+    tomllib = _tomllib()
+    try:
+        return tomllib.loads(text), locate(text), owner
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(_AT_LINE, str(error))
+        line = place[1] if place and place[1] else str(max(1, len(text.splitlines())))
+        problem = re.sub(_KEY, lambda key: key[1].replace("', '", ".").strip("'"), re.sub(_AT_LINE, "", str(error)))
+        written = _in_toml("".join(text.split("\n")[int(line) - 1 : int(line)]))
+        hint = f"write {written}" if written else ""
+        if "overwrite" in problem:
+            hint = "keep one of the lines that set it"
+        raise UsageError(f"{name}:{line}: {problem}", hint=hint or "TOML is described at https://toml.io") from None
+    except (RecursionError, ValueError):
+        raise UsageError(f"{name}: it is nested too deeply, or a number has thousands of digits") from None
+
+
+def _tomllib() -> Any:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib
+
+
+def _in_toml(line: str) -> str:
+    """The line in TOML, such as ``time = "2h"`` for ``time = 2h`` or ``time: 2h``; empty where that is not plain."""
+    line = re.sub(r"\s#.*", "", line).strip()
+    match = re.fullmatch(r"([\w-]+)\s*[=:]\s*([^,;].*?)[\s,;]*", line, re.ASCII)
+    if match is None:
+        return ""
+    key, value = match.groups()
+    if value in ("True", "False"):
+        value = value.lower()
+    inner = value[1:-1] if value[0] + value[-1] == "[]" else None
+    if re.search(r"[][{}=\\]", value if inner is None else inner):
+        return ""
+    with contextlib.suppress(ValueError):
+        _tomllib().loads(f"{key} = {value}")
+        return "" if line.startswith(f"{key} = {value}") else f"{key} = {value}"  # it is wrong only where it stands
+    if inner is not None:
+        return f"{key} = {toml([word.strip(_QUOTES + ' ') for word in inner.split(',') if word.strip()])}"
+    if any(quote in value for quote in _QUOTES):
+        return ""
+    if any(option.kind == "whole" or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
+        number = re.match(r"\d+", value)
+        return f"{key} = {number[0] if number else 2}"
+    if key not in _LISTS:
+        return f"{key} = {toml(value)}"
+    from gridtf.jobspec import synonyms
+
+    return f"{key} = {toml(synonyms.as_list(key, value))}"
+
+
+def locate(text: str) -> dict[Key, int]:
+    """Find the lines of keys and table headers.
+
+    Args:
+        text: Valid TOML.
+
+    Returns:
+        Key -> line, counted from 1. Keys of inline tables are left out; a table without a header of its own has the
+        line of its first key.
+    """
+    lines: dict[Key, int] = {}
+    implied: dict[Key, int] = {}
+    table: Key = ()
+    for number, tokens in _statements(text):
+        if tokens[0] == "[":
+            key = table = _key(tokens[1 : tokens.index("]")])
+            lines.setdefault(table, number)
+        else:
+            key = table + _key(tokens[: tokens.index("=")])
+            lines[key] = number
+        for end in range(1, len(key)):
+            implied.setdefault(key[:end], number)
+    return implied | lines
+
+
+def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(first line, tokens) of each statement, which ends with the line that closes its last bracket."""
+    pieces: list[str] = []
+    line = first = 1
+    depth = 0
+    for match in re.finditer(_PIECE, text + "\n"):
+        piece = match[0]
+        if match.lastgroup == "mark" and piece == "\n" and depth == 0:
+            if pieces:
+                yield first, pieces
+            pieces = []
+        elif match.lastgroup in ("string", "word", "mark"):
+            if not pieces:
+                first = line
+            pieces.append(piece)
+            if match.lastgroup == "mark":
+                depth += (piece in "[{") - (piece in "]}")
+        line += piece.count("\n")
+
+
+def _key(pieces: list[str]) -> Key:
+    """``["a", ".", '"b c"']`` -> ``("a", "b c")``."""
+    return tuple(piece.strip("\"'") for piece in pieces if piece not in (".", "["))
+
+
+# --- what is not a job file
+
+
+def no_job_file(name: str, cwd: Path) -> NotFoundError:
+    """The error for a job file that does not exist.
+
+    Args:
+        name: As the user named it.
+        cwd: The working folder.
+    """
+    near = ""
+    hint = f"a command goes after --: gridtf submit -- {shlex.quote(name)}"
+    if name.endswith((".toml", *_OTHER_FORMATS)):
+        with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
+            folder = (cwd / name).parent
+            near = nearest(Path(name).name, [entry for entry in os.listdir(folder) if entry.endswith(".toml")])
+        hint = near or "a job without a job file: gridtf submit -- python train.py"
+    if name.isdecimal():
+        hint = "--chief and --evaluator take no number; --workers and --ps do"
+    return NotFoundError(f"no such file: {name}", hint=hint)
+
+
+def refuse_other_kinds(path: Path, name: str) -> None:
+    """Check that a file may be a job file.
+
+    Args:
+        path: The file.
+        name: As the user named it.
+
+    Raises:
+        UsageError: For a folder, for YAML and JSON, and for a program.
+    """
+    shown = shlex.quote(name)
+    if os.path.isdir(path):  # noqa: PTH112 - not Path.is_dir, which raises for a folder that this user cannot read
+        inside = f"{shown.rstrip('/')}/{JOB_FILE}"
+        hint = f"write: gridtf submit {inside}" if os.path.isfile(path / JOB_FILE) else ""  # noqa: PTH113
+        raise UsageError(f"{name} is a folder, not a job file", hint=hint or "name a file, such as gridtf.toml")
+    if not os.path.isfile(path) or name.endswith(".toml"):  # noqa: PTH113
+        return
+    try:
+        data, _ = files.read(path, name)
+    except OSError:  # reported when it is read as a job file
+        return
+    if name.endswith(_OTHER_FORMATS):
+        text = data.decode(errors="replace")
+        if re.search(r"(?m)^kind:\s*TFJob\b", text):
+            raise UsageError(f"{name} is a TFJob", hint=f"write: gridtf import tfjob {shown} > {JOB_FILE}")
+        lines = ", ".join(f"`{line}`" for line in _toml_lines(text))
+        hint = f"write {JOB_FILE}, a line each: {lines}" if lines else "TOML is described at https://toml.io"
+        raise UsageError(f"{name} is not TOML, the format of job files", hint=hint)
+    if data.startswith((b"#!", b"\x7fELF")):
+        hint = f"write: gridtf submit -- {shown if '/' in name else f'./{shown}'}"
+        raise UsageError(f"{name} is a program, not a job file", hint=hint)
+
+
+def _toml_lines(text: str) -> list[str]:
+    """The first lines of flat YAML or JSON, in TOML."""
+    import json
+
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if isinstance(data, dict):
+        return [f"{toml_key(key)} = {toml(value)}" for key, value in data.items()][:_MOST_LINES]
+    found = []
+    for line in text.splitlines():
+        match = re.fullmatch(r"\s*[\"']?(\w+)[\"']?\s*:\s+(.+?),?\s*", re.sub(r"\s#.*", "", line), re.ASCII)
+        if match and match[2][0] not in "{|>&*":
+            key, value = match.groups()
+            plain = re.fullmatch(r"-?\d+(\.\d+)?|true|false|\".*\"|'.*'|\[.*\]", value)
+            found.append(_in_toml(f"{key}: {value}").removeprefix("write ") if plain else f"{key} = {toml(value)}")
+    return [line for line in found if line][:_MOST_LINES]
