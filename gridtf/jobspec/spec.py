@@ -43,7 +43,8 @@ class TaskSpec(_Keywords):
         gpus: GPUs per task. None: the job's ``gpus_per_task`` for a type that trains, else 0.
         cpus: CPUs per task. None: the job's ``cpus_per_task``.
         mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
-        partition: For a ps or an evaluator: the partition its tasks run on (Slurm only). None: the job's.
+        partition: For a ps or an evaluator: the partition its tasks run on (Slurm only), such as one without GPUs. The
+            job's ``mem`` does not apply there. None: the job's.
         in_cluster: Whether its tasks are members of TensorFlow's cluster. None: the type's default (all but the
             evaluator are). Other tasks have a port, but appear in no TF_CONFIG except their own type's: a client
             without a server (chief), or helpers such as those of the tf.data service (ps).
@@ -88,9 +89,10 @@ class JobSpec(_Keywords):
         cpus_per_task: CPUs per task. None: the scheduler's default.
         mem_per_task: Memory per task, in MiB or as text such as "8G". Excludes ``mem``.
         mem: Memory per host, in MiB or as text such as "16G". Excludes ``mem_per_task``.
-        time: Walltime, in minutes or as text such as "2:00:00", "90m" or "1-12". None: the site's default.
-        partition: Slurm's partition, Grid Engine's queue. None: the site's default.
-        account: Slurm's account, Grid Engine's project. None: the user's default.
+        time: Walltime, in minutes or as text such as "2:00:00", "90m", "1-12" and the other forms of Slurm. None: the
+            site's default.
+        partition: Slurm's partition, Grid Engine's queue; a file may call it ``queue``. None: the site's default.
+        account: Slurm's account, Grid Engine's project; a file may call it ``project``. None: the user's default.
         pe: Grid Engine's parallel environment.
         slots: Grid Engine's slots, a number or a range such as "8-16". None: what the tasks need.
         gpu_resource: The site's name of its GPU resource (a complex of Grid Engine, complex(5)).
@@ -101,7 +103,7 @@ class JobSpec(_Keywords):
         env: Environment variables of all tasks.
         setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
         python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``.
-        chdir: Working folder of the tasks. None: the current one.
+        chdir: Working folder of the tasks. None: that of the job file, without one the current one.
         template: Path of the user's own template of the job script.
         run_dir: Path of the run directory, which must not exist yet. None: a new one in ``run_root``.
         run_root: Folder in which run directories are made. None: ``gridtf-runs`` in the working folder.

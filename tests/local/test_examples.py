@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,18 +21,22 @@ def test_all_examples_are_found() -> None:
     assert EXAMPLES == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
 
 
-@pytest.mark.tensorflow
-@pytest.mark.timeout(280)
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GRIDTF_")} | {
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GRIDTF_")} | {
         "PYTHONPATH": str(ROOT),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "XDG_STATE_HOME": str(tmp_path / "state"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "http_proxy": "http://127.0.0.1:9",  # as on many clusters; this one refuses connections
     }
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    environ = environment(tmp_path)
 
     def gridtf(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "import sys; from gridtf.cli import main; sys.exit(main())", *words]
@@ -48,6 +53,27 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
     reached = json.loads((run_dir / "output" / "result.json").read_text())["accuracy"]
     assert stated_accuracy(example) <= reached <= 1, output
     assert f"accuracy on 360 held-out digits: {reached:.3f}" in output
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(280)
+def test_keras_script_of_the_readme_trains_on_two_workers_and_alone(tmp_path: Path) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## A Keras script, distributed\n")[1]
+    match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert match
+    (tmp_path / "train.py").write_text(match[1], encoding="utf-8")
+    alone = [sys.executable, "train.py"]
+    together = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--", *alone]
+    for command, workers in ((alone, 1), (together, 2)):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=130, check=False
+        )
+        logs = "".join(log.read_text() for log in tmp_path.glob("gridtf-runs/*/attempt-1/logs/worker-*.log"))
+        output = done.stdout + logs
+        assert done.returncode == 0, done.stderr + output
+        losses = [float(loss) for loss in re.findall(rf"step \d+, loss (\S+), {workers} workers", output)]
+        assert len(losses) == 4 * workers
+        assert losses[-1] < losses[0]
 
 
 def test_slurm_and_sge_script_examples_share_their_program() -> None:

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +14,6 @@ import pytest
 
 from gridtf.cli import COMMANDS
 from gridtf.jobspec.config import SITE_FILE, configure
-from gridtf.jobspec.options import MERGED
-from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.schedulers import job_options
 
@@ -128,19 +125,6 @@ def test_options_in_the_text_of_the_readme_exist() -> None:
 def test_readme_shows_every_command() -> None:
     shown = {words[0] for words in gridtf_commands(README)}
     assert set(COMMANDS) <= shown
-
-
-def test_readme_explains_every_key_of_the_job_file() -> None:
-    (table,) = re.findall(r"^\| key \| .*?\n\n", README, flags=re.MULTILINE | re.DOTALL)
-    explained = {key for row in table.strip().splitlines()[2:] for key in re.findall(r"`([\w.]+)`", row.split("|")[1])}
-    job = {field.name for field in fields(JobSpec)} - {"tasks", "options"}
-    task = {f"tasks.TYPE.{field.name}" for field in fields(TaskSpec)}
-    assert explained == job | task | {*MERGED}
-    options = {option.key: option.flags[0] for option in reversed(job_options())}
-    for row in table.strip().splitlines()[2:]:
-        key = row.split("|")[1].strip(" `")
-        if key in options:
-            assert f"`{options[key]}`" in row
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=str(i)) for i, text in enumerate(blocks(README, "toml"))])
