@@ -10,6 +10,9 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 - ``args`` are added to the command of the same layer or the one below; so are words after ``--`` if the first begins
   with a dash.
 - An unknown key in the site or user file is left out, with a note.
+- ``[partitions.NAME]`` of a file are its values for jobs on that partition or queue, above its plain values.
+- ``[profiles.NAME]`` of all files, the site's first, are a layer between the job file and the environment for jobs with
+  that profile. ``[limits]`` of the site file are checked last.
 - ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
@@ -30,9 +33,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
-from gridtf.jobspec import options
+from gridtf.jobspec import limits, options
 from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.jobfile import JOB_FILE, load, no_job_file, refuse_other_kinds
+from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
 from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
@@ -48,6 +52,8 @@ _COMMAND_LINE = "the command line"
 _UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
 # The first of a pair overrides the second in lower layers.
+_PROFILE, _PARTITION = ("profile",), ("partition",)
+_PARTITIONS = ("partitions", "partition", "queues", "queue")  # tables of these names
 _EXCLUSIVE = ((_COMMAND, _ENTRY), (_ENTRY, _COMMAND), (_ADDRESS, _INTERFACE), (_INTERFACE, _ADDRESS))
 _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 
@@ -69,6 +75,24 @@ class Value(NamedTuple):
 
 
 Layer = dict[Key, Value]
+
+
+class File(NamedTuple):
+    """A file as layers.
+
+    Attributes:
+        layer: Its plain values.
+        owner: Id of the user it belongs to; None if it does not exist.
+        profiles: Name -> the values of this profile.
+        partitions: Name -> the values for jobs on this partition or queue.
+        limits: Name -> limit, of the site file.
+    """
+
+    layer: Layer
+    owner: int | None = None
+    profiles: Mapping[str, Layer] = {}
+    partitions: Mapping[str, Layer] = {}
+    limits: Mapping[str, Limit] = {}
 
 
 class Configured(NamedTuple):
@@ -158,9 +182,7 @@ def configure(
     flags = _flags(given, command, environ, cwd)
     if command is not None and not command:
         raise UsageError("there is no command after --", hint="such as: -- python train.py")
-    general, notes = _general(environ, table, complete=complete)
-    if runs_here:
-        general = [{key: value for key, value in layer.items() if key != _SETUP} for layer in general]
+    general, notes = _general(environ, table, complete=complete, with_setup=not runs_here)
     named = jobfile is not None
     # not Path.is_file, which raises for a folder that this user cannot read
     if not named and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
@@ -169,20 +191,20 @@ def configure(
             notes.append(f"the job is taken from {JOB_FILE}")
         elif not runs_here or sys.stderr.isatty():
             notes.append(_UNREAD)
-    job_layers: list[Layer] = []
-    owner = None
+    job = File({})
     if jobfile is not None:
         refuse_other_kinds(cwd / jobfile, jobfile)
-        layer, owner = _read(cwd / jobfile, jobfile, no_job_file(jobfile, cwd), table, environ, named=named)
-        job_layers = [layer]
-        if ("chdir",) not in layer:
+        job = _read(cwd / jobfile, jobfile, no_job_file(jobfile, cwd), table, environ, named=named)
+        if ("chdir",) not in job.layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
-            general.insert(0, {("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")})
-    merged = _merge(general, [*job_layers, _environment(environ, cwd, table), flags])
+            general.insert(0, File({("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
+    merged = _merge_files(general, job, [_environment(environ, cwd, table), flags])
     trusted = None
-    if owner is not None and merged.get(_TEMPLATE) is job_layers[0].get(_TEMPLATE):
-        trusted = frozenset({owner})
+    if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
+        trusted = frozenset({job.owner})
     made = _configured(merged, {option.key for option in table}, trusted, notes)
+    if not runs_here:
+        _check_limits(made, general)
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
     except SpecError as error:
@@ -211,7 +233,10 @@ def complement(
     values = spec.to_dict()
     values |= values.pop("options", {})
     own = {key: Value(value, "JobSpec") for key, value in _flat(values)}
-    return _configured(_merge(general, [own]), {option.key for option in table} | {*spec.options}, None, notes)
+    merged = _merge_files(general, File({}), [own])
+    made = _configured(merged, {option.key for option in table} | {*spec.options}, None, notes)
+    _check_limits(made, general)
+    return made
 
 
 def _configured(
@@ -277,30 +302,51 @@ def setup_by_source(spec: JobSpec, sources: Mapping[str, str]) -> list[tuple[str
 # --- layers ---------------------------------------------------------------------------------------------------
 
 
-def _general(environ: Mapping[str, str], table: Table, *, complete: bool) -> tuple[list[Layer], list[str]]:
-    """The layers of the site file and the user file, and a note on each unknown key."""
-    layers: list[Layer] = []
+def _check_limits(made: Configured, general: Sequence[File]) -> None:
+    try:
+        for file in general:
+            limits.check(made.spec, made.sources, file.limits)
+    except SpecError as error:
+        raise located(error, made.sources) from None
+
+
+def _general(
+    environ: Mapping[str, str], table: Table, *, complete: bool, with_setup: bool = True
+) -> tuple[list[File], list[str]]:
+    """The site file and the user file, and a note on each unknown key."""
+    found: list[File] = []
     notes: list[str] = []
-    for path, missing in _files(environ):
+    for path, missing, is_site in _files(environ):
         unknown: dict[str, str] = {}
-        layers.append(_read(path, str(path), missing, table, environ, unknown=unknown)[0])
+        file = _read(path, str(path), missing, table, environ, unknown=unknown, is_site=is_site)
+        found.append(file if with_setup else _without_setup(file))
         notes += unknown.values()
     if notes and not complete:
         raise UnknownKeyError(notes[0])
-    return layers, notes
+    return found, notes
 
 
-def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None]]:
-    """The site file and the user file, each with the error to raise when it is missing; None: it is optional."""
+def _without_setup(file: File) -> File:
+    def rest(layer: Layer) -> Layer:
+        return {key: value for key, value in layer.items() if key != _SETUP}
+
+    profiles, partitions = (
+        {name: rest(layer) for name, layer in layers.items()} for layers in (file.profiles, file.partitions)
+    )
+    return file._replace(layer=rest(file.layer), profiles=profiles, partitions=partitions)
+
+
+def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
+    """The site file and the user file: path, the error to raise when it is missing, and whether it is the site's."""
     site = environ.get(_SITE_VARIABLE)
     if site is None:
-        yield Path(SITE_FILE), None
+        yield Path(SITE_FILE), None, True
     elif site:
         hint = "unset it, or set it to an empty string to use no site file"
-        yield Path(site), NotFoundError(f"{_SITE_VARIABLE}: no such file: {site}", hint=hint)
+        yield Path(site), NotFoundError(f"{_SITE_VARIABLE}: no such file: {site}", hint=hint), True
     with contextlib.suppress(RuntimeError):  # a user without a home folder
         folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".config"
-        yield Path(folder) / "gridtf" / "config.toml", None
+        yield Path(folder) / "gridtf" / "config.toml", None, False
 
 
 def _read(
@@ -312,8 +358,9 @@ def _read(
     *,
     named: bool = True,
     unknown: dict[str, str] | None = None,
-) -> tuple[Layer, int | None]:
-    """Read a file as a layer.
+    is_site: bool = False,
+) -> File:
+    """Read a file.
 
     Args:
         path: The file.
@@ -323,9 +370,10 @@ def _read(
         environ: The variables that paths may contain.
         named: Whether the user or the administrator named it; otherwise it must belong to this user or root.
         unknown: Collects a note for each unknown key, which is left out; None: an unknown key is an error.
+        is_site: Whether it is the site's, which may have limits.
 
     Returns:
-        (layer, id of the user the file belongs to); an empty layer and None when it does not exist.
+        The file; an empty one when it does not exist.
     """
     trusted = None if named else ()
     hint = f"if you trust it, name it on the command line: {name}"
@@ -333,16 +381,70 @@ def _read(
         data, lines, owner = load(path, name, trusted=trusted, hint=hint)
     except (FileNotFoundError, NotADirectoryError):
         if missing is None:
-            return {}, None
+            return File({})
         raise missing from None
+
+    def layer_of(values: Mapping[str, Any], *prefix: str) -> Layer:
+        places = {key[len(prefix) :]: line for key, line in lines.items() if key[: len(prefix)] == prefix}
+        return _layer(values, places, name, path.parent, table, environ, unknown)
+
+    profiles = {word: layer_of(own, "profiles", word) for word, own in _tables(data, "profiles", name, lines).items()}
+    partitions: dict[str, Layer] = {}
+    for kind in _PARTITIONS:
+        if isinstance(data.get(kind), dict):  # partition = "gpu" is a value
+            for word, own in _tables(data, kind, name, lines).items():
+                partitions.setdefault(word, {}).update(layer_of(own, kind, word))
+    made = _limits(data.pop("limits"), name, lines, unknown) if is_site and isinstance(data.get("limits"), dict) else {}
+    return File(layer_of(data), owner, profiles, partitions, made)
+
+
+def _tables(data: dict[str, Any], kind: str, name: str, lines: Mapping[Key, int]) -> dict[str, dict[str, Any]]:
+    """Take the tables ``[KIND.NAME]`` out of a file's content, by name."""
+    found = data.pop(kind, {})
+    if isinstance(found, dict) and all(isinstance(values, dict) for values in found.values()):
+        return found
+    line = _line(lines, (kind, *(list(found)[:1] if isinstance(found, dict) else [])))
+    raise UsageError(f"{name}:{line}: {kind}: expected tables", hint=f"write [{kind}.NAME] on a line of its own")
+
+
+def _limits(
+    values: Mapping[str, Any], name: str, lines: Mapping[Key, int], unknown: dict[str, str] | None
+) -> dict[str, Limit]:
+    made = {}
+    for word, value in values.items():
+        place = f"{name}:{_line(lines, ('limits', word))}"
+        if word not in limits.NAMES and unknown is not None:
+            hint = nearest(word, [*limits.NAMES]) or f"known: {', '.join(limits.NAMES)}"
+            unknown[place] = plain(f"{place}: limits.{word}: unknown limit, left out; {hint}")
+            continue
+        try:
+            made[word] = Limit(limits.parse(word, value), place)
+        except SpecError as error:
+            raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint) from None
+    return made
+
+
+def _layer(
+    values: Mapping[str, Any],
+    lines: Mapping[Key, int],
+    name: str,
+    folder: Path,
+    table: Table,
+    environ: Mapping[str, str],
+    unknown: dict[str, str] | None,
+) -> Layer:
+    """A table of a file as a layer; see _read. lines: of its keys. folder: for relative paths."""
     layer: Layer = {}
+    left_out: set[str] = set()
     other_names = aliases(table)
-    for key, value in _flat(data):
+    for key, value in _flat(values):
         place = f"{name}:{_line(lines, key)}"
         error = _unknown_key(key, value, table)
         if error and unknown is not None:
             advice = "" if error.hint.startswith("known: ") else f"; {error.hint}"
-            unknown.setdefault(error.key, plain(f"{place}: {error.what}, left out{advice}"))
+            if error.key not in left_out:  # an unknown task type has several keys
+                left_out.add(error.key)
+                unknown[place] = plain(f"{place}: {error.what}, left out{advice}")
             continue
         if error := error or _misplaced(key, value):
             raise UsageError(plain(f"{place}: {error.what}"), hint=error.hint)
@@ -350,11 +452,11 @@ def _read(
             value = value.isoformat()  # in TOML a bare 02:00:00 is a time of day
         canonical = (other_names.get(key[0], key[0]), *key[1:])
         if canonical in layer:
-            twins = [word for word in data if other_names.get(word, word) == canonical[0]]
+            twins = [word for word in values if other_names.get(word, word) == canonical[0]]
             raise UsageError(f"{place}: {' and '.join(twins)} are two names of one key", hint="keep one of them")
         source = place if canonical == key else f"{place} ({key[0]})"
-        layer[canonical] = _valued(canonical, value, source, path.parent, environ)
-    return layer, owner
+        layer[canonical] = _valued(canonical, value, source, folder, environ)
+    return layer
 
 
 def _environment(environ: Mapping[str, str], cwd: Path, table: Table) -> Layer:
@@ -414,6 +516,32 @@ def _put(layer: Layer, key: Key, value: Value) -> None:
     if isinstance(value.value, tuple) and key in layer:
         value = Value((*layer[key].value, *value.value), value.source)
     layer[key] = value
+
+
+def _merge_files(general: Sequence[File], job: File, above: Sequence[Layer]) -> Layer:
+    """Merge the files and the layers above them, with the tables for the job's profile and partition."""
+    read = (*general, job)
+    plain_layers = [file.layer for file in read]
+    chosen = _highest(_PROFILE, [*plain_layers, *above])
+    profile = [file.profiles[chosen.value] for file in read if chosen and chosen.value in file.profiles]
+    if chosen and not profile:
+        known = [*dict.fromkeys(name for file in read for name in file.profiles)]
+        hint = nearest(str(chosen.value), known) or (f"known: {', '.join(known)}" if known else "no file has profiles")
+        error = SpecError("profile", f"there is no profile {chosen.value!r}", hint=hint)
+        raise located(error, {"profile": chosen.source})
+    partition = _highest(_PARTITION, [*plain_layers, *profile, *above])
+    name = str(partition.value) if partition else ""
+    below, own = (
+        [layer for file in part for layer in (file.layer, file.partitions.get(name, {}))] for part in (general, (job,))
+    )
+    merged = _merge(below, [*own, *profile, *above])
+    merged.pop(_PROFILE, None)
+    return merged
+
+
+def _highest(key: Key, layers: Sequence[Layer]) -> Value | None:
+    """The value of a key in the highest layer that has it."""
+    return next((layer[key] for layer in reversed(layers) if key in layer), None)
 
 
 def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:

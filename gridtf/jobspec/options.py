@@ -50,7 +50,7 @@ _OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the j
 _NUMBER = re.compile(r"[0-9.e-]+")  # Python accepts more, which is more likely a slip: 1_000, +3, inf, ٣
 
 # Keys that change how layers are merged, and are no fields of a JobSpec: arguments are added to the command below them.
-MERGED = ("args", "setup_replace")
+MERGED = ("args", "profile", "setup_replace")
 
 REQUESTS = "what to request from the scheduler"
 
@@ -78,6 +78,7 @@ _TABLE = {
     ),
     REQUESTS: (
         ("scheduler", "--scheduler", "text", "local|slurm|sge", "default: the one found on this host, else local"),
+        ("profile", "--profile", "text", "NAME", "values under [profiles.NAME] of the site, your or the job file"),
         ("name", "--name -J", "text", "NAME", "the job's name"),
         ("nodes", "--nodes -N", "size", "N[-M]", "hosts"),
         ("gpus_per_node", "--gpus-per-node", "whole", "N", "GPUs on each host"),

@@ -1,0 +1,86 @@
+"""The limits of a site: what ``[limits]`` in its file allows and requires of a job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gridtf.errors import SpecError
+from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.units import format_walltime, parse_walltime
+
+
+class Limit(NamedTuple):
+    """An entry of ``[limits]``: its value, and where it stands."""
+
+    value: Any
+    source: str
+
+
+# Entry -> the key of the job that it limits, and what the job has of it; None: not known before it runs.
+_MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
+    "max_nodes": ("nodes", lambda spec: spec.node_range[1] if spec.node_range else None),
+    "max_workers": ("tasks.worker.count", lambda spec: spec.count("worker")),
+    "max_gpus_per_node": ("gpus_per_node", lambda spec: spec.gpus_per_node),
+    "max_time": ("time", lambda spec: spec.walltime),
+}
+NAMES = (*_MOST, "require", "message")
+
+
+def parse(name: str, value: object) -> Any:
+    """Read an entry of ``[limits]``.
+
+    Args:
+        name: One of NAMES.
+        value: Its value in the file.
+
+    Returns:
+        A whole number (seconds of ``max_time``), the keys of ``require`` as a tuple, or the text of ``message``.
+
+    Raises:
+        SpecError: For a value that cannot be.
+    """
+    key = f"limits.{name}"
+    if name == "message":
+        if isinstance(value, str):
+            return value
+        raise SpecError(key, "expected a text for users whose job is refused")
+    if name == "require":
+        if isinstance(value, Sequence) and all(isinstance(word, str) for word in value) and not isinstance(value, str):
+            return tuple(value)
+        raise SpecError(key, "expected a list of keys", hint='such as require = ["account", "time"]')
+    if name == "max_time" and isinstance(value, str | int) and not isinstance(value, bool):
+        try:
+            return parse_walltime(value)
+        except ValueError as error:
+            raise SpecError(key, str(error)) from None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SpecError(key, f"{value!r} is not a whole number above 0")
+    return value
+
+
+def check(spec: JobSpec, sources: Mapping[str, str], limits: Mapping[str, Limit]) -> None:
+    """Check a job against the site's limits.
+
+    Args:
+        spec: The job.
+        sources: Dotted key -> source, as in config.Configured.
+        limits: Name -> limit, as parsed.
+
+    Raises:
+        SpecError: For the first limit that the job exceeds, or the first required key that it lacks.
+    """
+    advice = str(limits["message"].value) if "message" in limits else ""
+    for name, (key, requested) in _MOST.items():
+        count = requested(spec)
+        if name in limits and count is not None and count > limits[name].value:
+            most, shown = limits[name].value, str(count)
+            if name == "max_time":
+                most, shown = format_walltime(most), format_walltime(count)
+            why = f"{limits[name].source}: {name} = {most}"
+            raise SpecError(key, f"{shown} requested, the site allows {most}", why=why, hint=advice)
+    if "require" in limits:
+        for key in limits["require"].value:
+            if not any(source == key or source.startswith(f"{key}.") for source in sources):
+                why = f"{limits['require'].source}: require"
+                raise SpecError(key, "the site requires a value", why=why, hint=advice)
