@@ -16,6 +16,7 @@ from gridtf.jobspec.options import Option
 from gridtf.jobspec.spec import JobSpec, check_text
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import parse_memory
+from gridtf.text import counted
 
 
 @dataclass(frozen=True)
@@ -326,7 +327,7 @@ def _shape(spec: JobSpec, training: int | None, gpus: int) -> tuple[int, int, in
     if training is not None and training > high * per_node:
         raise SpecError(
             "tasks.worker.count",
-            f"{training} training tasks do not fit into {high} nodes x {per_node} tasks per node = {high * per_node}",
+            f"{training} training tasks do not fit into {counted(high, 'node')} with {counted(per_node, 'task')} each",
             hint="request more nodes, more GPUs or tasks per node, or fewer workers",
         )
     return low, high, per_node

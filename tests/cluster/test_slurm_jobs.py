@@ -48,7 +48,7 @@ def test_job_of_another_user_cannot_be_cancelled(slurm: Bed) -> None:
     job.running(1)
     done = gridtf(slurm, "cancel", job.seen_as, user="bob", check=False)
     assert done.returncode != 0
-    assert "is user alice's" in done.stderr
+    assert "belongs to user alice" in done.stderr
     assert "alice can cancel it" in done.stderr
     assert job.gridtf("status").returncode == 0
     assert job.status()["state"] == "RUNNING"

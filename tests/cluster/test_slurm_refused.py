@@ -59,7 +59,7 @@ def test_request_beyond_the_site_is_refused(slurm: Bed, words: list[str], pieces
 
 def test_submit_without_sbatch(slurm: Bed) -> None:
     env = {**GRIDTF_ENVIRON, "PATH": "/nowhere"}
-    command = [sys.executable, *GRIDTF[1:], "submit", *SLURM, "--nodes", "1", "--", "true"]
+    command = [sys.executable, *GRIDTF[1:], "submit", *SLURM, "--nodes", "1", "--", sys.executable, "-V"]
     done = slurm.run("login", *command, env=env, check=False)
     assert done.returncode == 1
     assert "sbatch not found on login" in done.stderr

@@ -164,7 +164,11 @@ def test_rendered_script_runs_without_submit(here: Path) -> None:
         (("--run-root", "/sys"), 1, "gridtf: cannot make /sys/"),
         (("--run-dir", "no/such/place"), 1, "make the folder above it first"),
         (("--time", "soon"), 2, "gridtf: --time: 'soon' is not a walltime"),
-        (("--nodes", "1", "--tasks-per-node", "1", "--workers", "3"), 2, "3 training tasks do not fit into 1 x 1 = 1"),
+        (
+            ("--nodes", "1", "--tasks-per-node", "1", "--workers", "3"),
+            2,
+            "3 training tasks do not fit into 1 node with 1 task each",
+        ),
         (("--nodes", "2"), 2, "gridtf: --nodes: "),
         (("--wrokers", "2"), 2, "did you mean --workers?"),
         (("nothing.toml",), 2, "gridtf: no such file: nothing.toml"),

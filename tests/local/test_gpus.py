@@ -126,11 +126,11 @@ def test_a_cancelled_wait_for_gpus_ends_at_once(on_gpus: Any) -> None:
     assert second.verdict()["state"] == "CANCELLED"
 
 
-@pytest.mark.parametrize("hidden", ["", "7", "MIG-abc"])
-def test_gpus_hidden_by_cuda_visible_devices_are_not_claimed(launch: Launch, hidden: str) -> None:
+@pytest.mark.parametrize(("hidden", "count"), [("", 0), ("7", 0), ("MIG-abc", 1)])  # a MIG device is a GPU to a task
+def test_gpus_hidden_by_cuda_visible_devices_are_not_claimed(launch: Launch, hidden: str, count: int) -> None:
     env = {"GRIDTF_LOCAL_GPUS": "0,1,2,3", "CUDA_VISIBLE_DEVICES": hidden}
     reason = launch("true", env=env, gpus_per_node=2).verdict()["reason"]
-    assert f"2 GPUs are requested, but {os.uname().nodename} has 0" in reason
+    assert f"2 GPUs are requested, but {os.uname().nodename} has {count}" in reason
     assert f"CUDA_VISIBLE_DEVICES is {hidden!r}" in reason
 
 

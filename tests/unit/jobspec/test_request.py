@@ -64,12 +64,12 @@ def test_resolve_fills_in_unspecified_fields(asked: JobSpec, expected: tuple[obj
         (
             spec(workers=9, nodes=2, tasks_per_node=4),
             "tasks.worker.count",
-            "9 training tasks do not fit into 2 nodes x 4 tasks per node = 8",
+            "9 training tasks do not fit into 2 nodes with 4 tasks each",
         ),
         (
             spec(workers=3, nodes=1, gpus_per_node=2),
             "tasks.worker.count",
-            "3 training tasks do not fit into 1 nodes x 2 tasks per node = 2",
+            "3 training tasks do not fit into 1 node with 2 tasks each",
         ),
         (
             spec(workers=4, nodes=1, tasks_per_node=4, gpus_per_node=2),
