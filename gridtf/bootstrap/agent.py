@@ -87,7 +87,7 @@ class _Stopped(Exception):
         self.number = number
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Agent:
     """The life of one agent. Every wait in it has a limit, and ends at once when the job is ended.
 

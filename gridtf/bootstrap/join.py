@@ -176,7 +176,7 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
 _Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Joining:
     """How the processes of one step meet.
 

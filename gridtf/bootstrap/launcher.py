@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
@@ -74,7 +74,7 @@ class _Terminated(Exception):
         self.number = number
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Launcher:
     """One attempt, from the allocation to the verdict.
 
@@ -131,7 +131,7 @@ class Launcher:
         lost = "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
         if lost:
             freed = f"{lost}, so gridtf cancels the job; otherwise it would keep its hosts"
-            end = replace(end, why="; ".join(filter(None, (end.why, freed))))
+            end = end._replace(why="; ".join(filter(None, (end.why, freed))))
         self.system.log(end.text())
         try:
             self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
@@ -375,7 +375,7 @@ class Launcher:
             return None
         reason = status.reason or f"the scheduler reports {status.state}"
         end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Verdict(status.state, reason)
-        return replace(end, again=status.requeued)
+        return end._replace(again=status.requeued)
 
     def _of_error(self, error: GridtfError) -> Verdict:
         if isinstance(error, TerminatedError):
@@ -452,7 +452,7 @@ class AgentEndedError(GridtfError):
         self.cause = cause
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HostMonitor:
     """The hosts of one attempt: what their records say, how their agents end, and which host is silent.
 

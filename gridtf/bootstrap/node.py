@@ -45,7 +45,7 @@ def run_job(arguments: Sequence[str]) -> int:
     return 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class JobRunner:
     """The parent of the script of a local job.
 

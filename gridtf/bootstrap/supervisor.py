@@ -17,7 +17,7 @@ _TOGETHER = 1.0  # seconds within which a signal to all processes of a job has r
 _KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class TaskProcess:
     """One task's process.
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
@@ -56,8 +55,7 @@ _SIGNAL_HINTS = {
 _MEMORY_HINT = "the kernel's out-of-memory killer ended it: request more memory (--mem), or use less"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How an attempt ended.
 
     Attributes:
@@ -210,8 +208,7 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
 TaskRecords = Mapping[str, Record]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Whether an attempt goes on.
 
     Attributes:

@@ -10,10 +10,9 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROCR = "ROCR_VISIBLE_DEVICES"
@@ -29,8 +28,7 @@ _TURN = Path("/run/lock")
 _TRIES = 50
 
 
-@dataclass(frozen=True)
-class GpuGrant:
+class GpuGrant(NamedTuple):
     """GPUs that the processes of a job may use on this host.
 
     Attributes:
@@ -50,8 +48,7 @@ class GpuGrant:
         return {**{name: text for name, text in environ.items() if name not in SHOWING}, **self.variables}
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A claim that failed because too few GPUs are free.
 
     Attributes:

@@ -60,7 +60,7 @@ def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain, gpus: GpuG
     return ForkedAgent(host, pid)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ForkedAgent:
     """An AgentHandle for an agent that is a child process.
 

@@ -9,10 +9,9 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
 from gridtf.jobspec.options import Option, of_scheduler
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 TRY_LATER = "running jobs go on; try again later, or ask the administrators"
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """Exit code and output of a command.
 
     Attributes:
