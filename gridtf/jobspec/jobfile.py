@@ -15,13 +15,13 @@ from typing import Any
 from gridtf import files
 from gridtf.errors import GridtfError, NotFoundError, UsageError, nearest
 from gridtf.jobspec.options import OPTIONS, Key
+from gridtf.jobspec.spec import LISTS
 from gridtf.text import toml, toml_key
 
 JOB_FILE = "gridtf.toml"
 _OTHER_FORMATS = (".yaml", ".yml", ".json")
 _MOST_LINES = 4  # of a file in another format, as an example
 _QUOTES = "\"'"
-_LISTS = ("args", "command", "exclude", "setup", "native", "serve")
 
 # Strings, which re compiles only when there is a file to read.
 _PIECE = r"""(?xs)
@@ -111,7 +111,7 @@ def _in_toml(line: str) -> str:
     if any(option.kind == "whole" or option.key == "nodes" for option in OPTIONS if option.key.endswith(key)):
         number = re.match(r"\d+", value)
         return f"{key} = {number[0] if number else 2}"
-    if key not in _LISTS:
+    if key not in (*LISTS, "args"):
         return f"{key} = {toml(value)}"
     from gridtf.jobspec import synonyms
 

@@ -15,6 +15,7 @@ from gridtf.text import toml
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
+LISTS = ("command", "serve", "exclude", "native", "setup")  # the keys of a job that are lists of strings
 
 
 class _Keywords:
@@ -160,7 +161,7 @@ class JobSpec(_Keywords):
     leader_wait: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("command", "serve", "exclude", "native", "setup"):
+        for name in LISTS:
             object.__setattr__(self, name, _list(name, getattr(self, name)))
         tasks: object = self.tasks
         if not isinstance(tasks, Mapping):

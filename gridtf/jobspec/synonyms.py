@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from gridtf.jobspec.options import Table, as_key
+from gridtf.jobspec.spec import LISTS
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import format_walltime
 from gridtf.text import toml
@@ -110,7 +111,6 @@ _SBATCH_SWITCHES = "contiguous exclusive hold no_requeue overcommit oversubscrib
 _SBATCH_LETTERS = {"C": "constraint", "d": "dependency", "w": "nodelist", "L": "licenses", "H": "hold"}
 _QSUB = "R ac ar binding ckpt dl hard hold_jid l m M masterq notify now r soft tc"
 
-_LISTS = ("native", "setup")
 _CONTAINER = "container container_image image docker singularity apptainer sif"
 _JOB_FILE = "f file config config_file job_file jobfile spec toml"
 _COMMAND = "command cmd script program exec executable run"
@@ -276,7 +276,7 @@ def key(word: str, value: object, table: Table) -> str:
     if pairs := _pairs(name, text, name):
         merged: dict[str, object] = {}
         for target, item in pairs:
-            merged[target] = [*merged.get(target, []), item] if target in _LISTS else item  # type: ignore[misc]
+            merged[target] = [*merged.get(target, []), item] if target in LISTS else item  # type: ignore[misc]
         return f"write {' and '.join(f'{target} = {toml(item)}' for target, item in merged.items())}"
     if name in _COMMAND.split():
         return f"write command = {toml(as_list('command', value))}"
