@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf import __version__, schedulers
@@ -26,6 +25,7 @@ from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record, wri
 from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
 from gridtf.schedulers.api import GpuNeed, Scheduler
 from gridtf.states import JobState
+from gridtf.values import Fields
 
 # The signal that the agent supervisor sends to the agent when srun's or qrsh's process on this host has died.
 ORPHANED = signal.SIGHUP
@@ -87,8 +87,7 @@ class _Stopped(Exception):
         self.number = number
 
 
-@dataclass(eq=False, repr=False)
-class Agent:
+class Agent(Fields):
     """The life of one agent. Every wait in it has a limit, and ends at once when the job is ended.
 
     Attributes:

@@ -18,7 +18,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gridtf import schedulers
@@ -56,6 +55,7 @@ from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVa
 from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState
 from gridtf.text import counted, some
+from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
@@ -92,7 +92,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     # only srun or mpirun knows the number of hosts, and of processes per host
-    request = scheduler.resolve(replace(spec, nodes=None, tasks_per_node=None), in_job=True)
+    request = scheduler.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
@@ -176,8 +176,7 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
 _Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
-@dataclass(eq=False, repr=False)
-class Joining:
+class Joining(Fields):
     """How the processes of one step meet.
 
     Attributes:
@@ -319,8 +318,7 @@ class Joining:
 # --- which process is which task, and its share of its host (pure)
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Value):
     """One process among those that join.
 
     Attributes:
@@ -413,8 +411,8 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
             f"{counted(total, 'task')} requested ({requested}), but the number of processes that join is {size}",
             hint="start as many processes as there are tasks, or change the counts",
         )
-    tables = {name: replace(spec.task(name), count=count, gpus=None) for name, count in counts.items() if count}
-    plain = replace(spec, tasks=tables, gpus_per_task=0, gpus_per_node=0, nodes=None, tasks_per_node=None)
+    tables = {name: spec.task(name).replace(count=count, gpus=None) for name, count in counts.items() if count}
+    plain = spec.replace(tasks=tables, gpus_per_task=0, gpus_per_node=0, nodes=None, tasks_per_node=None)
     return place(Allocation((Host("", size),)), resolve(plain, "", memory=False))
 
 
@@ -507,7 +505,7 @@ def place_ranks(
         cores = task.cpus or max(1, len(cpus) // sharing[host, cpus])
         local_rank = None if task.rank is None else ranked[host]
         ranked[host] += task.rank is not None
-        placed.append(replace(task, host=host, gpus=len(shares[task.name]), cpus=cores, local_rank=local_rank))
+        placed.append(task.replace(host=host, gpus=len(shares[task.name]), cpus=cores, local_rank=local_rank))
     return tuple(placed)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from gridtf.errors import UsageError
 from gridtf.text import toml
+from gridtf.values import Value
 
 Key = tuple[str, ...]  # a key as its parts: ("tasks", "ps", "count")
 
 
-class Option(NamedTuple):
+class Option(Value):
     """One option.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
@@ -12,19 +11,20 @@ from gridtf.jobspec.placeholders import HOST_NAMES, host_address, misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 from gridtf.text import toml
+from gridtf.values import Value, fields
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
 LISTS = ("command", "serve", "exclude", "native", "setup")  # the keys of a job that are lists of strings
 
 
-class _Keywords:
+class _Keywords(Value):
     """Base of both classes: an unknown keyword is a SpecError that names what to write."""
 
     if not TYPE_CHECKING:  # which would accept any keyword
 
         def __new__(cls, *values: object, **keywords: object) -> _Keywords:
-            known = cls.__dataclass_fields__
+            known = fields(cls)
             for word, value in keywords.items():
                 if word not in known:
                     from gridtf.jobspec.options import as_keyword
@@ -34,7 +34,6 @@ class _Keywords:
             return super().__new__(cls)
 
 
-@dataclass(frozen=True)
 class TaskSpec(_Keywords):
     """One task type's table in the job file (``[tasks.worker]``).
 
@@ -60,7 +59,7 @@ class TaskSpec(_Keywords):
     partition: str | None = None
     in_cluster: bool | None = None
     command: Strings | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         command: object = self.command
@@ -69,11 +68,11 @@ class TaskSpec(_Keywords):
         _copy_tables(self, "env")
 
 
-@dataclass(frozen=True)
 class JobSpec(_Keywords):
     """The specification of a job, validated on construction.
 
     Field names are the job file's keys and, with dashes, the flags. None always means "not given".
+    ``spec.replace(nodes=4)`` returns a specification with some fields changed.
 
     Attributes:
         command: The program and arguments of every task; placeholders such as ``{task_index}`` are filled in.
@@ -125,7 +124,7 @@ class JobSpec(_Keywords):
     entry: str | None = None
     name: str | None = None
     scheduler: str | None = None
-    tasks: Mapping[str, TaskSpec] = field(default_factory=dict)
+    tasks: Mapping[str, TaskSpec] = {}
     serve: Strings = ()
     success_policy: str = "all"
     nodes: int | str | None = None
@@ -143,9 +142,9 @@ class JobSpec(_Keywords):
     gpu_resource: str = "gpu"
     gpu_variable: str | None = None
     exclude: Strings = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     native: Strings = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     setup: Strings = ()
     python: str | None = None
     chdir: str | None = None
@@ -203,7 +202,7 @@ class JobSpec(_Keywords):
 
     def option(self, key: str) -> Any:
         """The value of an option that only some schedulers know; None if the user has not set it."""
-        return getattr(self, key) if key in type(self).__dataclass_fields__ else self.options.get(key)
+        return getattr(self, key) if key in fields(JobSpec) else self.options.get(key)
 
     def task(self, task_type: str) -> TaskSpec:
         """The table of one task type; an empty one if the job has none."""
@@ -249,7 +248,7 @@ class JobSpec(_Keywords):
             SpecError: For an unknown key or an invalid value.
         """
         values = dict(data)
-        _refuse_unknown(values, [f.name for f in fields(cls)], "")
+        _refuse_unknown(values, [*fields(cls)], "")
         tables = values.pop("tasks", {})
         if not isinstance(tables, Mapping):
             raise SpecError("tasks", "expected a table of task types")
@@ -260,7 +259,7 @@ class JobSpec(_Keywords):
                 continue
             if not isinstance(table, Mapping):
                 raise SpecError(f"tasks.{task_type}", f"expected a table, such as [tasks.{task_type}] count = 2")
-            _refuse_unknown(table, [f.name for f in fields(TaskSpec)], f"tasks.{task_type}.")
+            _refuse_unknown(table, [*fields(TaskSpec)], f"tasks.{task_type}.")
             tasks[task_type] = TaskSpec(**table)
         return cls(tasks=tasks, **values)
 
@@ -276,12 +275,11 @@ def _module(command: Sequence[str]) -> list[str]:
 
 def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for f in fields(spec):
-        value = getattr(spec, f.name)
-        default = f.default if f.default_factory is MISSING else f.default_factory()
+    for key, default in fields(type(spec)).items():
+        value = getattr(spec, key)
         if value == default:
             continue
-        if f.name == "tasks":
+        if key == "tasks":
             value = {name: _plain(table) for name, table in value.items()}
             for table in value.values():
                 # left out where it is the job's own, which is not known inside the job
@@ -291,7 +289,7 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
             value = list(value)
         elif isinstance(value, Mapping):
             value = dict(value)
-        result[f.name] = value
+        result[key] = value
     return result
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gridtf.errors import UsageError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.text import toml, toml_key
+from gridtf.values import Value
 
 # Field -> why nothing takes its place, or what to do instead.
 _NO_COUNTERPART = {
@@ -43,7 +44,7 @@ _FACTORS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e
 _FACTORS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 
 
-class _Note(NamedTuple):
+class _Note(Value):
     """What has no counterpart: a field, the task type or the table that has it, and what to do."""
 
     field: str
@@ -51,7 +52,7 @@ class _Note(NamedTuple):
     text: str
 
 
-class Converted(NamedTuple):
+class Converted(Value):
     """A TFJob as a job file.
 
     Attributes:

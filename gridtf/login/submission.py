@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import sys
@@ -96,8 +95,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     cwd = here()
     if spec.chdir is None:
         sources["chdir"] = "the current folder"
-    spec = dataclasses.replace(
-        spec,
+    spec = spec.replace(
         chdir=str(cwd / (spec.chdir or "")),
         template=str(cwd / spec.template) if spec.template else None,
     )
@@ -166,7 +164,7 @@ def _make_run_dir(plan: Plan) -> Plan:
         path = plan.run_dir if number == 1 else plan.run_dir.with_name(f"{plan.run_dir.name}-{number}")
         if _new_below(path):
             break
-    return dataclasses.replace(plan, run_dir=path)
+    return plan.replace(run_dir=path)
 
 
 def _new_below(path: Path) -> bool:

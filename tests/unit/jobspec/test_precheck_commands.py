@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -130,7 +129,7 @@ def test_missing_programs_and_scripts_are_refused(command: list[str], what: str,
 def test_commands_of_task_types_are_checked() -> None:
     ps = TaskSpec(count=1, command=["python9", "sp.py"])
     assert refused("true", tasks={"ps": ps})[0] == "tasks.ps.command: there is no file HERE/sp.py"
-    check("true", tasks={"ps": dataclasses.replace(ps, count=0)})
+    check("true", tasks={"ps": ps.replace(count=0)})
 
 
 def test_set_up_lines_may_bring_programs() -> None:

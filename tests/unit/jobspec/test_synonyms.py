@@ -3,8 +3,6 @@ tests/golden/wrong-commands.txt."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from gridtf import schedulers
@@ -13,6 +11,7 @@ from gridtf.cli.common import find_command
 from gridtf.jobspec import synonyms
 from gridtf.jobspec.spec import TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.values import fields
 from tests.support.configuration import read
 
 FLAGS = {flag: option.metavar for option in schedulers.job_options() for flag in option.flags}
@@ -23,7 +22,7 @@ def test_every_row_leads_to_something_that_exists() -> None:
     assert {name.split()[0] for name in synonyms._COMMANDS} <= set(COMMANDS)
     assert {command for command, _, _ in synonyms._OF_COMMANDS} <= set(COMMANDS)
     assert {f"--{name.replace('_', '-')}" for row in synonyms._OPTIONS for name in row.split()} <= submit
-    assert set(synonyms._TASK_KEYS) <= {field.name for field in fields(TaskSpec)}
+    assert set(synonyms._TASK_KEYS) <= set(fields(TaskSpec))
     assert set(synonyms._TASK_TYPES) <= set(TASK_TYPES)
 
 

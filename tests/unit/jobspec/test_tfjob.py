@@ -73,7 +73,7 @@ def test_job_file_and_notes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_job_file_is_read_by_gridtf(tmp_path: Path) -> None:
     container = {"command": ["python", 'a"b\\c', "d\té", "\u2028"], "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    text, _ = tfjob.convert([manifest(container, successPolicy="AllWorkers")], "a.yaml")
+    text = tfjob.convert([manifest(container, successPolicy="AllWorkers")], "a.yaml").text
     (tmp_path / "gridtf.toml").write_text(text)
     spec = config.configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path).spec
     assert spec.command == ("python", 'a"b\\c', "d\té", "\u2028", "--steps", "100")
@@ -89,7 +89,8 @@ def test_type_with_its_own_program_and_gpus() -> None:
     replicas["Chief"]["replicas"] = replicas["Evaluator"]["replicas"] = 1
     chief["resources"] = {"requests": {"cpu": "1500m"}}
     evaluator["command"] = ["python", "eval.py"]
-    text, notes = tfjob.convert([made], "a.yaml")
+    converted = tfjob.convert([made], "a.yaml")
+    text, notes = converted.text, converted.notes
     assert "gpus_per_task" not in text
     assert "cpus_per_task = 2\n" in text
     assert "[tasks.worker]\ncount = 2\ngpus = 1\n" in text
