@@ -17,7 +17,8 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
 - In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
-  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path.
+  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path, and so
+  is a ``container`` without a colon, and the source of a bind.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.jobfile import JOB_FILE, load, no_job_file, refuse_other_kinds
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
-from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, need_program, spell
+from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, container_path, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
@@ -51,6 +52,7 @@ _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
 _UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
+_BINDS = ("container_binds",)
 # The first of a pair overrides the second in lower layers.
 _PROFILE, _PARTITION = ("profile",), ("partition",)
 _PARTITIONS = ("partitions", "partition", "queues", "queue")  # tables of these names
@@ -691,20 +693,38 @@ def _in_general(depth: int, value: object, known: Collection[str]) -> str:
 
 def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str, str]) -> Sourced:
     """A value of a layer; a path is expanded and made absolute."""
-    if not isinstance(value, str) or not value or key[0] not in (*_PATHS, "python"):
-        return Sourced(value, source)
     try:
-        value = expand(value, environ)
+        if key[0] in (*_PATHS, "container", "python") and isinstance(value, str) and value:
+            return Sourced(_path(key[0], expand(value, environ), base), source)
+        if key == _BINDS and isinstance(value, tuple) and all(isinstance(bind, str) for bind in value):
+            return Sourced(tuple(_bind(expand(bind, environ), base) for bind in value), source)
     except ValueError as error:
         hint = "set it, or write a dollar sign of the path itself as $$"
         return Sourced(value, source, SpecError(key[0], str(error), hint=hint))
-    if key[0] == "python" and "/" not in value:
-        return Sourced(value, source)
-    path = Path(value)
+    return Sourced(value, source)
+
+
+def _path(key: str, text: str, base: Path) -> str:
+    """An absolute path, of a key whose value may also be the name of a program or an image."""
+    if (key == "python" and "/" not in text) or (key == "container" and not container_path(_home(text))):
+        return text
+    return str(Path(base, _home(text)).absolute())
+
+
+def _bind(text: str, base: Path) -> str:
+    """``SOURCE:TARGET[:MODE]``, the source as an absolute path; the target is the source where it is left out."""
+    source, _, rest = text.partition(":")
+    source = str(Path(base, _home(source)).absolute()) if source else source
+    return f"{source}:{rest or source}"
+
+
+def _home(text: str) -> str:
+    """Replace a ``~`` at the beginning of a path."""
+    path = Path(text)
     if path.parts[:1] == ("~",):
         with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
-            path = path.expanduser()
-    return Sourced(str(Path(base, path).absolute()), source)
+            return str(path.expanduser())
+    return text
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
