@@ -304,7 +304,7 @@ class Agent(Fields):
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, environment.HOME, package)
             if entrance:
-                argv, env = self._contained(entrance, plan, task, meeting, argv, base, env)
+                argv, env = self._contained(entrance, plan, task, meeting, argv, env)
             log = self.attempt.task_log(task.type, task.index)
             # its port stays reserved, and the chief's ParameterServerStrategy continues with the other workers
             restarts = _RESTARTS if task.served and task.type == "worker" else 0
@@ -320,7 +320,6 @@ class Agent(Fields):
         task: PlacedTask,
         meeting: rendezvous.Rendezvous,
         argv: list[str],
-        base: dict[str, str],
         env: dict[str, str],
     ) -> tuple[list[str], dict[str, str]]:
         """The command line and the environment of a task inside its container."""
@@ -329,7 +328,7 @@ class Agent(Fields):
         names = {name for name in environment.own_variables(plan, task, meeting) if name in env}
         folders = [self.attempt.run.path, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
-        return whole, containers.environment(entrance, base, env, names)
+        return whole, containers.environment(entrance, env, names)
 
     def _supervise(self) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""

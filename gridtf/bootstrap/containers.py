@@ -19,10 +19,11 @@ from gridtf.jobspec.units import LONGEST_VARIABLE
 
 # Each takes variables for the container in others with a prefix.
 _PREFIXES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
+_OF_RUNTIMES = ("APPTAINER", "SINGULARITY")
 # They bring the driver's libraries in; the file exists where the driver does.
 _DRIVERS = {"/dev/nvidiactl": "--nv", "/dev/kfd": "--rocm"}
-_OWN = ("HOME", "UID", "GID")  # those of the container are Apptainer's to set
-_OF_THE_RUNTIME = ("PATH", "LD_LIBRARY_PATH")  # the job's are for the container, not for the program that makes it
+# Those of the container are the image's or Apptainer's to set; the job's are for the program that makes the container.
+_OF_THE_HOST = ("PATH", "LD_LIBRARY_PATH", "HOME", "UID", "GID")
 
 
 class Entrance(NamedTuple):
@@ -101,29 +102,20 @@ def command(
     return [entrance.program, "exec", *drivers, *options, f"--pwd={cwd}", image, *argv]
 
 
-def environment(
-    entrance: Entrance, base: Mapping[str, str], env: Mapping[str, str], variables: Iterable[str]
-) -> dict[str, str]:
+def environment(entrance: Entrance, env: Mapping[str, str], variables: Iterable[str]) -> dict[str, str]:
     """The environment with which the container of a task is made. Pure.
 
-    Apptainer passes its environment on, unless the site has set APPTAINER_CLEANENV, and replaces PATH. What gridtf and
-    the job set reaches the task in any case, by variables with a prefix.
+    Apptainer passes its environment on, unless the site has set APPTAINER_CLEANENV. What gridtf and the job set reaches
+    the task in any case, by variables with a prefix.
 
     Args:
         entrance: As find returns it.
-        base: The environment of the agent.
-        env: That of the task.
+        env: The environment of the task.
         variables: The names of the variables that gridtf and the job set.
     """
-    if not entrance.prefix:
-        return dict(env)
     made = dict(env)
-    for name in _OF_THE_RUNTIME:
-        made.pop(name, None)
-        if name in base:
-            made[name] = base[name]
-    for name in variables:
-        if name in env and name not in _OWN:
+    for name in variables if entrance.prefix else ():
+        if name in env and name not in _OF_THE_HOST and not name.startswith(_OF_RUNTIMES):
             text = _unevaluated(env[name])
             if len(f"{entrance.prefix}{name}={text}".encode()) <= LONGEST_VARIABLE:
                 made[entrance.prefix + name] = text

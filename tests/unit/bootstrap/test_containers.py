@@ -56,27 +56,28 @@ def test_words_of_a_container_command_are_repeated_for_binds_and_variables() -> 
     assert words == ["/usr/bin/podman", *expected, "python", "a b"]
 
 
-def test_own_variables_have_a_prefix_and_the_runtime_keeps_its_path(tmp_path: Path) -> None:
-    plan = task_plan(tmp_path / "run", hosts(1), env={"PATH": "/in/bin", "HOME": "/h", "KEY": 'a"$b`c\\'})
+def test_own_variables_have_a_prefix_except_those_of_the_image(tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", hosts(1), env={"PATH": "/x", "HOME": "/h", "KEY": 'a"$b`c\\'})
     task, meeting = plan.tasks[0], merge(plan.tasks, records(plan))
     base = {"PATH": "/bin", "LANG": "C", "CUDA_VISIBLE_DEVICES": "0"}
     env = task_environment(base, plan, task, meeting, ("0",))
-    made = containers.environment(APPTAINER, base, env, own_variables(plan, task, meeting))
-    assert made["PATH"] == "/bin"
+    env["APPTAINERENV_PREPEND_PATH"] = "/opt"
+    made = containers.environment(APPTAINER, env, {*own_variables(plan, task, meeting), "APPTAINERENV_PREPEND_PATH"})
+    assert made.items() >= env.items()
     inside = {name.removeprefix("APPTAINERENV_"): text for name, text in made.items() if name.startswith("APP")}
-    assert inside["PATH"] == "/in/bin"
+    assert inside["PREPEND_PATH"] == "/opt"
     # as Apptainer has its shell read it, after escaping the quotes
     quoted = 'export KEY="{}"; printf %s "$KEY"'.format(inside.pop("KEY").replace('"', '\\"'))
     assert subprocess.run(["sh", "-c", quoted], capture_output=True, text=True, check=True).stdout == env["KEY"]
     for name in ("TF_CONFIG", "CUDA_VISIBLE_DEVICES", "RANK", "MASTER_PORT", "GRIDTF_NONCE", "OUTPUT_DIR"):
         assert inside[name] == env[name], name
-    assert not inside.keys() & {"HOME", "LANG"}
-    assert containers.environment(PLAIN, base, env, ()) == env
+    assert not inside.keys() & {"HOME", "LANG", "PATH", "APPTAINERENV_PREPEND_PATH"}
+    assert containers.environment(PLAIN, env, env) == env
 
 
 def test_variable_that_is_too_long_with_its_prefix_is_passed_on_without() -> None:
     env = {"TF_CONFIG": "x" * (LONGEST_VARIABLE - len("TF_CONFIG="))}
-    assert containers.environment(APPTAINER, {}, env, env) == env
+    assert containers.environment(APPTAINER, env, env) == env
 
 
 # --- what a host must have
