@@ -13,7 +13,8 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 - ``[partitions.NAME]`` of a file are its values for jobs on that partition or queue, above its plain values.
 - ``[profiles.NAME]`` of all files, the site's first, are a layer between the job file and the environment for jobs with
   that profile. ``[limits]`` of the site file are checked last.
-- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
+- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one. In these files,
+  ``container_binds`` and a ``container_command`` with ``{image}`` are for jobs with a container.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
 - In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
@@ -52,7 +53,7 @@ _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
 _UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
-_BINDS = ("container_binds",)
+_CONTAINER, _BINDS, _CONTAINER_COMMAND = ("container",), ("container_binds",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
 _PROFILE, _PARTITION = ("profile",), ("partition",)
 _PARTITIONS = ("partitions", "partition", "queues", "queue")  # tables of these names
@@ -561,6 +562,12 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
     for key in (_SETUP, _SETUP_REPLACE, _ARGS):
         merged.pop(key, None)
     merged.update(_setup((*general, *job_layers)))
+    if _CONTAINER not in merged:
+        command = merged.get(_CONTAINER_COMMAND)
+        needless = (_BINDS, _CONTAINER_COMMAND) if command is None or "{image}" in str(command.value) else ()
+        for key in needless:
+            if any(key in layer and merged.get(key) is layer[key] for layer in general):
+                del merged[key]
     requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
     counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
     return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in requested | counted}

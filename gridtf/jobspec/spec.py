@@ -352,7 +352,9 @@ _LIMITLESS = ("0", "-1", "unlimited", "infinite")
 _NAME_A_PROGRAM = 'write JobSpec(command=["python", "train.py"]), or JobSpec(entry="module:function")'
 _NAME_AN_IMAGE = 'name the image: --container IMAGE, or container = "IMAGE" in a file'
 # As Docker writes it, without the forms of Apptainer that have no // either.
-_REGISTRY = re.compile(r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)[\w.-]+(?:[/#][\w.-]+)*:[\w.-]+")
+_REGISTRY = re.compile(
+    r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)\w[\w.-]*(?:[/#][\w.-]+)*:[\w.-]+"
+)
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
@@ -641,7 +643,7 @@ def _check_container(spec: JobSpec) -> None:
         hint = f"known: {', '.join(f'{{{known}}}' for known in CONTAINER_NAMES)}"
         raise SpecError("container_command", f"there is no placeholder {{{name}}}", hint=hint)
     if spec.container_binds and not spec.contained:
-        raise SpecError("container_binds", "there is no container", hint='name its image: container = "IMAGE"')
+        raise SpecError("container_binds", "there is no container", hint=_NAME_AN_IMAGE)
     if spec.container is None and "image" in names:
         raise SpecError("container_command", "it has {image}, and there is no container", hint=_NAME_AN_IMAGE)
     if spec.container and not words and (name := _REGISTRY.fullmatch(spec.container)):

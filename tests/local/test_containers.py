@@ -99,6 +99,18 @@ def test_host_without_the_program_is_named_before_any_task_starts(image: Image) 
     assert expected in said, said
 
 
+@pytest.mark.usefixtures("apptainer")
+def test_entry_function_runs_with_the_image_s_own_python_and_without_gridtf_in_it(here: Path, image: Image) -> None:
+    """The Python of /usr/bin has none of gridtf's dependencies."""
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("needs Debian's package python3")
+    (here / "train.py").write_text("import sys\ndef main(ctx):\n    print(sys.executable, ctx.task.name)\n")
+    words = (*image.options, "--workers", "1")
+    run = submit(*words, "--entry", "train:main")["run_dir"]
+    call("wait", run)
+    assert log(run, "worker-0").splitlines()[-1] == "/usr/bin/python3 worker:0"
+
+
 PROGRAM = """
 def main(ctx):
     import tensorflow as tf
