@@ -72,7 +72,8 @@ def test_task_runs_in_a_container_of_charliecloud(here: Path, image: Image, monk
 
 
 @pytest.mark.usefixtures("apptainer")
-def test_signals_reach_the_program_and_the_end_of_a_job_leaves_no_process(here: Path, image: Image) -> None:
+@pytest.mark.parametrize("end", ["cancelled", "agent-killed"])
+def test_signals_reach_the_program_and_the_end_leaves_no_process(here: Path, image: Image, end: str) -> None:
     (here / "task.sh").write_text(
         "trap 'touch asked' USR1\n(trap '' TERM; exec sleep 600) &\necho $! >ignores\n"
         "setsid sleep 600 &\necho $! >detached\nwhile :; do sleep 0.1; done\n"
@@ -81,11 +82,15 @@ def test_signals_reach_the_program_and_the_end_of_a_job_leaves_no_process(here: 
     run = RunDir(submit(*words)["run_dir"])
     running("endless")
     (state,) = run.attempt(1).state.glob("@*.json")
-    (task,) = (read_record(state) or {})["tasks"].values()
+    record = read_record(state) or {}
+    (task,) = record["tasks"].values()
     until(lambda: (here / "detached").exists() and (here / "detached").read_text(), "the task's processes")
     os.kill(task["pid"], signal.SIGUSR1)
     until((here / "asked").exists, "the signal to reach the program")
-    call("cancel", "endless")
+    if end == "cancelled":
+        call("cancel", "endless")
+    else:
+        os.kill(record["pid"], signal.SIGKILL)
     assert gone(task["pid"], *(int((here / name).read_text()) for name in ("ignores", "detached")))
 
 

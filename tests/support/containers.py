@@ -86,8 +86,12 @@ def need_apptainer() -> Path:
     with Path(f"{_FOLDER}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (_FOLDER / "usr/bin/apptainer").exists():
+            part = Path(f"{_FOLDER}.part")
+            shutil.rmtree(part, ignore_errors=True)
             try:
-                _unpack(_FOLDER)
+                _unpack(part)
+                part.rename(_FOLDER)
+                _run(str(_FOLDER / "usr/bin/apptainer"), "version")
             except (OSError, subprocess.SubprocessError) as error:
                 shutil.rmtree(_FOLDER, ignore_errors=True)
                 said = getattr(error, "stderr", None) or ""
@@ -117,11 +121,10 @@ def _unpack(folder: Path) -> None:
     (usr / _LIBRARIES / "apptainer").symlink_to("../../libexec/apptainer")
     shutil.move(folder / "etc", usr / "etc")
     (usr / "var/lib/apptainer/mnt/session").mkdir(parents=True)
-    libraries = usr / _LIBRARIES
+    libraries = _FOLDER / "usr" / _LIBRARIES
     for program in (usr / "libexec/apptainer/bin/starter", usr / "bin/apptainer"):
         loader = ("--set-interpreter", str(libraries / "ld-linux-x86-64.so.2"))
         _run(patchelf, *loader, "--force-rpath", "--set-rpath", str(libraries), str(program))
-    _run(str(usr / "bin/apptainer"), "version")
 
 
 def _sources() -> Iterator[str]:
