@@ -106,7 +106,7 @@ class JobSpec(_Keywords):
         container: The image in which the tasks run: the path of a file or folder, or a URI such as
             "docker://tensorflow/tensorflow:2.17.0". None: no container, unless ``container_command`` makes one.
         container_binds: Further files and folders that exist in the container, as ``SOURCE[:TARGET[:MODE]]``: a path on
-            the host, the path in the container (None: the same) and the mode ("ro" or "rw").
+            the host, the path in the container (the same if it is left out) and the mode ("ro" or "rw").
         container_command: The words in front of a task's command that run it in a container, with ``{image}`` and
             ``{chdir}``; one with ``{bind}`` or ``{env}`` is repeated for each bind, or for the name of each variable
             that gridtf or the job sets. Empty: ``apptainer exec`` or ``singularity exec``, whichever a host has.
