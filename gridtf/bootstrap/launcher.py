@@ -192,7 +192,7 @@ class Launcher(Fields):
             request=self.request,
             hosts={host.name: host.address or host.name for host in allocation.hosts},
             tasks=place(allocation, self.request),
-            python=spec.python or ("python" if spec.setup else sys.executable),
+            python=spec.python or ("python3" if spec.contained else "python" if spec.setup else sys.executable),
             cwd=Path.cwd(),
         )
 

@@ -13,11 +13,13 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 - ``[partitions.NAME]`` of a file are its values for jobs on that partition or queue, above its plain values.
 - ``[profiles.NAME]`` of all files, the site's first, are a layer between the job file and the environment for jobs with
   that profile. ``[limits]`` of the site file are checked last.
-- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
+- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one. In these files,
+  ``container_binds`` and a ``container_command`` with ``{image}`` are for jobs with a container.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
 - In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
-  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path.
+  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path, and so
+  is a ``container`` without a colon, and the source of a bind.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.jobfile import JOB_FILE, load, no_job_file, refuse_other_kinds
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
-from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, need_program, spell
+from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, container_path, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
@@ -51,6 +53,7 @@ _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
 _UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
+_CONTAINER, _BINDS, _CONTAINER_COMMAND = ("container",), ("container_binds",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
 _PROFILE, _PARTITION = ("profile",), ("partition",)
 _PARTITIONS = ("partitions", "partition", "queues", "queue")  # tables of these names
@@ -559,6 +562,12 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
     for key in (_SETUP, _SETUP_REPLACE, _ARGS):
         merged.pop(key, None)
     merged.update(_setup((*general, *job_layers)))
+    if _CONTAINER not in merged:
+        command = merged.get(_CONTAINER_COMMAND)
+        needless = (_BINDS, _CONTAINER_COMMAND) if command is None or "{image}" in str(command.value) else ()
+        for key in needless:
+            if any(key in layer and merged.get(key) is layer[key] for layer in general):
+                del merged[key]
     requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
     counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
     return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in requested | counted}
@@ -691,20 +700,38 @@ def _in_general(depth: int, value: object, known: Collection[str]) -> str:
 
 def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str, str]) -> Sourced:
     """A value of a layer; a path is expanded and made absolute."""
-    if not isinstance(value, str) or not value or key[0] not in (*_PATHS, "python"):
-        return Sourced(value, source)
     try:
-        value = expand(value, environ)
+        if key[0] in (*_PATHS, "container", "python") and isinstance(value, str) and value:
+            return Sourced(_path(key[0], expand(value, environ), base), source)
+        if key == _BINDS and isinstance(value, tuple) and all(isinstance(bind, str) for bind in value):
+            return Sourced(tuple(_bind(expand(bind, environ), base) for bind in value), source)
     except ValueError as error:
         hint = "set it, or write a dollar sign of the path itself as $$"
         return Sourced(value, source, SpecError(key[0], str(error), hint=hint))
-    if key[0] == "python" and "/" not in value:
-        return Sourced(value, source)
-    path = Path(value)
+    return Sourced(value, source)
+
+
+def _path(key: str, text: str, base: Path) -> str:
+    """An absolute path, of a key whose value may also be the name of a program or an image."""
+    if (key == "python" and "/" not in text) or (key == "container" and not container_path(_home(text))):
+        return text
+    return str(Path(base, _home(text)).absolute())
+
+
+def _bind(text: str, base: Path) -> str:
+    """``SOURCE:TARGET[:MODE]``, the source as an absolute path; the target is the source where it is left out."""
+    source, _, rest = text.partition(":")
+    source = str(Path(base, _home(source)).absolute()) if source else source
+    return f"{source}:{rest or source}"
+
+
+def _home(text: str) -> str:
+    """Replace a ``~`` at the beginning of a path."""
+    path = Path(text)
     if path.parts[:1] == ("~",):
         with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
-            path = path.expanduser()
-    return Sourced(str(Path(base, path).absolute()), source)
+            return str(path.expanduser())
+    return text
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -66,6 +66,11 @@ _TABLE = {
         ("setup_replace", "--no-setup", "replace", "", "leave out the set-up lines of files and variables"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
     ),
+    "containers": (
+        ("container", "--container", "text", "IMAGE", "run the tasks in a container: a path, or docker://…"),
+        ("container_binds", "--container-binds", "lines", "SRC[:DST]", "a path that exists in it as well; repeatable"),
+        ("container_command", "--container-command", "arguments", "'ARG …'", "what runs it, if not Apptainer"),
+    ),
     "tasks": (
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as fit; local, no GPUs: one)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),

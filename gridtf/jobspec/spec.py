@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
-from gridtf.jobspec.placeholders import HOST_NAMES, host_address, misspelt
+from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 from gridtf.text import toml
@@ -15,7 +15,8 @@ from gridtf.values import Value, fields
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
-LISTS = ("command", "serve", "exclude", "native", "setup")  # the keys of a job that are lists of strings
+# The keys of a job that are lists of strings.
+LISTS = ("command", "serve", "exclude", "native", "setup", "container_binds", "container_command")
 
 
 class _Keywords(Value):
@@ -102,7 +103,15 @@ class JobSpec(_Keywords):
         native: Options passed to the scheduler unchanged, one per item, such as "--qos=long".
         env: Environment variables of all tasks.
         setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
-        python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``.
+        container: The image in which the tasks run: the path of a file or folder, or a URI such as
+            "docker://tensorflow/tensorflow:2.17.0". None: no container, unless ``container_command`` makes one.
+        container_binds: Further files and folders that exist in the container, as ``SOURCE[:TARGET[:MODE]]``: a path on
+            the host, the path in the container (the same if it is left out) and the mode ("ro" or "rw").
+        container_command: The words in front of a task's command that run it in a container, with ``{image}`` and
+            ``{chdir}``; one with ``{bind}`` or ``{env}`` is repeated for each bind, or for the name of each variable
+            that gridtf or the job sets. Empty: ``apptainer exec`` or ``singularity exec``, whichever a host has.
+        python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``; in
+            a container, its ``python3``.
         chdir: Working folder of the tasks. None: that of the job file, without one the current one.
         template: Path of the user's own template of the job script.
         run_dir: Path of the run directory, which must not exist yet. None: a new one in ``run_root``.
@@ -146,6 +155,9 @@ class JobSpec(_Keywords):
     native: Strings = ()
     env: Mapping[str, str] = {}
     setup: Strings = ()
+    container: str | None = None
+    container_binds: Strings = ()
+    container_command: Strings = ()
     python: str | None = None
     chdir: str | None = None
     template: str | None = None
@@ -199,6 +211,11 @@ class JobSpec(_Keywords):
             candidates = scripts or _module(self.command) or self.command or ["gridtf"]
             program = candidates[0].rsplit("/", 1)[-1].removesuffix(".py").removesuffix(".sh")
         return re.sub(r"[^A-Za-z0-9_.+=-]", "-", program).lstrip(".+=-")[:63] or "gridtf"
+
+    @property
+    def contained(self) -> bool:
+        """Whether the tasks run in a container."""
+        return bool(self.container or self.container_command)
 
     def option(self, key: str) -> Any:
         """The value of an option that only some schedulers know; None if the user has not set it."""
@@ -262,6 +279,11 @@ class JobSpec(_Keywords):
             _refuse_unknown(table, [*fields(TaskSpec)], f"tasks.{task_type}.")
             tasks[task_type] = TaskSpec(**table)
         return cls(tasks=tasks, **values)
+
+
+def container_path(image: str | None) -> str:
+    """The path that ``container`` names; empty for a URI, and for the name of an image with its tag (``tf:2.17``)."""
+    return image if image and (":" not in image or image.startswith(("/", "./", "../"))) else ""
 
 
 def _module(command: Sequence[str]) -> list[str]:
@@ -328,6 +350,11 @@ _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
 _NAME_A_PROGRAM = 'write JobSpec(command=["python", "train.py"]), or JobSpec(entry="module:function")'
+_NAME_AN_IMAGE = 'name the image: --container IMAGE, or container = "IMAGE" in a file'
+# As Docker writes it, without the forms of Apptainer that have no // either.
+_REGISTRY = re.compile(
+    r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)\w[\w.-]*(?:[/#][\w.-]+)*:[\w.-]+"
+)
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
@@ -600,4 +627,33 @@ def _check_network(spec: JobSpec) -> None:
         raise SpecError("address", f"{spell(spec.address)} makes no host name", hint=hint)
 
 
-_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program, _check_network)
+def _check_container(spec: JobSpec) -> None:
+    check_text("container", spec.container)
+    for bind in spec.container_binds:
+        check_text("container_binds", bind)
+        parts = bind.split(":")
+        if len(parts) > 3 or not all(part.startswith("/") for part in parts[:2]):
+            hint = 'write a path on the host, and where it is in the container: "/data:/data", or "/data:/data:ro"'
+            raise SpecError("container_binds", f"{spell(bind)} is not SOURCE:TARGET with absolute paths", hint=hint)
+    words = spec.container_command
+    for word in words:
+        check_text("container_command", word)
+    names = {name for word in words for name in re.findall(r"\{([a-z]+)\}", word)}
+    for name in sorted(names - set(CONTAINER_NAMES)):
+        hint = f"known: {', '.join(f'{{{known}}}' for known in CONTAINER_NAMES)}"
+        raise SpecError("container_command", f"there is no placeholder {{{name}}}", hint=hint)
+    if spec.container_binds and not spec.contained:
+        raise SpecError("container_binds", "there is no container", hint=_NAME_AN_IMAGE)
+    if spec.container is None and "image" in names:
+        raise SpecError("container_command", "it has {image}, and there is no container", hint=_NAME_AN_IMAGE)
+    if spec.container and not words and (name := _REGISTRY.fullmatch(spec.container)):
+        raise SpecError("container", f"{spec.container} is neither a path nor a URI", hint=f"write docker://{name[0]}")
+    if words and spec.container is not None and "image" not in names:
+        hint = f"write it where {words[0]} expects the image, or leave out container"
+        raise SpecError("container_command", "it has no {image} for the container", hint=hint)
+    if words and spec.container_binds and "bind" not in names:
+        hint = f"write {words[0]}'s option for a bind once, such as --volume={{bind}}"
+        raise SpecError("container_command", "it has no {bind} for container_binds", hint=hint)
+
+
+_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program, _check_network, _check_container)

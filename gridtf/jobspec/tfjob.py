@@ -18,15 +18,18 @@ from gridtf.values import Value
 
 # Field -> why nothing takes its place, or what to do instead.
 _NO_COUNTERPART = {
-    "image": "tasks run with what the hosts have: load the environment in setup",
-    "imagePullSecrets": "no image is pulled",
+    "image": "one container for all tasks is taken; let the commands of the others start their own",
+    "imagePullSecrets": "give Apptainer the password: apptainer registry login",
     "restartPolicy": "a task that fails ends the job, and the scheduler may start it again as a whole",
     "backoffLimit": "whether a job is started again is the scheduler's decision",
     "ttlSecondsAfterFinished": "run directories stay until you remove them",
     "schedulingPolicy": "the scheduler starts a job when all of its hosts are free",
     "suspend": "submit the job when it may run, or hold it with an option of the scheduler in native",
-    "volumes": "tasks see the file systems of their hosts",
-    "volumeMounts": "tasks see the file systems of their hosts: check the paths in command, args and env",
+    "volumes": "tasks see the file systems of their hosts, and in a container those of container_binds",
+    "volumeMounts": (
+        "tasks see the file systems of their hosts, and in a container those of container_binds: check the paths in "
+        "command, args and env"
+    ),
     "envFrom": "write the variables into [env]",
     "initContainers": "write what they do into setup",
     "nodeSelector": "name a partition, or an option of the scheduler in native",
@@ -120,6 +123,13 @@ def _job(manifest: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
         data["chdir"] = chdirs.pop()
     elif chdirs:
         notes.append(_Note("workingDir", "the task types", f"a job has one chdir, not {' and '.join(sorted(chdirs))}"))
+    images = {name: made.pop("image", "") for name, made in types.items()}
+    lead = images[_lead(types)]
+    if lead:
+        data["container"] = lead
+    notes += (
+        _Note("image", name, _NO_COUNTERPART["image"]) for name, image in images.items() if image not in ("", lead)
+    )
     return {**data, **_shared(types)}
 
 
@@ -139,12 +149,14 @@ def _task(task_type: str, replica: Mapping[str, Any], notes: list[_Note]) -> dic
     containers = [_table(container, "", path) for container in pod.get("containers", ())]
     main = next((one for one in containers if one.get("name") == "tensorflow"), containers[0] if containers else {})
     _unused(pod, {"containers"}, task_type, notes)
-    _unused(main, {"command", "args", "env", "workingDir", "resources"}, task_type, notes)
+    _unused(main, {"command", "args", "env", "image", "workingDir", "resources"}, task_type, notes)
     if len(containers) > 1:
         notes.append(_Note("containers", task_type, f"only {main.get('name')} is taken"))
     made: dict[str, Any] = {"count": _whole(replica.get("replicas", 1), f"{path}.replicas")}
     if "workingDir" in main:
         made["chdir"] = main["workingDir"]
+    if "image" in main:
+        made["image"] = f"docker://{main['image']}"
     made["command"] = [str(word) for word in (*(main.get("command") or ()), *(main.get("args") or ()))]
     if not main.get("command"):
         notes.append(_Note("command", task_type, "the image has it, which is not known here: complete command"))
@@ -179,9 +191,14 @@ def _variables(entries: Sequence[Any], task_type: str, notes: list[_Note]) -> It
             yield name, str(entry.get("value", ""))
 
 
+def _lead(types: Mapping[str, object]) -> str:
+    """The first type that trains."""
+    return next(name for name in (*LEADERS, "worker", *types) if name in types)
+
+
 def _shared(types: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The keys of the job: what the first type that trains has is the job's, what differs stays in a type's table."""
-    lead = next(types[name] for name in (*LEADERS, "worker", *types) if name in types)
+    lead = types[_lead(types)]
     job: dict[str, Any] = {"command": lead["command"]}
     common = {"gpus_per_task": lead.get("gpus"), "cpus_per_task": lead.get("cpus"), "mem_per_task": lead.get("mem")}
     job |= {key: value for key, value in common.items() if value}

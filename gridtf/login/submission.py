@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gridtf import resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
-from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.jobspec.spec import JobSpec, container_path, need_program
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
@@ -98,6 +98,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     spec = spec.replace(
         chdir=str(cwd / (spec.chdir or "")),
         template=str(cwd / spec.template) if spec.template else None,
+        container=str(cwd / path) if (path := container_path(spec.container)) else spec.container,
     )
     with _located(sources):
         need_program(spec)

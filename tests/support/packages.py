@@ -9,14 +9,14 @@ import subprocess
 import pytest
 
 
-def need_program(name: str) -> str:
-    """The path of a program, installed from the package of its name; skips the test where that is impossible."""
+def need_program(name: str, package: str = "") -> str:
+    """The path of a program, installed from this package or the one of its own name; skips the test where it cannot."""
     if found := shutil.which(name):
         return found
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip(f"needs {name}, and it cannot be installed without root and apt-get")
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "-y", "--no-install-recommends", name]):
+    for command in (["update"], ["install", "-y", "--no-install-recommends", package or name]):
         subprocess.run(["apt-get", "-q", *command], env=environ, capture_output=True, timeout=240)
     found = shutil.which(name)
     if not found:

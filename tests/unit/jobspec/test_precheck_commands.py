@@ -173,6 +173,45 @@ def test_syntax_errors_are_those_of_gridtf_s_own_python(folder: Path) -> None:
     check(OWN, "latin.py")
 
 
+# --- containers
+
+
+@pytest.mark.parametrize(
+    "command", [("python17", "train.py"), ("/opt/bin/python", "/opt/train.py"), ("bash", "run.sh")]
+)
+def test_programs_and_absolute_paths_are_those_of_the_container(command: tuple[str, ...]) -> None:
+    check(*command, container="docker://i")
+
+
+def test_scripts_of_the_working_folder_are_the_same_in_a_container(folder: Path) -> None:
+    expected = ("command: there is no file HERE/trian.py", "did you mean train.py?")
+    assert refused("python17", "trian.py", container="docker://i") == expected
+    (folder / "broken.py").write_text("print 'two'\n")
+    check(OWN, "broken.py", container="docker://i")  # the container's Python may be another one
+
+
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        ("tf2.sif", "did you mean tf-2.sif?"),
+        ("other.sif", "`apptainer pull other.sif docker://NAME:TAG` makes one"),
+        ("ubuntu", "an image of a registry is written docker://ubuntu"),
+    ],
+)
+def test_image_that_does_not_exist_is_refused(image: str, hint: str, folder: Path) -> None:
+    (folder / "tf-2.sif").touch()
+    path = str(folder / image)
+    with pytest.raises(SpecError) as caught:
+        precheck.check(JobSpec(command=("x",), container=path), {})
+    assert (caught.value.what, caught.value.hint) == (f"container: there is no image {path}", hint)
+    precheck.check(JobSpec(command=("x",), container=path, setup=[f"cp /images/{image} ."]), {})
+    precheck.check(JobSpec(command=("x",), container=str(folder / "tf-2.sif")), {})
+
+
+def test_entry_function_may_be_in_a_module_of_the_image() -> None:
+    precheck.check(JobSpec(entry="of_the_image:main", container="docker://i"), {})
+
+
 def test_notes_on_placeholders_without_braces() -> None:
     spec = JobSpec(command=("train", "--ps_hosts", "ps_hosts", "--task_index={task_index}"))
     assert precheck.notes(spec) == (

@@ -49,6 +49,9 @@ def test_no_word_stands_in_two_rows() -> None:
         ("--export", "A=1,B", "--env A=1 --env B"),
         ("--modules", "cuda", "--setup 'module load cuda'"),
         ("--workdir", "a b", "--chdir 'a b'"),
+        ("--image", "tf.sif", "--container tf.sif"),
+        ("--container-image", "nvcr.io#nvidia/tf:1", "--container docker://nvcr.io/nvidia/tf:1"),
+        ("--container-mounts", "/data:/d", "--container-binds /data:/d"),
     ],
 )
 def test_line_to_write_carries_the_user_s_value(flag: str, value: str | None, line: str) -> None:
@@ -77,6 +80,7 @@ def test_line_to_write_is_accepted(tmp_path: object) -> None:
         ("setup", "module load a\nmodule load b\n", ["module load a", "module load b"]),
         ("serve", "ps, worker", ["ps", "worker"]),
         ("native", "--qos=long", ["--qos=long"]),
+        ("container_command", "ch-run {image} --", ["ch-run", "{image}", "--"]),
     ],
 )
 def test_string_in_place_of_a_list(name: str, text: str, items: list[str]) -> None:

@@ -69,6 +69,12 @@ def test_prepare_chooses_the_run_directory(values: dict[str, Any], run_dir: str,
     assert plan.spec.chdir == str(rough_path / values.get("chdir", "."))
 
 
+def test_prepare_takes_a_relative_image_from_the_current_folder(rough_path: Path) -> None:
+    (rough_path / "tf.sif").touch()
+    assert submission.prepare(RUNS.replace(container="tf.sif")).spec.container == str(rough_path / "tf.sif")
+    assert submission.prepare(RUNS.replace(container="docker://i")).spec.container == "docker://i"
+
+
 def test_prepare_takes_the_available_scheduler(fake: FakeScheduler, rough_path: Path) -> None:
     plan = submission.prepare(JobSpec(command=("x",)))
     assert (plan.scheduler, plan.sources["scheduler"]) == ("slurm", "found on this machine")
