@@ -10,12 +10,12 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from gridtf.errors import GridtfError
 from gridtf.jobspec.placeholders import fill
 from gridtf.jobspec.spec import JobSpec, container_path
 from gridtf.jobspec.units import LONGEST_VARIABLE
+from gridtf.values import Value
 
 # Each takes variables for the container in others with a prefix.
 _PREFIXES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
@@ -26,7 +26,7 @@ _DRIVERS = {"/dev/nvidiactl": "--nv", "/dev/kfd": "--rocm"}
 _OF_THE_HOST = ("PATH", "LD_LIBRARY_PATH", "HOME", "UID", "GID")
 
 
-class Entrance(NamedTuple):
+class Entrance(Value):
     """How the tasks of a host enter their container.
 
     Attributes:

@@ -91,9 +91,9 @@ def program(folder: Path, name: str) -> str:
 def test_apptainer_comes_before_singularity(tmp_path: Path) -> None:
     spec, environ = job(container="docker://i"), {"PATH": str(tmp_path)}
     singularity = program(tmp_path, "singularity")
-    assert containers.find(spec, "n2", environ)[:2] == (singularity, "SINGULARITYENV_")
+    assert containers.find(spec, "n2", environ).replace(drivers=()) == Entrance(singularity, "SINGULARITYENV_")
     apptainer = program(tmp_path, "apptainer")
-    assert containers.find(spec, "n2", environ)[:2] == (apptainer, "APPTAINERENV_")
+    assert containers.find(spec, "n2", environ).replace(drivers=()) == Entrance(apptainer, "APPTAINERENV_")
 
 
 def test_container_command_is_looked_for_on_the_path(tmp_path: Path) -> None:
