@@ -20,6 +20,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "states": set(),
+    "findings": set(),
     "text": set(),
     "resources": set(),
     "files": {"errors"},
@@ -27,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "run": {"", "errors", "files", "jobspec", "text"},
     "host": {"errors", "files", "text"},
     "contract": {"errors", "jobspec", "run"},
-    "schedulers": {"errors", "host", "jobspec", "run", "text", "states"},
+    "schedulers": {"errors", "findings", "host", "jobspec", "run", "text", "states"},
     "schedulers.slurm": {"errors", "files", "host", "jobspec", "run", "schedulers", "text", "states"},
     "schedulers.sge": {"errors", "host", "jobspec", "run", "schedulers", "text", "states"},
     "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text", "states"},
