@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.host.gpus import SHOWING, listed
+from gridtf.host.network import is_loopback
 from gridtf.run.recordtypes import Count, Port
 from gridtf.text import counted, some, toml
 
@@ -122,7 +123,7 @@ def _hosts(probe: Probe) -> Finding:
     if len(hosts) >= probe.nodes or probe.scheduler == "local":
         return Finding(Level.OK, "probe.hosts", f"the job has run on {counted(len(hosts), 'host')}: {some(hosts)}")
     what = f"the job has run on {counted(len(hosts), 'host')} ({some(hosts)}) instead of {probe.nodes}"
-    hint = "on Grid Engine: a parallel environment whose allocation_rule is 1 or $round_robin (--pe), or more --slots"
+    hint = "choose a parallel environment whose allocation_rule is 1 or $round_robin (--pe), or request more --slots"
     return Finding(Level.WARNING, "probe.hosts", f"{what}, so that connections are not measured", hint)
 
 
@@ -193,7 +194,7 @@ def _connected(pairs: Pairs, common: str, ports: str) -> Finding:
             error = peer.get("by_name", "no answer")
             other = " (the other direction works)" if back else ""
             words.append(f"{here} cannot connect to {peer['host']}, {_addresses(peer)}: {error}{other}")
-        hint = _another_network(common) or _why_unconnected(bad[0][2], ports)
+        hint = "; or ".join(filter(None, (_why_unconnected(*bad[0], ports), _another_network(common))))
         return Finding(Level.FAILURE, check, some(words, most=2), hint)
     links = sorted({name for *_, peer in pairs for name in peer.get("links", {})})
     good = [
@@ -218,10 +219,10 @@ def _addresses(peer: Record) -> str:
     return " and ".join(peer.get("resolved", [])) or "whose address is unknown"
 
 
-def _why_unconnected(peer: Record, ports: str) -> str:
-    if "answers" in peer.get("by_name", ""):
-        return f"the name {peer['host']} stands for another host there: see /etc/hosts and the DNS"
-    return f"have the firewall allow TCP between compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
+def _why_unconnected(here: str, there: str, peer: Record, ports: str) -> str:
+    if "answers" in peer.get("by_name", "") or any(is_loopback(text) for text in peer.get("resolved", [])):
+        return f"have {peer['host']} stand for {there} in the DNS and in /etc/hosts of {here}"
+    return f"have the firewall of {there} allow TCP from compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
 
 
 def _clocks(pairs: Pairs) -> Iterator[Finding]:
@@ -319,7 +320,7 @@ def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
     wanted = [(name, record, gpus) for (name, record), gpus in zip(each.items(), probe.gpus, strict=True) if gpus]
     if not wanted:
         return Finding(Level.OK, check, "no GPU was requested: --gpus-per-node 1 shows how the site grants them"), []
-    texts = []
+    texts, claimed = [], []
     for name, record, gpus in wanted:
         variables = record["variables"]
         granting = [key for key, text in variables.items() if _GRANTING.fullmatch(key) and len(listed(text)) >= gpus]
@@ -330,8 +331,10 @@ def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
             what = f"{unknown}={variables[unknown]} on {name} looks like the grant of {counted(gpus, 'GPU')}"
             hint = f"write gpu_variable = {toml(unknown)}; until then gridtf claims GPUs under locks"
             return Finding(Level.WARNING, check, what, hint), [Setting("gpu_variable", unknown, "lists granted GPUs")]
-        texts.append(f"none on {name}, where gridtf claims GPUs under locks")
-    return Finding(Level.OK, check, f"GPUs are granted by {some(texts, most=4)}"), []
+        claimed.append(name)
+    granted = f"GPUs are granted by {some(texts, most=4)}" if texts else ""
+    locks = f"no variable grants GPUs on {some(claimed, most=4)}: gridtf claims them under locks" if claimed else ""
+    return Finding(Level.OK, check, "; ".join(filter(None, (granted, locks)))), []
 
 
 def _may_grant(key: str, text: str, gpus: int) -> bool:

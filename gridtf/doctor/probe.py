@@ -149,7 +149,7 @@ def _follow(job: Job, patience: float, say: Say, begin: float) -> Examination | 
         _cancel(job, say)
         why = f": {view.reason}" if view.reason else ""
         what = f"job {job.id} has not started within {patience:.0f} s{why}; it was cancelled"
-        hint = "try --partition or --pe with idle hosts, or fewer --nodes; or wait longer: --timeout 1200"
+        hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
         return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
     say(f"job {job.id} has started after {started:.0f} s")
     for view in job.watch(_RUNS, poll=_POLL):
@@ -161,6 +161,8 @@ def _follow(job: Job, patience: float, say: Say, begin: float) -> Examination | 
         return Examination((Finding(Level.FAILURE, "probe.job", what, f"gridtf logs --task job {job.run_dir}"),))
     if view.state != JobState.COMPLETED:
         what = f"job {job.id} ended {view.state}: {view.reason or 'no reason is known'}"
+        if tail := (view.cause or {}).get("tail"):
+            what += f"; last output: {tail[-1].strip()}"
         hint = view.hint or f"more on it: gridtf status {job.run_dir}"
         return Examination((Finding(Level.FAILURE, "probe.job", what, hint),))
     say(f"job {job.id} has ended")
