@@ -3,6 +3,8 @@
 It runs as a script, by a Python without site-packages: beyond the standard library it has gridtf.host.network alone.
 The hosts meet in a folder that they share. Each writes here-INDEX.json when its server listens, on the port that is
 reserved for its task, and INDEX.json with its measurements (judge.py has their kind) at the end. Every wait ends.
+
+If it shall measure the end of the job as well, it then waits to be killed; end-INDEX.json has the signals that came.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 FOLDER = "probe"  # in OUTPUT_DIR
-LIMIT = 60.0  # seconds that all of it takes at most
+LIMIT = 60.0  # seconds that all of it takes at most, without the end
+END_LIMIT = 120.0  # seconds that it waits to be killed
 
 _ARRIVAL = 20.0  # seconds for all hosts to appear
 _PEERS = 40.0  # seconds after the beginning when measurements of other hosts end
@@ -36,6 +39,7 @@ _DELAY = 12.0  # seconds for a file of another host to appear
 _PYTHON = 20.0  # seconds for the user's Python to say its versions
 _ROUNDS = 8  # exchanges of which the fastest gives the offset of two clocks
 _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
+_WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 _LIMITS = ("NOFILE", "NPROC", "MEMLOCK", "AS", "STACK", "CORE")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy", "no_grpc_proxy")
@@ -67,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, and write the measurements.
 
     Args:
-        arguments: The user's Python; empty: the one on the PATH.
+        arguments: The user's Python; and ``end``, if it shall wait to be killed.
 
     Returns:
         The exit code.
@@ -80,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     nonce = os.environ["GRIDTF_NONCE"]
     record: dict[str, Any] = {"index": index, "hostname": socket.gethostname(), "ptrace": traced, "peers": {}}
     record |= _host()
-    asked = threading.Thread(target=lambda: record.update(python=_python(arguments[0] if arguments else "")))
+    asked = threading.Thread(target=lambda: record.update(python=_python(arguments[0])))
     asked.daemon = True
     asked.start()
     with _serving(members[index][1], nonce, lambda word: _answer(word, index, folder)):
@@ -103,6 +107,8 @@ def main(arguments: Sequence[str]) -> int:
         _write(folder / f"{index}.json", record)
         # others may still connect to this host
         _arrived(folder, [f"{other}.json" for other in range(len(members))], begin + LIMIT)
+    if "end" in arguments[1:]:
+        _await_end(folder / f"end-{index}.json")
     return 0
 
 
@@ -126,6 +132,18 @@ def _arrived(folder: Path, names: Sequence[str], deadline: float) -> set[str]:
         if len(there) == len(names) or time.monotonic() > deadline:
             return there
         time.sleep(0.05)
+
+
+def _await_end(path: Path) -> None:
+    """Wait to be killed. The file has the signals that came before, and for how long this process has lived."""
+    begin = time.monotonic()
+    signals: list[tuple[str, float]] = []
+    for number in _WARNINGS:
+        signal.signal(number, lambda got, _: signals.append((signal.Signals(got).name, time.monotonic() - begin)))
+    while (lived := time.monotonic() - begin) < END_LIMIT:
+        names, times = ([*column] for column in zip(*signals, strict=True)) if signals else ([], [])
+        _write(path, {"signals": names, "times": times, "lived": lived})
+        time.sleep(0.2)
 
 
 # --- the server ------------------------------------------------------------------------------------------------------
@@ -356,9 +374,9 @@ def _usable(device: str) -> bool:
 
 def _python(chosen: str) -> dict[str, Any]:
     """Versions of the user's Python and of its TensorFlow, which is not imported."""
-    found = shutil.which(chosen) if chosen else shutil.which("python") or shutil.which("python3")
+    found = shutil.which(chosen) or (shutil.which("python3") if chosen == "python" else None)
     if not found:
-        return {"error": f"there is no {chosen}" if chosen else "there is no python on the PATH"}
+        return {"error": f"there is no {chosen}{'' if '/' in chosen else ' on the PATH'}"}
     try:
         done = subprocess.run(
             [found, "-c", _VERSIONS], capture_output=True, text=True, timeout=_PYTHON, cwd="/", check=False

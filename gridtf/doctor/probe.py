@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.doctor import judge, measure
-from gridtf.errors import GridtfError
+from gridtf.errors import GridtfError, MaybeSubmittedError
 from gridtf.findings import Examination, Finding, Level
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec, TaskSpec
@@ -23,14 +23,18 @@ from gridtf.states import JobState
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
     from gridtf.login.job import Job
+    from gridtf.observe.state import JobView
     from gridtf.run.rundir import Record
 
 NAME = "gridtf-probe"
 PATIENCE = 120.0  # seconds for the job to start
-_WALLTIME = "3:00"
+_WALLTIME, _WALLTIME_WITH_END = "3:00", "6:00"
 _RUNS = 240.0  # seconds after its start until the job must have ended: the walltime, and what schedulers add to it
+_GRACE = measure.END_LIMIT  # so that it is the scheduler that ends tasks
 _START_TIMEOUT = 60.0
+_END = "end"  # for measure.py: it shall wait to be killed
 _POLL = 2.0
+_RELEASE = 20.0  # seconds for the scheduler to release a job that has ended
 _RESULTS = 15.0  # seconds for the measurements to appear on this host
 _OF_PROBE = ("command", "entry", "args", "serve", "name", "nodes", "tasks_per_node", "start_timeout", "success_policy")
 
@@ -53,7 +57,9 @@ def configured(words: Sequence[str]) -> Configured:
     )
 
 
-def probe(nodes: int, given: Configured, *, patience: float = PATIENCE, say: Say = lambda line: None) -> Examination:
+def probe(
+    nodes: int, given: Configured, *, end: bool = False, patience: float = PATIENCE, say: Say = lambda line: None
+) -> Examination:
     """Submit a job of a minute, wait for it, and judge what its hosts have measured.
 
     The run directory is removed, unless there is a failure. After Ctrl-C the job is cancelled.
@@ -62,6 +68,8 @@ def probe(nodes: int, given: Configured, *, patience: float = PATIENCE, say: Say
         nodes: The number of hosts; of tasks on this machine with the local scheduler.
         given: Options of the job: partition, account, parallel environment, walltime, set-up lines and so on, with
             their sources. What the job runs is replaced.
+        end: Whether to have the scheduler end the job, which then heeds no signal, to measure how it does that. Slurm
+            takes its KillWait for it, mostly 30 s. The local scheduler is not asked: there kill_grace counts alone.
         patience: Seconds to wait for the start of the job.
         say: Is called with each line on what the probe does.
 
@@ -69,17 +77,19 @@ def probe(nodes: int, given: Configured, *, patience: float = PATIENCE, say: Say
         Findings and settings. A job that is refused, does not start or fails is a finding.
 
     Raises:
+        MaybeSubmittedError: When it is unknown whether the scheduler accepted the job, also after Ctrl-C meanwhile.
         KeyboardInterrupt: After Ctrl-C, when the job has been cancelled.
     """
-    begin = time.monotonic()
     try:
-        spec = job_spec(nodes, given)
+        spec = job_spec(nodes, given, end=end)
         job = submission.submit(spec, {key: text for key, text in given.sources.items() if _stays(key)}, given.trusted)
+    except MaybeSubmittedError:
+        raise
     except GridtfError as error:
         return _failure("probe.submission", error)
     say(f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}")
     try:
-        found = _follow(job, patience, say, begin) or _examine(job, nodes)
+        found = _run(job, nodes, patience, say, given.spec.kill_grace if _ends(spec) else None)
     except GridtfError as error:
         _cancel(job, say)
         found = _failure("probe.job", error)
@@ -89,17 +99,17 @@ def probe(nodes: int, given: Configured, *, patience: float = PATIENCE, say: Say
     if any(finding.level == Level.FAILURE for finding in found.findings):
         say(f"the run directory of the probe is kept: {job.run_dir}")
     else:
-        registry.forget(job.run_dir, os.environ)
-        submission.remove(job.run_dir)
+        _remove(job)
     return found
 
 
-def job_spec(nodes: int, given: Configured) -> JobSpec:
+def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
     """The job of a probe: one task on each host.
 
     Args:
         nodes: As for probe.
         given: As for probe.
+        end: As for probe.
 
     Raises:
         SpecError: For a number of hosts that is not possible.
@@ -109,12 +119,13 @@ def job_spec(nodes: int, given: Configured) -> JobSpec:
     name = spec.scheduler or schedulers.to_submit_to(os.environ)
     local = name == "local"
     by_option = given.sources.get("time", "").startswith("-")
+    end = end and not local
     no_gpus = spec.gpus_per_node is None and spec.gpus_per_task is None
     return replace(
         spec,
         scheduler=name,
         name=NAME,
-        command=(sys.executable, "-I", "-S", measure.__file__, *([spec.python] if spec.python else [])),
+        command=(sys.executable, "-I", "-S", measure.__file__, spec.python or "python", *([_END] if end else [])),
         entry=None,
         serve=(),
         success_policy="all",
@@ -122,7 +133,8 @@ def job_spec(nodes: int, given: Configured) -> JobSpec:
         nodes=None if local else nodes,
         tasks_per_node=nodes if local else 1,
         gpus_per_task=0 if no_gpus else spec.gpus_per_task,
-        time=spec.time if by_option else _WALLTIME,
+        time=spec.time if by_option else _WALLTIME_WITH_END if end else _WALLTIME,
+        kill_grace=_GRACE if end else spec.kill_grace,
         start_timeout=min(spec.start_timeout, _START_TIMEOUT),
     )
 
@@ -137,28 +149,30 @@ def _failure(check: str, error: GridtfError) -> Examination:
     return Examination((Finding(Level.FAILURE, check, message, error.hint),))
 
 
-def _follow(job: Job, patience: float, say: Say, begin: float) -> Examination | None:
-    """Wait until the job has ended. Returns a finding for a job that does not start, does not end or fails."""
-    started = None
-    view = job.status()
-    for view in job.watch(patience, poll=_POLL):
-        if view.finished or view.state == JobState.RUNNING:
-            started = time.monotonic() - begin
-            break
-    if started is None:
-        _cancel(job, say)
-        why = f": {view.reason}" if view.reason else ""
-        what = f"job {job.id} has not started within {patience:.0f} s{why}; it was cancelled"
+def _ends(spec: JobSpec) -> bool:
+    """Whether the end of the job is measured as well."""
+    return spec.command[-1] == _END
+
+
+def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | None) -> Examination:
+    """Follow the job to its end, and judge what it has measured. kill_grace: of other jobs, if the end is measured."""
+    begin = time.monotonic()
+    view = _watch(job, patience, lambda view: view.state == JobState.RUNNING)
+    if view is None:
+        why = _cancel(job, say).reason
+        what = f"job {job.id} has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
         hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
         return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
-    say(f"job {job.id} has started after {started:.0f} s")
-    for view in job.watch(_RUNS, poll=_POLL):
-        if view.finished:
-            break
-    if not view.finished:
-        _cancel(job, say)
-        what = f"job {job.id} has not ended within {_RUNS:.0f} s: {view.reason or view.state}; it was cancelled"
+    say(f"job {job.id} has started after {time.monotonic() - begin:.0f} s")
+    view = _watch(job, _RUNS, lambda _: kill_grace is not None and _waits_for_its_end(job.run))
+    if view is None:
+        why = _cancel(job, say).reason
+        what = f"job {job.id} has not ended within {_RUNS:.0f} s{f': {why}' if why else ''}; it was cancelled"
         return Examination((Finding(Level.FAILURE, "probe.job", what, f"gridtf logs --task job {job.run_dir}"),))
+    if not view.finished:
+        say(f"job {job.id} has measured its hosts; {job.scheduler} ends it now, which takes a while")
+        job.cancel(wait=measure.END_LIMIT)
+        return _examine(job, nodes, kill_grace)
     if view.state != JobState.COMPLETED:
         what = f"job {job.id} ended {view.state}: {view.reason or 'no reason is known'}"
         if tail := (view.cause or {}).get("tail"):
@@ -166,19 +180,46 @@ def _follow(job: Job, patience: float, say: Say, begin: float) -> Examination | 
         hint = view.hint or f"more on it: gridtf status {job.run_dir}"
         return Examination((Finding(Level.FAILURE, "probe.job", what, hint),))
     say(f"job {job.id} has ended")
+    return _examine(job, nodes)
+
+
+def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobView | None:
+    """Wait until the job has ended or a view is enough; None after these seconds."""
+    for view in job.watch(seconds, poll=_POLL):
+        if view.finished or enough(view):
+            return view
     return None
 
 
-def _cancel(job: Job, say: Say) -> None:
+def _cancel(job: Job, say: Say) -> JobView:
+    """Cancel the job. Returns its state before."""
     say(f"cancelling job {job.id}")
+    view = job.status()
     try:
         job.cancel()
     except GridtfError as error:
         say(f"{error.what}; cancel it yourself: gridtf cancel {job.run_dir}")
+    return view
 
 
-def _examine(job: Job, nodes: int) -> Examination:
-    """Judge the measurements of a job that has completed."""
+def _remove(job: Job) -> None:
+    """Remove the run directory, and its entry in the index, once no process of the job writes there any more."""
+    deadline = time.monotonic() + _RELEASE
+    while job.status().in_queue and time.monotonic() < deadline:
+        time.sleep(0.2)
+    registry.forget(job.run_dir, os.environ)
+    submission.remove(job.run_dir)
+
+
+def _waits_for_its_end(run: RunDir) -> bool:
+    latest = run.latest()
+    plan = read_record(latest.plan, recordtypes.Outline, own=True) if latest else None
+    there = listdir(run.output / measure.FOLDER)
+    return plan is not None and all(f"end-{index}.json" in there for index in range(len(plan["tasks"])))
+
+
+def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examination:
+    """Judge the measurements of a job that has ended. kill_grace: as for _run."""
     latest = job.run.latest()
     plan = read_record(latest.plan, recordtypes.Plan, own=True) if latest else None
     if plan is None:
@@ -191,23 +232,28 @@ def _examine(job: Job, nodes: int) -> Examination:
         gpus=tuple(int(task["gpus"]) for task in tasks),
         run_root=str(job.run_dir.parent),
     )
-    records = _measurements(job.run, len(tasks))
+    records = _records(job.run, "{index}.json", judge.Measurements, len(tasks))
     if missing := [known.name(index) for index in range(len(tasks)) if index not in records]:
         what = f"the measurements of {', '.join(missing)} do not appear in {job.run.output} on this host"
         hint = "choose a folder on a file system that all hosts share: run_root = …"
         return Examination((Finding(Level.FAILURE, "run_root.shared", what, hint),))
-    return judge.judge(known, [records[index] for index in range(len(tasks))])
+    found = judge.judge(known, [records[index] for index in range(len(tasks))])
+    if kill_grace is None:
+        return found
+    endings = _records(job.run, "end-{index}.json", judge.Ending, len(tasks))
+    end = judge.judge_end(known, [endings[index] for index in range(len(tasks))], kill_grace)
+    return found._replace(findings=(*found.findings, end))
 
 
-def _measurements(run: RunDir, count: int) -> Mapping[int, Record]:
-    """Task -> its measurements; waits a little for those that do not appear at once."""
+def _records(run: RunDir, name: str, kind: object, count: int) -> Mapping[int, Record]:
+    """Task -> its record; waits a little for those that do not appear at once."""
     folder, deadline = run.output / measure.FOLDER, time.monotonic() + _RESULTS
     found: dict[int, Record] = {}
     while True:
         there = listdir(folder)
         for index in range(count):
-            if index not in found and (path := folder / f"{index}.json").name in there:
-                record = read_record(path, judge.Measurements, listed=True, own=True)
+            if index not in found and (path := folder / name.format(index=index)).name in there:
+                record = read_record(path, kind, listed=True, own=True)
                 if record is not None:
                     found[index] = record
         if len(found) == count or time.monotonic() > deadline:

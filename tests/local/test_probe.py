@@ -64,10 +64,10 @@ def test_probe_whose_set_up_fails_is_a_finding_and_keeps_the_run_directory(here:
 
 
 def test_ctrl_c_ends_the_job_of_a_probe(here: Path) -> None:
-    runs = here / "gridtf-runs"
+    said: list[str] = []
 
     def interrupt() -> None:
-        until(lambda: list(runs.glob("*/job.log")), "the job to start")
+        until(lambda: any("has started" in line for line in said), "the job to start")
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_the_job_of_a_probe(here: Path) -> None:
         thread = threading.Thread(target=interrupt)
         thread.start()
         try:
-            probed("--setup", "sleep 600")
+            probed("--setup", "sleep 600", said=said)
             raise AssertionError("not interrupted")
         except KeyboardInterrupt:
             pass

@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text", "states"},
     "observe": {"errors", "jobspec", "run", "schedulers", "text", "states"},
     "login": {"", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers"},
-    "doctor": {"errors", "findings", "host", "jobspec", "login", "run", "schedulers", "states", "text"},
+    "doctor": {"errors", "findings", "host", "jobspec", "login", "observe", "run", "schedulers", "states", "text"},
     "training": {"contract", "errors"},
     "cli": {
         "",

@@ -46,7 +46,7 @@ def test_job_of_a_probe_is_one_task_a_host_with_the_site_s_values(rough_path: Pa
         ("--qos=short",),
     )
     assert (spec.env, spec.exclude, spec.gpus_per_task, spec.walltime) == ({"A": "b"}, ("n7",), 0, 180)
-    assert spec.command == (sys.executable, "-I", "-S", measure.__file__)
+    assert spec.command == (sys.executable, "-I", "-S", measure.__file__, "python")
 
 
 def test_walltime_and_gpus_of_a_probe_are_those_of_its_options(rough_path: Path) -> None:
@@ -64,6 +64,13 @@ def test_probe_of_the_local_scheduler_has_its_tasks_on_this_machine(rough_path: 
 def test_wrong_option_of_a_probe_is_refused_before_anything_is_done(rough_path: Path) -> None:
     with pytest.raises(UsageError, match="--time: 'soon'"):
         probe.configured(["--scheduler", "slurm", "--time", "soon"])
+
+
+def test_probe_that_measures_its_end_outlives_every_signal(rough_path: Path) -> None:
+    spec = probe.job_spec(2, probe.configured(["--scheduler", "slurm"]), end=True)
+    assert (spec.command[-1], spec.kill_grace, spec.walltime) == ("end", measure.END_LIMIT, 360)
+    local = probe.job_spec(2, probe.configured(["--scheduler", "local"]), end=True)
+    assert (local.command[-1], local.kill_grace, local.walltime) == ("python", 5, 180)
 
 
 # --- a job that does not complete
