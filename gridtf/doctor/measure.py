@@ -42,7 +42,7 @@ _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
 _WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 _LIMITS = ("NOFILE", "NPROC", "MEMLOCK", "AS", "STACK", "CORE")
-_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy", "no_grpc_proxy")
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy")
 # Variables that may list GPUs, and parts of the names of others that contain the same words.
 _OF_GPUS = re.compile(r"GPU|CUDA|ROCR|HIP_|ZE_AFFINITY|ACCEL|SGE_HGR_|DEVICE", re.IGNORECASE)
 _NOT_OF_GPUS = re.compile(r"PATH|HOME|ROOT|DIR|LIB|INC|MODULE|LMOD|LMFILES|EBVERSION|TF_|XLA", re.IGNORECASE)
@@ -231,6 +231,7 @@ class _Peer(threading.Thread):
     def run(self) -> None:
         begin = time.monotonic()
         links: dict[str, dict[str, str]] = {}
+        self.found["links"] = links  # there also if the name service does not answer
         tries = [threading.Thread(target=self._by_link, args=(row, links), daemon=True) for row in self._links()]
         for one in tries:
             one.start()
@@ -246,9 +247,8 @@ class _Peer(threading.Thread):
             self.found["by_name"] = self._try(self._host)
         for one in tries:
             one.join(2 * _CONNECT)
-        self.found["links"] = dict(links)
         places = [self._host] if self.found.get("by_name") == "" else []
-        places += [link["address"] for link in self.found["links"].values() if link["error"] == ""]
+        places += [link["address"] for link in dict(links).values() if link["error"] == ""]
         if places:
             with contextlib.suppress(OSError, ValueError), self._connection(places[0]) as ask:
                 self._compare_clocks(ask)

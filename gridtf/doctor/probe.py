@@ -87,7 +87,8 @@ def probe(
         raise
     except GridtfError as error:
         return _failure("probe.submission", error)
-    say(f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}")
+    for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):
+        say(line)
     try:
         found = _run(job, nodes, patience, say, given.spec.kill_grace if _ends(spec) else None)
     except GridtfError as error:
@@ -175,8 +176,9 @@ def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | No
         return _examine(job, nodes, kill_grace)
     if view.state != JobState.COMPLETED:
         what = f"job {job.id} ended {view.state}: {view.reason or 'no reason is known'}"
-        if tail := (view.cause or {}).get("tail"):
-            what += f"; last output: {tail[-1].strip()}"
+        last = next(iter((view.cause or {}).get("tail", [])[-1:]), "").strip()
+        if last and not last.startswith("gridtf: "):  # gridtf's own words are in the reason
+            what += f"; last output: {last}"
         hint = view.hint or f"more on it: gridtf status {job.run_dir}"
         return Examination((Finding(Level.FAILURE, "probe.job", what, hint),))
     say(f"job {job.id} has ended")

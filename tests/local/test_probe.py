@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridtf.doctor.probe import configured, probe
 from gridtf.findings import Examination, Level
-from gridtf.host.procfs import descendants
+from gridtf.login.job import Job
 from gridtf.run import registry
 from tests.support.jobs import until
 
@@ -82,4 +82,6 @@ def test_ctrl_c_ends_the_job_of_a_probe(here: Path) -> None:
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert not descendants(os.getpid())
+    (run,) = registry.runs(os.environ)
+    view = Job(run).status()
+    assert (view.state, view.in_queue) == ("CANCELLED", False)
