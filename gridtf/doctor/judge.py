@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gridtf.findings import Examination, Finding, Level, Setting
@@ -32,6 +32,7 @@ _Peer = {
 Measurements = {
     "index": Count,
     "hostname": str,
+    "time": float,
     "interfaces": [{"name": str, "up": bool, "address": (str, None)}],
     "variables": {str: str},
     "devices": [str],
@@ -74,6 +75,7 @@ class Probe(NamedTuple):
         hosts: The host of each task, as the scheduler calls it.
         gpus: The number of GPUs of each task.
         run_root: The folder with its run directory.
+        during: When it was submitted, and when its measurements were there, by the clock of this host.
     """
 
     scheduler: str
@@ -81,6 +83,7 @@ class Probe(NamedTuple):
     hosts: tuple[str, ...]
     gpus: tuple[int, ...]
     run_root: str
+    during: tuple[float, float]
 
     def name(self, index: int) -> str:
         """How a task's host is called in findings: by the task as well, where the host has several."""
@@ -89,6 +92,7 @@ class Probe(NamedTuple):
 
 
 Pairs = Sequence["tuple[str, str, Record]"]  # the measuring host, the other one, what the first has measured
+Each = Mapping[str, "Record"]  # host -> its measurements
 
 
 def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
@@ -111,9 +115,8 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
     findings = [_hosts(probe)]
     if pairs:
         findings += [_shared(probe, pairs), _resolved(pairs, common), _connected(pairs, common, measured[0]["ports"])]
-        findings += _clocks(pairs)
     each = dict(zip(names, measured, strict=True))
-    findings += [_python(each), _limits(each), _ptrace(each), _proxies(each), _cpus(each)]
+    findings += [_clocks(probe, pairs, each), _python(each), _limits(each), _ptrace(each), _proxies(each), _cpus(each)]
     granted, settings = _gpus(probe, each)
     findings.append(granted)
     if common and any(finding.level == Level.FAILURE and finding.check.startswith("network.") for finding in findings):
@@ -253,23 +256,25 @@ def _why_unconnected(here: str, there: str, peer: Record, ports: str) -> str:
     return f"have the firewall of {there} allow TCP from compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
 
 
-def _clocks(pairs: Pairs) -> Iterator[Finding]:
-    known = [
-        (abs(peer["ahead"]), peer["ahead"], peer["doubt"], here, there)
-        for here, there, peer in pairs
-        if "ahead" in peer
-    ]
-    if not known:
-        return
-    most, ahead, doubt, here, there = max(known)
+def _clocks(probe: Probe, pairs: Pairs, each: Each) -> Finding:
     check = "clock.offset"
-    if (most - doubt) / 1e6 < _FAR_CLOCK:
-        yield Finding(Level.OK, check, f"the clocks of the hosts agree to within {_seconds((most + doubt) / 1e6)}")
-        return
-    first, second = (there, here) if ahead > 0 else (here, there)
-    what = f"the clock of {first} is {_seconds(most / 1e6)} ahead of that of {second}"
     hint = "have your site start chronyd or ntpd there: times in logs and of files are wrong by that much"
-    yield Finding(Level.WARNING, check, what, hint)
+    known = [(abs(peer["ahead"]), peer, here, there) for here, there, peer in pairs if "ahead" in peer]
+    most, peer, here, there = max(known, key=lambda row: row[0], default=(0, {"ahead": 0, "doubt": 0}, "", ""))
+    if (most - peer["doubt"]) / 1e6 >= _FAR_CLOCK:
+        first, second = (there, here) if peer["ahead"] > 0 else (here, there)
+        what = f"the clock of {first} is {_seconds(most / 1e6)} ahead of that of {second}"
+        return Finding(Level.WARNING, check, what, hint)
+    begin, end = probe.during
+    for name, record in each.items():
+        ahead, behind = record["time"] - end, begin - record["time"]
+        if max(ahead, behind) >= _FAR_CLOCK:
+            how = "ahead of" if ahead > 0 else "behind"
+            what = f"the clock of {name} is {_seconds(max(ahead, behind))} or more {how} that of this host"
+            return Finding(Level.WARNING, check, what, hint)
+    if not known:
+        return Finding(Level.OK, check, "the clocks of this host and of the job's hosts agree to within some seconds")
+    return Finding(Level.OK, check, f"the clocks of the hosts agree to within {_seconds((most + peer['doubt']) / 1e6)}")
 
 
 def _seconds(seconds: float) -> str:
@@ -277,8 +282,6 @@ def _seconds(seconds: float) -> str:
 
 
 # --- on each host ----------------------------------------------------------------------------------------------------
-
-Each = Mapping[str, "Record"]
 
 
 def _python(each: Each) -> Finding:

@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
             record["peers"][str(other)] = dict(look.found)
         asked.join(max(0.1, begin + _PEERS - time.monotonic()))
         record.setdefault("python", {"error": f"no answer within {_PYTHON:.0f} s"})
-        _write(folder / f"{index}.json", record)
+        _write(folder / f"{index}.json", {**record, "time": time.time()})
         # others may still connect to this host
         _arrived(folder, [f"{other}.json" for other in range(len(members))], begin + LIMIT)
     if "end" in arguments[1:]:

@@ -226,6 +226,8 @@ def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examinati
     plan = read_record(latest.plan, recordtypes.Plan, own=True) if latest else None
     if plan is None:
         raise GridtfError(f"{job.run_dir} has no plan", hint="was it changed meanwhile?")
+    records = _records(job.run, "{index}.json", judge.Measurements, len(plan["tasks"]))
+    submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True) or {}
     tasks = sorted(plan["tasks"], key=lambda task: int(task["index"]))
     known = judge.Probe(
         scheduler=job.scheduler,
@@ -233,8 +235,8 @@ def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examinati
         hosts=tuple(str(task["host"]) for task in tasks),
         gpus=tuple(int(task["gpus"]) for task in tasks),
         run_root=str(job.run_dir.parent),
+        during=(float(submitted.get("time", 0.0)), time.time()),
     )
-    records = _records(job.run, "{index}.json", judge.Measurements, len(tasks))
     if missing := [known.name(index) for index in range(len(tasks)) if index not in records]:
         what = f"the measurements of {', '.join(missing)} do not appear in {job.run.output} on this host"
         hint = "choose a folder on a file system that all hosts share: run_root = …"

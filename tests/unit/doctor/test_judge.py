@@ -12,7 +12,7 @@ from gridtf.findings import Finding, Level, Setting
 from gridtf.run.recordtypes import check
 from gridtf.run.rundir import Record
 
-PROBE = Probe("slurm", 2, ("n1", "n2"), (0, 0), "/shared/runs")
+PROBE = Probe("slurm", 2, ("n1", "n2"), (0, 0), "/shared/runs", (1000.0, 1010.0))
 
 
 def peer(number: int, **changes: Any) -> Record:
@@ -40,6 +40,7 @@ def host(number: int, **changes: Any) -> Record:
     return {
         "index": number - 1,
         "hostname": f"n{number}",
+        "time": 1008.5,
         "interfaces": [{"name": "eth0", "up": True, "address": f"10.0.0.{number}"}],
         "variables": {},
         "devices": [],
@@ -152,6 +153,20 @@ def test_measurements_of_a_site_in_order_have_no_fault() -> None:
             Level.WARNING,
             "clock.offset",
             "the clock of n1 is 90.0 s ahead of that of n2",
+            "chronyd or ntpd",
+        ),
+        (
+            lambda: on_n2(time=1070.0),
+            Level.WARNING,
+            "clock.offset",
+            "the clock of n2 is 60.0 s or more ahead of that of this host",
+            "chronyd or ntpd",
+        ),
+        (
+            lambda: on_n2(time=998.0),
+            Level.WARNING,
+            "clock.offset",
+            "the clock of n2 is 2.0 s or more behind that of this host",
             "chronyd or ntpd",
         ),
         (
