@@ -1,1 +1,1 @@
-"""`gridtf doctor`: whether jobs can run on this site, and what to do about it."""
+"""`gridtf doctor` and `gridtf init`: what a site's scheduler and this host offer to jobs, and a file made from it."""
