@@ -13,7 +13,7 @@ from gridtf import schedulers
 from gridtf.doctor import judge, measure
 from gridtf.errors import GridtfError, MaybeSubmittedError
 from gridtf.findings import Examination, Finding, Level
-from gridtf.jobspec import config
+from gridtf.jobspec import config, options
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login import submission
 from gridtf.run import recordtypes, registry
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gridtf.run.rundir import Record
 
 NAME = "gridtf-probe"
+_NODES = 2
 PATIENCE = 120.0  # seconds for the job to start
 _WALLTIME, _WALLTIME_WITH_END = "3:00", "6:00"
 _RUNS = 240.0  # seconds after its start until the job must have ended: the walltime, and what schedulers add to it
@@ -55,6 +56,12 @@ def configured(words: Sequence[str]) -> Configured:
     return schedulers.with_options(
         lambda table, complete: config.from_arguments(command, os.environ, here(), table, complete=complete)
     )
+
+
+def nodes_of(given: Configured) -> int:
+    """The number of hosts that an option or a variable chooses, at most; 2 if none does: files speak of other jobs."""
+    chosen = given.spec.node_range if given.sources.get("nodes", "").startswith(("-", options.PREFIX)) else None
+    return chosen[1] if chosen else _NODES
 
 
 def probe(

@@ -49,6 +49,12 @@ def test_job_of_a_probe_is_one_task_a_host_with_the_site_s_values(rough_path: Pa
     assert spec.command == (sys.executable, "-I", "-S", measure.__file__, "python")
 
 
+@pytest.mark.parametrize(("words", "nodes"), [("", 2), ("--nodes 4", 4), ("-N 2-3", 3)])
+def test_number_of_hosts_is_that_of_an_option(words: str, nodes: int, rough_path: Path) -> None:
+    user_file("nodes = 16\n")
+    assert probe.nodes_of(probe.configured(["--scheduler", "slurm", *words.split()])) == nodes
+
+
 def test_walltime_and_gpus_of_a_probe_are_those_of_its_options(rough_path: Path) -> None:
     words = ["--scheduler", "slurm", "--time", "10", "--gpus-per-node", "4", "--python", "/env/bin/python"]
     spec = probe.job_spec(2, probe.configured(words))
