@@ -76,6 +76,7 @@ class Probe(NamedTuple):
         gpus: The number of GPUs of each task.
         run_root: The folder with its run directory.
         during: When it was submitted, and when its measurements were there, by the clock of this host.
+        gpu_variable: The variable that the site has chosen (JobSpec.gpu_variable).
     """
 
     scheduler: str
@@ -84,6 +85,7 @@ class Probe(NamedTuple):
     gpus: tuple[int, ...]
     run_root: str
     during: tuple[float, float]
+    gpu_variable: str | None = None
 
     def name(self, index: int) -> str:
         """How a task's host is called in findings: by the task as well, where the host has several."""
@@ -354,9 +356,12 @@ def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
     texts, claimed = [], []
     for name, record, gpus in wanted:
         variables = record["variables"]
-        granting = [key for key, text in variables.items() if _GRANTING.fullmatch(key) and len(listed(text)) >= gpus]
-        if granting:
-            texts.append(f"{granting[0]}={variables[granting[0]]} on {name}")
+        read = [key for key in variables if key == probe.gpu_variable or _GRANTING.fullmatch(key)]
+        if granting := [key for key in read if len(listed(variables[key])) >= gpus]:
+            text = f"{granting[0]}={variables[granting[0]]} on {name}"
+            devices = len(record["devices"])
+            more = f" (where the job may use all {devices})" if devices > len(listed(variables[granting[0]])) else ""
+            texts.append(text + more)
             continue
         if unknown := next((key for key, text in variables.items() if _may_grant(key, text, gpus)), None):
             what = f"{unknown}={variables[unknown]} on {name} looks like the grant of {counted(gpus, 'GPU')}"

@@ -243,6 +243,7 @@ def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examinati
         gpus=tuple(int(task["gpus"]) for task in tasks),
         run_root=str(job.run_dir.parent),
         during=(float(submitted.get("time", 0.0)), time.time()),
+        gpu_variable=plan["spec"].get("gpu_variable"),
     )
     if missing := [known.name(index) for index in range(len(tasks)) if index not in records]:
         what = f"the measurements of {', '.join(missing)} do not appear in {job.run.output} on this host"

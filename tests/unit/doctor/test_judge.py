@@ -284,6 +284,14 @@ def test_variable_that_grants_gpus(variables: dict[str, str], message: str, sett
     assert finding.level == (Level.WARNING if settings else Level.OK)
 
 
+def test_variable_that_the_site_has_chosen_is_no_fault() -> None:
+    probe = PROBE._replace(nodes=1, hosts=("n1",), gpus=(1,), gpu_variable="SITE_GPUS")
+    measured = host(1, variables={"SITE_GPUS": "3"}, devices=["nvidia0", "nvidia3"], peers={})
+    found, settings = judge(probe, [measured])
+    assert "GPUs are granted by SITE_GPUS=3 on n1 (where the job may use all 2)" in [one.message for one in found]
+    assert not settings
+
+
 def test_proxies_are_named_and_are_no_fault() -> None:
     found = judge(PROBE, on_n2(proxies=["http_proxy", "no_proxy"])).findings
     (finding,) = (finding for finding in found if finding.check == "proxies")
