@@ -53,14 +53,14 @@ _SLOW_FILE = 3.0  # seconds for a file to appear on other hosts
 _SLOW_NAME = 1.0  # seconds to resolve a name
 _FAR_CLOCK = 1.0  # seconds between two clocks
 _MIB = 1 << 20
-# Limit -> the least that TensorFlow gets on with, and how the limit is named.
+# Limit -> the least that TensorFlow gets on with, its unit, and how the limit is named.
 _LEAST = {
-    "nofile": (1024, "open files (ulimit -n)"),
-    "nproc": (1024, "processes and threads (ulimit -u)"),
-    "stack": (_MIB, "bytes of stack (ulimit -s)"),
-    "as": (32 << 30, "bytes of address space (ulimit -v)"),
+    "nofile": (1024, 1, "open files (ulimit -n)"),
+    "nproc": (1024, 1, "processes and threads (ulimit -u)"),
+    "stack": (1, _MIB, "MiB of stack (ulimit -s)"),
+    "as": (32768, _MIB, "MiB of address space (ulimit -v)"),
 }
-_LEAST_LOCKED = 64 * _MIB
+_LOCKED = (64, _MIB, "MiB of locked memory (ulimit -l), which InfiniBand needs")
 _GRANTING = re.compile(rf"{'|'.join(SHOWING)}|SGE_GPU|SGE_HGR_.+")  # the variables that gridtf reads
 _AMOUNTS = re.compile(r"SLURM_|NUM|COUNT|NGPU|_PER_|ON_NODE|ORDER", re.IGNORECASE)
 _DEVICE = re.compile(r"(gpu|cuda|nvidia)?-?\d{1,3}|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
@@ -169,8 +169,8 @@ def _shared(probe: Probe, pairs: Pairs) -> Finding:
     if unseen := [f"{here} does not see files of {there}" for here, there, peer in pairs if not peer["seen"]]:
         return Finding(Level.FAILURE, check, f"{some(unseen, most=3)} in {probe.run_root}", hint)
     delays = [(peer["delay"], here, there) for here, there, peer in pairs if "delay" in peer]
-    if late := [f"{here} waits for a new file of {there}" for delay, here, there in delays if delay is None]:
-        return Finding(Level.FAILURE, check, f"{some(late, most=3)} in {probe.run_root} without end", hint)
+    if late := [f"a new file of {there} does not appear on {here}" for delay, here, there in delays if delay is None]:
+        return Finding(Level.FAILURE, check, f"{some(late, most=3)} in {probe.run_root}", hint)
     if not delays:
         return Finding(Level.OK, check, f"all hosts see each other's files in {probe.run_root}")
     longest, here, there = max(delays)
@@ -308,16 +308,14 @@ def _python(each: Each) -> Finding:
 def _limits(each: Each) -> Finding:
     check = "limits"
     for name, record in each.items():
-        least = dict(_LEAST)
-        if record["infiniband"]:
-            least["memlock"] = (_LEAST_LOCKED, "bytes of locked memory (ulimit -l), which InfiniBand needs")
-        for key, (enough, words) in least.items():
+        least = {**_LEAST, "memlock": _LOCKED} if record["infiniband"] else _LEAST
+        for key, (enough, unit, words) in least.items():
             limit = record["limits"].get(key, -1)
-            if 0 <= limit < enough:
-                hint = "raise it in a set-up line, or ask your site; at least " + str(enough)
+            if 0 <= limit < enough * unit:
+                hint = f"raise it in a set-up line, or ask your site; at least {enough}"
                 if key == "as":
                     hint = "TensorFlow reserves more than it uses: on Grid Engine h_vmem sets this limit, request more"
-                return Finding(Level.WARNING, check, f"{name} allows a task {limit} {words}", hint)
+                return Finding(Level.WARNING, check, f"{name} allows a task {limit // unit} {words}", hint)
     fewest = min((record["limits"].get("nofile", -1) for record in each.values()), default=-1)
     files = "open files are not limited" if fewest < 0 else f"{fewest} open files"
     return Finding(Level.OK, check, f"the limits of the hosts suffice ({files})")
