@@ -312,7 +312,7 @@ def _limits(each: Each) -> Finding:
         for key, (enough, unit, words) in least.items():
             limit = record["limits"].get(key, -1)
             if 0 <= limit < enough * unit:
-                hint = f"raise it in a set-up line, or ask your site; at least {enough}"
+                hint = f"raise it to {enough} in a set-up line, which Slurm passes on to all hosts, or ask your site"
                 if key == "as":
                     hint = "TensorFlow reserves more than it uses: on Grid Engine h_vmem sets this limit, request more"
                 return Finding(Level.WARNING, check, f"{name} allows a task {limit // unit} {words}", hint)

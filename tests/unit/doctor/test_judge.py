@@ -195,7 +195,7 @@ def test_measurements_of_a_site_in_order_have_no_fault() -> None:
             Level.WARNING,
             "limits",
             "n2 allows a task 256 open files (ulimit -n)",
-            "at least 1024",
+            "raise it to 1024",
         ),
         (
             lambda: on_n2(limits={"as": 4 << 30}),
