@@ -58,7 +58,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
     except MaybeSubmittedError:
         raise
     except BaseException:
-        _remove(plan.run_dir)
+        remove(plan.run_dir)
         raise
     try:
         registry.add(plan.run_dir, submitted, os.environ)
@@ -214,8 +214,12 @@ def _interrupted(plan: Plan) -> MaybeSubmittedError:
     return error
 
 
-def _remove(run_dir: Path) -> None:
-    """Remove a run directory that no job uses, and its run root if that is empty then."""
+def remove(run_dir: Path) -> None:
+    """Remove a run directory that no job uses, and its run root if that is the default one and empty then.
+
+    Args:
+        run_dir: The run directory.
+    """
     import shutil
 
     shutil.rmtree(run_dir, ignore_errors=True)

@@ -30,6 +30,7 @@ from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.errors import GridtfError
+    from gridtf.findings import Examination
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.options import Option
     from gridtf.jobspec.request import Request
@@ -489,6 +490,19 @@ class Scheduler(ABC):
             SchedulerError: When the scheduler does not answer.
         """
         return ()
+
+    def examine(self, environ: Mapping[str, str]) -> Examination:
+        """Examine, for `gridtf doctor`, the site's scheduler as far as this machine shows it.
+
+        Args:
+            environ: The environment.
+
+        Returns:
+            Findings, and the settings that jobs need here. A scheduler that does not answer is a finding, no error.
+        """
+        from gridtf.findings import Examination
+
+        return Examination()
 
     # --- inside a job
 

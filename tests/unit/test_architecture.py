@@ -20,6 +20,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "states": set(),
+    "findings": set(),
     "text": set(),
     "values": set(),
     "resources": set(),
@@ -28,12 +29,13 @@ ARROWS: dict[str, set[str]] = {
     "run": {"", "errors", "files", "jobspec", "text"},
     "host": {"errors", "files", "text", "values"},
     "contract": {"errors", "jobspec", "run", "values"},
-    "schedulers": {"errors", "host", "jobspec", "run", "text", "states", "values"},
+    "schedulers": {"errors", "host", "jobspec", "run", "text", "states", "values", "findings"},
     "schedulers.slurm": {"errors", "files", "host", "jobspec", "run", "schedulers", "text", "states", "values"},
     "schedulers.sge": {"errors", "host", "jobspec", "run", "schedulers", "text", "states", "values"},
     "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text", "states", "values"},
     "observe": {"errors", "jobspec", "run", "schedulers", "text", "states", "values"},
     "login": {"", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers"},
+    "doctor": {"errors", "findings", "host", "jobspec", "login", "observe", "run", "schedulers", "states", "text"},
     "training": {"contract", "errors"},
     "cli": {
         "",

@@ -1,0 +1,60 @@
+"""What `gridtf doctor` finds: findings about a site, and settings that follow from them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class Level(str, Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+    __str__ = str.__str__
+
+
+class Finding(NamedTuple):
+    """The result of one check.
+
+    Attributes:
+        level: ok; warning: jobs run, but something will be missing or slow; failure: jobs will not run.
+        check: What was checked, in short and the same on every site: ``pe.control_slaves``, ``run_root.shared``.
+        message: What was found, in one line, with the names and numbers of this site.
+        hint: What to do, in one line: the very line to write or the command to type; empty for ok.
+    """
+
+    level: Level
+    check: str
+    message: str
+    hint: str = ""
+
+
+class Setting(NamedTuple):
+    """A key for the site's or the user's file.
+
+    Attributes:
+        key: A key of the job file.
+        value: Its value, as TOML has it.
+        comment: Why it has this value, in one line.
+        table: The table it belongs to, such as ``partitions.gpu``; empty: the top of the file.
+    """
+
+    key: str
+    value: str | int | bool | list[str]
+    comment: str
+    table: str = ""
+
+
+class Examination(NamedTuple):
+    """What an examination of a scheduler, of this host or of a job of `gridtf doctor --probe` has shown.
+
+    Attributes:
+        findings: The findings in the order in which to print them.
+        settings: Settings that this site needs, so that a first job runs without options.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    settings: tuple[Setting, ...] = ()
