@@ -14,7 +14,7 @@ from sge_job import DRMAA, QSUB
 from sge_ways import EACH_TASK, FANNED, FLOOR, NOSTDIN, PE
 from ways import GRIDTF, MPIRUN
 
-OF_FLOOR, OF_QSUB = 1.5, 3.0
+OF_FLOOR, OF_QSUB = 1.5, 5.0
 _NAMES = {
     FLOOR: f"{HOSTS} qrsh -inherit true, in all",
     NOSTDIN: f"{HOSTS} qrsh -inherit -nostdin true, in all",
@@ -27,6 +27,7 @@ _LAUNCH_AIMS = {FLOOR: f"{OF_FLOOR} or less"}
 _COMMANDS = {
     "bare": "qsub",
     "python": "python -c pass",
+    "jinja2": "python -c 'import jinja2'",
     "verify": "qsub -w v",
     "render": "gridtf render",
     DRMAA: "gridtf submit, by DRMAA",

@@ -37,6 +37,7 @@ def submit(folder: Path) -> None:
     ways = {
         "bare": [qsub, "-terse", "-o", "/dev/null", str(script)],
         "python": [sys.executable, "-c", "pass"],
+        "jinja2": [sys.executable, "-c", "import jinja2"],
         "verify": [qsub, "-w", "v", str(script)],
         "render": gridtf("render", *options),
         **{way: ["env", f"GRIDTF_SGE_SUBMIT={way}", *gridtf("submit", *options)] for way in (DRMAA, QSUB)},

@@ -30,6 +30,7 @@ _LAUNCH_AIMS = {
 _COMMANDS = {
     "sbatch": "sbatch",
     "python": "python -c pass",
+    "jinja2": "python -c 'import jinja2'",
     "test": "sbatch --test-only",
     "sinfo": "sinfo",
     "render": "gridtf render",

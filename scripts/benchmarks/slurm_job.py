@@ -34,6 +34,7 @@ def submit(folder: Path) -> None:
     ways = {
         "sbatch": ["sbatch", "--parsable", "--output=/dev/null", str(script)],
         "python": [sys.executable, "-c", "pass"],
+        "jinja2": [sys.executable, "-c", "import jinja2"],
         "test": ["sbatch", "--test-only", str(script)],
         "sinfo": ["sinfo", "--noheader"],
         "render": gridtf("render", *options),
