@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 _WITH_JOB_OPTIONS = ("submit", "run", "render")
 # Command -> its module in this package, if that has another name.
-_MODULES = {"list": "status", "run": "submit", "output": "paths", "import": "import_job", "bootstrap-path": "paths"}
+_MODULES = {
+    "list": "status",
+    "run": "submit",
+    "output": "paths",
+    "init": "doctor",
+    "import": "import_job",
+    "bootstrap-path": "paths",
+}
 
 
 class Command(NamedTuple):

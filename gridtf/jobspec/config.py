@@ -213,7 +213,7 @@ def configure(
 
 
 def complement(
-    spec: JobSpec, environ: Mapping[str, str], table: Table = OPTIONS, *, complete: bool = True
+    spec: JobSpec, environ: Mapping[str, str], table: Table = OPTIONS, *, complete: bool = True, limited: bool = True
 ) -> Configured:
     """Merge the site's and the user's file below a JobSpec made in Python.
 
@@ -222,6 +222,7 @@ def complement(
         environ: The environment, for the paths of the files.
         table: The options.
         complete: As for configure.
+        limited: Whether the site's limits apply.
 
     Raises:
         UsageError: For an invalid value in a file, naming its source.
@@ -235,7 +236,8 @@ def complement(
     own = {key: Value(value, "JobSpec") for key, value in _flat(values)}
     merged = _merge_files(general, File({}), [own])
     made = _configured(merged, {option.key for option in table} | {*spec.options}, None, notes)
-    _check_limits(made, general)
+    if limited:
+        _check_limits(made, general)
     return made
 
 
@@ -316,7 +318,7 @@ def _general(
     """The site file and the user file, and a note on each unknown key."""
     found: list[File] = []
     notes: list[str] = []
-    for path, missing, is_site in _files(environ):
+    for path, missing, is_site in general_files(environ):
         unknown: dict[str, str] = {}
         file = _read(path, str(path), missing, table, environ, unknown=unknown, is_site=is_site)
         found.append(file if with_setup else _without_setup(file))
@@ -336,7 +338,7 @@ def _without_setup(file: File) -> File:
     return file._replace(layer=rest(file.layer), profiles=profiles, partitions=partitions)
 
 
-def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
+def general_files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
     """The site file and the user file: path, the error to raise when it is missing, and whether it is the site's."""
     site = environ.get(_SITE_VARIABLE)
     if site is None:

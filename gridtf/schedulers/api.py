@@ -293,6 +293,7 @@ class Scheduler(ABC):
             scheduler does not have, a note says so.
         requests_memory: Whether memory is requested from the scheduler.
         takes_native: Whether the scheduler accepts the user's raw options.
+        inherits_environment: Whether a job inherits the environment of the shell that submits it.
         warnings: Signals that the scheduler sends to all processes of a job, including tasks, as a warning.
         last_warnings: Those warnings that announce the end of the job.
         place_variables: Variables that pass a process its rank among those started together, matched from the beginning
@@ -316,6 +317,7 @@ class Scheduler(ABC):
     options: ClassVar[tuple[Option, ...]] = ()
     requests_memory: ClassVar[bool] = True
     takes_native: ClassVar[bool] = True
+    inherits_environment: ClassVar[bool] = True
     warnings: ClassVar[frozenset[int]] = frozenset()
     last_warnings: ClassVar[frozenset[int]] = frozenset()
     place_variables: ClassVar[re.Pattern[str]] = re.compile(MPI_PLACE)
@@ -494,14 +496,18 @@ class Scheduler(ABC):
         """
         return ()
 
-    def examine(self, environ: Mapping[str, str]) -> Examination:
+    def examine(self, environ: Mapping[str, str], spec: JobSpec) -> Examination:
         """Examine, for `gridtf doctor`, the site's scheduler as far as this machine shows it.
 
         Args:
             environ: The environment.
+            spec: The defaults of the site's and the user's file: what they set needs no other setting.
 
         Returns:
-            Findings, and the settings that jobs need here. A scheduler that does not answer is a finding, no error.
+            Findings, and the settings that jobs need here. `gridtf doctor` gives it eight seconds.
+
+        Raises:
+            SchedulerError: When the scheduler does not answer. It becomes a finding.
         """
         from gridtf.findings import Examination
 

@@ -1,0 +1,121 @@
+"""gridtf doctor and gridtf init: what this site offers to jobs, what is amiss, and a file of its settings."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gridtf.cli import output
+from gridtf.cli.common import new_parser
+from gridtf.errors import GridtfError, UsageError
+from gridtf.findings import Examination, Finding, Level
+from gridtf.jobspec import config
+from gridtf.jobspec.arguments import Parser
+from gridtf.run.rundir import here
+from gridtf.text import counted, plain
+
+_NEEDED = ("scheduler", "configuration")
+_WIDTH = len(Level.FAILURE)
+
+
+def parser_doctor(**more: Any) -> Parser:
+    made = new_parser("doctor", "[options]", ("", "--write /etc/gridtf/config.toml", "--json"), json=True, **more)
+    made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
+    return made
+
+
+def run_doctor(arguments: Namespace) -> int:
+    return _run(Path(arguments.write) if arguments.write is not None else None, as_json=arguments.json, limits=True)
+
+
+def parser_init(**more: Any) -> Parser:
+    made = new_parser("init", "[--json]", ("",), json=True, **more)
+    made.description = f"{made.description}\nThe same as gridtf doctor --write ~/.config/gridtf/config.toml."
+    return made
+
+
+def run_init(arguments: Namespace) -> int:
+    files = [path for path, _, is_site in config.general_files(os.environ) if not is_site]
+    if not files:
+        raise UsageError(
+            "this user has no home folder", hint="write to a file of your choice: gridtf doctor --write FILE"
+        )
+    return _run(files[0], as_json=arguments.json)
+
+
+def _run(file: Path | None, *, as_json: bool, limits: bool = False) -> int:
+    """Examine, print, and write a file if there is one to write; limits: whether it may be the site's."""
+    from gridtf.doctor import login
+
+    if file is not None:
+        _refuse_existing(file)
+    found = login.examine(os.environ, here())
+    failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
+    # without the scheduler's answer, or with a file that is not valid, nobody knows what is missing
+    known = not any(finding.check in _NEEDED for finding in failures)
+    written = file if file is not None and known else None
+    if written is not None:
+        _write(written, found, limits=limits)
+    if as_json:
+        output.write(f"{_as_json(found, written)}\n")
+    else:
+        output.write("".join(f"{plain(line)}\n" for line in _lines(found.findings)))
+    if file is not None:
+        output.message(_outcome(file, found, written))
+    return 1 if failures else 0
+
+
+def _as_json(found: Examination, written: Path | None) -> str:
+    from gridtf.cli.show import as_json
+
+    return as_json(
+        {
+            "findings": [finding._asdict() for finding in found.findings],
+            "settings": [setting._asdict() for setting in found.settings],
+            "written": written,
+        }
+    )
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    """The findings as lines, with the hint below each and the numbers at the end."""
+    checks = max((len(finding.check) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:<{_WIDTH}}  {finding.check:<{checks}}  {finding.message}")
+        lines += [f"{'':<{_WIDTH}}    {finding.hint}"] if finding.hint else []
+    counts = {level: sum(finding.level == level for finding in findings) for level in Level}
+    return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
+
+
+def _outcome(file: Path, found: Examination, written: Path | None) -> str:
+    if written is None:
+        failed = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
+        return f"gridtf: {file} is not written: mend the failure of {' and '.join(failed.intersection(_NEEDED))} first"
+    keys = [setting.key for setting in found.settings if not setting.example]
+    sets = f"sets {', '.join(dict.fromkeys(keys))}" if keys else "has only examples: jobs need no settings here"
+    return f"gridtf: {file} is written; it {sets}"
+
+
+def _refuse_existing(file: Path) -> None:
+    if os.path.lexists(file):
+        hint = "compare with a new one: gridtf doctor --write new.toml; or move it away first"
+        raise UsageError(f"{file} exists, and is left as it is", hint=hint)
+
+
+def _write(file: Path, found: Examination, *, limits: bool) -> None:
+    from gridtf.doctor import settings
+
+    about = f"Defaults for jobs of gridtf, as found on {os.uname().nodename}."
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(settings.text(found.settings, about, limits=limits))
+    except FileExistsError:
+        _refuse_existing(file)
+        raise GridtfError(f"cannot make the folder {file.parent}: a file has that name") from None
+    except OSError as error:
+        raise GridtfError(f"cannot write {file}: {error.strerror}") from None

@@ -1,0 +1,69 @@
+"""Runs work in a process of its own, so that a scheduler or a file server that does not answer holds nothing up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Aside(Generic[T]):
+    """Work that has been started in a forked process.
+
+    Args:
+        work: Returns the result, which must be picklable. An error that it raises is printed, and there is no result.
+    """
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._pipe, writing = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _run(work, writing)
+        os.close(writing)
+
+    def result(self, deadline: float) -> T | None:
+        """Wait for the result, and end the process with all that it has started.
+
+        Args:
+            deadline: On the clock of time.monotonic.
+
+        Returns:
+            The result; None when there is none at the deadline.
+        """
+        data = b""
+        ended = False
+        try:
+            while not ended and select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                piece = os.read(self._pipe, 1 << 16)
+                data += piece
+                ended = not piece
+        finally:
+            os.close(self._pipe)
+            for kill in (os.killpg, os.kill):  # the group may not have begun, or may have ended
+                with contextlib.suppress(ProcessLookupError):
+                    kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0 if ended else os.WNOHANG)  # a process that waits for a file server may not die
+        return pickle.loads(data) if ended and data else None  # noqa: S301 - of a process of our own
+
+
+def _run(work: Callable[[], object], pipe: int) -> None:
+    code = 1
+    try:
+        os.setsid()  # one group for all that it starts
+        data = pickle.dumps(work())
+        with os.fdopen(pipe, "wb") as file:
+            file.write(data)
+        code = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,54 @@
+"""Work in a process of its own, with a deadline."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from gridtf.doctor.aside import Aside
+
+
+def soon() -> float:
+    return time.monotonic() + 30
+
+
+def test_result_comes_back() -> None:
+    assert Aside(lambda: ("x" * 200_000, os.getpid())).result(soon()) != ("x" * 200_000, os.getpid())
+
+
+def test_works_run_side_by_side() -> None:
+    begin = time.monotonic()
+
+    def slow() -> str:
+        time.sleep(0.4)
+        return "done"
+
+    works = [Aside(slow) for _ in range(4)]
+    assert [work.result(soon()) for work in works] == ["done"] * 4
+    assert time.monotonic() - begin < 1.4
+
+
+def test_silent_work_ends_at_the_deadline_with_all_that_it_has_started(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+
+    def hang() -> str:
+        child = subprocess.Popen(["sleep", "60"])
+        pid.with_suffix(".new").write_text(str(child.pid))
+        pid.with_suffix(".new").rename(pid)
+        child.wait()
+        return "never"
+
+    work = Aside(hang)
+    while not pid.exists():
+        time.sleep(0.01)
+    assert work.result(time.monotonic()) is None
+    deadline = time.monotonic() + 10
+    while (process := Path("/proc", pid.read_text(), "stat")).exists() and " Z " not in process.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_work_that_dies_has_no_result() -> None:
+    assert Aside(lambda: os._exit(3)).result(soon()) is None
