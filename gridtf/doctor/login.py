@@ -72,13 +72,13 @@ class Site(NamedTuple):
     """What is known before anything is asked.
 
     Attributes:
-        spec: The defaults of the site's and the user's file.
+        given: What the site's file, the user's file and variables set.
         scheduler: The scheduler that jobs go to; None where there is none to use.
-        findings: On the files, and on the scheduler if there is none.
-        valid: Whether the files are valid.
+        findings: On these, and on the scheduler if there is none.
+        valid: Whether they are valid.
     """
 
-    spec: JobSpec
+    given: config.Configured
     scheduler: Scheduler | None
     findings: tuple[Finding, ...]
     valid: bool = True
@@ -95,24 +95,26 @@ def examine(environ: Mapping[str, str], folder: Path) -> Examination:
         Findings and settings; it takes ten seconds at most.
     """
     begin = time.monotonic()
-    site = look(environ)
+    site = look(environ, folder)
+    title = site.scheduler.title if site.scheduler else ""
     parts: list[tuple[Finding, Aside[Examination]]] = []
 
     def ask(check: str, silence: str, work: Callable[[], Items | Examination], level: Level = Level.FAILURE) -> None:
         parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", batch.TRY_LATER), _aside(check, work)))
 
     if site.scheduler:
-        title = site.scheduler.title
-        silence = f"{title} has not answered all questions"
-        ask("scheduler", silence, partial(site.scheduler.examine, environ, site.spec))
-    root = Path(folder, site.spec.run_root or RUN_ROOT)
+        work = partial(site.scheduler.examine, environ, site.given)
+        ask("scheduler", f"{title} has not answered all questions", work)
+    root = Path(folder, site.given.spec.run_root or RUN_ROOT)
     ask("run_root", f"the file system of {root} has not answered", partial(run_root, site, environ, folder, root))
-    ask("python", "python has not answered", partial(python, site.spec, environ), Level.WARNING)
+    ask("python", "python has not answered", partial(python, site.given.spec, environ), Level.WARNING)
     ask("shell", "bash has not answered", partial(shell, site, environ), Level.WARNING)
     found: list[Finding | Setting] = [*site.findings]
     for silent, part in parts:
         answer = part.result(begin + _PATIENCE)
         found += [silent] if answer is None else [*answer.findings, *answer.settings]
+        if answer == Examination() and silent.check == "scheduler":
+            found.append(Finding(Level.OK, "scheduler", f"jobs go to {title}, which says no more about this site"))
     return collect(found) if site.valid else _without_settings(collect(found))
 
 
@@ -143,52 +145,58 @@ def _aside(check: str, work: Callable[[], Items | Examination]) -> Aside[Examina
 # --- files and scheduler
 
 
-def look(environ: Mapping[str, str]) -> Site:
-    """Read the site's and the user's file, and find the scheduler that jobs go to.
+def look(environ: Mapping[str, str], folder: Path) -> Site:
+    """Read files and variables, and find the scheduler that jobs go to.
 
     Args:
         environ: The environment.
+        folder: The working folder.
     """
-    spec, findings = configuration(environ)
+    given, findings = configuration(environ, folder)
     valid = all(finding.level != Level.FAILURE for finding in findings)
     try:
-        name = spec.scheduler or schedulers.to_submit_to(environ)
-        return Site(spec, schedulers.get(name), findings, valid)
+        name = given.spec.scheduler or schedulers.to_submit_to(environ)
+        return Site(given, schedulers.get(name), findings, valid)
     except GridtfError as error:
-        return Site(spec, None, (*findings, failure("scheduler", error)), valid)
+        return Site(given, None, (*findings, failure("scheduler", error)), valid)
 
 
-def configuration(environ: Mapping[str, str]) -> tuple[JobSpec, tuple[Finding, ...]]:
-    """Read the site's and the user's file.
+def configuration(environ: Mapping[str, str], folder: Path) -> tuple[config.Configured, tuple[Finding, ...]]:
+    """Read the site's file, the user's file and the variables.
 
     Args:
-        environ: The environment, for their paths.
+        environ: The environment.
+        folder: The working folder.
 
     Returns:
-        Their values, or no values where a file is not valid; and findings.
+        Their values, or none where one is not valid; and findings.
     """
-    check, command = "configuration", JobSpec(command=("true",))
+    check, command = "configuration", ("true",)
 
     def read(*, limited: bool) -> config.Configured:
         return schedulers.with_options(
-            lambda table, complete: config.complement(command, environ, table, complete=complete, limited=limited)
+            lambda table, complete: config.configure(
+                None, (), command, environ, folder, table, complete=complete, limited=limited
+            )
         )
 
     try:
         made = read(limited=False)
     except GridtfError as error:
-        return command, (failure(check, error),)
+        return config.Configured(JobSpec(command=command), {}), (failure(check, error),)
     names = [str(path) for path, _, _ in config.general_files(environ) if path.is_file()]
     valid = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} valid" if names else "no site's or user's file"
-    findings = [Finding(Level.OK, check, valid)] if not made.notes else []
-    findings += [Finding(Level.WARNING, check, note, "mend or remove that line") for note in made.notes]
+    notes = [note for note in made.notes if note != config.UNREAD]
+    findings = [Finding(Level.WARNING, check, note, "mend or remove that line") for note in notes]
+    findings = findings or [Finding(Level.OK, check, valid)]
     try:
         read(limited=True)
     except UsageError as error:  # a key that the site requires
-        key = error.what.partition(":")[0]
-        hint = error.hint or f"write {key} = …"
-        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{error.what} ({error.why})", hint))
-    return made.spec, tuple(findings)
+        flag, _, what = error.what.partition(": ")
+        key = flag.lstrip("-").replace("-", "_")
+        hint = f"write {key} = …{f'; {error.hint}' if error.hint else ''}"
+        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{key}: {what} ({error.why})", hint))
+    return made, tuple(findings)
 
 
 # --- the run root
@@ -198,7 +206,7 @@ def run_root(site: Site, environ: Mapping[str, str], folder: Path, root: Path) -
     """Examine the folder for run directories: who sees it, and what can be done there.
 
     Args:
-        site: The files and the scheduler.
+        site: What is set, and the scheduler.
         environ: The environment, for other folders.
         folder: The working folder.
         root: The run root.
@@ -206,14 +214,22 @@ def run_root(site: Site, environ: Mapping[str, str], folder: Path, root: Path) -
     if site.scheduler and site.scheduler.name != "local":
         mounts = batch.own_mounts()
         elsewhere, on_network = suggestion(environ, mounts)
-        yield from shared(root, mounts, elsewhere, on_network=on_network)
+        working = Path(site.given.spec.chdir or folder)
+        if why := _private(working, mounts):
+            better = elsewhere.removesuffix(f"/{RUN_ROOT}")
+            hint = f"work in a folder that all hosts share: cd {better or '…'}"
+            yield Finding(
+                Level.FAILURE, "chdir.shared", f"jobs begin in {working}, which no other host sees: {why}", hint
+            )
+        if not (why and root.is_relative_to(working)):
+            yield from shared(root, mounts, elsewhere, on_network=on_network)
         key, package = "gridtf.shared", Path(__file__).parent
         if why := batch.not_shared(package, mounts):
             hint = "install it into an environment in your home folder, or on another file system that all hosts share"
             yield Finding(Level.FAILURE, key, f"jobs run gridtf from {package}, but {why}", hint)
     yield from usable(root)
     if site.scheduler:
-        yield from _submittable(site.spec, site.scheduler, folder)
+        yield from _submittable(site.given.spec, site.scheduler, folder)
 
 
 def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Items:
@@ -227,25 +243,28 @@ def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Item
     """
     check = "run_root.shared"
     mount, kind = batch.file_system(root, mounts)
-    private = next((place for place in OF_A_HOST if root.is_relative_to(place)), "")
-    if _NETWORK.fullmatch(kind) and not private:
+    why = _private(root, mounts)
+    if _NETWORK.fullmatch(kind) and not why:
         yield Finding(Level.OK, check, f"run directories are made in {root}, on {mount} ({kind})")
         return
     setting = Setting(
         "run_root", elsewhere, f"run directories belong where all hosts see them, {root} is not such a place"
     )
     hint = f"write {setting.line}" if elsewhere else _ELSEWHERE
-    if private or kind in batch.MEMORY:
-        why = (
-            "in the memory of this host" if kind in batch.MEMORY else f"below {private}, of which each host has its own"
-        )
-        yield Finding(Level.FAILURE, check, f"no other host sees the run directories in {root}: they lie {why}", hint)
+    if why:
+        yield Finding(Level.FAILURE, check, f"no other host sees the run directories in {root}: {why}", hint)
         yield from [setting] if elsewhere else []
     elif on_network:
         yield from missing(check, f"{root} lies on a disk ({kind}), which other hosts may not see", setting)
     else:
         hint = "if compute hosts see it under the same path, all is well; else " + _ELSEWHERE
         yield Finding(Level.WARNING, check, f"{root} lies on a disk of this host ({kind} on {mount})", hint)
+
+
+def _private(folder: Path, mounts: str) -> str:
+    """Why no other host sees a folder; empty where others may see it. Pure."""
+    place = next((place for place in OF_A_HOST if folder.is_relative_to(place)), "")
+    return batch.not_shared(folder, mounts) or (f"each host has its own {place}" if place else "")
 
 
 def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
@@ -264,8 +283,7 @@ def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
         with contextlib.suppress(ValueError, OSError, RuntimeError):
             place = Path(config.expand(text, environ)).expanduser()
             kind = batch.file_system(place.resolve(), mounts)[1]
-            private = any(place.is_relative_to(other) for other in OF_A_HOST)
-            if place.is_absolute() and os.access(place, os.W_OK) and not private and kind not in batch.MEMORY:
+            if place.is_absolute() and os.access(place, os.W_OK) and not _private(place, mounts):
                 found.setdefault(_NETWORK.fullmatch(kind) is not None, f"{text}/{RUN_ROOT}")
     return (found[True], True) if True in found else (found.get(False, ""), False)
 
@@ -353,7 +371,7 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
     """Examine the Python that a job's command ``python`` runs.
 
     Args:
-        spec: The defaults of the files.
+        spec: What files and variables set.
         environ: The environment.
     """
     check, load = "python", "write setup = […] with the lines that activate the environment of your program"
@@ -394,18 +412,18 @@ def shell(site: Site, environ: Mapping[str, str]) -> Items:
     """Examine what a job's script finds of the user's shell: environments, ``module``, ``conda``.
 
     Args:
-        site: The files and the scheduler.
+        site: What is set, and the scheduler.
         environ: The environment.
     """
     inherits = site.scheduler is None or site.scheduler.inherits_environment
     program = shutil.which("python", path=environ.get("PATH"))
     if not inherits:
-        yield from environment(environ, site.spec, site.scheduler.title if site.scheduler else "", program)
+        yield from environment(environ, site.given.spec, site.scheduler.title if site.scheduler else "", program)
     given = dict(environ) if inherits else {name: environ[name] for name in ("HOME", "USER") if name in environ}
     given.setdefault("PATH", os.defpath)
     initial = _first_file(_MODULES, environ)
     known = batch.run_command(["bash", "-c", "type -t module"], limit=_COMMAND_PATIENCE, environ=given).code == 0
-    yield from modules(known, initial, environ, site.spec)
+    yield from modules(known, initial, environ, site.given.spec)
 
 
 def _first_file(paths: Iterable[str], environ: Mapping[str, str]) -> str:
@@ -422,7 +440,7 @@ def environment(environ: Mapping[str, str], spec: JobSpec, title: str, program: 
 
     Args:
         environ: The environment of that shell.
-        spec: The defaults of the files.
+        spec: What files and variables set.
         title: The scheduler's name.
         program: The path of ``python`` on the PATH of that shell; None where there is none.
     """
@@ -455,7 +473,7 @@ def modules(known: bool, initial: str, environ: Mapping[str, str], spec: JobSpec
         known: Whether a job's script finds the command ``module``.
         initial: The file that defines it; empty where there is none.
         environ: The environment of this shell.
-        spec: The defaults of the files.
+        spec: What files and variables set.
     """
     check, source = "shell.module", f"source {shlex.quote(initial)}"
     has = any(re.match(r"BASH_FUNC_module|LOADEDMODULES$|MODULESHOME$|LMOD_", name) for name in environ)

@@ -49,7 +49,7 @@ _VARIABLE = r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([^}]*)\})"  # any other doll
 _COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
 _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
-_UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
+UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
 # The first of a pair overrides the second in lower layers.
 _PROFILE, _PARTITION = ("profile",), ("partition",)
@@ -112,6 +112,10 @@ class Configured(NamedTuple):
     trusted: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
 
+    def source(self, key: str) -> str:
+        """The source of a value, as in a message; "the defaults" without one."""
+        return self.sources.get(key, "the defaults")
+
 
 def from_arguments(
     argv: Sequence[str],
@@ -157,6 +161,7 @@ def configure(
     *,
     complete: bool = True,
     runs_here: bool = False,
+    limited: bool = True,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -172,6 +177,7 @@ def configure(
             user's file are left out, with a note.
         runs_here: Whether the job runs in this process and not in a job script of its own: then the set-up lines of the
             site's and the user's file are left out.
+        limited: Whether the site's limits apply, which they never do to a job that runs here.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -190,7 +196,7 @@ def configure(
             jobfile = JOB_FILE
             notes.append(f"the job is taken from {JOB_FILE}")
         elif not runs_here or sys.stderr.isatty():
-            notes.append(_UNREAD)
+            notes.append(UNREAD)
     job = File({})
     if jobfile is not None:
         refuse_other_kinds(cwd / jobfile, jobfile)
@@ -203,7 +209,7 @@ def configure(
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
         trusted = frozenset({job.owner})
     made = _configured(merged, {option.key for option in table}, trusted, notes)
-    if not runs_here:
+    if limited and not runs_here:
         _check_limits(made, general)
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
@@ -213,7 +219,7 @@ def configure(
 
 
 def complement(
-    spec: JobSpec, environ: Mapping[str, str], table: Table = OPTIONS, *, complete: bool = True, limited: bool = True
+    spec: JobSpec, environ: Mapping[str, str], table: Table = OPTIONS, *, complete: bool = True
 ) -> Configured:
     """Merge the site's and the user's file below a JobSpec made in Python.
 
@@ -222,7 +228,6 @@ def complement(
         environ: The environment, for the paths of the files.
         table: The options.
         complete: As for configure.
-        limited: Whether the site's limits apply.
 
     Raises:
         UsageError: For an invalid value in a file, naming its source.
@@ -236,8 +241,7 @@ def complement(
     own = {key: Value(value, "JobSpec") for key, value in _flat(values)}
     merged = _merge_files(general, File({}), [own])
     made = _configured(merged, {option.key for option in table} | {*spec.options}, None, notes)
-    if limited:
-        _check_limits(made, general)
+    _check_limits(made, general)
     return made
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gridtf.errors import GridtfError
     from gridtf.findings import Examination
     from gridtf.host.gpus import GpuGrant
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.options import Option
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
@@ -496,12 +497,12 @@ class Scheduler(ABC):
         """
         return ()
 
-    def examine(self, environ: Mapping[str, str], spec: JobSpec) -> Examination:
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         """Examine, for `gridtf doctor`, the site's scheduler as far as this machine shows it.
 
         Args:
             environ: The environment.
-            spec: The defaults of the site's and the user's file: what they set needs no other setting.
+            given: What the site's file, the user's file and variables set: that needs no other setting.
 
         Returns:
             Findings, and the settings that jobs need here. `gridtf doctor` gives it eight seconds.

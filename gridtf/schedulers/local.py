@@ -38,6 +38,7 @@ from gridtf.text import counted, some
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
@@ -67,7 +68,7 @@ class LocalScheduler(Scheduler):
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return True
 
-    def examine(self, environ: Mapping[str, str], spec: JobSpec) -> Examination:
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         from gridtf.findings import Examination, Finding, Level
 
         host, present = os.uname().nodename, gpus.present(environ)

@@ -70,8 +70,16 @@ FAULTS = {
             f"{UPDATE} default=no", f"{UPDATE} default=yes", "warning", "partition", 'write partition = "gpu"'
         ),
         "controller stopped": Fault("scontrol shutdown slurmctld", "", "failure", "scheduler", "try again later"),
+        "working folder in memory": Fault(
+            ":", ":", "failure", "chdir.shared", "work in a folder that all hosts share: cd ~", cwd="/tmp"
+        ),
         "run root in memory": Fault(
-            ":", ":", "failure", "run_root.shared", 'write run_root = "~/gridtf-runs"', cwd="/tmp"
+            ":",
+            ":",
+            "failure",
+            "run_root.shared",
+            'write run_root = "~/gridtf-runs"',
+            file='time = "1:00"\nrun_root = "/dev/shm/runs"\n',
         ),
         "run root of another user": Fault(":", ":", "failure", "run_root.write", "write run_root = …", cwd=SHARED),
         "file that is no TOML": Fault(

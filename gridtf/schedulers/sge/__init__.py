@@ -31,6 +31,7 @@ from gridtf.schedulers.api import (
 if TYPE_CHECKING:
     from gridtf.findings import Examination
     from gridtf.host.gpus import GpuGrant
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
@@ -103,10 +104,10 @@ class GridEngine(batch.BatchScheduler):
         found = batch.on_path("qsub", environ)
         return "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)" if found else ""
 
-    def examine(self, environ: Mapping[str, str], spec: JobSpec) -> Examination:
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         from gridtf.schedulers.sge import examine
 
-        return examine.examine(spec)
+        return examine.examine(given)
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         from gridtf.schedulers.sge import directives

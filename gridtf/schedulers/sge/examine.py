@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gridtf.errors import SchedulerError, nearest
 from gridtf.files import user_name
 from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.batch import Answer, whole
 from gridtf.schedulers.sge import advice, scheduler
@@ -58,21 +58,21 @@ class Site:
         return [queue for queue in self.queues if pe.name in queue.pes]
 
 
-def examine(spec: JobSpec) -> Examination:
+def examine(given: Configured) -> Examination:
     """Examine Grid Engine, as far as this host and this user see it.
 
     Args:
-        spec: The defaults of the site's and the user's file.
+        given: What files and variables set.
 
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
     site = _query()
-    found = list(judge(site, spec))
+    found = list(judge(site, given))
     judged = collect(found)
     if site.config and not any(finding.level == Level.FAILURE for finding in judged.findings):
         with contextlib.suppress(SchedulerError):  # qsub -w v takes long where many jobs wait
-            found.append(judge_first_job(_verify(site, spec, judged.settings)))
+            found.append(judge_first_job(_verify(site, given, judged.settings)))
     return collect(found)
 
 
@@ -105,20 +105,20 @@ def _printed(*argv: str) -> str:
     return answer.out
 
 
-def _verify(site: Site, spec: JobSpec, settings: Sequence[Setting]) -> Answer:
+def _verify(site: Site, given: Configured, settings: Sequence[Setting]) -> Answer:
     """Let qsub judge a job of two slots with the settings of the files and of this examination."""
     keys = {"partition": "-q", "account": "-P"}
-    values = {key: value for key in (*keys, "pe") if (value := spec.option(key)) is not None}
+    values = {key: value for key in (*keys, "pe") if (value := given.spec.option(key)) is not None}
     values |= {setting.key: setting.value for setting in settings if not setting.example}
     options = [word for key, flag in keys.items() if key in values for word in (flag, str(values[key]))]
     if "pe" in values:
         named = [pe for pe in site.pes if pe.name == values["pe"]]
         options += ["-pe", str(values["pe"]), str((named[0].fixed if named else None) or 2)]
-    if spec.walltime is not None:
-        options += ["-l", f"h_rt={spec.walltime}"]
+    if given.spec.walltime is not None:
+        options += ["-l", f"h_rt={given.spec.walltime}"]
     elif "time" in values:
         options += ["-l", f"h_rt={values['time']}"]
-    native = " ".join([*spec.native, *values.get("native", [])]).split()
+    native = " ".join([*given.spec.native, *values.get("native", [])]).split()
     return scheduler.run(["qsub", "-w", "v", *options, *native, "-b", "y", "/bin/true"], limit=_PATIENCE)
 
 
@@ -147,12 +147,12 @@ def parse_usable(text: str) -> set[str]:
 # --- judging; pure -------------------------------------------------------------------------------------------------
 
 
-def judge(site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
+def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
     """Judge a cell by what Grid Engine's commands show. Pure.
 
     Args:
         site: What they show.
-        spec: The defaults of the site's and the user's file.
+        given: What files and variables set.
 
     Returns:
         Findings, and the settings that jobs need.
@@ -162,13 +162,13 @@ def judge(site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
         hint = "ask the administrators for your PE and GPU resource, and write pe = … and gpu_resource = …"
         yield Finding(Level.WARNING, "scheduler.qconf", _REFUSED, hint)
         return
-    pe = choose(site, spec)
-    yield from _queues(site, spec)
-    yield from _pe(pe, site, spec)
-    yield from _gpus(site.resources, spec.gpu_resource)
-    yield from _time(site, pe, spec)
-    yield from _forced(site.resources, spec)
-    yield from _project(site, spec)
+    pe = choose(site, given)
+    yield from _queues(site, given)
+    yield from _pe(pe, site, given)
+    yield from _gpus(site.resources, given.spec.gpu_resource)
+    yield from _time(site, pe, given)
+    yield from _forced(site.resources, given)
+    yield from _project(site, given)
     yield _reschedule(site.config.get("reschedule_unknown", ""))
 
 
@@ -182,14 +182,14 @@ def _hosts(site: Site) -> Iterator[Finding]:
     yield Finding(Level.OK, "scheduler", f"{name} answers: {counted(len(site.hosts), 'execution host')}{down}")
 
 
-def _queues(site: Site, spec: JobSpec) -> Iterator[Finding]:
-    named = str(spec.option("partition") or "")
+def _queues(site: Site, given: Configured) -> Iterator[Finding]:
+    named = str(given.spec.option("partition") or "")
     patterns = [name.partition("@")[0] or "*" for name in named.split(",")] if named else ["*"]
     chosen = [queue for queue in site.queues if any(fnmatch.fnmatchcase(queue.name, one) for one in patterns)]
     working = [queue.name for queue in site.queues if queue.name in site.usable]
     if named and not chosen:
         hint = nearest(named, [queue.name for queue in site.queues]) or f"there are: {some(working)}"
-        yield Finding(Level.FAILURE, "queues", f"there is no queue {named!r}, which a file names", hint)
+        yield Finding(Level.FAILURE, "queues", f"there is no queue {named!r} ({given.source('partition')})", hint)
     elif not any(queue.name in site.usable for queue in chosen):
         what = f"all slots of {named or 'all queues'} are disabled, in error or on hosts that do not answer"
         hint = f"write partition = …; these work: {some(working)}" if working else "`qstat -f -explain E` shows why"
@@ -202,9 +202,9 @@ def _queues(site: Site, spec: JobSpec) -> Iterator[Finding]:
 # --- parallel environments
 
 
-def choose(site: Site, spec: JobSpec) -> PE | None:
+def choose(site: Site, given: Configured) -> PE | None:
     """The parallel environment that jobs of this user run in, or should: one whose rule suits any number of tasks."""
-    named = spec.option("pe")
+    named = given.spec.option("pe")
     if named is not None:
         return next((pe for pe in site.pes if fnmatch.fnmatchcase(pe.name, str(named))), None)
     return min(_offered(site), key=_rank, default=None)
@@ -222,13 +222,13 @@ def _rank(pe: PE) -> tuple[bool, int]:
     return (not pe.control_slaves and pe.rule != "$pe_slots", order)
 
 
-def _pe(pe: PE | None, site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
-    named, known = spec.option("pe"), [one.name for one in site.pes]
+def _pe(pe: PE | None, site: Site, given: Configured) -> Iterator[Finding | Setting]:
+    named, known = given.spec.option("pe"), [one.name for one in site.pes]
     suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
     if pe is None and named is not None:
         hint = nearest(str(named), known) or write or "`qconf -spl` lists them"
-        yield Finding(Level.FAILURE, "pe", f"there is no PE {named!r}, which a file names", hint)
+        yield Finding(Level.FAILURE, "pe", f"there is no PE {named!r} ({given.source('pe')})", hint)
     elif pe is None and site.pes:
         what = f"no queue offers a PE (pe_list): jobs have one slot; there are {some(known)}"
         hint = f"ask the administrators: qconf -aattr queue pe_list {known[0]} {_first_queue(site)}"
@@ -238,7 +238,9 @@ def _pe(pe: PE | None, site: Site, spec: JobSpec) -> Iterator[Finding | Setting]
         yield Finding(Level.FAILURE, "pe", "there is no PE: jobs have one slot", hint)
     elif not (queues := site.carrying(pe)):
         hint = write or f"ask the administrators: qconf -aattr queue pe_list {pe.name} {_first_queue(site)}"
-        yield Finding(Level.FAILURE, "pe.queues", f"no queue offers PE {pe.name}, which a file names (pe_list)", hint)
+        yield Finding(
+            Level.FAILURE, "pe.queues", f"no queue offers PE {pe.name} of {given.source('pe')} (pe_list)", hint
+        )
     elif not pe.control_slaves and pe.rule != "$pe_slots":
         what = f"PE {pe.name} does not let gridtf start tasks on other hosts of a job (control_slaves FALSE)"
         hint = write or f"ask the administrators: qconf -mattr pe control_slaves TRUE {pe.name}"
@@ -248,7 +250,7 @@ def _pe(pe: PE | None, site: Site, spec: JobSpec) -> Iterator[Finding | Setting]
         flags = f"control_slaves {str(pe.control_slaves).upper()}, accounting_summary {str(pe.summary).upper()}"
         what = f"PE {pe.name} ({pe.rule}, {flags}), {offering}"
         if named is not None:
-            yield Finding(Level.OK, "pe", f"{what}, is set in a file")
+            yield Finding(Level.OK, "pe", f"{what}, is set in {given.source('pe')}")
         else:
             comment = f"jobs of several tasks need a PE; this one has allocation_rule {pe.rule}"
             yield from missing(
@@ -297,13 +299,13 @@ def _gpus(resources: Sequence[Resource], name: str) -> Iterator[Finding | Settin
         yield Finding(Level.OK, "gpus", f"GPUs are resource {name} ({found.kind}), counted {how}{others}")
 
 
-def _time(site: Site, pe: PE | None, spec: JobSpec) -> Iterator[Finding | Setting]:
+def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Setting]:
     queues = site.carrying(pe) if pe is not None else list(site.queues)
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
     time = format_walltime(min(_FIRST_TIME, longest or _FIRST_TIME))
-    if spec.time is not None:
-        yield Finding(Level.OK, "time", f"time = {spec.time} is set in a file")
+    if given.spec.time is not None:
+        yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}")
     elif any(resource.forced and resource.name == "h_rt" for resource in site.resources):
         comment = "every job must ask for a walltime (h_rt is FORCED)"
         yield from missing("time", comment, Setting("time", time, comment))
@@ -317,31 +319,29 @@ def _time(site: Site, pe: PE | None, spec: JobSpec) -> Iterator[Finding | Settin
         yield Finding(Level.OK, "time", f"a job without `time` runs as long as its queue allows: {shown}")
 
 
-def _forced(resources: Sequence[Resource], spec: JobSpec) -> Iterator[Finding | Setting]:
-    requested = scheduler.parse_native(spec.native)
+def _forced(resources: Sequence[Resource], given: Configured) -> Iterator[Finding | Setting]:
+    requested = scheduler.parse_native(given.spec.native)
     forced = [one for one in resources if one.forced and one.name != "h_rt" and f"l {one.name}" not in requested]
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
     if forced:
         names = some([one.name for one in forced])
         lines = [f"-l {one.name}={_AMOUNTS.get(one.kind, '1')}" for one in forced]
         comment = f"every job must request {names} (requestable FORCED); write what your program needs"
-        setting = Setting("native", [*spec.native, *lines], comment)
+        setting = Setting("native", [*given.spec.native, *lines], comment)
         yield from missing("resources", f"every job must request {names} (requestable FORCED in the complex)", setting)
 
 
 # --- projects, hosts that are lost
 
 
-def _project(site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
-    named, known = spec.option("account"), some([*site.projects])
+def _project(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+    named, known = given.spec.option("account"), some([*site.projects])
     if named is not None:
         if named in site.projects:
-            yield Finding(Level.OK, "account", f"project {named} is set in a file")
+            yield Finding(Level.OK, "account", f"project {named} is set in {given.source('account')}")
         else:
             hint = nearest(str(named), [*site.projects]) or f"there are: {known or 'none'}"
-            yield Finding(
-                Level.FAILURE, "account", f"there is no project {named!r}, which a file names as account", hint
-            )
+            yield Finding(Level.FAILURE, "account", f"there is no project {named!r} ({given.source('account')})", hint)
     elif site.config.get("enforce_project", "").lower() != "true":
         yield Finding(Level.OK, "account", f"jobs need no project{f'; there are: {known}' if known else ''}")
     elif site.default_project:

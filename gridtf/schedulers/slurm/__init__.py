@@ -29,7 +29,7 @@ from gridtf.schedulers.slurm import submit
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
-    from gridtf.jobspec.spec import JobSpec
+    from gridtf.jobspec.config import Configured
 
 _STEPD = "slurmstepd"
 # What the commands read from the environment: SQUEUE_USERS=bob, handy in a shell, would hide the jobs of other users,
@@ -128,10 +128,10 @@ class Slurm(batch.CommandScheduler):
         found = batch.on_path("sbatch", environ)
         return "Slurm's sbatch is installed, but finds no configuration (see `sbatch --version`)" if found else ""
 
-    def examine(self, environ: Mapping[str, str], spec: JobSpec) -> Examination:
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         from gridtf.schedulers.slurm import examine
 
-        return examine.examine(self, spec)
+        return examine.examine(self, given)
 
     parse_native = staticmethod(submit.parse_native)
     directives = staticmethod(submit.directives)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gridtf.errors import GridtfError, SchedulerError, nearest
 from gridtf.files import user_name
 from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import batch
 from gridtf.schedulers.slurm import advice
@@ -50,22 +50,22 @@ class Site:
     groups: Collection[str] = ()
 
 
-def examine(slurm: Slurm, spec: JobSpec) -> Examination:
+def examine(slurm: Slurm, given: Configured) -> Examination:
     """Examine Slurm, as far as this host and this user see it.
 
     Args:
         slurm: The scheduler, which runs the commands.
-        spec: The defaults of the site's and the user's file.
+        given: What files and variables set.
 
     Raises:
         SchedulerError: When the controller does not answer.
     """
     site = _query(slurm)
-    found = list(judge(site, spec))
+    found = list(judge(site, given))
     judged = collect(found)
     if any(finding.level == Level.FAILURE for finding in judged.findings):
         return judged
-    return collect([*found, *first_job(slurm, site, spec, judged.settings)])
+    return collect([*found, *first_job(slurm, site, given, judged.settings)])
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -111,15 +111,15 @@ def _groups() -> set[str]:
     return names
 
 
-def first_job(slurm: Slurm, site: Site, spec: JobSpec, settings: Iterable[Setting]) -> Iterator[Finding | Setting]:
+def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Setting]) -> Iterator[Finding | Setting]:
     """Let sbatch judge a job of one task with the settings of the files and of this examination."""
-    values = {key: value for key in ("partition", "account") if (value := spec.option(key)) is not None}
-    values |= {} if spec.walltime is None else {"time": format_walltime(spec.walltime)}
+    values = {key: value for key in ("partition", "account") if (value := given.spec.option(key)) is not None}
+    values |= {} if given.spec.walltime is None else {"time": format_walltime(given.spec.walltime)}
     values |= {setting.key: setting.value for setting in settings if not setting.example}
-    code, output = _test(slurm, values, spec.native)
+    code, output = _test(slurm, values, given.spec.native)
     if code and "time" not in values and _WANTS_TIME.search(output):
         time = Setting("time", format_walltime(_FIRST_TIME), "the site takes no job without a walltime")
-        code, second = _test(slurm, {**values, time.key: time.value}, spec.native)
+        code, second = _test(slurm, {**values, time.key: time.value}, given.spec.native)
         if not code:
             yield from missing("time.compulsory", f"the site takes no job without a walltime: {_last(output)}", time)
         output = second
@@ -163,12 +163,12 @@ def parse_accounts(text: str, default: str) -> list[str]:
 # --- judging; pure -------------------------------------------------------------------------------------------------
 
 
-def judge(site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
+def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
     """Judge a site by what its commands show. Pure.
 
     Args:
         site: What they show.
-        spec: The defaults of the site's and the user's file.
+        given: What files and variables set.
 
     Returns:
         Findings, and the settings that jobs need.
@@ -176,24 +176,24 @@ def judge(site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
     version, cluster = site.config.get("SLURM_VERSION", ""), site.config.get("ClusterName", "")
     names = some([partition.name for partition in site.partitions])
     yield Finding(Level.OK, "scheduler", f"Slurm {version} answers; cluster {cluster}, partitions {names or 'none'}")
-    chosen = choose(site, spec)
-    yield from _partition(chosen, site, spec)
+    chosen = choose(site, given)
+    yield from _partition(chosen, site, given)
     if chosen is not None:
-        yield from _time(chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), spec)
+        yield from _time(chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), given)
     yield from _gpus(site)
-    yield from _account(site, spec)
+    yield from _account(site, given)
     yield _requeue(site.config.get("JobRequeue", ""))
 
 
-def choose(site: Site, spec: JobSpec) -> Partition | None:
+def choose(site: Site, given: Configured) -> Partition | None:
     """The partition that jobs of this user run in by default, or should: of those that work, one with GPUs and many
     nodes. None where there is none."""
-    named = str(spec.option("partition") or "").split(",")
+    named = str(given.spec.option("partition") or "").split(",")
     by_name = [partition for partition in site.partitions if partition.name in named]
     default = [partition for partition in site.partitions if partition.default]
     usable = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     usable.sort(key=lambda partition: (not show_gpus(partition), -partition.fitting(lambda nodes: nodes.works)))
-    if spec.option("partition") is not None:
+    if given.spec.option("partition") is not None:
         return by_name[0] if by_name else None
     return next(iter((*default, *usable)), None)
 
@@ -212,15 +212,19 @@ def _admits(partition: Partition, site: Site) -> bool:
     )
 
 
-def _partition(chosen: Partition | None, site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
-    named, names = spec.option("partition"), [partition.name for partition in site.partitions]
+def _partition(chosen: Partition | None, site: Site, given: Configured) -> Iterator[Finding | Setting]:
+    named, names = given.spec.option("partition"), [partition.name for partition in site.partitions]
     working = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     if chosen is None:
-        what = f"there is no partition {named!r}" if named else "no partition works, or admits you"
+        what = (
+            f"there is no partition {named!r} ({given.source('partition')})"
+            if named
+            else "no partition works, or admits you"
+        )
         hint = nearest(str(named), names) or f"this site has: {list_partitions(site.partitions)}"
         yield Finding(Level.FAILURE, "partition", what, hint if names else "ask the administrators: `sinfo --all`")
         return
-    how = "set in a file" if named else "the default one"
+    how = f"set in {given.source('partition')}" if named else "the default one"
     if not named and not chosen.default:
         what = f"there is no default partition; there are {list_partitions(working)}"
         yield from missing("partition", what, Setting("partition", chosen.name, _about(chosen)))
@@ -247,10 +251,10 @@ def _about(partition: Partition) -> str:
     return f"no partition is the default; {partition.name} has {nodes}{f', GPUs {gpus}' if gpus else ''}"
 
 
-def _time(chosen: Partition, default: str, spec: JobSpec) -> Iterator[Finding | Setting]:
+def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Finding | Setting]:
     longest = f"the longest in {chosen.name}: {show_walltime(chosen)}"
-    if spec.time is not None:
-        yield Finding(Level.OK, "time", f"time = {spec.time} is set in a file; {longest}")
+    if given.spec.time is not None:
+        yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}; {longest}")
     elif default != "NONE":
         yield Finding(Level.OK, "time", f"a job without `time` has {default} in partition {chosen.name}; {longest}")
     elif chosen.limit is None:
@@ -276,16 +280,18 @@ def _gpus(site: Site) -> Iterator[Finding | Setting]:
         yield Setting("gpus_per_node", number, comment, f"partitions.{partition.name}", example=True)
 
 
-def _account(site: Site, spec: JobSpec) -> Iterator[Finding | Setting]:
+def _account(site: Site, given: Configured) -> Iterator[Finding | Setting]:
     enforced = re.search(r"associations|limits|qos|safe|all", site.config.get("AccountingStorageEnforce", "none"))
-    named, known = spec.option("account"), site.accounts
+    named, known = given.spec.option("account"), site.accounts
     listed = ", ".join(known or ())
     if named is not None:
         if known and named not in known:
             hint = nearest(str(named), [*known]) or f"available to you: {listed}"
-            yield Finding(Level.FAILURE, "account", f"account {named!r} of a file is none of yours", hint)
+            yield Finding(
+                Level.FAILURE, "account", f"account {named!r} ({given.source('account')}) is none of yours", hint
+            )
         else:
-            yield Finding(Level.OK, "account", f"account {named} is set in a file")
+            yield Finding(Level.OK, "account", f"account {named} is set in {given.source('account')}")
     elif not enforced:
         yield Finding(Level.OK, "account", "jobs need no account (AccountingStorageEnforce)")
     elif known is None:

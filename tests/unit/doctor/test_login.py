@@ -17,7 +17,9 @@ from gridtf import schedulers
 from gridtf.doctor import login
 from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
+from gridtf.schedulers import batch
 from tests.support.scheduler import FakeScheduler
 
 # /proc/self/mounts of a login node: fstab(5)
@@ -28,6 +30,7 @@ fs1:/home /home nfs4 rw,relatime,vers=4.2 0 0
 10.0.0.1@o2ib:/scratch /scratch lustre rw,flock 0 0
 """
 JOB = JobSpec(command=("true",))
+NOTHING = Configured(JOB, {})
 
 
 def job(**values: Any) -> JobSpec:
@@ -55,13 +58,22 @@ def user_file(text: str) -> Path:
 
 def test_files_that_are_valid_are_named() -> None:
     path = user_file('partition = "gpu"\n')
-    spec, findings = login.configuration(os.environ)
-    assert spec.partition == "gpu"
+    given, findings = login.configuration(os.environ, Path())
+    assert given.spec.partition == "gpu"
     assert findings == (Finding(Level.OK, "configuration", f"{path} is valid"),)
 
 
+def test_variables_count_and_a_job_file_does_not(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rough_path / "gridtf.toml").write_text("nodes = 3\n")
+    monkeypatch.setenv("GRIDTF_SUBMIT_PARTITION", "gpu")
+    given, (finding,) = login.configuration(os.environ, rough_path)
+    assert (given.spec.partition, given.spec.nodes, finding.level) == ("gpu", None, "ok")
+    assert given.source("partition") == "GRIDTF_SUBMIT_PARTITION"
+
+
 def test_no_file_is_ok() -> None:
-    assert login.configuration(os.environ) == (JOB, (Finding(Level.OK, "configuration", "no site's or user's file"),))
+    _, findings = login.configuration(os.environ, Path())
+    assert findings == (Finding(Level.OK, "configuration", "no site's or user's file"),)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +86,7 @@ def test_no_file_is_ok() -> None:
 )
 def test_file_that_is_not_valid_is_one_finding(text: str, level: str, piece: str, hint: str) -> None:
     user_file(text)
-    _, (finding,) = login.configuration(os.environ)
+    _, (finding,) = login.configuration(os.environ, Path())
     assert (finding.level, finding.check) == (level, "configuration")
     assert piece in finding.message
     assert hint in finding.hint
@@ -84,10 +96,11 @@ def test_key_that_the_site_requires_is_a_warning(tmp_path: Path, monkeypatch: py
     site = tmp_path / "site.toml"
     site.write_text('nodes = 1\n[limits]\nrequire = ["account"]\n')
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
-    spec, (valid, finding) = login.configuration(os.environ)
-    assert spec.nodes == 1
+    given, (valid, finding) = login.configuration(os.environ, Path())
+    assert given.spec.nodes == 1
     assert (valid.level, finding.level, finding.check) == ("ok", "warning", "configuration.limits")
     assert finding.hint == "write account = …"
+    assert "site.toml:3: require" in finding.message
 
 
 def test_scheduler_that_is_not_set_up_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +108,7 @@ def test_scheduler_that_is_not_set_up_is_a_failure(monkeypatch: pytest.MonkeyPat
         raise SchedulerError("no cluster can be used", why="SGE_ROOT is not set", hint="--scheduler local")
 
     monkeypatch.setattr(schedulers, "to_submit_to", none)
-    site = login.look(os.environ)
+    site = login.look(os.environ, Path())
     assert site.scheduler is None
     assert site.findings[1] == Finding(
         Level.FAILURE, "scheduler", "no cluster can be used; SGE_ROOT is not set", "--scheduler local"
@@ -114,8 +127,8 @@ def judged(root: str, elsewhere: str = "", *, on_network: bool = False) -> Exami
     [
         ("/home/alice/gridtf-runs", "ok", "on /home (nfs4)"),
         ("/scratch/alice", "ok", "on /scratch (lustre)"),
-        ("/tmp/x", "failure", "below /tmp, of which each host has its own"),
-        ("/run/x", "failure", "in the memory of this host"),
+        ("/tmp/x", "failure", "each host has its own /tmp"),
+        ("/run/x", "failure", "/run is a tmpfs, which lies in the memory of this host"),
         ("/local/x", "warning", "a disk of this host (ext4 on /)"),
     ],
 )
@@ -135,6 +148,22 @@ def test_better_run_root_is_a_setting(root: str, on_network: bool, written: bool
     found = judged(root, "$SCRATCH/gridtf-runs", on_network=on_network)
     assert [setting.line for setting in found.settings] == ['run_root = "$SCRATCH/gridtf-runs"'] * written
     assert (found.findings[0].hint == 'write run_root = "$SCRATCH/gridtf-runs"') == written
+
+
+def test_working_folder_that_no_other_host_sees_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "own_mounts", lambda: MOUNTS)
+    monkeypatch.setattr(login, "suggestion", lambda *_: ("$SCRATCH/gridtf-runs", True))
+    monkeypatch.setattr(login, "usable", lambda root: iter(()))
+    site, folder = login.Site(NOTHING, schedulers.get("slurm"), ()), Path("/run/x")
+    found = [item for item in login.run_root(site, {}, folder, folder / "gridtf-runs") if isinstance(item, Finding)]
+    assert [(item.level, item.check) for item in found if item.check.endswith("shared")] == [
+        ("failure", "chdir.shared")
+    ]
+    assert found[0].hint == "work in a folder that all hosts share: cd $SCRATCH"
+    other = levels(login.run_root(site, {}, folder, Path("/home/alice")))
+    assert other[:2] == [("failure", "chdir.shared"), ("ok", "run_root.shared")]
+    local = login.Site(NOTHING, schedulers.get("local"), ())
+    assert levels(login.run_root(local, {}, folder, folder)) == [("failure", "job")]
 
 
 def test_suggestion_prefers_a_file_system_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +217,7 @@ def test_little_space_is_a_warning(
 
 def test_run_directory_that_qsub_would_misread_is_a_failure(tmp_path: Path) -> None:
     (folder := tmp_path / "a,b").mkdir()
-    sge = login.Site(JOB, schedulers.get("sge"), ())
+    sge = login.Site(NOTHING, schedulers.get("sge"), ())
     found = [item for item in login.run_root(sge, {}, folder, folder / "runs") if isinstance(item, Finding)]
     (finding,) = (item for item in found if item.check == "job")
     assert (finding.level, finding.hint) == ("failure", "choose another place with --run-dir or --run-root")
@@ -286,9 +315,12 @@ def test_modules_in_a_script(
 def test_examination_asks_the_scheduler_and_this_host(fake: FakeScheduler, rough_path: Path) -> None:
     found = login.examine(os.environ, rough_path)
     checks = [finding.check for finding in found.findings]
-    assert {"configuration", "run_root.shared", "run_root.write"} < set(checks)
+    assert {"configuration", "scheduler", "run_root.write", "shell.module"} < set(checks)
     failures = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
-    assert failures <= {"run_root.shared", "job"}  # tests may run below /tmp
+    assert failures <= {"chdir.shared", "job"}  # tests may run below /tmp
+    assert "jobs go to Slurm, which says no more" in next(
+        one.message for one in found.findings if one.check == "scheduler"
+    )
 
 
 @pytest.mark.parametrize(

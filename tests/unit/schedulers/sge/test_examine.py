@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gridtf.findings import Examination, Finding, Level, collect
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.batch import Answer
 from gridtf.schedulers.sge import advice, examine
@@ -59,8 +60,12 @@ SITE = examine.Site(
 )
 
 
+def given(**values: Any) -> Configured:
+    return Configured(JobSpec(command=("x",), **values), dict.fromkeys(values, "mine.toml:1"))
+
+
 def judge(values: dict[str, Any] | None = None, **changed: Any) -> Examination:
-    return collect(examine.judge(replace(SITE, **changed), JobSpec(command=("x",), **(values or {}))))
+    return collect(examine.judge(replace(SITE, **changed), given(**(values or {}))))
 
 
 def finding(found: Examination, check: str) -> Finding:

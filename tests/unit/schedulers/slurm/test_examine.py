@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gridtf.findings import Examination, Finding, Level, collect
+from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.slurm import examine
 from gridtf.schedulers.slurm.advice import parse_partitions
@@ -58,8 +59,12 @@ def site(
     return replace(examine.Site(config, parse_partitions(sinfo), rules), **values)
 
 
+def given(**values: Any) -> Configured:
+    return Configured(JobSpec(command=("x",), **values), dict.fromkeys(values, "mine.toml:1"))
+
+
 def judge(found: examine.Site, **values: Any) -> Examination:
-    return collect(examine.judge(found, JobSpec(command=("x",), **values)))
+    return collect(examine.judge(found, given(**values)))
 
 
 def finding(found: Examination, check: str) -> Finding:
@@ -117,11 +122,13 @@ def test_partition_with_gpus_and_many_nodes_is_chosen_where_there_is_no_default(
 )
 def test_partition_that_does_not_admit_the_user_is_not_chosen(allow: dict[str, tuple[str, str]], chosen: str) -> None:
     here = site(SINFO.replace("*", ""), allow=allow, groups={"ml"}, accounts=["physics"])
-    assert examine.choose(here, JobSpec(command=("x",))) == next(one for one in here.partitions if one.name == chosen)
+    assert examine.choose(here, given()) == next(one for one in here.partitions if one.name == chosen)
 
 
 def test_partition_of_a_file_counts() -> None:
-    assert "partition cpu, set in a file, is up" in finding(judge(site(), partition="cpu"), "partition.state").message
+    assert (
+        "partition cpu, set in mine.toml:1, is up" in finding(judge(site(), partition="cpu"), "partition.state").message
+    )
     found = judge(site(default_time="1:00"), partition="gpus")
     assert problems(found) == [("failure", "partition")]
     assert finding(found, "partition").hint == "did you mean gpu?"
@@ -232,8 +239,7 @@ class FakeSlurm:
 
 def test_walltime_that_a_site_s_plugin_demands_is_found_by_trying() -> None:
     slurm = FakeSlurm()
-    spec = JobSpec(command=("x",), partition="cpu")
-    found = collect(examine.first_job(slurm, site(), spec, ()))  # type: ignore[arg-type]
+    found = collect(examine.first_job(slurm, site(), given(partition="cpu"), ()))  # type: ignore[arg-type]
     assert [(item.level, item.check) for item in found.findings] == [
         ("warning", "time.compulsory"),
         ("ok", "submission"),
