@@ -7,7 +7,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gridtf.errors import SchedulerError, nearest
 from gridtf.files import user_name
@@ -18,11 +18,11 @@ from gridtf.schedulers.batch import Answer, whole
 from gridtf.schedulers.sge import advice, scheduler
 from gridtf.schedulers.sge.advice import PE, Queue, walltime
 from gridtf.schedulers.sge.directives import Resource
-from gridtf.text import counted, some
+from gridtf.text import counted, some, toml
 
 _PATIENCE = 4.0  # seconds for each question
 _FIRST_TIME = 3600  # seconds: the walltime to write where jobs need one
-_COUNTED = {"YES": "per slot", "JOB": "per job, on its first host", "HOST": "per host"}
+_COUNTED = {"YES": "per slot", "HOST": "per host"}
 _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
 
@@ -162,8 +162,10 @@ def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
         hint = "ask the administrators for your PE and GPU resource, and write pe = … and gpu_resource = …"
         yield Finding(Level.WARNING, "scheduler.qconf", _REFUSED, hint)
         return
-    pe = choose(site, given)
     yield from _queues(site, given)
+    if chosen := [queue for queue in _chosen(site, given) if queue.name in site.usable]:
+        site = replace(site, queues=chosen)  # a PE that only other queues offer is of no use
+    pe = choose(site, given)
     yield from _pe(pe, site, given)
     yield from _gpus(site.resources, given.spec.gpu_resource)
     yield from _time(site, pe, given)
@@ -182,10 +184,15 @@ def _hosts(site: Site) -> Iterator[Finding]:
     yield Finding(Level.OK, "scheduler", f"{name} answers: {counted(len(site.hosts), 'execution host')}{down}")
 
 
+def _chosen(site: Site, given: Configured) -> list[Queue]:
+    """The queues that jobs may start in."""
+    names = str(given.spec.option("partition") or "*").split(",")
+    patterns = [name.partition("@")[0] or "*" for name in names]  # all.q@@gpu names some hosts of a queue
+    return [queue for queue in site.queues if any(fnmatch.fnmatchcase(queue.name, one) for one in patterns)]
+
+
 def _queues(site: Site, given: Configured) -> Iterator[Finding]:
-    named = str(given.spec.option("partition") or "")
-    patterns = [name.partition("@")[0] or "*" for name in named.split(",")] if named else ["*"]
-    chosen = [queue for queue in site.queues if any(fnmatch.fnmatchcase(queue.name, one) for one in patterns)]
+    named, chosen = str(given.spec.option("partition") or ""), _chosen(site, given)
     working = [queue.name for queue in site.queues if queue.name in site.usable]
     if named and not chosen:
         hint = nearest(named, [queue.name for queue in site.queues]) or f"there are: {some(working)}"
@@ -293,6 +300,15 @@ def _gpus(resources: Sequence[Resource], name: str) -> Iterator[Finding | Settin
     elif found.consumable == "NO":
         what = f"resource {name} is not counted (consumable NO): two jobs may get the same GPUs"
         hint = f"ask the administrators: consumable YES for {name} in `qconf -mc`"
+        yield Finding(Level.WARNING, "gpus", what, hint)
+    elif found.consumable == "JOB":
+        better = [one.name for one in resources if one.name in like and one.consumable in ("YES", "HOST")]
+        hint = (
+            f"write gpu_resource = {toml(better[0])}"
+            if better
+            else f"ask the administrators: YES for {name} in `qconf -mc`"
+        )
+        what = f"GPUs are resource {name}, counted per job (consumable JOB): a job with GPUs has one host"
         yield Finding(Level.WARNING, "gpus", what, hint)
     else:
         how, others = _COUNTED.get(found.consumable, found.consumable), f"; also: {some(like)}" if like else ""

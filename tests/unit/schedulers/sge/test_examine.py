@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ SITE = examine.Site(
     config=CONFIG,
     pes=[*PES.values()],
     queues=[Queue("all.q", frozenset(PES), None)],
-    usable={"all.q"},
+    usable={"all.q", "short.q"},
     resources=[Resource("gpu", "gpu", "YES", "INT")],
     projects=["ml"],
 )
@@ -173,7 +174,7 @@ def test_queues_that_cannot_start_jobs_are_a_failure(usable: set[str], values: d
 @pytest.mark.parametrize(
     ("resource", "values", "level", "piece", "line"),
     [
-        (Resource("gpu", "gpu", "JOB", "INT"), {}, "ok", "counted per job, on its first host", []),
+        (Resource("gpu", "gpu", "JOB", "INT"), {}, "warning", "a job with GPUs has one host", []),
         (Resource("gpu", "gpu", "HOST", "INT"), {}, "ok", "counted per host", []),
         (Resource("gpu", "gpu", "NO", "INT"), {}, "warning", "is not counted", []),
         (Resource("ngpus", "ng", "YES", "INT"), {}, "warning", "no resource gpu", ['gpu_resource = "ngpus"']),
@@ -236,3 +237,54 @@ def test_first_job_is_judged_by_qsub() -> None:
     found = examine.judge_first_job(Answer(1, "", refused))
     assert found.level == "failure"
     assert found.message == 'qsub refuses a first job: cannot run in PE "idle" because it only offers 0 slots'
+
+
+def test_gpus_that_count_per_slot_are_better_than_those_per_job() -> None:
+    resources = [Resource("gpu", "gpu", "JOB", "INT"), Resource("gpushare", "gs", "YES", "DOUBLE")]
+    assert finding(judge(resources=resources), "gpus").hint == 'write gpu_resource = "gpushare"'
+
+
+def test_pe_is_one_of_the_queues_that_jobs_start_in() -> None:
+    queues = [Queue("all.q", frozenset({"fill"}), None), Queue("gpu.q", frozenset({"rr"}), None)]
+    assert lines(judge({"partition": "gpu.q@@new"}, queues=queues, usable={"all.q", "gpu.q"})) == ['pe = "rr"']
+    assert lines(judge(queues=queues, usable={"gpu.q"})) == ['pe = "rr"']
+
+
+# --- all of it, with stand-ins for the commands
+
+STAND_IN = """\
+#!/bin/bash
+case "${0##*/} $*" in
+"qhost ") cat qhost;;
+"qstat -help") echo SGE 8.1.9;;
+"qstat -g c") cat queues;;
+"qconf -sconf") echo enforce_project false;;
+"qconf -spl") echo rrs;;
+"qconf -sp rrs") cat pe;;
+"qconf -sql") echo all.q;;
+"qconf -sq all.q") printf 'qname all.q\\npe_list rrs\\nh_rt INFINITY\\n';;
+"qconf -sc") cat complex;;
+"qconf -sprjl") echo ml;;
+"qconf -suser "*) echo "alice is not known as a user"; exit 1;;
+"qsub -w v -pe rrs 2 -l h_rt=01:00:00 -b y /bin/true") echo "verification: found suitable queue(s)";;
+*) echo "unexpected: $0 $*" >&2; exit 9;;
+esac
+"""
+
+
+def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"qhost": QHOST, "queues": CLUSTER_QUEUES, "pe": PE_TEXT, "complex": COMPLEX}
+    (commands := tmp_path / "bin/lx-amd64").mkdir(parents=True)
+    for name in ("qhost", "qstat", "qconf", "qsub"):
+        (commands / name).write_text(STAND_IN)
+        (commands / name).chmod(0o755)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SGE_ROOT", str(tmp_path))
+    found = examine.examine(given())
+    assert problems(found) == [("warning", "pe"), ("warning", "time")]
+    assert lines(found) == ['pe = "rrs"', 'time = "01:00:00"']
+    assert finding(found, "submission").message == "qsub accepts a first job (-w v)"
+    (commands / "qconf").write_text("#!/bin/sh\necho denied: host is no admin host >&2; exit 1\n")
+    assert problems(examine.examine(given())) == [("warning", "scheduler.qconf")]

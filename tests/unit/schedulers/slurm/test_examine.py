@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.slurm import examine
+from gridtf.schedulers.slurm import examine, scheduler
 from gridtf.schedulers.slurm.advice import parse_partitions
 
 # scontrol show config, some of its lines
@@ -246,3 +248,42 @@ def test_walltime_that_a_site_s_plugin_demands_is_found_by_trying() -> None:
     ]
     assert lines(found) == ['time = "01:00:00"']
     assert all("--partition=cpu" in argv for argv in slurm.asked)
+
+
+# --- all of it, with stand-ins for the commands
+
+STAND_IN = """\
+#!/bin/bash
+case "${0##*/} $*" in
+"scontrol ping") echo "Slurmctld(primary) at ctl is ${CONTROLLER:-UP}";;
+"scontrol show config") cat config;;
+"scontrol -o show partition --all") cat partitions;;
+"sinfo "*) cat sinfo;;
+"sacctmgr "*format=account) printf 'ml\\nbio\\n';;
+"sacctmgr "*format=defaultaccount) echo bio;;
+"sbatch --test-only --time=01:00:00 --wrap=true") cat accepted >&2;;
+*) echo "unexpected: $0 $*" >&2; exit 9;;
+esac
+"""
+
+
+def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CONFIG.replace("= none", "= associations").replace(
+        "accounting_storage/none", "accounting_storage/slurmdbd"
+    )
+    rules = "".join(PARTITION.format(name, "ALL", "ALL", "NO", "NONE") for name in ("gpu", "cpu", "short"))
+    for name in ("scontrol", "sinfo", "sacctmgr", "sbatch"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name, text in {"config": config, "partitions": rules, "sinfo": SINFO, "accepted": ACCEPTED}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    found = examine.examine(scheduler, given())
+    assert (problems(found), lines(found)) == ([("warning", "time")], ['time = "01:00:00"'])
+    assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
+    assert finding(found, "submission").level == Level.OK
+    monkeypatch.setenv("CONTROLLER", "DOWN")
+    with pytest.raises(SchedulerError, match="controller on ctl does not answer: `scontrol ping` reports it as DOWN"):
+        examine.examine(scheduler, given())
