@@ -28,7 +28,7 @@ def parser_doctor(**more: Any) -> Parser:
 
 
 def run_doctor(arguments: Namespace) -> int:
-    return _run(Path(arguments.write) if arguments.write is not None else None, as_json=arguments.json, limits=True)
+    return _run(Path(arguments.write) if arguments.write is not None else None, as_json=arguments.json)
 
 
 def parser_init(**more: Any) -> Parser:
@@ -38,27 +38,34 @@ def parser_init(**more: Any) -> Parser:
 
 
 def run_init(arguments: Namespace) -> int:
-    files = [path for path, _, is_site in config.general_files(os.environ) if not is_site]
-    if not files:
-        raise UsageError(
-            "this user has no home folder", hint="write to a file of your choice: gridtf doctor --write FILE"
-        )
-    return _run(files[0], as_json=arguments.json)
+    file = _user_file()
+    if file is None:
+        hint = "write to a file of your choice: gridtf doctor --write FILE"
+        raise UsageError("this user has no home folder", hint=hint)
+    return _run(file, as_json=arguments.json)
 
 
-def _run(file: Path | None, *, as_json: bool, limits: bool = False) -> int:
-    """Examine, print, and write a file if there is one to write; limits: whether it may be the site's."""
-    from gridtf.doctor import login
+def _user_file() -> Path | None:
+    return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
 
+
+def _run(file: Path | None, *, as_json: bool) -> int:
+    """Examine, print, and write a file if there is one to write."""
+    from gridtf.doctor import login, settings
+
+    for_all = False
     if file is not None:
         _refuse_existing(file)
     found = login.examine(os.environ, here())
+    if file is not None and (for_all := file.absolute() != _user_file()):
+        found = found._replace(settings=settings.for_all(found.settings))
     failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
     # without the scheduler's answer, or with a file that is not valid, nobody knows what is missing
     known = not any(finding.check in _NEEDED for finding in failures)
     written = file if file is not None and known else None
     if written is not None:
-        _write(written, found, limits=limits)
+        about = f"Defaults for {'all ' if for_all else ''}jobs of gridtf, as found on {os.uname().nodename}."
+        _write(written, settings.text(found.settings, about, limits=for_all))
     if as_json:
         output.write(f"{_as_json(found, written)}\n")
     else:
@@ -106,14 +113,16 @@ def _refuse_existing(file: Path) -> None:
         raise UsageError(f"{file} exists, and is left as it is", hint=hint)
 
 
-def _write(file: Path, found: Examination, *, limits: bool) -> None:
-    from gridtf.doctor import settings
-
-    about = f"Defaults for jobs of gridtf, as found on {os.uname().nodename}."
+def _write(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as opened:
-            opened.write(settings.text(found.settings, about, limits=limits))
+            try:
+                opened.write(text)
+                opened.flush()
+            except OSError:
+                file.unlink()  # half of a file would be read at the next submission
+                raise
     except FileExistsError:
         _refuse_existing(file)
         raise GridtfError(f"cannot make the folder {file.parent}: a file has that name") from None

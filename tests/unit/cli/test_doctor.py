@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -77,6 +78,23 @@ def test_init_writes_the_user_s_file(found: list[Finding], capsys: Captured) -> 
 def test_doctor_writes_a_site_s_file_anywhere(found: list[Finding]) -> None:
     assert main(["doctor", "--write", "new/site.toml"]) == 0
     assert "# [limits]" in Path("new/site.toml").read_text()
+
+
+def test_init_is_the_doctor_s_file_at_the_user_s_path(found: list[Finding]) -> None:
+    assert main(["init"]) == 0
+    text = user_file().read_text()
+    user_file().unlink()
+    assert main(["doctor", "--write", str(user_file())]) == 0
+    assert user_file().read_text() == text
+
+
+def test_file_that_is_not_complete_is_removed(found: list[Finding], capsys: Captured) -> None:
+    with mock.patch.object(Path, "open", lambda path, mode, encoding: open("/dev/full", "w", encoding=encoding)):  # noqa: PTH123
+        Path("x.toml").touch()
+        with mock.patch("os.path.lexists", lambda path: False):
+            assert main(["doctor", "--write", "x.toml"]) == 1
+    assert "cannot write x.toml: No space left on device" in capsys.readouterr().err
+    assert not Path("x.toml").exists()
 
 
 @pytest.mark.parametrize("words", [["init"], ["doctor", "--write", "mine.toml"]])

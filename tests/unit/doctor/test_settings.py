@@ -74,3 +74,12 @@ def test_file_without_needs_says_so(tmp_path: Path) -> None:
 def test_text_of_others_stays_a_comment(tmp_path: Path) -> None:
     odd = Setting("account", 'a"b', "two\nlines \x1b[31m " + "long " * 40)
     assert read(settings.text([odd], "x\npartition = 'y'"), tmp_path).account == 'a"b'
+
+
+def test_what_is_one_user_s_own_is_an_example_for_all() -> None:
+    mine = (Setting("account", "ml", ""), Setting("setup", ["source ~/v"], ""), Setting("pe", "mpi", ""))
+    assert [(one.key, one.example) for one in settings.for_all(mine)] == [
+        ("account", True),
+        ("setup", True),
+        ("pe", False),
+    ]
