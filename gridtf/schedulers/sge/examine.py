@@ -363,8 +363,9 @@ def _project(site: Site, given: Configured) -> Iterator[Finding | Setting]:
     elif site.default_project:
         yield Finding(Level.OK, "account", f"jobs without `account` run in your default project {site.default_project}")
     elif len(site.projects) == 1:
-        comment = "every job needs a project, and there is only this one"
-        yield from missing("account", comment, Setting("account", site.projects[0], comment))
+        what = "every job needs a project (enforce_project), and there is only"
+        setting = Setting("account", site.projects[0], f"{what} this one")
+        yield from missing("account", f"{what} {site.projects[0]}", setting)
     else:
         what = f"every job needs a project (enforce_project), and you have no default one; there are: {known or 'none'}"
         yield Finding(Level.WARNING, "account", what, "ask which is yours, and write account = …")
