@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_DYING = 0.2  # seconds; a process that waits for a file server may not die
+
 
 class Aside(Generic[T]):
     """Work that has been started in a forked process.
@@ -32,7 +34,7 @@ class Aside(Generic[T]):
         os.close(writing)
 
     def result(self, deadline: float) -> T | None:
-        """Wait for the result, and end the process with all that it has started.
+        """Wait for the result.
 
         Args:
             deadline: On the clock of time.monotonic.
@@ -41,19 +43,23 @@ class Aside(Generic[T]):
             The result; None when there is none at the deadline.
         """
         data = b""
-        ended = False
-        try:
-            while not ended and select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                piece = os.read(self._pipe, 1 << 16)
-                data += piece
-                ended = not piece
-        finally:
-            os.close(self._pipe)
-            for kill in (os.killpg, os.kill):  # the group may not have begun, or may have ended
-                with contextlib.suppress(ProcessLookupError):
-                    kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0 if ended else os.WNOHANG)  # a process that waits for a file server may not die
-        return pickle.loads(data) if ended and data else None  # noqa: S301 - of a process of our own
+        while select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            piece = os.read(self._pipe, 1 << 16)
+            data += piece
+            if not piece:
+                return pickle.loads(data) if data else None  # noqa: S301 - of a process of our own
+        return None
+
+    def end(self) -> None:
+        """End the process with all that it has started."""
+        os.close(self._pipe)
+        for kill in (os.killpg, os.kill):  # the group may not have begun, or may have ended
+            with contextlib.suppress(ProcessLookupError):
+                kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            end = time.monotonic() + _DYING
+            while os.waitpid(self._pid, os.WNOHANG)[0] == 0 and time.monotonic() < end:
+                time.sleep(0.001)
 
 
 def _run(work: Callable[[], object], pipe: int) -> None:

@@ -72,11 +72,15 @@ def examine(environ: Mapping[str, str], folder: Path) -> Examination:
     work = partial(shell.shell, site.given.spec, site.scheduler, environ)
     ask("shell", "bash has not answered", work, Level.WARNING)
     found: list[Finding | Setting] = [*site.findings]
-    for silent, part in parts:
-        answer = part.result(begin + _PATIENCE)
-        found += [silent] if answer is None else [*answer.findings, *answer.settings]
-        if answer == Examination() and silent.check == "scheduler":
-            found.append(Finding(Level.OK, "scheduler", f"jobs go to {title}, which says no more about this site"))
+    try:
+        for silent, part in parts:
+            answer = part.result(begin + _PATIENCE)
+            found += [silent] if answer is None else [*answer.findings, *answer.settings]
+            if answer == Examination() and silent.check == "scheduler":
+                found.append(Finding(Level.OK, "scheduler", f"jobs go to {title}, which says no more about this site"))
+    finally:
+        for _, part in parts:
+            part.end()
     return collect(found) if site.valid else _without_settings(collect(found))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import os
 import re
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,7 @@ from gridtf.schedulers.sge.directives import Resource
 from gridtf.text import counted, some, toml
 
 _PATIENCE = 4.0  # seconds for each question
+_PES_PATIENCE = 2.5  # seconds for all parallel environments
 _FIRST_TIME = 3600  # seconds: the walltime to write where jobs need one
 _COUNTED = {"YES": "per slot", "HOST": "per host"}
 _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
@@ -67,37 +68,50 @@ def examine(given: Configured) -> Examination:
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
-    site = _query()
+    site = _query(given)
     found = list(judge(site, given))
     judged = collect(found)
     if site.config and not any(finding.level == Level.FAILURE for finding in judged.findings):
-        with contextlib.suppress(SchedulerError):  # qsub -w v takes long where many jobs wait
+        try:
             found.append(judge_first_job(_verify(site, given, judged.settings)))
+        except SchedulerError as error:  # it takes long where many jobs wait
+            found.append(Finding(Level.WARNING, "submission", error.what, error.hint))
     return collect(found)
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
 
 
-def _query() -> Site:
+def _query(given: Configured) -> Site:
     hosts = parse_hosts(_printed("qhost"))
     version = _printed("qstat", "-help").partition("\n")[0].strip()
     config = dict(advice.pairs(advice.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
+    queues = advice.known_queues()
     own = dict(advice.pairs(advice.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
         version,
         hosts,
         config,
-        pes=advice.known_pes(),
-        queues=advice.known_queues(),
+        pes=_pes(str(given.spec.option("pe") or ""), queues),
+        queues=queues,
         usable=parse_usable(_printed("qstat", "-g", "c")),
         resources=advice.parse_resources(advice.qconf("-sc")),
         projects=advice.known_names("-sprjl"),
         default_project=next((name for name in defaults if name.upper() not in ("", "NONE")), ""),
     )
+
+
+def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
+    """The parallel environments, those first that matter most: each takes a qconf, and a cell may have many."""
+    offered = frozenset().union(*(queue.pes for queue in queues))
+    names = advice.known_names("-spl")
+    names.sort(key=lambda name: (not fnmatch.fnmatchcase(name, named), name not in offered))
+    end = time.monotonic() + _PES_PATIENCE
+    asked = (advice.known_pe(name) for name in names if time.monotonic() < end)
+    return [pe for pe in asked if pe is not None]
 
 
 def _printed(*argv: str) -> str:

@@ -65,7 +65,10 @@ def examine(slurm: Slurm, given: Configured) -> Examination:
     judged = collect(found)
     if any(finding.level == Level.FAILURE for finding in judged.findings):
         return judged
-    return collect([*found, *first_job(slurm, site, given, judged.settings)])
+    try:
+        return collect([*found, *first_job(slurm, site, given, judged.settings)])
+    except SchedulerError as error:  # sbatch waits longest where the controller has much to do
+        return collect([*found, Finding(Level.WARNING, "submission", error.what, error.hint)])
 
 
 # --- asking --------------------------------------------------------------------------------------------------------

@@ -286,5 +286,8 @@ def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert problems(found) == [("warning", "pe"), ("warning", "time")]
     assert lines(found) == ['pe = "rrs"', 'time = "01:00:00"']
     assert finding(found, "submission").message == "qsub accepts a first job (-w v)"
+    (commands / "qsub").write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    assert ("warning", "submission") in problems(examine.examine(given()))
     (commands / "qconf").write_text("#!/bin/sh\necho denied: host is no admin host >&2; exit 1\n")
     assert problems(examine.examine(given())) == [("warning", "scheduler.qconf")]

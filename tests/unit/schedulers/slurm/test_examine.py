@@ -284,6 +284,11 @@ def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (problems(found), lines(found)) == ([("warning", "time")], ['time = "01:00:00"'])
     assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
     assert finding(found, "submission").level == Level.OK
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    slow = examine.examine(scheduler, given())
+    assert problems(slow) == [("warning", "time"), ("warning", "submission")]
+    assert "sbatch has waited for 0.5 s" in finding(slow, "submission").message
     monkeypatch.setenv("CONTROLLER", "DOWN")
     with pytest.raises(SchedulerError, match="controller on ctl does not answer: `scontrol ping` reports it as DOWN"):
         examine.examine(scheduler, given())
