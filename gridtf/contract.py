@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from gridtf.errors import GridtfError
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run import recordtypes
 from gridtf.run.rundir import read_record
+from gridtf.values import Value
 
 RUN_DIR = "GRIDTF_RUN_DIR"
 JOB_ID = "GRIDTF_JOB_ID"
@@ -26,8 +26,7 @@ REUSE_PORT = "TF_GRPC_REUSE_PORT"
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Value):
     """This process's place in the job.
 
     Attributes:
@@ -57,7 +56,7 @@ class Task:
     gpus: tuple[str, ...]
     rank: int | None
     world_size: int | None
-    outside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    outside: Mapping[str, tuple[str, ...]] = {}
 
     @property
     def name(self) -> str:

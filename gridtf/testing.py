@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -40,12 +39,12 @@ from gridtf.schedulers import plugins
 from gridtf.schedulers.api import API_VERSION, AgentCall, JobIdentity, JobStatus, Plan, Scheduler
 from gridtf.schedulers.batch import BatchScheduler
 from gridtf.states import ENDED, JobState
+from gridtf.values import Value
 
 # --- recorded outputs
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Value):
     """The recorded output of one call of a command.
 
     Attributes:
@@ -79,8 +78,7 @@ Outputs = Sequence[Output]
 Error = TypeVar("Error", bound=GridtfError)
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Value):
     """Recorded outputs of the scheduler's commands, by situation.
 
     In each situation, only the commands with an output exist. A command with several outputs prints one per call, and
@@ -112,11 +110,10 @@ class Recorded:
     cancelled: Outputs
     ended: Outputs
     denied: Outputs
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
-class RecordedJob:
+class RecordedJob(Value):
     """The environment of a recorded job of two or more hosts, on its first host.
 
     Attributes:
@@ -132,10 +129,10 @@ class RecordedJob:
     environ: Mapping[str, str]
     job_id: str
     hosts: Mapping[str, int]
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = {}
     element: str = ""
     outputs: Outputs = ()
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = {}
 
 
 # Records its arguments and prints the output for this call.

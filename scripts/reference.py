@@ -13,9 +13,7 @@ import inspect
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import NamedTuple
 
 import gridtf
 from gridtf.cli import COMMANDS
@@ -24,6 +22,7 @@ from gridtf.cli.submit import LAYERS
 from gridtf.jobspec.options import GROUPS, PREFIX, Option
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.schedulers import job_options
+from gridtf.values import Value, fields
 
 ROOT = Path(__file__).resolve().parents[1]
 _WITH_JOB_OPTIONS = ("submit", "run", "render")
@@ -44,7 +43,7 @@ _FILES = {
 }
 
 
-class Key(NamedTuple):
+class Key(Value):
     """A key of the job file: its dotted name, the options that set it, its meaning."""
 
     name: str
@@ -52,7 +51,7 @@ class Key(NamedTuple):
     meaning: str
 
 
-class Flag(NamedTuple):
+class Flag(Value):
     """An option or argument of a command: as it is typed, and its help."""
 
     spelling: str
@@ -62,26 +61,27 @@ class Flag(NamedTuple):
 def job_keys() -> Iterator[Key]:
     """All keys of a job file, in the order of JobSpec, then those of schedulers' own options."""
     table = job_options()
-    for field in fields(JobSpec):
-        if field.name == "tasks":
+    known = fields(JobSpec)
+    for name in known:
+        if name == "tasks":
             for own in fields(TaskSpec):
                 spelled = tuple(
-                    _spelling(option) for option in table if re.fullmatch(rf"tasks\.\w+\.{own.name}", option.key)
+                    _spelling(option) for option in table if re.fullmatch(rf"tasks\.\w+\.{own}", option.key)
                 )
-                yield Key(f"tasks.TYPE.{own.name}", spelled, _meaning(own, TaskSpec))
-        elif field.name != "options":
-            spelled = tuple(_spelling(option) for option in table if option.key == field.name)
-            yield Key(field.name, ("after --",) if field.name == "command" else spelled, _meaning(field, JobSpec))
-    known = {field.name for field in fields(JobSpec)} | {"tasks"}
+                yield Key(f"tasks.TYPE.{own}", spelled, _meaning(own, TaskSpec))
+        elif name != "options":
+            spelled = tuple(_spelling(option) for option in table if option.key == name)
+            yield Key(name, ("after --",) if name == "command" else spelled, _meaning(name, JobSpec))
     for option in table:
         if option.key.partition(".")[0] not in known:
             yield Key(option.key, (_spelling(option),), option.help)
 
 
-def _meaning(field: Field[object], cls: type) -> str:
+def _meaning(name: str, cls: type[Value]) -> str:
     """The text of a field's docstring, with its default. In a file and on the command line, None is no value."""
-    text = re.sub(r"\bNone: ", "Default: ", attributes(cls)[field.name])
-    return text if field.default in (None, (), MISSING) else f"{text} Default: {field.default}."
+    text = re.sub(r"\bNone: ", "Default: ", attributes(cls)[name])
+    default = fields(cls)[name]
+    return text if default in (None, (), {}) else f"{text} Default: {default}."
 
 
 def attributes(cls: type) -> dict[str, str]:

@@ -8,13 +8,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
 from gridtf.bootstrap import addresses, environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
-from gridtf.bootstrap.placement import share_gpus
+from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
@@ -26,6 +26,10 @@ from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record, wri
 from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
 from gridtf.schedulers.api import GpuNeed, Scheduler
 from gridtf.states import JobState
+from gridtf.values import Fields
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.containers import Entrance
 
 # The signal that the agent supervisor sends to the agent when srun's or qrsh's process on this host has died.
 ORPHANED = signal.SIGHUP
@@ -87,8 +91,7 @@ class _Stopped(Exception):
         self.number = number
 
 
-@dataclass(eq=False, repr=False)
-class Agent:
+class Agent(Fields):
     """The life of one agent. Every wait in it has a limit, and ends at once when the job is ended.
 
     Attributes:
@@ -189,6 +192,11 @@ class Agent:
 
     def _take_part(self, plan: AttemptPlan, scheduler: Scheduler, holder: PortHolder, gpus: GpuGrant | None) -> None:
         mine = plan.on(self.host)
+        entrance = None
+        if plan.spec.contained:
+            from gridtf.bootstrap import containers
+
+            entrance = containers.find(plan.spec, self.host, self.system.environ)
         owner, patience = f"{plan.spec.title}, job {plan.job_id}", 0.8 * plan.spec.start_timeout
         need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
         grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
@@ -198,7 +206,7 @@ class Agent:
         master_port = self._publish(plan, holder, shares)
         meeting = self._wait_for_rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
-        self._start(plan, meeting, shares, grant)
+        self._start(plan, meeting, shares, grant, entrance)
         self._supervise()
 
     # --- before the start
@@ -285,6 +293,7 @@ class Agent:
         meeting: rendezvous.Rendezvous,
         shares: dict[str, tuple[str, ...]],
         grant: GpuGrant,
+        entrance: Entrance | None,
     ) -> None:
         mine = plan.on(self.host)
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
@@ -294,6 +303,8 @@ class Agent:
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name])
             argv = environment.command(plan, task, meeting, environment.HOME, package)
+            if entrance:
+                argv, env = self._contained(entrance, plan, task, meeting, argv, env)
             log = self.attempt.task_log(task.type, task.index)
             # its port stays reserved, and the chief's ParameterServerStrategy continues with the other workers
             restarts = _RESTARTS if task.served and task.type == "worker" else 0
@@ -301,6 +312,23 @@ class Agent:
             locks = grant.descriptors
             self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, restarts)
         self._heartbeat.beat(now=True)
+
+    def _contained(
+        self,
+        entrance: Entrance,
+        plan: AttemptPlan,
+        task: PlacedTask,
+        meeting: rendezvous.Rendezvous,
+        argv: list[str],
+        env: dict[str, str],
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command line and the environment of a task inside its container."""
+        from gridtf.bootstrap import containers
+
+        names = {name for name in environment.own_variables(plan, task, meeting) if name in env}
+        folders = [self.attempt.run.path, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
+        whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
+        return whole, containers.environment(entrance, env, names)
 
     def _supervise(self) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""

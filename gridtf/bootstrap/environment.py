@@ -98,6 +98,17 @@ def task_environment(
     return env
 
 
+def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> set[str]:
+    """The names of the variables that gridtf and the job set for a task.
+
+    Args:
+        plan: The plan of the attempt.
+        task: The task.
+        rendezvous: What all tasks agree on.
+    """
+    return {*task_environment({}, plan, task, rendezvous, ()), *gpus.SHOWING, "CUDA_DEVICE_ORDER", "no_grpc_proxy"}
+
+
 def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:
     """The hosts that gRPC must not reach through a proxy, which it would do even for connections within a host."""
     excluded = env.get("no_grpc_proxy") or env.get("no_proxy") or env.get("NO_PROXY") or ""

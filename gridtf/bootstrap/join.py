@@ -17,8 +17,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
@@ -56,6 +55,7 @@ from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVa
 from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState
 from gridtf.text import counted, some
+from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
@@ -92,25 +92,28 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
     # only srun or mpirun knows the number of hosts, and of processes per host
-    request = scheduler.resolve(replace(spec, nodes=None, tasks_per_node=None), in_job=True)
+    request = scheduler.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
-    grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, 0.8 * spec.start_timeout)
-    seen = grant.environment(environ)
-    holder = PortHolder()
-    own = _own_record(member, grant, seen, holder)
-    own |= addresses.published(spec, scheduler.this_host(environ), own["address"])
+    grant, holder = GpuGrant(()), PortHolder()
+
+    def own() -> Record:
+        nonlocal grant
+        grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, 0.8 * spec.start_timeout)
+        record = _own_record(member, grant, grant.environment(environ), holder)
+        return record | addresses.published(spec, scheduler.this_host(environ), record["address"])
+
     joining = Joining(run, spec, request, member, own, system)
     if member.rank == 0:
         known = {"scheduler": scheduler.name, **(identity.to_record() if identity else {})}
         plan, shares, meeting = joining.lead(tasks, known, job_id)
-        holder.release(joining.own["master_port"])  # programs that are not TensorFlow do not share ports
+        holder.release(meeting.master_port)  # programs that are not TensorFlow do not share ports
     else:
         plan, shares, meeting = joining.follow()
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
     fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, grant.descriptors)
-    env = environment.task_environment(seen, plan, task, meeting, shares[task.name])
+    env = environment.task_environment(grant.environment(environ), plan, task, meeting, shares[task.name])
     print(exports(environ, env))
     return 0
 
@@ -176,8 +179,7 @@ def _own_record(member: Member, grant: GpuGrant, environ: Mapping[str, str], hol
 _Meeting = tuple[AttemptPlan, Mapping[str, Sequence[str]], rendezvous.Rendezvous]
 
 
-@dataclass(eq=False, repr=False)
-class Joining:
+class Joining(Fields):
     """How the processes of one step meet.
 
     Attributes:
@@ -185,7 +187,8 @@ class Joining:
         spec: The specification of the job.
         request: What the job requests of its scheduler, resolved from the specification.
         member: Which process of the step this is.
-        own: The record that this process publishes.
+        own: Makes the record that this process publishes: claims its GPUs and reserves its ports. It is called when the
+            attempt is open, so that the other processes learn of its errors.
         system: This host.
     """
 
@@ -193,7 +196,7 @@ class Joining:
     spec: JobSpec
     request: Request
     member: Member
-    own: Record
+    own: Callable[[], Record]
     system: System
 
     def __post_init__(self) -> None:
@@ -221,22 +224,30 @@ class Joining:
             raise self._used_before()
         attempt, nonce = self.run.new_attempt(), secrets.token_hex(8)
         write_record(self._opened, {"attempt": attempt.number, "nonce": nonce, **known})
-        try:
+        with self._reporting(attempt, nonce):
             return self._gather(attempt, nonce, tasks, job_id)
-        except GridtfError as error:  # the other ranks need not wait any longer
+
+    @contextlib.contextmanager
+    def _reporting(self, attempt: Attempt, nonce: str) -> Iterator[None]:
+        """Report an error to the other processes, which need not wait any longer."""
+        try:
+            yield
+        except GridtfError as error:
             problem = {"what": error.what, "why": error.why, "hint": error.hint}
+            record = {"nonce": nonce, "host": self.system.host, **problem}
             with contextlib.suppress(GridtfError):
-                write_record(attempt.host_error(_LEADER), {"nonce": nonce, "host": self.own["host"], **problem})
+                write_record(attempt.host_error(f"rank-{self.member.rank}"), record)
             raise
 
     def _gather(self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], job_id: str) -> _Meeting:
-        write_record(attempt.host_record(_LEADER), {"nonce": nonce, **self.own})
+        write_record(attempt.host_record(_LEADER), {"nonce": nonce, **self.own()})
         size, limit = self.member.size, self.spec.start_timeout
         ranks = [f"rank-{rank}" for rank in range(size)]
         collector = rendezvous.Collector(attempt, nonce, ranks, recordtypes.RankRecord)
         for _ in self._waiting(limit):
             if collector.poll():
                 break
+            self._check_errors(attempt, nonce, [*collector.missing.values()])
         else:
             missing = list(collector.missing.values())
             raise RendezvousError(
@@ -258,6 +269,17 @@ class Joining:
         rendezvous.publish(attempt, job_id, nonce, meeting, gpus=shares)
         return plan, shares, meeting
 
+    def _check_errors(self, attempt: Attempt, nonce: str, missing: Sequence[str]) -> None:
+        """Raise the error that one of these ranks has reported."""
+        listed = set(listdir(attempt.hosts))
+        for rank in missing:
+            path = attempt.host_error(rank)
+            if path.name in listed:
+                problem = read_record(path, recordtypes.HostError, nonce=nonce, listed=True, own=True)
+                if problem is not None:
+                    what = f"{rank.replace('-', ' ')} on host {problem.get('host', '?')}: {problem['what']}"
+                    raise RendezvousError(what, why=problem["why"], hint=problem["hint"])
+
     def follow(self) -> _Meeting:
         """Join as any other rank: find the attempt that rank 0 has opened, publish, wait for the rendezvous file.
 
@@ -271,7 +293,8 @@ class Joining:
         record = attempt.host_record(f"rank-{self.member.rank}")
         if record.name in listdir(attempt.hosts):
             raise self._used_before()
-        write_record(record, {"nonce": nonce, **self.own})
+        with self._reporting(attempt, nonce):
+            write_record(record, {"nonce": nonce, **self.own()})
         limit = self.spec.start_timeout + _LEADER_MARGIN
         for _ in self._waiting(limit):
             problem = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
@@ -319,8 +342,7 @@ class Joining:
 # --- which process is which task, and its share of its host (pure)
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Value):
     """One process among those that join.
 
     Attributes:
@@ -413,8 +435,8 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
             f"{counted(total, 'task')} requested ({requested}), but the number of processes that join is {size}",
             hint="start as many processes as there are tasks, or change the counts",
         )
-    tables = {name: replace(spec.task(name), count=count, gpus=None) for name, count in counts.items() if count}
-    plain = replace(spec, tasks=tables, gpus_per_task=0, gpus_per_node=0, nodes=None, tasks_per_node=None)
+    tables = {name: spec.task(name).replace(count=count, gpus=None) for name, count in counts.items() if count}
+    plain = spec.replace(tasks=tables, gpus_per_task=0, gpus_per_node=0, nodes=None, tasks_per_node=None)
     return place(Allocation((Host("", size),)), resolve(plain, "", memory=False))
 
 
@@ -507,7 +529,7 @@ def place_ranks(
         cores = task.cpus or max(1, len(cpus) // sharing[host, cpus])
         local_rank = None if task.rank is None else ranked[host]
         ranked[host] += task.rank is not None
-        placed.append(replace(task, host=host, gpus=len(shares[task.name]), cpus=cores, local_rank=local_rank))
+        placed.append(task.replace(host=host, gpus=len(shares[task.name]), cpus=cores, local_rank=local_rank))
     return tuple(placed)
 
 

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ from gridtf.run.tail import last_lines
 from gridtf.schedulers.api import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, JobIdentity, Parent, Scheduler
 from gridtf.states import ENDED, JobState
 from gridtf.text import counted, some
+from gridtf.values import Fields
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
@@ -74,8 +74,7 @@ class _Terminated(Exception):
         self.number = number
 
 
-@dataclass(eq=False, repr=False)
-class Launcher:
+class Launcher(Fields):
     """One attempt, from the allocation to the verdict.
 
     Attributes:
@@ -131,7 +130,7 @@ class Launcher:
         lost = "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
         if lost:
             freed = f"{lost}, so gridtf cancels the job; otherwise it would keep its hosts"
-            end = end._replace(why="; ".join(filter(None, (end.why, freed))))
+            end = end.replace(why="; ".join(filter(None, (end.why, freed))))
         self.system.log(end.text())
         try:
             self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
@@ -193,7 +192,7 @@ class Launcher:
             request=self.request,
             hosts={host.name: host.address or host.name for host in allocation.hosts},
             tasks=place(allocation, self.request),
-            python=spec.python or ("python" if spec.setup else sys.executable),
+            python=spec.python or ("python3" if spec.contained else "python" if spec.setup else sys.executable),
             cwd=Path.cwd(),
         )
 
@@ -375,7 +374,7 @@ class Launcher:
             return None
         reason = status.reason or f"the scheduler reports {status.state}"
         end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Verdict(status.state, reason)
-        return end._replace(again=status.requeued)
+        return end.replace(again=status.requeued)
 
     def _of_error(self, error: GridtfError) -> Verdict:
         if isinstance(error, TerminatedError):
@@ -452,8 +451,7 @@ class AgentEndedError(GridtfError):
         self.cause = cause
 
 
-@dataclass(eq=False, repr=False)
-class HostMonitor:
+class HostMonitor(Fields):
     """The hosts of one attempt: what their records say, how their agents end, and which host is silent.
 
     Attributes:
@@ -475,10 +473,10 @@ class HostMonitor:
     agents: Sequence[AgentHandle]
     pause: Callable[[float], None]
     system: System
-    tasks: dict[str, Record] = field(default_factory=dict, init=False)
-    waits: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        self.tasks: dict[str, Record] = {}
+        self.waits: dict[str, str] = {}
         self._patience = Patience(self.limit, self.system)
         self._watches: dict[str, Watch] = {}
         self._gone: dict[str, Record] = {}  # host -> why its agent has ended by itself

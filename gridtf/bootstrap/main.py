@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -107,7 +106,7 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
 
     spec = configured.spec
     here = Path.cwd()
-    spec = dataclasses.replace(spec, chdir=str(here / (spec.chdir or "")))
+    spec = spec.replace(chdir=str(here / (spec.chdir or "")))
     try:
         need_program(spec)
         precheck.check(spec, configured.sources)

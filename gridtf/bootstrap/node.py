@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
@@ -20,6 +19,7 @@ from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
 from gridtf.schedulers.agents import RUNNER_PID, ForkedAgent, fork_agent
+from gridtf.values import Fields
 
 _LOOK = 5.0  # seconds between two checks of the child, in case no signal announces its end
 
@@ -45,8 +45,7 @@ def run_job(arguments: Sequence[str]) -> int:
     return 0
 
 
-@dataclass(eq=False, repr=False)
-class JobRunner:
+class JobRunner(Fields):
     """The parent of the script of a local job.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import cycle, islice
 
 from gridtf.errors import PlacementError
@@ -12,10 +11,10 @@ from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST
 from gridtf.schedulers.api import Allocation, Host
 from gridtf.text import counted
+from gridtf.values import Value
 
 
-@dataclass(frozen=True)
-class PlacedTask:
+class PlacedTask(Value):
     """One task and its place.
 
     Attributes:

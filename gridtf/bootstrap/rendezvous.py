@@ -10,7 +10,6 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -35,12 +34,12 @@ from gridtf.run.rundir import (
     write_record,
     write_text,
 )
+from gridtf.values import Value, as_dict
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 
 
-@dataclass(frozen=True)
-class Rendezvous:
+class Rendezvous(Value):
     """What all tasks agree on.
 
     Attributes:
@@ -53,7 +52,7 @@ class Rendezvous:
     text: str
     master_addr: str
     master_port: int
-    outside: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    outside: Mapping[str, Sequence[str]] = {}
 
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
@@ -222,8 +221,7 @@ def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
 FORMAT = 2
 
 
-@dataclass(frozen=True)
-class AttemptPlan:
+class AttemptPlan(Value):
     """What the launcher decided and every agent reads.
 
     Attributes:
@@ -276,7 +274,7 @@ class AttemptPlan:
             "attempt": self.attempt.number,
             "nonce": self.nonce,
             "hosts": self.hosts,
-            "tasks": [asdict(task) for task in self.tasks],
+            "tasks": [as_dict(task) for task in self.tasks],
             "python": self.python,
             "cwd": str(self.cwd),
             "spec": self.spec.to_dict(),

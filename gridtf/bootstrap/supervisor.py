@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,13 +11,13 @@ from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
 from gridtf.states import TaskState
+from gridtf.values import Fields
 
 _TOGETHER = 1.0  # seconds within which a signal to all processes of a job has reached all of them
 _KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
 
 
-@dataclass(eq=False, repr=False)
-class TaskProcess:
+class TaskProcess(Fields):
     """One task's process.
 
     Attributes:
@@ -47,7 +46,7 @@ class TaskProcess:
     error: str | None = None
     restarts: int = 0
     max_restarts: int = 0
-    start: Callable[[], None] = field(default=lambda: None, repr=False)
+    start: Callable[[], None] = lambda: None
 
     @property
     def due(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
@@ -13,6 +13,7 @@ from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.states import JobState, TaskState
 from gridtf.text import counted, some, were
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
@@ -55,7 +56,7 @@ _SIGNAL_HINTS = {
 _MEMORY_HINT = "the kernel's out-of-memory killer ended it: request more memory (--mem), or use less"
 
 
-class Verdict(NamedTuple):
+class Verdict(Value):
     """How an attempt ended.
 
     Attributes:
@@ -208,7 +209,7 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
 TaskRecords = Mapping[str, Record]
 
 
-class Outcome(NamedTuple):
+class Outcome(Value):
     """Whether an attempt goes on.
 
     Attributes:

@@ -6,11 +6,12 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import COMMANDS, output, restore_sigchld
 from gridtf.errors import UsageError, nearest
 from gridtf.jobspec.arguments import Parser, split_command
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
@@ -29,7 +30,7 @@ _MODULES = {
 }
 
 
-class Command(NamedTuple):
+class Command(Value):
     """A command: ``parser`` and ``run`` of its module; in a module with several commands ``parser_list`` and so on.
 
     Attributes:

@@ -13,7 +13,7 @@ from gridtf.cli import COMMANDS, output
 from gridtf.cli.common import find_command, new_parser
 from gridtf.jobspec.arguments import Parser
 
-_FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM")  # metavars of paths
+_FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM", "IMAGE")  # metavars of paths
 
 
 def parser(**more: Any) -> Parser:

@@ -8,7 +8,6 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
@@ -17,11 +16,12 @@ from gridtf.cli.common import configured, new_parser
 from gridtf.jobspec import precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
+from gridtf.jobspec.spec import JobSpec
 from gridtf.text import counted, plain
+from gridtf.values import fields
 
 if TYPE_CHECKING:
     from gridtf.jobspec.request import Request
-    from gridtf.jobspec.spec import JobSpec
     from gridtf.schedulers.api import Plan
 
 
@@ -158,9 +158,9 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
             secret = ".env." in f".{key}" and _SECRET.search(key.rpartition(".")[2])
             yield f"{key} = {_MASK if secret else _look_up(plan.spec, key)}", source
     yield f'scheduler = "{plan.scheduler}"', plan.sources["scheduler"]
-    for field in fields(plan.spec):
-        if field.name not in plan.sources and field.default is not MISSING and field.default not in (None, ()):
-            yield f"{field.name} = {json.dumps(field.default)}", "default"
+    for key, default in fields(JobSpec).items():
+        if key not in plan.sources and default not in (None, (), {}):
+            yield f"{key} = {json.dumps(default)}", "default"
 
 
 def _in_order(row: tuple[str, str]) -> tuple[str, int]:

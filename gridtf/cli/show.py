@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf.states import ENDED, JobState
 from gridtf.text import plain
+from gridtf.values import Value, as_dict, fields
 
 if TYPE_CHECKING:
     from gridtf.observe.state import JobView, TaskView
@@ -19,7 +19,7 @@ _STILL_QUEUED = "the scheduler still has the job: it is cleaning up, or will sta
 
 
 def as_json(value: object) -> str:
-    """Write a value as JSON, dataclasses as objects and paths as strings.
+    """Write a value as JSON, values as objects and paths as strings.
 
     The text is ASCII, with undecodable bytes of paths as surrogate escapes: os.fsencode restores them.
     """
@@ -119,14 +119,13 @@ def _shown(value: Any) -> Any:
         return {key: _shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = {field.name: _shown(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **shown)
+    if isinstance(value, Value):
+        return value.replace(**{name: _shown(getattr(value, name)) for name in fields(type(value))})
     return value
 
 
 def _fields(value: Any) -> object:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else str(value)  # type: ignore[arg-type]
+    return as_dict(value) if isinstance(value, Value) else str(value)
 
 
 def _when(view: JobView, now: float) -> str:

@@ -9,7 +9,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -192,7 +191,7 @@ def _submittable(given: Configured, scheduler: Scheduler, folder: Path) -> Items
     """Prepare a job as submit does, up to the command that submits it."""
     from gridtf.login import submission
 
-    job = replace(given.spec, scheduler=scheduler.name, chdir=given.spec.chdir or str(folder))
+    job = given.spec.replace(scheduler=scheduler.name, chdir=given.spec.chdir or str(folder))
     try:
         submission.command(submission.prepare(job, given.sources, given.trusted))
     except GridtfError as error:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from gridtf.values import Value
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ROCR = "ROCR_VISIBLE_DEVICES"
@@ -28,7 +30,7 @@ _TURN = Path("/run/lock")
 _TRIES = 50
 
 
-class GpuGrant(NamedTuple):
+class GpuGrant(Value):
     """GPUs that the processes of a job may use on this host.
 
     Attributes:
@@ -48,7 +50,7 @@ class GpuGrant(NamedTuple):
         return {**{name: text for name, text in environ.items() if name not in SHOWING}, **self.variables}
 
 
-class Refusal(NamedTuple):
+class Refusal(Value):
     """A claim that failed because too few GPUs are free.
 
     Attributes:

@@ -8,9 +8,9 @@ import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from gridtf.errors import RendezvousError
+from gridtf.values import Value
 
 # netdevice(7), linux/sockios.h
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
@@ -20,7 +20,7 @@ _GLOBAL = "00"  # its scope: another host can connect without knowing the name o
 _UNUSABLE = 0x08 | 0x40  # linux/if_addr.h: IFA_F_DADFAILED, IFA_F_TENTATIVE
 
 
-class Interface(NamedTuple):
+class Interface(Value):
     """A network interface.
 
     Attributes:

@@ -13,11 +13,13 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 - ``[partitions.NAME]`` of a file are its values for jobs on that partition or queue, above its plain values.
 - ``[profiles.NAME]`` of all files, the site's first, are a layer between the job file and the environment for jobs with
   that profile. ``[limits]`` of the site file are checked last.
-- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one.
+- ``[tasks.ps]`` without ``count`` in the site or user file describes a ps, but does not request one. In these files,
+  ``container_binds`` and a ``container_command`` with ``{image}`` are for jobs with a container.
 - ``./gridtf.toml`` is read without being named only when the command line has neither a command nor an entry, and when
   it belongs to this user or root: a job file decides what runs.
 - In paths ``~``, ``$NAME`` and ``${NAME}`` are replaced; ``$$`` is a dollar sign. Relative paths in a file are resolved
-  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path.
+  against that file's folder, others against the working folder. A ``python`` with a slash in it is such a path, and so
+  is a ``container`` without a colon, and the source of a bind.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
 from gridtf.jobspec import limits, options
@@ -38,9 +39,10 @@ from gridtf.jobspec.arguments import Parser, add_job_options, split_command
 from gridtf.jobspec.jobfile import JOB_FILE, load, no_job_file, refuse_other_kinds
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import OPTIONS, Key, Option, Table, aliases
-from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, need_program, spell
+from gridtf.jobspec.spec import JobSpec, TaskSpec, check_strings, container_path, need_program, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
+from gridtf.values import Value, fields
 
 SITE_FILE = "/etc/gridtf/config.toml"
 _SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
@@ -51,6 +53,7 @@ _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
 UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
+_CONTAINER, _BINDS, _CONTAINER_COMMAND = ("container",), ("container_binds",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
 _PROFILE, _PARTITION = ("profile",), ("partition",)
 _PARTITIONS = ("partitions", "partition", "queues", "queue")  # tables of these names
@@ -60,7 +63,7 @@ _CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
 Given = Sequence[tuple[Option, str, "str | None"]]  # option, the flag as typed, its value
 
 
-class Value(NamedTuple):
+class Sourced(Value):
     """A value and its source.
 
     Attributes:
@@ -74,10 +77,10 @@ class Value(NamedTuple):
     error: SpecError | None = None
 
 
-Layer = dict[Key, Value]
+Layer = dict[Key, Sourced]
 
 
-class File(NamedTuple):
+class File(Value):
     """A file as layers.
 
     Attributes:
@@ -95,7 +98,7 @@ class File(NamedTuple):
     limits: Mapping[str, Limit] = {}
 
 
-class Configured(NamedTuple):
+class Configured(Value):
     """A job and the sources of its values.
 
     Attributes:
@@ -203,7 +206,7 @@ def configure(
         job = _read(cwd / jobfile, jobfile, no_job_file(jobfile, cwd), table, environ, named=named)
         if ("chdir",) not in job.layer:
             # lowest precedence: any explicit chdir overrides the job file's folder
-            general.insert(0, File({("chdir",): Value(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
+            general.insert(0, File({("chdir",): Sourced(str((cwd / jobfile).parent), f"the folder of {jobfile}")}))
     merged = _merge_files(general, job, [_environment(environ, cwd, table), flags])
     trusted = None
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
@@ -238,7 +241,7 @@ def complement(
     general, notes = _general(environ, table, complete=complete)
     values = spec.to_dict()
     values |= values.pop("options", {})
-    own = {key: Value(value, "JobSpec") for key, value in _flat(values)}
+    own = {key: Sourced(value, "JobSpec") for key, value in _flat(values)}
     merged = _merge_files(general, File({}), [own])
     made = _configured(merged, {option.key for option in table} | {*spec.options}, None, notes)
     _check_limits(made, general)
@@ -339,7 +342,7 @@ def _without_setup(file: File) -> File:
     profiles, partitions = (
         {name: rest(layer) for name, layer in layers.items()} for layers in (file.profiles, file.partitions)
     )
-    return file._replace(layer=rest(file.layer), profiles=profiles, partitions=partitions)
+    return file.replace(layer=rest(file.layer), profiles=profiles, partitions=partitions)
 
 
 def general_files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
@@ -497,11 +500,11 @@ def _flags(given: Given, command: Sequence[str] | None, environ: Mapping[str, st
     for option, flag, text in given:
         if text is None:
             for key, value in options.switch(option, flag).items():
-                _put(layer, key, Value(value, flag))
+                _put(layer, key, Sourced(value, flag))
         else:
             _add(layer, option, [text], flag, environ, cwd)
     if command:
-        _put(layer, _ARGS if command[0].startswith("-") else _COMMAND, Value(tuple(command), _COMMAND_LINE))
+        _put(layer, _ARGS if command[0].startswith("-") else _COMMAND, Sourced(tuple(command), _COMMAND_LINE))
     return layer
 
 
@@ -517,10 +520,10 @@ def _add(
             _put(layer, key, _valued(key, value, source, cwd, environ))
 
 
-def _put(layer: Layer, key: Key, value: Value) -> None:
+def _put(layer: Layer, key: Key, value: Sourced) -> None:
     """Add a value to a layer, appending to a list that it already has."""
     if isinstance(value.value, tuple) and key in layer:
-        value = Value((*layer[key].value, *value.value), value.source)
+        value = Sourced((*layer[key].value, *value.value), value.source)
     layer[key] = value
 
 
@@ -545,7 +548,7 @@ def _merge_files(general: Sequence[File], job: File, above: Sequence[Layer]) -> 
     return merged
 
 
-def _highest(key: Key, layers: Sequence[Layer]) -> Value | None:
+def _highest(key: Key, layers: Sequence[Layer]) -> Sourced | None:
     """The value of a key in the highest layer that has it."""
     return next((layer[key] for layer in reversed(layers) if key in layer), None)
 
@@ -565,6 +568,12 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
     for key in (_SETUP, _SETUP_REPLACE, _ARGS):
         merged.pop(key, None)
     merged.update(_setup((*general, *job_layers)))
+    if _CONTAINER not in merged:
+        command = merged.get(_CONTAINER_COMMAND)
+        needless = (_BINDS, _CONTAINER_COMMAND) if command is None or "{image}" in str(command.value) else ()
+        for key in needless:
+            if any(key in layer and merged.get(key) is layer[key] for layer in general):
+                del merged[key]
     requested = {key[1] for layer in job_layers for key in layer if key[0] == "tasks"} | {"worker"}
     counted = {key[1] for key in merged if key[0] == "tasks" and key[2:] == ("count",)}
     return {key: value for key, value in merged.items() if key[0] != "tasks" or key[1] in requested | counted}
@@ -572,7 +581,7 @@ def _merge(general: Sequence[Layer], job_layers: Sequence[Layer]) -> Layer:
 
 def _setup(layers: Sequence[Layer]) -> Layer:
     """The set-up lines of all layers, as ("setup", "1") and so on, since each line has a source."""
-    lines: list[Value] = []
+    lines: list[Sourced] = []
     for layer in layers:
         replaces = layer.get(_SETUP_REPLACE)
         if replaces and replaces.value not in (0, 1):
@@ -581,17 +590,17 @@ def _setup(layers: Sequence[Layer]) -> Layer:
         if replaces and replaces.value:
             lines.clear()
         if _SETUP in layer:
-            lines += (Value(line, layer[_SETUP].source) for line in _strings(_SETUP, layer))
+            lines += (Sourced(line, layer[_SETUP].source) for line in _strings(_SETUP, layer))
     return {("setup", str(number)): line for number, line in enumerate(lines, 1)}
 
 
-def _with_arguments(layer: Layer, below: Layer) -> Value:
+def _with_arguments(layer: Layer, below: Layer) -> Sourced:
     """The command of a layer, or else the one below it, with the layer's ``args`` added."""
     words, source = _strings(_ARGS, layer), layer[_ARGS].source
     command = layer.get(_COMMAND) or below.get(_COMMAND)
     if command:
         _strings(_COMMAND, {_COMMAND: command})
-        return Value((*command.value, *words), f"{command.source} and {source}")
+        return Sourced((*command.value, *words), f"{command.source} and {source}")
     if _ENTRY in layer or _ENTRY in below:
         error = SpecError("args", "an entry function takes no arguments", hint="pass values in variables: --env K=V")
     elif source == _COMMAND_LINE:
@@ -632,7 +641,7 @@ def _is_table(key: Key) -> bool:
 def _nested(layer: Layer, keys: Collection[str]) -> dict[str, Any]:
     """The dictionary for JobSpec. keys: of all options; those that are no fields of JobSpec go into its ``options``."""
     data: dict[str, Any] = {}
-    known = {f.name for f in fields(JobSpec)}
+    known = {*fields(JobSpec)}
     for key, value in layer.items():
         if key[:-1] == _SETUP:
             data.setdefault("setup", []).append(value.value)
@@ -654,8 +663,8 @@ def _line(lines: Mapping[Key, int], key: Key) -> int:
 
 def _unknown_key(key: Key, value: object, table: Table) -> SpecError | None:
     """The error for an unknown key or task type; None for a known one."""
-    tables = [f.name for f in fields(TaskSpec)]
-    tops = dict.fromkeys([f.name for f in fields(JobSpec)] + [option.key.partition(".")[0] for option in table])
+    tables = [*fields(TaskSpec)]
+    tops = dict.fromkeys([*fields(JobSpec)] + [option.key.partition(".")[0] for option in table])
     for depth, known in enumerate(([*tops, *aliases(table)], list(TASK_TYPES), tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
@@ -695,22 +704,40 @@ def _in_general(depth: int, value: object, known: Collection[str]) -> str:
     return f"keys of the job have no table: write them above the first one{': ' if lines else ''}{', '.join(lines)}"
 
 
-def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str, str]) -> Value:
+def _valued(key: Key, value: Any, source: str, base: Path, environ: Mapping[str, str]) -> Sourced:
     """A value of a layer; a path is expanded and made absolute."""
-    if not isinstance(value, str) or not value or key[0] not in (*_PATHS, "python"):
-        return Value(value, source)
     try:
-        value = expand(value, environ)
+        if key[0] in (*_PATHS, "container", "python") and isinstance(value, str) and value:
+            return Sourced(_path(key[0], expand(value, environ), base), source)
+        if key == _BINDS and isinstance(value, tuple) and all(isinstance(bind, str) for bind in value):
+            return Sourced(tuple(_bind(expand(bind, environ), base) for bind in value), source)
     except ValueError as error:
         hint = "set it, or write a dollar sign of the path itself as $$"
-        return Value(value, source, SpecError(key[0], str(error), hint=hint))
-    if key[0] == "python" and "/" not in value:
-        return Value(value, source)
-    path = Path(value)
+        return Sourced(value, source, SpecError(key[0], str(error), hint=hint))
+    return Sourced(value, source)
+
+
+def _path(key: str, text: str, base: Path) -> str:
+    """An absolute path, of a key whose value may also be the name of a program or an image."""
+    if (key == "python" and "/" not in text) or (key == "container" and not container_path(_home(text))):
+        return text
+    return str(Path(base, _home(text)).absolute())
+
+
+def _bind(text: str, base: Path) -> str:
+    """``SOURCE:TARGET[:MODE]``, the source as an absolute path; the target is the source where it is left out."""
+    source, _, rest = text.partition(":")
+    source = str(Path(base, _home(source)).absolute()) if source else source
+    return f"{source}:{rest or source}"
+
+
+def _home(text: str) -> str:
+    """Replace a ``~`` at the beginning of a path."""
+    path = Path(text)
     if path.parts[:1] == ("~",):
         with contextlib.suppress(RuntimeError):  # without a home folder, a later error names ~
-            path = path.expanduser()
-    return Value(str(Path(base, path).absolute()), source)
+            return str(path.expanduser())
+    return text
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gridtf.errors import SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime, parse_walltime
+from gridtf.values import Value
 
 
-class Limit(NamedTuple):
+class Limit(Value):
     """An entry of ``[limits]``: its value, and where it stands."""
 
     value: Any

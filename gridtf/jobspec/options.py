@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from gridtf.errors import UsageError
 from gridtf.text import toml
+from gridtf.values import Value
 
 Key = tuple[str, ...]  # a key as its parts: ("tasks", "ps", "count")
 
 
-class Option(NamedTuple):
+class Option(Value):
     """One option.
 
     Attributes:
@@ -65,6 +65,11 @@ _TABLE = {
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
         ("setup_replace", "--no-setup", "replace", "", "leave out the set-up lines of files and variables"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
+    ),
+    "containers": (
+        ("container", "--container", "text", "IMAGE", "run the tasks in a container: a path, or docker://…"),
+        ("container_binds", "--container-binds", "lines", "SRC[:DST]", "a path that exists in it as well; repeatable"),
+        ("container_command", "--container-command", "arguments", "'ARG …'", "what runs it, if not Apptainer"),
     ),
     "tasks": (
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as fit; local, no GPUs: one)"),

@@ -49,6 +49,9 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
+# In `container_command`.
+CONTAINER_NAMES = ("image", "bind", "env", "chdir")
+
 # In the pattern of `address`.
 HOST_NAMES = ("host", "short")
 

@@ -13,7 +13,7 @@ from gridtf import files
 from gridtf.errors import SpecError, nearest
 from gridtf.jobspec.config import setup_by_source
 from gridtf.jobspec.placeholders import without_braces
-from gridtf.jobspec.spec import JobSpec, spell
+from gridtf.jobspec.spec import JobSpec, container_path, spell
 
 if TYPE_CHECKING:
     import ast
@@ -43,13 +43,15 @@ def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
         sources: Dotted key -> source, as in config.Configured.
 
     Raises:
-        SpecError: For a folder, a template, a program, a script or an entry function that does not exist, for a Python
-            script with a syntax error, and for set-up lines that bash cannot parse.
+        SpecError: For a folder, a template, an image, a program, a script or an entry function that does not exist, for
+            a Python script with a syntax error, and for set-up lines that bash cannot parse.
     """
     if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
         raise SpecError("chdir", f"there is no folder {spec.chdir}")
     if spec.template and not _exists("template", Path.is_file, Path(spec.template)):
         raise SpecError("template", f"there is no file {spec.template}")
+    if image := container_path(spec.container):
+        _check_image(image, spec)
     if spec.entry:
         _check_entry(spec, spec.entry, Path(spec.chdir or "."))
     if spec.setup:
@@ -60,7 +62,8 @@ def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
 def check_commands(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Check that the programs of a job, and the scripts of Python and shells, exist.
 
-    What may exist only in the job is not checked: programs if there are set-up lines, files if these may make some.
+    What may exist only in the job is not checked: programs if there are set-up lines, files if these may make some; and
+    in a container, programs and absolute paths, which are its own.
 
     Args:
         spec: The job, as for check.
@@ -154,12 +157,10 @@ def _check_command(key: str, command: Sequence[str], spec: JobSpec, environ: Map
         return
     if re.search(r"\s", program) and not _exists(key, Path.exists, folder / program):
         raise _one_word(key, command)
-    same_path = not (spec.setup or spec.template)  # the job finds the programs that are found here
-    same_files = not spec.template and all(
-        _ENVIRONMENT_LINE.fullmatch(line) for lines in spec.setup for line in lines.split("\n")
-    )
+    same_path = not (spec.setup or spec.template or spec.contained)  # the job finds the programs that are found here
+    same_files = not _may_make_files(spec)
     if "/" in program:
-        found = _need_file(key, program, folder, environ) if same_files else None
+        found = _need_file(key, program, folder, environ) if same_files and _outside(program, spec) else None
         if found:
             _need_executable(key, program, found)
     else:
@@ -173,7 +174,7 @@ def _check_command(key: str, command: Sequence[str], spec: JobSpec, environ: Map
         script, module = rest[0], ""
     else:
         return
-    path = _need_file(key, script, folder, environ) if script and same_files else None
+    path = _need_file(key, script, folder, environ) if script and same_files and _outside(script, spec) else None
     if not (same_path and found and os.path.realpath(found) == os.path.realpath(sys.executable)):
         return  # another Python may take other syntax, and have other modules
     if path and path.suffix == ".py" and path.is_file() and path.stat().st_size <= files.MOST_BYTES:
@@ -182,6 +183,27 @@ def _check_command(key: str, command: Sequence[str], spec: JobSpec, environ: Map
         top = module.partition(".")[0]
         if top.isidentifier() and not ((folder / top).exists() or (folder / f"{top}.py").exists() or _installed(top)):
             raise _no_module(key, module, folder)
+
+
+def _outside(path: str, spec: JobSpec) -> bool:
+    """Whether a path is one of the hosts: in a container, the working folder is, and an absolute path may not be."""
+    return not (spec.contained and path.startswith("/"))
+
+
+def _may_make_files(spec: JobSpec) -> bool:
+    """Whether a job may make files before its tasks start, which do not exist yet."""
+    lines = (line for text in spec.setup for line in text.split("\n"))
+    return bool(spec.template) or not all(map(_ENVIRONMENT_LINE.fullmatch, lines))
+
+
+def _check_image(image: str, spec: JobSpec) -> None:
+    path = Path(image)
+    if _exists("container", Path.exists, path) or _may_make_files(spec):
+        return
+    near = nearest(path.name, sorted(os.listdir(path.parent))) if os.access(path.parent, os.R_OK) else ""
+    made = f"`apptainer pull {path.name} docker://NAME:TAG` makes one"
+    hint = near or (made if path.suffix == ".sif" else f"an image of a registry is written docker://{path.name}")
+    raise SpecError("container", f"there is no image {image}", hint=hint)
 
 
 def python_call(words: Sequence[str]) -> tuple[str, str]:
@@ -303,8 +325,9 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
     files = (base.with_suffix(".py"), base / "__init__.py")
     path = next((path for path in files if _exists("entry", Path.is_file, path)), None)
     if path is None:
-        # with another Python, set-up lines or PYTHONPATH, the module may exist in the job alone
-        if not (spec.python or spec.setup or "PYTHONPATH" in spec.env or _installed(module)):
+        # with another Python, set-up lines, a container or PYTHONPATH, the module may exist in the job alone
+        elsewhere = spec.python or spec.setup or spec.contained or "PYTHONPATH" in spec.env
+        if not (elsewhere or _installed(module)):
             raise _no_module("entry", module, folder)
         return
     defined = _names(path)

@@ -8,7 +8,6 @@ made inside the job, where the scheduler's allocation takes precedence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from gridtf.errors import SpecError
@@ -17,10 +16,10 @@ from gridtf.jobspec.spec import JobSpec, check_text
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import parse_memory
 from gridtf.text import counted
+from gridtf.values import Value, as_dict, fields
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(Value):
     """The tasks of one type.
 
     Attributes:
@@ -49,8 +48,7 @@ class Role:
         return TASK_TYPES[self.type].takes_gpu
 
 
-@dataclass(frozen=True)
-class Component:
+class Component(Value):
     """What a job requests of one partition: a component of a heterogeneous Slurm job.
 
     Attributes:
@@ -68,8 +66,7 @@ class Component:
     mem: int | None = None
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Value):
     """What a job requests of its scheduler.
 
     Attributes:
@@ -108,8 +105,8 @@ class Request:
     host_mem: int | None = None
     walltime: int | None = None
     elements: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    native: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
+    native: Mapping[str, str] = {}
     left_open: frozenset[str] = frozenset()
 
     def role(self, task_type: str) -> Role:
@@ -147,7 +144,7 @@ class Request:
         Args:
             in_job: Leave out what only the submission needs: the elements of an array.
         """
-        data = asdict(self)
+        data: dict[str, Any] = as_dict(self)
         data["left_open"] = sorted(self.left_open)
         if in_job:
             del data["elements"]
@@ -160,7 +157,7 @@ class Request:
         Raises:
             TypeError, KeyError, ValueError: For values that are not those of a request.
         """
-        known = {f.name for f in fields(cls)}
+        known = fields(cls)
         values = {name: value for name, value in data.items() if name in known}
         low, high = values["nodes"]
         values["nodes"] = int(low), int(high)

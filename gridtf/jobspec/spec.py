@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import SpecError, UsageError, nearest
-from gridtf.jobspec.placeholders import HOST_NAMES, host_address, misspelt
+from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 from gridtf.text import toml
+from gridtf.values import Value, fields
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
 Strings = tuple[str, ...] | list[str]
-LISTS = ("command", "serve", "exclude", "native", "setup")  # the keys of a job that are lists of strings
+# The keys of a job that are lists of strings.
+LISTS = ("command", "serve", "exclude", "native", "setup", "container_binds", "container_command")
 
 
-class _Keywords:
+class _Keywords(Value):
     """Base of both classes: an unknown keyword is a SpecError that names what to write."""
 
     if not TYPE_CHECKING:  # which would accept any keyword
 
         def __new__(cls, *values: object, **keywords: object) -> _Keywords:
-            known = cls.__dataclass_fields__
+            known = fields(cls)
             for word, value in keywords.items():
                 if word not in known:
                     from gridtf.jobspec.options import as_keyword
@@ -34,7 +35,6 @@ class _Keywords:
             return super().__new__(cls)
 
 
-@dataclass(frozen=True)
 class TaskSpec(_Keywords):
     """One task type's table in the job file (``[tasks.worker]``).
 
@@ -60,7 +60,7 @@ class TaskSpec(_Keywords):
     partition: str | None = None
     in_cluster: bool | None = None
     command: Strings | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
         command: object = self.command
@@ -69,11 +69,11 @@ class TaskSpec(_Keywords):
         _copy_tables(self, "env")
 
 
-@dataclass(frozen=True)
 class JobSpec(_Keywords):
     """The specification of a job, validated on construction.
 
     Field names are the job file's keys and, with dashes, the flags. None always means "not given".
+    ``spec.replace(nodes=4)`` returns a specification with some fields changed.
 
     Attributes:
         command: The program and arguments of every task; placeholders such as ``{task_index}`` are filled in.
@@ -103,7 +103,15 @@ class JobSpec(_Keywords):
         native: Options passed to the scheduler unchanged, one per item, such as "--qos=long".
         env: Environment variables of all tasks.
         setup: Shell lines that run on the first host before the tasks start, such as "module load cuda".
-        python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``.
+        container: The image in which the tasks run: the path of a file or folder, or a URI such as
+            "docker://tensorflow/tensorflow:2.17.0". None: no container, unless ``container_command`` makes one.
+        container_binds: Further files and folders that exist in the container, as ``SOURCE[:TARGET[:MODE]]``: a path on
+            the host, the path in the container (the same if it is left out) and the mode ("ro" or "rw").
+        container_command: The words in front of a task's command that run it in a container, with ``{image}`` and
+            ``{chdir}``; one with ``{bind}`` or ``{env}`` is repeated for each bind, or for the name of each variable
+            that gridtf or the job sets. Empty: ``apptainer exec`` or ``singularity exec``, whichever a host has.
+        python: The Python that runs ``entry`` and served tasks. None: gridtf's own; after set-up lines, ``python``; in
+            a container, its ``python3``.
         chdir: Working folder of the tasks. None: that of the job file, without one the current one.
         template: Path of the user's own template of the job script.
         run_dir: Path of the run directory, which must not exist yet. None: a new one in ``run_root``.
@@ -125,7 +133,7 @@ class JobSpec(_Keywords):
     entry: str | None = None
     name: str | None = None
     scheduler: str | None = None
-    tasks: Mapping[str, TaskSpec] = field(default_factory=dict)
+    tasks: Mapping[str, TaskSpec] = {}
     serve: Strings = ()
     success_policy: str = "all"
     nodes: int | str | None = None
@@ -143,10 +151,13 @@ class JobSpec(_Keywords):
     gpu_resource: str = "gpu"
     gpu_variable: str | None = None
     exclude: Strings = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     native: Strings = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     setup: Strings = ()
+    container: str | None = None
+    container_binds: Strings = ()
+    container_command: Strings = ()
     python: str | None = None
     chdir: str | None = None
     template: str | None = None
@@ -201,9 +212,14 @@ class JobSpec(_Keywords):
             program = candidates[0].rsplit("/", 1)[-1].removesuffix(".py").removesuffix(".sh")
         return re.sub(r"[^A-Za-z0-9_.+=-]", "-", program).lstrip(".+=-")[:63] or "gridtf"
 
+    @property
+    def contained(self) -> bool:
+        """Whether the tasks run in a container."""
+        return bool(self.container or self.container_command)
+
     def option(self, key: str) -> Any:
         """The value of an option that only some schedulers know; None if the user has not set it."""
-        return getattr(self, key) if key in type(self).__dataclass_fields__ else self.options.get(key)
+        return getattr(self, key) if key in fields(JobSpec) else self.options.get(key)
 
     def task(self, task_type: str) -> TaskSpec:
         """The table of one task type; an empty one if the job has none."""
@@ -249,7 +265,7 @@ class JobSpec(_Keywords):
             SpecError: For an unknown key or an invalid value.
         """
         values = dict(data)
-        _refuse_unknown(values, [f.name for f in fields(cls)], "")
+        _refuse_unknown(values, [*fields(cls)], "")
         tables = values.pop("tasks", {})
         if not isinstance(tables, Mapping):
             raise SpecError("tasks", "expected a table of task types")
@@ -260,9 +276,14 @@ class JobSpec(_Keywords):
                 continue
             if not isinstance(table, Mapping):
                 raise SpecError(f"tasks.{task_type}", f"expected a table, such as [tasks.{task_type}] count = 2")
-            _refuse_unknown(table, [f.name for f in fields(TaskSpec)], f"tasks.{task_type}.")
+            _refuse_unknown(table, [*fields(TaskSpec)], f"tasks.{task_type}.")
             tasks[task_type] = TaskSpec(**table)
         return cls(tasks=tasks, **values)
+
+
+def container_path(image: str | None) -> str:
+    """The path that ``container`` names; empty for a URI, and for the name of an image with its tag (``tf:2.17``)."""
+    return image if image and (":" not in image or image.startswith(("/", "./", "../"))) else ""
 
 
 def _module(command: Sequence[str]) -> list[str]:
@@ -276,12 +297,11 @@ def _module(command: Sequence[str]) -> list[str]:
 
 def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    for f in fields(spec):
-        value = getattr(spec, f.name)
-        default = f.default if f.default_factory is MISSING else f.default_factory()
+    for key, default in fields(type(spec)).items():
+        value = getattr(spec, key)
         if value == default:
             continue
-        if f.name == "tasks":
+        if key == "tasks":
             value = {name: _plain(table) for name, table in value.items()}
             for table in value.values():
                 # left out where it is the job's own, which is not known inside the job
@@ -291,7 +311,7 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
             value = list(value)
         elif isinstance(value, Mapping):
             value = dict(value)
-        result[f.name] = value
+        result[key] = value
     return result
 
 
@@ -330,6 +350,11 @@ _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
 _NAME_A_PROGRAM = 'write JobSpec(command=["python", "train.py"]), or JobSpec(entry="module:function")'
+_NAME_AN_IMAGE = 'name the image: --container IMAGE, or container = "IMAGE" in a file'
+# As Docker writes it, without the forms of Apptainer that have no // either.
+_REGISTRY = re.compile(
+    r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)\w[\w.-]*(?:[/#][\w.-]+)*:[\w.-]+"
+)
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
 
 
@@ -602,4 +627,33 @@ def _check_network(spec: JobSpec) -> None:
         raise SpecError("address", f"{spell(spec.address)} makes no host name", hint=hint)
 
 
-_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program, _check_network)
+def _check_container(spec: JobSpec) -> None:
+    check_text("container", spec.container)
+    for bind in spec.container_binds:
+        check_text("container_binds", bind)
+        parts = bind.split(":")
+        if len(parts) > 3 or not all(part.startswith("/") for part in parts[:2]):
+            hint = 'write a path on the host, and where it is in the container: "/data:/data", or "/data:/data:ro"'
+            raise SpecError("container_binds", f"{spell(bind)} is not SOURCE:TARGET with absolute paths", hint=hint)
+    words = spec.container_command
+    for word in words:
+        check_text("container_command", word)
+    names = {name for word in words for name in re.findall(r"\{([a-z]+)\}", word)}
+    for name in sorted(names - set(CONTAINER_NAMES)):
+        hint = f"known: {', '.join(f'{{{known}}}' for known in CONTAINER_NAMES)}"
+        raise SpecError("container_command", f"there is no placeholder {{{name}}}", hint=hint)
+    if spec.container_binds and not spec.contained:
+        raise SpecError("container_binds", "there is no container", hint=_NAME_AN_IMAGE)
+    if spec.container is None and "image" in names:
+        raise SpecError("container_command", "it has {image}, and there is no container", hint=_NAME_AN_IMAGE)
+    if spec.container and not words and (name := _REGISTRY.fullmatch(spec.container)):
+        raise SpecError("container", f"{spec.container} is neither a path nor a URI", hint=f"write docker://{name[0]}")
+    if words and spec.container is not None and "image" not in names:
+        hint = f"write it where {words[0]} expects the image, or leave out container"
+        raise SpecError("container_command", "it has no {image} for the container", hint=hint)
+    if words and spec.container_binds and "bind" not in names:
+        hint = f"write {words[0]}'s option for a bind once, such as --volume={{bind}}"
+        raise SpecError("container_command", "it has no {bind} for container_binds", hint=hint)
+
+
+_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program, _check_network, _check_container)

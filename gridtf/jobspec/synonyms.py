@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from gridtf.jobspec.options import Table, as_key
-from gridtf.jobspec.spec import LISTS
+from gridtf.jobspec.spec import LISTS, container_path
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import format_walltime
 from gridtf.text import toml
@@ -64,6 +64,7 @@ _OPTIONS = {
     "python": "interpreter python_path",
     "scheduler": "backend executor launcher",
     "entry": "entrypoint entry_point function",
+    "container_binds": "bind binds mount mounts volume volumes container_bind container_mounts B",
     "dry_run": "test_only dry preview check",
     "wait": "block sync attach foreground",
 }
@@ -113,7 +114,7 @@ _SBATCH_SWITCHES = "contiguous exclusive hold no_requeue overcommit oversubscrib
 _SBATCH_LETTERS = {"C": "constraint", "d": "dependency", "w": "nodelist", "L": "licenses", "H": "hold"}
 _QSUB = "R ac ar binding ckpt dl hard hold_jid l m M masterq notify now r soft tc"
 
-_CONTAINER = "container container_image image docker singularity apptainer sif"
+_CONTAINER = "container_image image docker singularity apptainer sif"
 _JOB_FILE = "f file config config_file job_file jobfile spec toml"
 _COMMAND = "command cmd script program exec executable run"
 _VARIABLES = "export V"
@@ -138,6 +139,7 @@ _ANSWERS = {
     "interactive pty": "`gridtf run` runs a job in an allocation that you have, such as an salloc",
     "version": "write: gridtf --version",
     "S b y": "leave it out: gridtf writes the job script",
+    "nv rocm": "leave it out: gridtf adds it for tasks with GPUs, on hosts with the driver",
 }
 
 # Command, its options elsewhere, and what to write.
@@ -245,7 +247,7 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str]) ->
     if word == "arguments":
         return f"write --args={shlex.quote(value or '…')}"
     if word in _CONTAINER.split():
-        return f"the command starts the container: -- apptainer exec --nv {value or 'IMAGE'} python train.py"
+        return f"write --container {shlex.quote(_image(value)) if value else 'IMAGE'}"
     if word in _VARIABLES.split():
         names = [name for name in (value or "").split(",") if name not in ("", "ALL", "NONE")]
         return f"write {' '.join(f'--env {shlex.quote(name)}' for name in names) or '--env NAME for each variable'}"
@@ -285,7 +287,7 @@ def key(word: str, value: object, table: Table) -> str:
     if name == "arguments":
         return f"write args = {toml(as_list('args', value))}"
     if name in _CONTAINER.split():
-        return f"write command = {toml(['apptainer', 'exec', '--nv', str(value), 'python', 'train.py'])}"
+        return f"write container = {toml(_image(str(value)))}"
     hints = [as_key(target, value, table) for target in _targets(name, _OPTIONS).split()]
     if hints:
         return " or ".join([hints[0], *(hint.removeprefix("write ") for hint in hints[1:])])
@@ -321,11 +323,18 @@ def variable(word: str) -> list[str]:
     return [name.upper() for name in _targets(_word(word), _OPTIONS).split()]
 
 
+def _image(text: str) -> str:
+    """An image as Apptainer names it: docker://HOST/NAME:TAG for the names of Docker and of pyxis (HOST#NAME:TAG)."""
+    return text if "://" in text or container_path(text) else f"docker://{text.replace('#', '/')}"
+
+
 def as_list(name: str, value: object) -> list[str]:
     """The list that a string in its place stands for: words of a command or of types, lines of anything else."""
     if isinstance(value, list | tuple):
         return [str(item) for item in value]
     text = str(value)
+    if name == "container_command":
+        return shlex.split(text) if _splits(text) else [text]
     if name == "command":
         words = shlex.split(text) if _splits(text) else [text]
         return as_program(words) or words

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from gridtf.values import Value
 
 
-class TaskType(NamedTuple):
+class TaskType(Value):
     """A TensorFlow task type and how gridtf treats its tasks.
 
     Attributes:

@@ -8,24 +8,28 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gridtf.errors import UsageError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.text import toml, toml_key
+from gridtf.values import Value
 
 # Field -> why nothing takes its place, or what to do instead.
 _NO_COUNTERPART = {
-    "image": "tasks run with what the hosts have: load the environment in setup",
-    "imagePullSecrets": "no image is pulled",
+    "image": "one container for all tasks is taken; let the commands of the others start their own",
+    "imagePullSecrets": "give Apptainer the password: apptainer registry login",
     "restartPolicy": "a task that fails ends the job, and the scheduler may start it again as a whole",
     "backoffLimit": "whether a job is started again is the scheduler's decision",
     "ttlSecondsAfterFinished": "run directories stay until you remove them",
     "schedulingPolicy": "the scheduler starts a job when all of its hosts are free",
     "suspend": "submit the job when it may run, or hold it with an option of the scheduler in native",
-    "volumes": "tasks see the file systems of their hosts",
-    "volumeMounts": "tasks see the file systems of their hosts: check the paths in command, args and env",
+    "volumes": "tasks see the file systems of their hosts, and in a container those of container_binds",
+    "volumeMounts": (
+        "tasks see the file systems of their hosts, and in a container those of container_binds: check the paths in "
+        "command, args and env"
+    ),
     "envFrom": "write the variables into [env]",
     "initContainers": "write what they do into setup",
     "nodeSelector": "name a partition, or an option of the scheduler in native",
@@ -43,7 +47,7 @@ _FACTORS = {"m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e
 _FACTORS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
 
 
-class _Note(NamedTuple):
+class _Note(Value):
     """What has no counterpart: a field, the task type or the table that has it, and what to do."""
 
     field: str
@@ -51,7 +55,7 @@ class _Note(NamedTuple):
     text: str
 
 
-class Converted(NamedTuple):
+class Converted(Value):
     """A TFJob as a job file.
 
     Attributes:
@@ -119,6 +123,13 @@ def _job(manifest: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
         data["chdir"] = chdirs.pop()
     elif chdirs:
         notes.append(_Note("workingDir", "the task types", f"a job has one chdir, not {' and '.join(sorted(chdirs))}"))
+    images = {name: made.pop("image", "") for name, made in types.items()}
+    lead = images[_lead(types)]
+    if lead:
+        data["container"] = lead
+    notes += (
+        _Note("image", name, _NO_COUNTERPART["image"]) for name, image in images.items() if image not in ("", lead)
+    )
     return {**data, **_shared(types)}
 
 
@@ -138,12 +149,14 @@ def _task(task_type: str, replica: Mapping[str, Any], notes: list[_Note]) -> dic
     containers = [_table(container, "", path) for container in pod.get("containers", ())]
     main = next((one for one in containers if one.get("name") == "tensorflow"), containers[0] if containers else {})
     _unused(pod, {"containers"}, task_type, notes)
-    _unused(main, {"command", "args", "env", "workingDir", "resources"}, task_type, notes)
+    _unused(main, {"command", "args", "env", "image", "workingDir", "resources"}, task_type, notes)
     if len(containers) > 1:
         notes.append(_Note("containers", task_type, f"only {main.get('name')} is taken"))
     made: dict[str, Any] = {"count": _whole(replica.get("replicas", 1), f"{path}.replicas")}
     if "workingDir" in main:
         made["chdir"] = main["workingDir"]
+    if "image" in main:
+        made["image"] = f"docker://{main['image']}"
     made["command"] = [str(word) for word in (*(main.get("command") or ()), *(main.get("args") or ()))]
     if not main.get("command"):
         notes.append(_Note("command", task_type, "the image has it, which is not known here: complete command"))
@@ -178,9 +191,14 @@ def _variables(entries: Sequence[Any], task_type: str, notes: list[_Note]) -> It
             yield name, str(entry.get("value", ""))
 
 
+def _lead(types: Mapping[str, object]) -> str:
+    """The first type that trains."""
+    return next(name for name in (*LEADERS, "worker", *types) if name in types)
+
+
 def _shared(types: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The keys of the job: what the first type that trains has is the job's, what differs stays in a type's table."""
-    lead = next(types[name] for name in (*LEADERS, "worker", *types) if name in types)
+    lead = types[_lead(types)]
     job: dict[str, Any] = {"command": lead["command"]}
     common = {"gpus_per_task": lead.get("gpus"), "cpus_per_task": lead.get("cpus"), "mem_per_task": lead.get("mem")}
     job |= {key: value for key, value in common.items() if value}

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def _values(plan: Plan) -> dict[str, Any]:
     """The names that templates can use, listed in docs/templates.md. Plain values only: a Path would let a template out
     of the sandbox, to the file system."""
     spec, scheduler = plan.spec, schedulers.get(plan.scheduler)
-    job = replace(spec, scheduler=plan.scheduler).to_dict()
+    job = spec.replace(scheduler=plan.scheduler).to_dict()
     return {
         "version": gridtf.__version__,
         "scheduler": plan.scheduler,

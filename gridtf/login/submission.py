@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from gridtf import resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
-from gridtf.jobspec.spec import JobSpec, need_program
+from gridtf.jobspec.spec import JobSpec, container_path, need_program
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
@@ -59,7 +58,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
     except MaybeSubmittedError:
         raise
     except BaseException:
-        _remove(plan.run_dir)
+        remove(plan.run_dir)
         raise
     try:
         registry.add(plan.run_dir, submitted, os.environ)
@@ -96,10 +95,10 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     cwd = here()
     if spec.chdir is None:
         sources["chdir"] = "the current folder"
-    spec = dataclasses.replace(
-        spec,
+    spec = spec.replace(
         chdir=str(cwd / (spec.chdir or "")),
         template=str(cwd / spec.template) if spec.template else None,
+        container=str(cwd / path) if (path := container_path(spec.container)) else spec.container,
     )
     with _located(sources):
         need_program(spec)
@@ -166,7 +165,7 @@ def _make_run_dir(plan: Plan) -> Plan:
         path = plan.run_dir if number == 1 else plan.run_dir.with_name(f"{plan.run_dir.name}-{number}")
         if _new_below(path):
             break
-    return dataclasses.replace(plan, run_dir=path)
+    return plan.replace(run_dir=path)
 
 
 def _new_below(path: Path) -> bool:
@@ -215,8 +214,12 @@ def _interrupted(plan: Plan) -> MaybeSubmittedError:
     return error
 
 
-def _remove(run_dir: Path) -> None:
-    """Remove a run directory that no job uses, and its run root if that is empty then."""
+def remove(run_dir: Path) -> None:
+    """Remove a run directory that no job uses, and its run root if that is the default one and empty then.
+
+    Args:
+        run_dir: The run directory.
+    """
     import shutil
 
     shutil.rmtree(run_dir, ignore_errors=True)

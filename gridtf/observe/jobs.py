@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def views(runs: Sequence[RunDir]) -> list[JobView]:
 
     def unreadable(run: RunDir, error: RunDirError) -> JobView:
         nothing = decide(run, Records(), None, time.time())
-        return replace(nothing, state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
+        return nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
     return _look(runs, unreadable)
 
@@ -185,12 +184,12 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
         if not tail:  # an empty log explains nothing
-            return replace(view, hint="" if view.hint == f"see {run.log}" else view.hint)
+            return view.replace(hint="" if view.hint == f"see {run.log}" else view.hint)
         if view.state == JobState.FAILED and records.launcher is None and (why := why_set_up_failed(tail)):
-            view = replace(view, reason=why, hint=set_up_hint(tail) or view.hint, unexplained=False)
+            view = view.replace(reason=why, hint=set_up_hint(tail) or view.hint, unexplained=False)
         host = (records.launcher or {}).get("host")
         cause = {"task": None, "host": host, "exit": None, "signal": None, "log": str(run.log), "tail": tail}
-        return replace(view, cause=cause)
+        return view.replace(cause=cause)
     return view
 
 
@@ -260,8 +259,7 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     launcher = record(attempt.launcher, recordtypes.Launcher, states)
     paths = (attempt.state / name for name in sorted(states) if name.startswith("@"))
     hosts = (record(path, recordtypes.HostState, states) for path in paths)
-    return replace(
-        records,
+    return records.replace(
         attempt=attempt.number,
         plan=plan,
         launcher=launcher,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from gridtf.run.rundir import BY_HAND, Record, RunDir
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState, TaskState
 from gridtf.text import some
+from gridtf.values import Fields, Value
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
 _SET_UP_FAILED = re.compile(r"gridtf: (\S+): (set-up line .*failed with exit code \d+)")
@@ -35,8 +35,7 @@ _KILLED = re.compile(r"\bkilled by (SIG|signal ).*")  # in a scheduler's reason
 _GIVEN_UP = 3600.0
 
 
-@dataclass(eq=False, repr=False)  # neither compared nor printed: a dataclass takes a millisecond to make
-class Records:
+class Records(Fields):
     """The records of a job and of its latest attempt; None for one that does not exist.
 
     Attributes:
@@ -67,11 +66,10 @@ class Records:
     logs: frozenset[str] = frozenset()
     has_log: bool = False
     joined: bool = False
-    elements: Mapping[str, Record | None] = field(default_factory=dict)
+    elements: Mapping[str, Record | None] = {}
 
 
-@dataclass(frozen=True)
-class TaskView:
+class TaskView(Value):
     """The state of a task.
 
     Attributes:
@@ -98,8 +96,7 @@ class TaskView:
     restarts: int = 0
 
 
-@dataclass(frozen=True)
-class JobView:
+class JobView(Value):
     """The state of a job.
 
     Attributes:
@@ -153,8 +150,7 @@ class JobView:
         return self.state in ENDED or self.ended is not None
 
 
-@dataclass(eq=False, repr=False)
-class _Standing:
+class _Standing(Fields):
     """State of a job with its explanation: the fields of a JobView that have to be decided."""
 
     state: str
@@ -397,7 +393,7 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     running = any(task.get("state") == JobState.RUNNING for task in tasks.values())
     all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
     if last and all_joined and not running and (known := _by_their_ends(tasks)):
-        return replace(known, ended=at)
+        return known.replace(ended=at)
     how = "only the program that started them (srun, mpirun or a script) knows how they end"
     if queue is not None and queue.state in ENDED:
         why = f", {queue.reason}" if queue.reason else ""

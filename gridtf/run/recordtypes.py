@@ -139,7 +139,7 @@ RankRecord = {
     "step_gpus?": Count,
     "master_port?": Port,
 }
-HostError = {"what": str, "why": str, "hint": str}
+HostError = {"what": str, "why": str, "hint": str, "host?": str}
 Meeting = {"nonce": str, "master_addr": str, "master_port": Port, "outside": Texts}
 JoinedMeeting = {**Meeting, "cluster": Cluster, "gpus": Texts}
 Contract = {"cluster": Cluster, "outside?": Texts}  # the part of rendezvous.json that tasks read

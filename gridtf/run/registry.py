@@ -93,6 +93,21 @@ def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
         raise RunDirError(f"cannot write {link}: {error.strerror}") from None
 
 
+def forget(run_dir: Path, environ: Mapping[str, str]) -> None:
+    """Remove a run from the index whose run directory is to be removed.
+
+    Args:
+        run_dir: Its run directory.
+        environ: The environment, for HOME and XDG_STATE_HOME.
+
+    Raises:
+        RunDirError: When the index cannot be read.
+    """
+    for entry in entries(environ):
+        if entry.target == run_dir:
+            entry.link.unlink(missing_ok=True)
+
+
 def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
     """All runs in the index, newest first, including those whose run directory is gone.
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from gridtf.errors import RunDirError, SchedulerError
 from gridtf.host.processes import die_with_parent, ignore_signals, tell, unblock_signals
 from gridtf.run.rundir import open_log, open_plain
 from gridtf.schedulers.api import AgentEnd, AgentMain
+from gridtf.values import Fields
 
 if TYPE_CHECKING:
     from gridtf.host.gpus import GpuGrant
@@ -60,8 +60,7 @@ def fork_agent(host: str, arguments: Sequence[str], agent: AgentMain, gpus: GpuG
     return ForkedAgent(host, pid)
 
 
-@dataclass(eq=False, repr=False)
-class ForkedAgent:
+class ForkedAgent(Fields):
     """An AgentHandle for an agent that is a child process.
 
     Attributes:

@@ -22,11 +22,11 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from gridtf.states import JobState
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.errors import GridtfError
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 API_VERSION = 1
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Value):
     """A submission as a value, from which both `gridtf render` and `gridtf submit` start.
 
     Attributes:
@@ -70,8 +69,7 @@ class Plan:
         return self.request.scheduler
 
 
-@dataclass(frozen=True)
-class JobIdentity:
+class JobIdentity(Value):
     """What identifies a job to its scheduler.
 
     Attributes:
@@ -84,7 +82,7 @@ class JobIdentity:
     """
 
     job_id: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = {}
     user: str = ""
     host: str = ""
     element: str = ""
@@ -103,7 +101,7 @@ class JobIdentity:
         return cls(details={name: value for name, value in record.items() if name not in known}, **known)
 
 
-class SubmitResult(NamedTuple):
+class SubmitResult(Value):
     """A job that the scheduler has accepted.
 
     Attributes:
@@ -115,7 +113,7 @@ class SubmitResult(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class JobStatus(NamedTuple):
+class JobStatus(Value):
     """The status of a job, as its scheduler reports it.
 
     Attributes:
@@ -134,7 +132,7 @@ class JobStatus(NamedTuple):
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine
 
 
-class Host(NamedTuple):
+class Host(Value):
     """One host of an allocation.
 
     Attributes:
@@ -154,7 +152,7 @@ class Host(NamedTuple):
     component: int = 0
 
 
-class Allocation(NamedTuple):
+class Allocation(Value):
     """The hosts that the scheduler has allocated to this job.
 
     Attributes:
@@ -166,8 +164,7 @@ class Allocation(NamedTuple):
     gpus: GpuGrant | None = None
 
 
-@dataclass(frozen=True)
-class GpuNeed:
+class GpuNeed(Value):
     """The GPUs that a process needs on its host.
 
     Attributes:
@@ -193,7 +190,7 @@ class AgentMain(Protocol):
         """Run the agent. Returns its exit code."""
 
 
-class AgentCall(NamedTuple):
+class AgentCall(Value):
     """How to start agents: the agent of HOST has the command line ``*command HOST *arguments``.
 
     Attributes:
@@ -213,7 +210,7 @@ class AgentCall(NamedTuple):
     write_environment: Callable[[Mapping[str, str]], None]
 
 
-class AgentEnd(NamedTuple):
+class AgentEnd(Value):
     """How an agent has ended.
 
     Attributes:
@@ -242,7 +239,7 @@ class AgentHandle(Protocol):
         """End the agents at once."""
 
 
-class Parent(NamedTuple):
+class Parent(Value):
     """The process that started this one, as it was at the start.
 
     Attributes:
@@ -254,7 +251,7 @@ class Parent(NamedTuple):
     name: str
 
 
-class RankVariables(NamedTuple):
+class RankVariables(Value):
     """The variables in which a program that starts several processes, such as srun, passes each process its rank.
 
     Attributes:
@@ -436,7 +433,7 @@ class Scheduler(ABC):
         if in_job:
             return made
         native = self.parse_native(spec.native)
-        return replace(made, native=native, elements=self.array_elements(native))
+        return made.replace(native=native, elements=self.array_elements(native))
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         """Parse the user's raw options. Pure.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
 from gridtf.jobspec.options import Option, of_scheduler
@@ -27,6 +27,7 @@ from gridtf.schedulers.api import (
     SubmitResult,
 )
 from gridtf.states import JobState
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 TRY_LATER = "running jobs go on; try again later, or ask the administrators"
 
 
-class Answer(NamedTuple):
+class Answer(Value):
     """Exit code and output of a command.
 
     Attributes:

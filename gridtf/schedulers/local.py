@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,8 +81,8 @@ class LocalScheduler(Scheduler):
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
         # this machine has no partitions to choose from
-        tasks = {name: replace(table, partition=None) for name, table in spec.tasks.items()}
-        request = super().resolve(replace(spec, partition=None, tasks=tasks), in_job=in_job)
+        tasks = {name: table.replace(partition=None) for name, table in spec.tasks.items()}
+        request = super().resolve(spec.replace(partition=None, tasks=tasks), in_job=in_job)
         if request.nodes[0] > 1 and not in_job:
             hint = "raise --gpus-per-node" if request.gpus_per_task else "raise --tasks-per-node"
             raise SpecError(

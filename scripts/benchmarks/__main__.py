@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|rendezvous|slurm|sge]…: measure gridtf; by default all but slurm and sge."""
+"""python scripts/benchmarks [start|launch|rendezvous|newcomer|slurm|sge]…: measure gridtf; by default three of them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from measure import interleaved, scratch, table
 
 ROUNDS = 11
 TASKS = 16
-AIM = 2.5
+AIM = 2.0
 MARK = "import time; now = time.time(); import os, sys; open(f'{sys.argv[1]}/{os.getpid()}', 'w').write(str(now))"
 
 

@@ -13,7 +13,7 @@ from marks import EACH, HOSTS, TASKS
 from slurm_ways import BARE, FLOOR, KILLED, PASTED, TORCHRUN
 from ways import GRIDTF, MPIRUN
 
-OF_MPIRUN, OF_TORCHRUN, OF_SBATCH = 1.5, 8.0, 3.0
+OF_MPIRUN, OF_TORCHRUN, OF_SBATCH = 1.5, 8.0, 5.0
 _NAMES = {
     FLOOR: f"srun -N{HOSTS} -n{TASKS} true, in all",
     BARE: "srun, bare Python",

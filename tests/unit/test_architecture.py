@@ -22,19 +22,42 @@ ARROWS: dict[str, set[str]] = {
     "states": set(),
     "findings": {"errors", "text"},
     "text": set(),
+    "values": set(),
     "resources": set(),
     "files": {"errors"},
-    "jobspec": {"errors", "files", "text"},
+    "jobspec": {"errors", "files", "text", "values"},
     "run": {"", "errors", "files", "jobspec", "text"},
-    "host": {"errors", "files", "text"},
-    "contract": {"errors", "jobspec", "run"},
-    "schedulers": {"errors", "findings", "host", "jobspec", "run", "text", "states"},
-    "schedulers.slurm": {"errors", "files", "findings", "host", "jobspec", "run", "schedulers", "text", "states"},
-    "schedulers.sge": {"errors", "files", "findings", "host", "jobspec", "run", "schedulers", "text", "states"},
-    "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text", "states"},
-    "observe": {"errors", "jobspec", "run", "schedulers", "text", "states"},
+    "host": {"errors", "files", "text", "values"},
+    "contract": {"errors", "jobspec", "run", "values"},
+    "schedulers": {"errors", "host", "jobspec", "run", "text", "states", "values", "findings"},
+    "schedulers.slurm": {
+        "errors",
+        "files",
+        "findings",
+        "host",
+        "jobspec",
+        "run",
+        "schedulers",
+        "text",
+        "states",
+        "values",
+    },
+    "schedulers.sge": {
+        "errors",
+        "files",
+        "findings",
+        "host",
+        "jobspec",
+        "run",
+        "schedulers",
+        "text",
+        "states",
+        "values",
+    },
+    "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text", "states", "values"},
+    "observe": {"errors", "jobspec", "run", "schedulers", "text", "states", "values"},
     "login": {"", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers"},
-    "doctor": {"errors", "findings", "jobspec", "login", "run", "schedulers", "text"},
+    "doctor": {"errors", "findings", "host", "jobspec", "login", "observe", "run", "schedulers", "states", "text"},
     "training": {"contract", "errors"},
     "cli": {
         "",
@@ -51,9 +74,10 @@ ARROWS: dict[str, set[str]] = {
         "schedulers",
         "text",
         "states",
+        "values",
     },
     "__main__": {"cli"},
-    "testing": {"errors", "jobspec", "login", "resources", "run", "schedulers", "states"},
+    "testing": {"errors", "jobspec", "login", "resources", "run", "schedulers", "states", "values"},
 }
 # Modules named in a string that another Python runs, or imported by name: these are imports as well.
 HIDDEN: dict[str, set[str]] = {
@@ -240,6 +264,7 @@ SLOW = {
     "importlib.metadata",
     "argcomplete",
 }
+BOOTSTRAP = SLOW | {"jinja2", "argparse", "dataclasses", "inspect", "tomllib", "gridtf.cli", "gridtf.login"}
 PARSER = {"jinja2", "argparse", "subprocess", "json", "tomllib", "typing", "pathlib", "dataclasses", "inspect"}
 MAIN = "import sys; from gridtf.cli import main; sys.exit(main())"
 
@@ -275,3 +300,10 @@ def test_login_side_loads_nothing_slow(tmp_path: Path, arguments: list[str], ban
     assert "gridtf.cli" in modules
     assert modules & banned == set()
     assert not [name for name in modules if name.startswith(("gridtf.training", "gridtf.bootstrap"))]
+
+
+@pytest.mark.parametrize("module", ["agent", "launcher", "main"])
+def test_bootstrap_loads_nothing_slow(module: str) -> None:
+    code = f"import sys, gridtf.bootstrap.{module}; print(*sys.modules, sep=chr(10))"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {*done.stdout.splitlines()} & BOOTSTRAP == set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,5 +135,5 @@ def test_is_chief(found: Task, leads: bool) -> None:
 def test_is_chief_of_a_chief_outside_the_cluster() -> None:
     served = {"ps": ("a:1",), "worker": ("a:2",)}
     outside = {"chief": ("a:3",)}
-    assert replace(make_task("chief", 0, **served), outside=outside).is_chief
-    assert not replace(make_task("worker", 0, **served), outside=outside).is_chief
+    assert make_task("chief", 0, **served).replace(outside=outside).is_chief
+    assert not make_task("worker", 0, **served).replace(outside=outside).is_chief

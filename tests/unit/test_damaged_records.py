@@ -258,7 +258,7 @@ def rank_0_gathers(run: RunDir) -> None:
 
 
 def rank_1_finds(run: RunDir) -> None:
-    Joining(run, SPEC, resolved(SPEC), STEP, {}, FakeSystem())._find()
+    Joining(run, SPEC, resolved(SPEC), STEP, dict, FakeSystem())._find()
 
 
 def launcher_is_signalled(run: RunDir) -> None:

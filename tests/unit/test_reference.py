@@ -13,6 +13,7 @@ import pytest
 from gridtf.cli import COMMANDS
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.schedulers import job_options
+from gridtf.values import fields
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import reference
@@ -34,8 +35,8 @@ def test_manual_pages_are_up_to_date() -> None:
 def test_every_key_option_and_command_is_in_the_reference() -> None:
     named = {row.name for row in reference.job_keys()}
     assert named == (
-        {name for name in JobSpec.__dataclass_fields__ if name not in ("tasks", "options")}
-        | {f"tasks.TYPE.{name}" for name in TaskSpec.__dataclass_fields__}
+        {name for name in fields(JobSpec) if name not in ("tasks", "options")}
+        | {f"tasks.TYPE.{name}" for name in fields(TaskSpec)}
         | {option.key for option in job_options() if not option.key.startswith("tasks.")}
     )
     text = reference.markdown()

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +169,7 @@ class TestPBS(BatchConformance):
         commands.print([lost, Output("qselect", "1233.pbs01\n1234.pbs01\n"), running])
         plan = self.plan(Path("/home/ann/train/gridtf-runs/digits-1"), self.spec())
         assert self.scheduler.submit(plan).job == JobIdentity("1234.pbs01")
-        other = replace(plan, run_dir=Path("/home/ann/train/gridtf-runs/digits"))
+        other = plan.replace(run_dir=Path("/home/ann/train/gridtf-runs/digits"))
         assert self.scheduler.find_submitted(other) is None
 
     def test_reasons_of_states(self, commands: Commands) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from gridtf.errors import SchedulerError, SpecError, nearest
@@ -23,6 +22,7 @@ from gridtf.schedulers.batch import Answer, same_host, whole
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
 from gridtf.schedulers.sge.query import seconds
+from gridtf.values import Value
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
 # -w v ignores the load of hosts, and so does not know resources that load sensors report, such as mem_free.
@@ -267,8 +267,7 @@ def check_counting(gpu: Resource, requested: Requested) -> list[str]:
 # --- what the job requests, the user's raw options included ------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Requested:
+class Requested(Value):
     """All that a job requests: by gridtf's options, and by the user's raw options, which override them.
 
     Attributes:
@@ -360,8 +359,7 @@ def _keys(spec: JobSpec) -> dict[str, str]:
 _MOST = 60  # parallel environments: each takes a qconf of its own
 
 
-@dataclass(frozen=True)
-class PE:
+class PE(Value):
     """A parallel environment: sge_pe(5).
 
     Attributes:
@@ -392,8 +390,7 @@ class PE:
         return -(-slots // (self.fixed or 1))
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(Value):
     """A cluster queue: queue_conf(5).
 
     Attributes:
@@ -548,8 +545,7 @@ def alternatives(label: str, suitable: Iterable[str], existing: Sequence[str] = 
 # --- why qsub refuses a job, and what the cell offers instead ----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Value):
     """What qconf lists of a cell; all empty when qconf is refused.
 
     Attributes:

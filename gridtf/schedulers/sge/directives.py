@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Request
@@ -14,6 +13,7 @@ from gridtf.schedulers import batch
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import word
 from gridtf.text import counted
+from gridtf.values import Value
 
 MEMORY = "mem_free"
 HOST = "h"  # hostname
@@ -84,8 +84,7 @@ def native_has(request: Request, resource: str) -> bool:
 # --- slots -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Slots:
+class Slots(Value):
     """The slots of a job, written as qsub takes them: ``8`` or ``4-8``.
 
     Attributes:
@@ -157,8 +156,7 @@ def _chosen_slots(text: str, request: Request, fewest: int, cpus: int) -> Slots:
 # --- GPUs --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Resource:
+class Resource(Value):
     """A row of the complex: complex(5).
 
     Attributes:

@@ -7,7 +7,6 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from gridtf.errors import SchedulerError, nearest
 from gridtf.files import user_name
@@ -19,6 +18,7 @@ from gridtf.schedulers.sge import advice, scheduler
 from gridtf.schedulers.sge.advice import PE, Queue, walltime
 from gridtf.schedulers.sge.directives import Resource
 from gridtf.text import counted, some, toml
+from gridtf.values import Value
 
 _PATIENCE = 4.0  # seconds for each question
 _PES_PATIENCE = 2.5  # seconds for all parallel environments
@@ -28,8 +28,7 @@ _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource 
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Value):
     """What Grid Engine's commands show of a cell.
 
     Attributes:
@@ -178,7 +177,7 @@ def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
         return
     yield from _queues(site, given)
     if chosen := [queue for queue in _chosen(site, given) if queue.name in site.usable]:
-        site = replace(site, queues=chosen)  # a PE that only other queues offer is of no use
+        site = site.replace(queues=chosen)  # a PE that only other queues offer is of no use
     pe = choose(site, given)
     yield from _pe(pe, site, given)
     yield from _gpus(site.resources, given.spec.gpu_resource)

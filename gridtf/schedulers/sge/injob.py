@@ -7,7 +7,6 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
@@ -21,6 +20,7 @@ from gridtf.schedulers.sge import query
 from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
+from gridtf.values import Value
 
 # --- which job this is -------------------------------------------------------------------------------------------
 
@@ -56,8 +56,7 @@ def _began(environ: Mapping[str, str]) -> int:
 _BINDING = re.compile(r"\d+,\d+(:\d+,\d+)*|\d+:\d+(,\d+:\d+)*")
 
 
-@dataclass(frozen=True)
-class HostLine:
+class HostLine(Value):
     """One host of a job.
 
     Attributes:
@@ -168,7 +167,7 @@ def allocation(lines: Sequence[HostLine], request: Request, job_requests: JobReq
         # Only a hand-written script has other slots than gridtf requests, and tasks_per_node limits its hosts. What
         # gridtf requests is used in full: the parallel environment decides over how many hosts it is spread.
         # Where there are GPUs they decide, since a site may count slots in another way.
-        hosts = [host._replace(slots=most if host.gpus else min(host.slots, most)) for host in hosts]
+        hosts = [host.replace(slots=most if host.gpus else min(host.slots, most)) for host in hosts]
     return Allocation(tuple(hosts))
 
 

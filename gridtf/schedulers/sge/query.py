@@ -7,7 +7,6 @@ import re
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
 from gridtf.schedulers.sge import scheduler
 from gridtf.states import JobState
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -28,8 +28,7 @@ _LONGEST = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of 
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Value):
     """A job, or some elements of a job array, as qstat lists them.
 
     Attributes:
@@ -43,8 +42,7 @@ class Row:
     tasks: str = ""
 
 
-@dataclass(frozen=True)
-class Detail:
+class Detail(Value):
     """What ``qstat -j`` adds about a job.
 
     Attributes:
@@ -54,7 +52,7 @@ class Detail:
         waits: The scheduler's messages about why it has not started.
     """
 
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = {}
     after: tuple[str, ...] = ()
     start: float = 0.0
     waits: tuple[str, ...] = ()
@@ -550,8 +548,7 @@ def _end(records: Sequence[Mapping[str, str]]) -> JobStatus | None:
 NO, PER_SLOT, PER_JOB, PER_HOST = "0", "1", "2", "3"
 
 
-@dataclass(frozen=True)
-class ResourceRequest:
+class ResourceRequest(Value):
     """One ``-l NAME=AMOUNT``.
 
     Attributes:

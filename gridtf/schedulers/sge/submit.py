@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from gridtf.host import processes
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
 from gridtf.schedulers.batch import Answer, NoAnswerError, run_command, whole
 from gridtf.schedulers.sge import scheduler
+from gridtf.values import Value
 
 WAY = "GRIDTF_SGE_SUBMIT"  # auto (the default), drmaa, qsub
 
@@ -50,8 +50,7 @@ class _HangsError(_NoDrmaaError):
     """Loading libdrmaa takes too long."""
 
 
-@dataclass(frozen=True)
-class SessionRequest:
+class SessionRequest(Value):
     """What drmaa_session is to submit, and how.
 
     Attributes:
@@ -107,7 +106,7 @@ def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
 
 
 def _marked(result: SubmitResult, way: str, notes: tuple[str, ...] = ()) -> SubmitResult:
-    return SubmitResult(replace(result.job, details={**result.job.details, "by": way}), notes)
+    return SubmitResult(result.job.replace(details={**result.job.details, "by": way}), notes)
 
 
 def parse_job_id(output: str) -> str:

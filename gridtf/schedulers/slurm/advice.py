@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from gridtf.errors import SchedulerError, SpecError, nearest
@@ -16,11 +15,12 @@ from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import whole
 from gridtf.schedulers.slurm import submit
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
 
-Value = TypeVar("Value")
+Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
 
 # --- what the site offers: sinfo(1) ------------------------------------------------------------------------------
@@ -32,8 +32,7 @@ _WORKS = frozenset({"idle", "mixed", "allocated", "completing", "planned", "bloc
 _GRES = re.compile(r"(?:^|,)([^:,()]+)(?::([^:,()]+))?:(\d{1,18})(?=[(,]|$)", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(Value):
     """Nodes of a partition with the same configuration and state: one line of sinfo.
 
     Attributes:
@@ -62,8 +61,7 @@ class Nodes:
         return sum(number for (name, own), number in self.gres.items() if name == "gpu" and kind in ("", own))
 
 
-@dataclass(frozen=True)
-class Partition:
+class Partition(Value):
     """A partition of the site.
 
     Attributes:
@@ -221,8 +219,7 @@ _COPIED = ("time", "account", "qos", "mem")
 _GPU_OPTION = re.compile(r"(?:gres[:/])?(?:gpu:)?(?:([^:,]+):)?(\d{1,18})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class ComponentRequest:
+class ComponentRequest(Value):
     """What one component of a job requests; a job that is not heterogeneous has one component.
 
     Attributes:
@@ -340,7 +337,7 @@ def _partitions(options: Mapping[str, str], requested: str | None) -> tuple[str,
 # Values that cannot be parsed are left for sbatch to refuse.
 
 
-def _parsed(parse: Callable[[str], Value], text: str | None, default: Default) -> Value | Default:
+def _parsed(parse: Callable[[str], Parsed], text: str | None, default: Default) -> Parsed | Default:
     try:
         return parse(text or "")
     except ValueError:

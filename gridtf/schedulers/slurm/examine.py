@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError, nearest
@@ -18,6 +17,7 @@ from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import ComponentRequest, Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
 from gridtf.text import some
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
@@ -29,8 +29,7 @@ _FIRST_TIME = 3600  # seconds: the walltime to write where jobs need one
 _WANTS_TIME = re.compile(r"time limit|walltime|--time\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Value):
     """What Slurm's commands show of a site.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import NSIG
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.batch import array_status, whole
 from gridtf.schedulers.slurm.hostlist import expand
 from gridtf.states import JobState
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.schedulers.slurm import Slurm
@@ -33,8 +33,7 @@ _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,(]+)??(?::(\d{1,18})(?=[(,]|$)|\(CNT:(\d{1,18})\))", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Value):
     """One line of squeue or sacct: a job, one or several elements of an array, or a component of a heterogeneous job.
 
     Attributes:
@@ -90,7 +89,7 @@ def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[
         All rows, in the same order.
     """
     return [
-        replace(row, exit_code=_exit_code(slurm, row.number, cluster_option(job)))
+        row.replace(exit_code=_exit_code(slurm, row.number, cluster_option(job)))
         if row.reason == LAUNCH_FAILURE and row.state != "COMPLETING"
         else row
         for row in rows
@@ -130,7 +129,7 @@ def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus
 def _with_user_name(status: JobStatus) -> JobStatus:
     """Replace the user id in ``by 1000``, sacct's reason of a cancelled job, with the user's name."""
     uid = whole(status.reason.removeprefix("by "))
-    return status if uid is None else status._replace(reason=f"by {user_name(uid)}")
+    return status if uid is None else status.replace(reason=f"by {user_name(uid)}")
 
 
 # --- parsing their output ----------------------------------------------------------------------------------------

@@ -155,6 +155,27 @@ def test_missing_interface_is_the_reason_in_the_host_s_record(tmp_path: Path) ->
     assert not host.pids
 
 
+def test_tasks_start_in_their_container(tmp_path: Path) -> None:
+    (tmp_path / "apptainer").touch(mode=0o755)
+    host = OneHost(tmp_path, container="docker://i").answer().stop(5)
+    host.system.environ["PATH"] = str(tmp_path)
+    assert host.main() == 0
+    started = host.system.started[host.pids[0]]
+    run = host.plan.attempt.run.path
+    options = ["exec", "--bind=/home/user:/home/user", f"--bind={run}:{run}", "--pwd=/home/user"]
+    assert started["argv"] == [str(tmp_path / "apptainer"), *options, "docker://i", "train"]
+    assert started["env"]["APPTAINERENV_TF_CONFIG"].replace("\\", "") == started["env"]["TF_CONFIG"]
+
+
+def test_host_without_apptainer_is_the_reason_in_its_record_before_it_publishes(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, container="docker://i").answer()
+    host.system.environ["PATH"] = str(tmp_path)
+    assert host.main() == BROKEN
+    assert host.record["gone"]["what"] == "host h0 has neither apptainer nor singularity"
+    assert not host.pids
+    assert not host.attempt.host_record("h0").exists()
+
+
 def test_agent_waits_for_a_late_plan(tmp_path: Path) -> None:
     host = OneHost(tmp_path, start_timeout=60).answer(plan=50).stop(55)
     assert host.main() == 0

@@ -40,7 +40,9 @@ class Step:
 
     def rank(self, number: int, **more: Any) -> Joining:
         member = Member(number, self.size, STEP)
-        return Joining(self.run, self.spec, resolved(self.spec, "slurm"), member, own(number, **more), self.system)
+        return Joining(
+            self.run, self.spec, resolved(self.spec, "slurm"), member, lambda: own(number, **more), self.system
+        )
 
     def lead(self, **more: Any) -> Any:
         return self.rank(0, **more).lead(assign_ranks(self.spec, self.size), KNOWN, "12")
@@ -51,7 +53,7 @@ class Step:
         def act() -> None:
             member = Member(number, self.size, STEP)
             request, system = resolved(self.spec, "slurm"), FakeSystem()
-            other = Joining(self.run, self.spec, request, member, own(number, **more), system)
+            other = Joining(self.run, self.spec, request, member, lambda: own(number, **more), system)
             with pytest.raises(RendezvousError):
                 other.follow()
 
@@ -112,6 +114,26 @@ def test_error_of_rank_0_is_raised_by_all_ranks(step: Step) -> None:
         "missing: rank-1 (worker:1)",
     )
     assert step.system.clock - begin < 1
+
+
+def test_error_of_another_rank_is_raised_by_all_ranks(step: Step) -> None:
+    def no_gpu() -> Record:
+        raise PlacementError("no free GPU", hint="wait for one")
+
+    other = step.rank(1)
+    other.own = no_gpu
+
+    def fail() -> None:
+        with pytest.raises(PlacementError, match="no free GPU"):
+            other.follow()
+
+    step.system.at(5, fail)
+    with pytest.raises(RendezvousError) as caught:
+        step.lead()
+    assert (caught.value.what, caught.value.hint) == ("rank 1 on host h0: no free GPU", "wait for one")
+    assert 5 <= step.system.clock - 1000 < 6
+    with pytest.raises(RendezvousError, match="rank 1 on host h0: no free GPU"):
+        step.rank(1).follow()
 
 
 def test_placement_error_is_raised_by_all_ranks(tmp_path: Path) -> None:

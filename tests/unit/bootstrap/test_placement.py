@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from gridtf.bootstrap.placement import PlacedTask, place
 from gridtf.errors import PlacementError, SpecError
 from gridtf.schedulers.api import Allocation, Host
+from gridtf.values import as_dict
 from tests.support.plans import hosts, job, resolved
 
 
@@ -368,7 +368,7 @@ def test_placement_is_deterministic_and_survives_serialization() -> None:
     allocation, spec = hosts(2, 2, cpus=8), job(tasks={"ps": {"count": 1}})
     tasks = place(allocation, resolved(spec))
     assert tasks == place(allocation, resolved(spec))
-    assert tuple(PlacedTask(**json.loads(json.dumps(asdict(task)))) for task in tasks) == tasks
+    assert tuple(PlacedTask(**json.loads(json.dumps(as_dict(task)))) for task in tasks) == tasks
 
 
 def test_placement_on_a_thousand_hosts() -> None:

@@ -221,6 +221,7 @@ def test_completion_of_tasks(tmp_path: Path) -> None:
     [
         ("submit d", {"data.py", "dir/"}),
         ("submit --chdir d", {"data.py", "dir/"}),
+        ("submit --container d", {"data.py", "dir/"}),
         ("submit -- python d", {"data.py", "dir/"}),
         ("submit --workers 2 -- n", {"n"}),
         ("submit dir/x -- d", {"data.py", "dir/"}),

@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,16 +43,15 @@ GOING = JobView(
     ),
     cause=None,
 )
-FAILURE = replace(
-    GOING,
+FAILURE = GOING.replace(
     state=FAILED,
     reason="worker:1 on node2: exit code 3",
     hint="look at it",
     ended=1200.0,
     exit_code=1,
     tasks=(
-        replace(GOING.tasks[0], state="STOPPED", signal="SIGTERM"),
-        replace(GOING.tasks[1], state=FAILED, exit=3),
+        GOING.tasks[0].replace(state="STOPPED", signal="SIGTERM"),
+        GOING.tasks[1].replace(state=FAILED, exit=3),
         GOING.tasks[2],
     ),
     cause={"task": "worker:1", "host": "node2", "exit": 3, "signal": None, "log": str(LOG), "tail": ["a", "b"]},
@@ -76,7 +74,7 @@ def test_show_running_job() -> None:
 
 
 def test_show_failed_job() -> None:
-    assert show.job(replace(FAILURE, attempt=2), 5000.0) == (
+    assert show.job(FAILURE.replace(attempt=2), 5000.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
         "state          FAILED after 3 min 20 s\n"
@@ -97,7 +95,7 @@ def test_show_failed_job() -> None:
 
 
 def test_show_job_that_ended_without_a_verdict() -> None:
-    lost = replace(FAILURE, ended=None, tasks=(), cause=None)
+    lost = FAILURE.replace(ended=None, tasks=(), cause=None)
     assert show.job(lost, 5000.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
@@ -119,11 +117,11 @@ def test_show_verdict() -> None:
         "  a\n"
         "  b"
     )
-    assert show.verdict(replace(GOING, state=COMPLETED, reason="", started=None), 0.0) == "digits (4711): COMPLETED"
+    assert show.verdict(GOING.replace(state=COMPLETED, reason="", started=None), 0.0) == "digits (4711): COMPLETED"
 
 
 def test_show_ended_job_that_its_scheduler_still_lists() -> None:
-    queued = replace(FAILURE, in_queue=True, attempt=1)
+    queued = FAILURE.replace(in_queue=True, attempt=1)
     why = "the scheduler still has the job: it is cleaning up, or will start it again"
     assert why in show.job(queued, 5000.0)
     assert show.progress(queued) == f"attempt 1 ended FAILED; {why}"
@@ -131,18 +129,18 @@ def test_show_ended_job_that_its_scheduler_still_lists() -> None:
 
 
 def test_show_the_log_path_of_a_task_without_output() -> None:
-    silent = replace(FAILURE, cause={"task": "worker:1", "log": "/l/worker-1.log", "tail": []})
+    silent = FAILURE.replace(cause={"task": "worker:1", "log": "/l/worker-1.log", "tail": []})
     assert show.verdict(silent, 5000.0).endswith("\n\nworker:1 printed nothing: /l/worker-1.log")
 
 
 def test_show_progress() -> None:
     assert show.progress(GOING) == "running; 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
-    assert show.progress(replace(GOING, state=PENDING, reason="Resources")) == "pending; Resources"
-    assert show.progress(replace(GOING, state=PENDING, reason="", tasks=())) == "pending"
+    assert show.progress(GOING.replace(state=PENDING, reason="Resources")) == "pending; Resources"
+    assert show.progress(GOING.replace(state=PENDING, reason="", tasks=())) == "pending"
 
 
 def test_show_job_table() -> None:
-    waiting = replace(GOING, name="n", state=PENDING, started=None, tasks=())
+    waiting = GOING.replace(name="n", state=PENDING, started=None, tasks=())
     lines = show.job_table([GOING, waiting]).splitlines()
     assert [line.split() for line in lines[::2]] == [
         ["NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN", "DIRECTORY"],
@@ -180,10 +178,10 @@ class Watched(Job):
 @pytest.mark.parametrize(
     ("last", "code"),
     [
-        (replace(GOING, state=COMPLETED, exit_code=0), 0),
-        (replace(GOING, state=CANCELLED, exit_code=None), 1),
-        (replace(GOING, state=CANCELLED, exit_code=0), 1),
-        (replace(FAILURE, exit_code=7), 7),
+        (GOING.replace(state=COMPLETED, exit_code=0), 0),
+        (GOING.replace(state=CANCELLED, exit_code=None), 1),
+        (GOING.replace(state=CANCELLED, exit_code=0), 1),
+        (FAILURE.replace(exit_code=7), 7),
     ],
 )
 def test_wait_returns_the_job_s_exit_code(last: JobView, code: int, capsys: Captured) -> None:
@@ -207,7 +205,7 @@ def test_wait_reports_the_timeout(capsys: Captured) -> None:
 
 
 def test_wait_ends_for_a_finished_job_of_unknown_state(capsys: Captured) -> None:
-    unknown = replace(GOING, state=UNKNOWN, reason="only srun knows", ended=1200.0)
+    unknown = GOING.replace(state=UNKNOWN, reason="only srun knows", ended=1200.0)
     assert wait.follow(Watched(GOING, unknown)) == 1
     assert capsys.readouterr().out == "digits (4711): UNKNOWN after 3 min 20 s\n  only srun knows\n"
 
@@ -221,7 +219,7 @@ def test_wait_returns_the_exit_code_when_output_is_not_writable(
         stderr = capsys.readouterr().err
         assert stderr.startswith("gridtf: cannot write to stdout: No space left on device\ndigits (4711): FAILED")
         patched.setattr(sys, "stderr", full)
-        assert wait.follow(Watched(FAILURE, replace(FAILURE, exit_code=7))) == 7
+        assert wait.follow(Watched(FAILURE, FAILURE.replace(exit_code=7))) == 7
 
 
 def test_wait_prints_json_alone_to_stdout(capsys: Captured) -> None:

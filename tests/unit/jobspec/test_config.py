@@ -479,6 +479,33 @@ def test_variables_in_paths_are_expanded_in_every_layer(tmp_path: Path) -> None:
     assert read("--run-root $SCRATCH/flag -- x", tmp_path, environ).spec.run_root == "/scratch/me/flag"
 
 
+def test_paths_of_a_container_are_expanded_and_its_addresses_are_not(tmp_path: Path) -> None:
+    environ = {"SCRATCH": "/scratch/me"}
+    write(
+        tmp_path / "sub" / "job.toml",
+        'command = ["x"]\ncontainer = "tf.sif"\ncontainer_binds = ["$SCRATCH", "~/d:/d:ro", "data:/data"]\n',
+    )
+    spec = read("sub/job.toml", tmp_path, environ).spec
+    assert spec.container == str(tmp_path / "sub" / "tf.sif")
+    home, data = Path.home() / "d", tmp_path / "sub" / "data"
+    assert spec.container_binds == ("/scratch/me:/scratch/me", f"{home}:/d:ro", f"{data}:/data")
+    assert read("--container docker://tf:2 -- x", tmp_path).spec.container == "docker://tf:2"
+    assert read("--container $SCRATCH/tf.sif -- x", tmp_path, environ).spec.container == "/scratch/me/tf.sif"
+    error = refused("--container $NOWHERE/tf.sif -- x", tmp_path)
+    assert error.what == "--container: the variable NOWHERE is not set"
+
+
+def test_container_s_values_in_the_user_s_file_are_for_jobs_with_a_container(tmp_path: Path) -> None:
+    user_file('container_binds = ["/data"]\ncontainer_command = ["podman", "-v={bind}", "{image}"]\n')
+    spec = read("-- x", tmp_path).spec
+    assert (spec.contained, spec.container_binds, spec.container_command) == (False, (), ())
+    spec = read("--container tf:2 -- x", tmp_path).spec
+    assert (spec.container_binds, spec.container_command[0]) == (("/data:/data",), "podman")
+    assert refused("--container-binds /d -- x", tmp_path).what == "--container-binds: there is no container"
+    user_file('container_command = ["shifter"]\n')
+    assert read("-- x", tmp_path).spec.contained
+
+
 @pytest.mark.parametrize(
     ("path", "problem"),
     [

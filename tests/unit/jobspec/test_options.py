@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,19 @@ from gridtf import schedulers
 from gridtf.jobspec.options import MERGED, aliases, by_variable
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.values import fields
 from tests.support.configuration import read, refused
 
 
 def test_every_option_has_a_key_of_the_job_file() -> None:
-    job, task = ({field.name for field in fields(kind)} for kind in (JobSpec, TaskSpec))
+    job, task = ({*fields(kind)} for kind in (JobSpec, TaskSpec))
     known = job | {f"tasks.{kind}.{name}" for kind in TASK_TYPES for name in task}
     assert {option.key for option in schedulers.job_options()} <= known | {*MERGED}
 
 
 def test_every_jobspec_field_except_tables_and_command_has_an_option() -> None:
     keys = {option.key.partition(".")[0] for option in schedulers.job_options()} | {"command", "options"}
-    assert keys - {*MERGED} == set(JobSpec.__dataclass_fields__)
+    assert keys - {*MERGED} == set(fields(JobSpec))
 
 
 def test_no_two_options_share_a_flag() -> None:

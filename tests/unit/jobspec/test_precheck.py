@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +94,12 @@ def test_entry_module___main___is_refused(rough_path: Path) -> None:
 def test_setup_lines_with_bash_syntax_errors_are_refused(lines: list[str], said: str, rough_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         sources = {"setup.1": "job.toml:3", "setup.2": "job.toml:3"}
-        submission.prepare(dataclasses.replace(RUNS, setup=lines), sources)
+        submission.prepare(RUNS.replace(setup=lines), sources)
     assert caught.value.what == f"job.toml:3: setup: bash cannot parse this: {said}"
 
 
 def test_syntax_error_in_setup_is_reported_with_the_source_of_its_line(rough_path: Path) -> None:
-    spec = dataclasses.replace(RUNS, setup=["module() { :; }", "if true; then", "echo it's", "module load cuda"])
+    spec = RUNS.replace(setup=["module() { :; }", "if true; then", "echo it's", "module load cuda"])
     sources = {"setup.1": "site.toml:3", "setup.2": "job.toml:2", "setup.3": "job.toml:2", "setup.4": "--setup"}
     with pytest.raises(UsageError) as caught:
         submission.prepare(spec, sources)
@@ -109,8 +108,8 @@ def test_syntax_error_in_setup_is_reported_with_the_source_of_its_line(rough_pat
 
 def test_setup_ending_in_a_backslash_is_refused(rough_path: Path) -> None:
     with pytest.raises(UsageError, match="the last line ends in a backslash"):
-        submission.prepare(dataclasses.replace(RUNS, setup=["true", "module load cuda \\"]))
-    submission.prepare(dataclasses.replace(RUNS, setup=["echo a \\", "b", "echo c\\\\"]))
+        submission.prepare(RUNS.replace(setup=["true", "module load cuda \\"]))
+    submission.prepare(RUNS.replace(setup=["echo a \\", "b", "echo c\\\\"]))
 
 
 @pytest.mark.parametrize(
@@ -122,12 +121,12 @@ def test_setup_ending_in_a_backslash_is_refused(rough_path: Path) -> None:
     ],
 )
 def test_setup_lines_are_parsed_but_not_run(lines: list[str], rough_path: Path) -> None:
-    submission.prepare(dataclasses.replace(RUNS, setup=[*lines, f"touch '{rough_path.parent}/ran'"]))
+    submission.prepare(RUNS.replace(setup=[*lines, f"touch '{rough_path.parent}/ran'"]))
     assert not (rough_path.parent / "ran").exists()
 
 
 def test_setup_lines_are_not_checked_without_bash(rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = dataclasses.replace(RUNS, setup=["if true"])
+    spec = RUNS.replace(setup=["if true"])
     with pytest.raises(UsageError, match="bash cannot parse this"):
         submission.prepare(spec)
     monkeypatch.setenv("PATH", str(rough_path))
@@ -142,6 +141,6 @@ def test_inaccessible_path_is_refused(key: str, rough_path: Path) -> None:
     long = "x" * 256
     values: dict[str, Any] = {"entry": f"{long}:main", "command": ()} if key == "entry" else {key: long}
     with pytest.raises(UsageError) as caught:
-        submission.prepare(dataclasses.replace(RUNS, **values), {key: "--option"})
+        submission.prepare(RUNS.replace(**values), {key: "--option"})
     assert caught.value.what.startswith("--option: cannot access ")
     assert caught.value.what.endswith(": File name too long")

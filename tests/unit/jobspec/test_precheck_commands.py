@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -130,7 +129,7 @@ def test_missing_programs_and_scripts_are_refused(command: list[str], what: str,
 def test_commands_of_task_types_are_checked() -> None:
     ps = TaskSpec(count=1, command=["python9", "sp.py"])
     assert refused("true", tasks={"ps": ps})[0] == "tasks.ps.command: there is no file HERE/sp.py"
-    check("true", tasks={"ps": dataclasses.replace(ps, count=0)})
+    check("true", tasks={"ps": ps.replace(count=0)})
 
 
 def test_set_up_lines_may_bring_programs() -> None:
@@ -172,6 +171,45 @@ def test_syntax_errors_are_those_of_gridtf_s_own_python(folder: Path) -> None:
     check(OWN, "broken.py", setup=["module load python"])
     (folder / "latin.py").write_bytes(b"# coding: latin-1\nprint('\xe9 \\d')\n")
     check(OWN, "latin.py")
+
+
+# --- containers
+
+
+@pytest.mark.parametrize(
+    "command", [("python17", "train.py"), ("/opt/bin/python", "/opt/train.py"), ("bash", "run.sh")]
+)
+def test_programs_and_absolute_paths_are_those_of_the_container(command: tuple[str, ...]) -> None:
+    check(*command, container="docker://i")
+
+
+def test_scripts_of_the_working_folder_are_the_same_in_a_container(folder: Path) -> None:
+    expected = ("command: there is no file HERE/trian.py", "did you mean train.py?")
+    assert refused("python17", "trian.py", container="docker://i") == expected
+    (folder / "broken.py").write_text("print 'two'\n")
+    check(OWN, "broken.py", container="docker://i")  # the container's Python may be another one
+
+
+@pytest.mark.parametrize(
+    ("image", "hint"),
+    [
+        ("tf2.sif", "did you mean tf-2.sif?"),
+        ("other.sif", "`apptainer pull other.sif docker://NAME:TAG` makes one"),
+        ("ubuntu", "an image of a registry is written docker://ubuntu"),
+    ],
+)
+def test_image_that_does_not_exist_is_refused(image: str, hint: str, folder: Path) -> None:
+    (folder / "tf-2.sif").touch()
+    path = str(folder / image)
+    with pytest.raises(SpecError) as caught:
+        precheck.check(JobSpec(command=("x",), container=path), {})
+    assert (caught.value.what, caught.value.hint) == (f"container: there is no image {path}", hint)
+    precheck.check(JobSpec(command=("x",), container=path, setup=[f"cp /images/{image} ."]), {})
+    precheck.check(JobSpec(command=("x",), container=str(folder / "tf-2.sif")), {})
+
+
+def test_entry_function_may_be_in_a_module_of_the_image() -> None:
+    precheck.check(JobSpec(entry="of_the_image:main", container="docker://i"), {})
 
 
 def test_notes_on_placeholders_without_braces() -> None:

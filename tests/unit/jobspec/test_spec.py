@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SpecError
-from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path
 
 RUNS = ("python", "train.py")
 
@@ -59,6 +59,18 @@ RUNS = ("python", "train.py")
         ("interface", {"interface": "ib0, ib1"}),
         ("interface", {"interface": "i" * 16}),
         ("interface", {"interface": "ib0", "address": "{host}i"}),
+        ("container", {"container": ""}),
+        ("container", {"container": "nvcr.io/nvidia/tensorflow:24.03"}),
+        ("container_binds", {"container_binds": "/data", "container": "i.sif"}),
+        ("container_binds", {"container_binds": ["/data"]}),
+        ("container_binds", {"container_binds": ["data:/data"], "container": "i.sif"}),
+        ("container_binds", {"container_binds": ["/data:d"], "container": "i.sif"}),
+        ("container_binds", {"container_binds": ["/a:/b:ro:x"], "container": "i.sif"}),
+        ("container_command", {"container_command": "ch-run {image}", "container": "i"}),
+        ("container_command", {"container_command": ["ch-run"], "container": "i"}),
+        ("container_command", {"container_command": ["ch-run", "{image}"]}),
+        ("container_command", {"container_command": ["ch-run", "{images}"], "container": "i"}),
+        ("container_command", {"container_command": ["c", "{image}"], "container": "i", "container_binds": ["/d"]}),
         ("start_timeout", {"start_timeout": 0}),
         ("heartbeat_timeout", {"heartbeat_timeout": 0}),
         ("kill_grace", {"kill_grace": float("nan")}),
@@ -200,6 +212,26 @@ def test_node_range_walltime_and_mem_mib_are_parsed() -> None:
 )
 def test_title_is_derived_from_command_or_entry(values: dict[str, Any], title: str) -> None:
     assert JobSpec(**values).title == title
+
+
+@pytest.mark.parametrize(
+    ("image", "is_path"),
+    [
+        ("tf.sif", True),
+        ("/images/tf:2", True),
+        ("./tf:2.sif", True),
+        ("docker://tf:2", False),
+        ("oci:images/tf", False),
+        (None, False),
+    ],
+)
+def test_container_is_a_path_or_an_address(image: str | None, is_path: bool) -> None:
+    assert container_path(JobSpec(command=RUNS, container=image).container) == (image if is_path else "")
+
+
+def test_container_command_alone_is_a_container() -> None:
+    assert JobSpec(command=RUNS, container_command=["shifter"]).contained
+    assert not JobSpec(command=RUNS).contained
 
 
 def test_counts_of_task_types() -> None:

@@ -3,8 +3,6 @@ tests/golden/wrong-commands.txt."""
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 
 from gridtf import schedulers
@@ -13,6 +11,7 @@ from gridtf.cli.common import find_command
 from gridtf.jobspec import synonyms
 from gridtf.jobspec.spec import TaskSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.values import fields
 from tests.support.configuration import read
 
 FLAGS = {flag: option.metavar for option in schedulers.job_options() for flag in option.flags}
@@ -23,7 +22,7 @@ def test_every_row_leads_to_something_that_exists() -> None:
     assert {name.split()[0] for name in synonyms._COMMANDS} <= set(COMMANDS)
     assert {command for command, _, _ in synonyms._OF_COMMANDS} <= set(COMMANDS)
     assert {f"--{name.replace('_', '-')}" for row in synonyms._OPTIONS for name in row.split()} <= submit
-    assert set(synonyms._TASK_KEYS) <= {field.name for field in fields(TaskSpec)}
+    assert set(synonyms._TASK_KEYS) <= set(fields(TaskSpec))
     assert set(synonyms._TASK_TYPES) <= set(TASK_TYPES)
 
 
@@ -50,6 +49,9 @@ def test_no_word_stands_in_two_rows() -> None:
         ("--export", "A=1,B", "--env A=1 --env B"),
         ("--modules", "cuda", "--setup 'module load cuda'"),
         ("--workdir", "a b", "--chdir 'a b'"),
+        ("--image", "tf.sif", "--container tf.sif"),
+        ("--container-image", "nvcr.io#nvidia/tf:1", "--container docker://nvcr.io/nvidia/tf:1"),
+        ("--container-mounts", "/data:/d", "--container-binds /data:/d"),
     ],
 )
 def test_line_to_write_carries_the_user_s_value(flag: str, value: str | None, line: str) -> None:
@@ -78,6 +80,7 @@ def test_line_to_write_is_accepted(tmp_path: object) -> None:
         ("setup", "module load a\nmodule load b\n", ["module load a", "module load b"]),
         ("serve", "ps, worker", ["ps", "worker"]),
         ("native", "--qos=long", ["--qos=long"]),
+        ("container_command", "ch-run {image} --", ["ch-run", "{image}", "--"]),
     ],
 )
 def test_string_in_place_of_a_list(name: str, text: str, items: list[str]) -> None:

@@ -29,8 +29,8 @@ spec:
     PS:
       replicas: 2
       restartPolicy: Never
-      template: {spec: {containers: [{name: tensorflow, image: i, command: [python, train.py], args: [--steps, "100"],
-        env: [{name: LEVEL, value: "2"}], resources: {limits: {cpu: 500m, memory: 2Gi}}}]}}
+      template: {spec: {containers: [{name: tensorflow, image: 'mnist:1', command: [python, train.py],
+        args: [--steps, "100"], env: [{name: LEVEL, value: "2"}], resources: {limits: {cpu: 500m, memory: 2Gi}}}]}}
     Worker:
       replicas: 4
       restartPolicy: Never
@@ -39,7 +39,7 @@ spec:
           tolerations: [{key: gpu}]
           containers:
             - name: tensorflow
-              image: i
+              image: mnist:2
               command: [python, train.py]
               args: [--steps, "100"]
               env: [{name: LEVEL, value: "2"}, {name: A, value: "1"}, {name: TOKEN, valueFrom: {secretKeyRef: {}}}]
@@ -57,7 +57,7 @@ def test_job_file_and_notes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
     assert main(["import", "tfjob", str(tmp_path / "mnist.yaml")]) == 0
     out, err = capfd.readouterr()
     assert out.split("\n", 1)[1] == (
-        'name = "mnist"\ntime = "7200s"\nsuccess_policy = "chief"\n'
+        'name = "mnist"\ntime = "7200s"\nsuccess_policy = "chief"\ncontainer = "docker://mnist:2"\n'
         'command = ["python", "train.py", "--steps", "100"]\n'
         'gpus_per_task = 1\ncpus_per_task = 4\nmem_per_task = "16384M"\n'
         '\n[env]\nLEVEL = "2"\n'
@@ -65,7 +65,7 @@ def test_job_file_and_notes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         '\n[tasks.worker]\ncount = 4\nenv = { A = "1" }\n'
     )
     assert [line.partition(":")[0] for line in err.splitlines()] == ["gridtf"] * 5
-    for words in ("restartPolicy of ps and worker: ", "image of ps and worker: ", "tolerations of worker: "):
+    for words in ("restartPolicy of ps and worker: ", "image of ps: ", "tolerations of worker: "):
         assert f"gridtf: {words}" in err
     assert "gridtf: env TOKEN of worker: " in err
     assert "gridtf: backoffLimit of spec.runPolicy: " in err
@@ -73,10 +73,11 @@ def test_job_file_and_notes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_job_file_is_read_by_gridtf(tmp_path: Path) -> None:
     container = {"command": ["python", 'a"b\\c', "d\té", "\u2028"], "resources": {"limits": {"nvidia.com/gpu": "2"}}}
-    text, _ = tfjob.convert([manifest(container, successPolicy="AllWorkers")], "a.yaml")
+    text = tfjob.convert([manifest(container, successPolicy="AllWorkers")], "a.yaml").text
     (tmp_path / "gridtf.toml").write_text(text)
     spec = config.configure("gridtf.toml", [], None, {"GRIDTF_SITE_CONFIG": "", "HOME": str(tmp_path)}, tmp_path).spec
     assert spec.command == ("python", 'a"b\\c', "d\té", "\u2028", "--steps", "100")
+    assert spec.container == "docker://example.org/mnist:1"
     assert (spec.success_policy, spec.gpus_per_task, spec.count("worker"), spec.env) == ("all", 2, 2, {"LEVEL": "2"})
 
 
@@ -89,7 +90,8 @@ def test_type_with_its_own_program_and_gpus() -> None:
     replicas["Chief"]["replicas"] = replicas["Evaluator"]["replicas"] = 1
     chief["resources"] = {"requests": {"cpu": "1500m"}}
     evaluator["command"] = ["python", "eval.py"]
-    text, notes = tfjob.convert([made], "a.yaml")
+    converted = tfjob.convert([made], "a.yaml")
+    text, notes = converted.text, converted.notes
     assert "gpus_per_task" not in text
     assert "cpus_per_task = 2\n" in text
     assert "[tasks.worker]\ncount = 2\ngpus = 1\n" in text

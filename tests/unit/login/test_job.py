@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +116,7 @@ def test_wait_queries_less_while_the_launcher_has_a_heartbeat(
 
 
 def test_poll_interval_is_shorter_for_the_local_scheduler() -> None:
-    assert [observe.poll_interval(replace(VIEW, scheduler=name)) for name in ("local", "slurm", "sge", "")] == [
+    assert [observe.poll_interval(VIEW.replace(scheduler=name)) for name in ("local", "slurm", "sge", "")] == [
         2,
         10,
         10,

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +218,7 @@ def test_failing_set_up_ends_the_job_with_a_message(lines: list[str], message: s
 def test_message_for_a_failed_set_up_line_omits_its_text(tmp_path: Path) -> None:
     """Other users may read the log."""
     sources = {"setup.1": "it's.toml:7", "setup.2": "it's.toml:7"}
-    made = replace(runnable(tmp_path, setup=["true", "grep 'Bearer s3cret' /dev/null"]), sources=sources)
+    made = runnable(tmp_path, setup=["true", "grep 'Bearer s3cret' /dev/null"]).replace(sources=sources)
     stderr = bash(render.script(made), tmp_path).stderr.decode()
     assert "set-up line 2 (it's.toml:7) failed with exit code 1: line " in stderr
     assert "s3cret" not in stderr
@@ -234,7 +233,7 @@ def test_failed_set_up_line_is_named_with_its_own_source(failing: int, place: st
     lines[failing] = "false"
     given = ["site.toml:3", "site.toml:3", "site.toml:3", "job.toml:7", "--setup", "--setup"]
     sources = {f"setup.{number}": source for number, source in enumerate(given, 1)}
-    made = replace(runnable(tmp_path, setup=lines), sources=sources)
+    made = runnable(tmp_path, setup=lines).replace(sources=sources)
     stderr = bash(render.script(made), tmp_path).stderr.decode()
     assert f": set-up line {place} failed with exit code 1: line " in stderr
 
@@ -245,7 +244,7 @@ def test_failed_line_of_a_template_s_set_up_is_named_with_the_template(tmp_path:
         '{% extends "local.sh.j2" %}{% block setup %}true\n${ONE:-false}\n{{ super() -}}false\n{% endblock %}'
     )
     made = runnable(tmp_path, setup=["${TWO:-false}", "true"], template=str(template))
-    script = render.script(replace(made, sources={"setup.1": "job.toml:7", "setup.2": "job.toml:7"}))
+    script = render.script(made.replace(sources={"setup.1": "job.toml:7", "setup.2": "job.toml:7"}))
     assert f"set-up line 2 ({template}) failed" in bash(script, tmp_path).stderr.decode()
     assert "set-up line 1 (job.toml:7) failed" in bash(script, tmp_path, ONE="true").stderr.decode()
 
@@ -434,11 +433,11 @@ def test_template_of_another_user_needs_trust(tmp_path: Path, monkeypatch: pytes
     owner = strangers(monkeypatch, beside)
     made = plan("local", template=str(template))
     assert render.script(made) == "echo a"
-    assert render.script(replace(made, trusted=frozenset({owner}))) == "echo a"
+    assert render.script(made.replace(trusted=frozenset({owner}))) == "echo a"
     with pytest.raises(GridtfError) as caught:
-        render.script(replace(made, trusted=frozenset()))
+        render.script(made.replace(trusted=frozenset()))
     assert caught.value.what == f"the template {beside} belongs to user {files.user_name(owner)}"
     beside.unlink()
     write(beside, "echo b").chmod(0o666)
     with pytest.raises(GridtfError, match="any user may write the template"):
-        render.script(replace(made, trusted=frozenset({owner})))
+        render.script(made.replace(trusted=frozenset({owner})))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shlex
@@ -37,8 +36,8 @@ def tree(folder: Path) -> set[str]:
 
 
 def test_prepare_returns_a_plan_without_side_effects(rough_path: Path) -> None:
-    plan = submission.prepare(dataclasses.replace(RUNS, name="n"), {"name": "--name"})
-    spec = dataclasses.replace(RUNS, name="n", chdir=str(rough_path))
+    plan = submission.prepare(RUNS.replace(name="n"), {"name": "--name"})
+    spec = RUNS.replace(name="n", chdir=str(rough_path))
     assert plan == Plan(
         spec=spec,
         request=schedulers.get("slurm").resolve(spec),
@@ -64,10 +63,16 @@ def test_prepare_returns_a_plan_without_side_effects(rough_path: Path) -> None:
 )
 def test_prepare_chooses_the_run_directory(values: dict[str, Any], run_dir: str, rough_path: Path) -> None:
     (rough_path / "sub").mkdir()
-    plan = submission.prepare(dataclasses.replace(RUNS, **values))
+    plan = submission.prepare(RUNS.replace(**values))
     name = plan.run_dir.name if "NAME" in run_dir else "NAME"
     assert plan.run_dir == rough_path / run_dir.replace("NAME", name)
     assert plan.spec.chdir == str(rough_path / values.get("chdir", "."))
+
+
+def test_prepare_takes_a_relative_image_from_the_current_folder(rough_path: Path) -> None:
+    (rough_path / "tf.sif").touch()
+    assert submission.prepare(RUNS.replace(container="tf.sif")).spec.container == str(rough_path / "tf.sif")
+    assert submission.prepare(RUNS.replace(container="docker://i")).spec.container == "docker://i"
 
 
 def test_prepare_takes_the_available_scheduler(fake: FakeScheduler, rough_path: Path) -> None:
@@ -98,7 +103,7 @@ def test_prepare_reports_invalid_values_with_their_source(
     values: dict[str, Any], sources: dict[str, str], what: str, rough_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        submission.prepare(dataclasses.replace(RUNS, **values), sources)
+        submission.prepare(RUNS.replace(**values), sources)
     assert caught.value.what.startswith(what)
     assert list(rough_path.iterdir()) == []
 
@@ -114,7 +119,7 @@ def test_submit_writes_all_records(fake: FakeScheduler, rough_path: Path) -> Non
     assert "exec" in job.run.script.read_text()
     described = json.loads(job.run.job.read_text())
     assert described["gridtf"] == gridtf.__version__
-    assert JobSpec.from_dict(described["spec"]) == dataclasses.replace(RUNS, chdir=str(rough_path))
+    assert JobSpec.from_dict(described["spec"]) == RUNS.replace(chdir=str(rough_path))
     assert described["sources"] == {"command": "the command line", "chdir": "the current folder"}
     submitted = json.loads(job.run.submitted.read_text())
     assert submitted["host"] == os.uname().nodename
@@ -141,7 +146,7 @@ def test_concurrent_submissions_get_different_run_directories(
 
 
 def test_existing_run_directory_is_refused(fake: FakeScheduler, rough_path: Path) -> None:
-    spec = dataclasses.replace(RUNS, run_dir="mine")
+    spec = RUNS.replace(run_dir="mine")
     first = submission.submit(spec)
     before = tree(rough_path)
     with pytest.raises(UsageError, match="mine already exists"):
@@ -171,7 +176,7 @@ def test_refused_submission_leaves_no_files(run_root: str | None, fake: FakeSche
         (rough_path / run_root).mkdir()
     before = tree(rough_path)
     with pytest.raises(SchedulerError, match="invalid partition"):
-        submission.submit(dataclasses.replace(RUNS, run_root=run_root))
+        submission.submit(RUNS.replace(run_root=run_root))
     assert tree(rough_path) == before
     assert list(registry.entries(os.environ)) == []
 
@@ -184,7 +189,7 @@ def test_run_directory_is_kept_when_the_job_may_be_submitted(
 
     monkeypatch.setattr(fake, "submit", lost)
     with pytest.raises(MaybeSubmittedError):
-        submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
+        submission.submit(RUNS.replace(run_dir="mine"))
     assert Path("mine/job.sh").exists()
 
 
@@ -196,7 +201,7 @@ def test_run_directory_is_kept_after_ctrl_c_during_the_submission(
 
     monkeypatch.setattr(fake, "submit", interrupted)
     with pytest.raises(MaybeSubmittedError, match="interrupted while slurm was accepting the job") as caught:
-        submission.submit(dataclasses.replace(RUNS, run_dir="mine"))
+        submission.submit(RUNS.replace(run_dir="mine"))
     assert caught.value.exit_code == 130
     assert str(rough_path / "mine") in caught.value.why
     assert "before you submit it again" in caught.value.hint
@@ -218,7 +223,7 @@ def test_ctrl_c_before_the_submission_leaves_no_files(
 def test_records_with_environment_variables_are_private(fake: FakeScheduler, rough_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        run = submission.submit(dataclasses.replace(RUNS, env={"TOKEN": "secret"})).run
+        run = submission.submit(RUNS.replace(env={"TOKEN": "secret"})).run
     finally:
         os.umask(before)
     assert [stat.S_IMODE(path.stat().st_mode) for path in (run.script, run.job)] == [0o700, 0o600]
@@ -258,7 +263,7 @@ def test_scheduler_notes_are_not_written_to_submitted_json(
 def test_failing_template_leaves_no_files(fake: FakeScheduler, rough_path: Path) -> None:
     (rough_path / "own.j2").write_text("{{ nothing_of_the_kind }}")
     with pytest.raises(GridtfError, match=r"own\.j2:1"):
-        submission.submit(dataclasses.replace(RUNS, template="own.j2"))
+        submission.submit(RUNS.replace(template="own.j2"))
     assert tree(rough_path) == {"own.j2"}
     assert fake.count == 0
 
@@ -280,11 +285,11 @@ def test_job_is_cancelled_when_submitted_json_cannot_be_written(
 
 def test_run_directory_that_cannot_be_made_is_reported(fake: FakeScheduler, rough_path: Path) -> None:
     with pytest.raises(RunDirError, match=r"cannot make .*No such file") as caught:
-        submission.submit(dataclasses.replace(RUNS, run_dir="no/such/folder"))
+        submission.submit(RUNS.replace(run_dir="no/such/folder"))
     assert "make the folder above it first" in caught.value.hint
     (rough_path / "file").write_text("")
     with pytest.raises(RunDirError, match="Not a directory"):
-        submission.submit(dataclasses.replace(RUNS, run_root="file/runs"))
+        submission.submit(RUNS.replace(run_root="file/runs"))
 
 
 def test_unwritable_index_is_a_note(fake: FakeScheduler, rough_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from gridtf.observe.state import JobView, Records, decide
 from gridtf.run.rundir import Attempt, Record, RunDir, write_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState
+from gridtf.values import as_dict
 from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, PENDING, RUNNING, TIMEOUT, UNKNOWN
 
 NOW = 1_800_000_000.0
@@ -440,7 +440,7 @@ def test_empty_or_missing_run_directory_is_no_error(run: RunDir) -> None:
 
 def test_view_can_be_printed_as_json(run: RunDir) -> None:
     attempt(run, plan=plan(), verdict=verdict(FAILED, CAUSE))
-    plain = json.loads(json.dumps(dataclasses.asdict(seen_in(run)), default=str))
+    plain = json.loads(json.dumps(as_dict(seen_in(run)), default=str))
     assert plain["cause"] == CAUSE
     assert plain["tasks"][0]["name"] == "worker:0"
     assert plain["run_dir"] == str(run.path)

@@ -8,6 +8,7 @@ import pytest
 
 from gridtf.errors import SpecError
 from gridtf.schedulers import batch
+from gridtf.schedulers.api import AgentEnd
 from gridtf.schedulers.sge import GridEngine
 from tests.support.rendering import plan
 
@@ -56,4 +57,4 @@ def test_folders_that_may_be_shared_are_accepted() -> None:
 @pytest.mark.parametrize(("code", "end"), [(0, 0), (3, 3), (128, 128), (137, -9), (-15, -15)])
 def test_agent_end_of_an_exit_code(code: int, end: int) -> None:
     found = batch.BatchScheduler.agent_end(GridEngine(), "n2", code, ["a", "b", "c", "d"])
-    assert found == (end, "n2", ("b", "c", "d"), None)
+    assert found == AgentEnd(end, "n2", ("b", "c", "d"), None)

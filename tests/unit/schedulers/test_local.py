@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +106,10 @@ def test_cancel_does_not_signal_another_process_with_the_same_pid(wrong: dict[st
     """A pid may belong to another process by now; only with start time and boot id it identifies a process."""
     with subprocess.Popen(["sleep", "600"]) as process:
         try:
-            right = replace(local._identity(process.pid), user="alice")
-            scheduler.cancel(replace(right, details={**right.details, **wrong}))
+            right = local._identity(process.pid).replace(user="alice")
+            scheduler.cancel(right.replace(details={**right.details, **wrong}))
             missing = {key: value for key, value in right.details.items() if key not in wrong}
-            scheduler.cancel(replace(right, details=missing))
+            scheduler.cancel(right.replace(details=missing))
             assert process.poll() is None
             scheduler.cancel(right)
             assert process.wait(60) == -signal.SIGTERM

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def given(**values: Any) -> Configured:
 
 
 def judge(values: dict[str, Any] | None = None, **changed: Any) -> Examination:
-    return collect(examine.judge(replace(SITE, **changed), given(**(values or {}))))
+    return collect(examine.judge(SITE.replace(**changed), given(**(values or {}))))
 
 
 def finding(found: Examination, check: str) -> Finding:
@@ -135,7 +134,7 @@ def test_pe_for_any_number_of_tasks_is_chosen(pes: list[str], chosen: str) -> No
 
 
 def test_pe_without_control_slaves_is_one_failure() -> None:
-    loose = [replace(pe, control_slaves=False) for pe in (PES["fill"], PES["rr"])]
+    loose = [pe.replace(control_slaves=False) for pe in (PES["fill"], PES["rr"])]
     found = judge(pes=loose)
     assert (problems(found), lines(found)) == ([("failure", "pe.control_slaves")], [])
     assert finding(found, "pe.control_slaves").hint == (
@@ -160,7 +159,7 @@ def test_pe_that_no_queue_offers_is_one_failure() -> None:
 
 def test_pattern_of_pes_and_pe_for_some_users() -> None:
     assert problems(judge({"pe": "f*"})) == []
-    assert lines(judge(pes=[replace(PES["fill"], users="ml"), PES["rr"]])) == ['pe = "rr"']
+    assert lines(judge(pes=[PES["fill"].replace(users="ml"), PES["rr"]])) == ['pe = "rr"']
 
 
 @pytest.mark.parametrize(("usable", "values"), [(set(), {}), ({"all.q"}, {"partition": "none.q"})])
@@ -195,8 +194,8 @@ def test_walltime() -> None:
     assert (problems(short), lines(short)) == ([("warning", "time")], ['time = "01:00:00"'])
     assert "short.q (00:10:00)" in finding(short, "time").message
     assert problems(judge({"pe": "rr", "time": "2h"}, queues=both)) == []
-    assert lines(judge({"pe": "rr"}, queues=[both[0], replace(both[1], pes=frozenset({"smp"}))])) == []
-    forced = judge({"pe": "rr"}, resources=advice.parse_resources(COMPLEX), queues=[replace(both[0], limit=600)])
+    assert lines(judge({"pe": "rr"}, queues=[both[0], both[1].replace(pes=frozenset({"smp"}))])) == []
+    forced = judge({"pe": "rr"}, resources=advice.parse_resources(COMPLEX), queues=[both[0].replace(limit=600)])
     assert (problems(forced), lines(forced)) == ([("warning", "time")], ['time = "00:10:00"'])
 
 

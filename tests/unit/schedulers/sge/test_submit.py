@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pwd
 import sys
@@ -48,7 +47,7 @@ def drmaa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pl
         python = tmp_path / "python"
         python.write_text(f"#!/bin/bash\n{script}\n")
         python.chmod(0o755)
-        return dataclasses.replace(plan("sge"), python=str(python))
+        return plan("sge").replace(python=str(python))
 
     return made
 
@@ -225,7 +224,7 @@ def test_failed_drmaa_submission_is_not_repeated_by_qsub(
 
 def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str], Plan]) -> None:
     cell("qsub", "echo 4711")
-    both = dataclasses.replace(drmaa("exit 1"), run_dir=Path("""/runs/'" """))
+    both = drmaa("exit 1").replace(run_dir=Path("""/runs/'" """))
     assert scheduler.submit(both).job.details == {"by": "qsub"}
 
 
@@ -359,7 +358,7 @@ def test_session_reports_an_unloadable_library(cell: Cell, monkeypatch: pytest.M
     monkeypatch.setattr(submit, "find_spec", lambda name: name)
     monkeypatch.setenv("DRMAA_LIBRARY_PATH", "/nowhere/libdrmaa.so")
     monkeypatch.setenv(submit.WAY, "drmaa")
-    made = dataclasses.replace(plan("sge"), python=sys.executable)
+    made = plan("sge").replace(python=sys.executable)
     assert "/nowhere/libdrmaa.so: cannot open shared object file" in refusal(made).what
 
 
@@ -372,7 +371,7 @@ def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.Mon
     monkeypatch.setattr(submit, "libraries", lambda environ: [str(library)])
     monkeypatch.setattr(submit, "_LOADING", 1)
     cell("qsub", "echo 4711")
-    made = dataclasses.replace(plan("sge"), python=sys.executable)
+    made = plan("sge").replace(python=sys.executable)
     result = scheduler.submit(made)
     assert result.job == JobIdentity("4711", {"by": "qsub"})
     assert "libdrmaa has not been loaded within 1 s" in result.notes[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def site(
     for name in ("gpu", "cpu", "short"):
         groups, accounts = (allow or {}).get(name, ("ALL", "ALL"))
         rules.update(examine.parse_rules(PARTITION.format(name, groups, accounts, "NO", default_time)))
-    return replace(examine.Site(config, parse_partitions(sinfo), rules), **values)
+    return examine.Site(config, parse_partitions(sinfo), rules).replace(**values)
 
 
 def given(**values: Any) -> Configured:

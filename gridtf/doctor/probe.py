@@ -1,0 +1,274 @@
+"""`gridtf doctor --probe`: a short job whose hosts measure what tasks need of them and of each other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gridtf import schedulers
+from gridtf.doctor import judge, measure
+from gridtf.errors import GridtfError, MaybeSubmittedError
+from gridtf.findings import Examination, Finding, Level
+from gridtf.jobspec import config, options
+from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.login import submission
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import RunDir, here, listdir, read_record
+from gridtf.states import JobState
+
+if TYPE_CHECKING:
+    from gridtf.jobspec.config import Configured
+    from gridtf.login.job import Job
+    from gridtf.observe.state import JobView
+    from gridtf.run.rundir import Record
+
+NAME = "gridtf-probe"
+_NODES = 2
+PATIENCE = 120.0  # seconds for the job to start
+_WALLTIME, _WALLTIME_WITH_END = "3:00", "6:00"
+_RUNS = 240.0  # seconds after its start until the job must have ended: the walltime, and what schedulers add to it
+_GRACE = measure.END_LIMIT  # so that it is the scheduler that ends tasks
+_START_TIMEOUT = 60.0
+_END = "end"  # for measure.py: it shall wait to be killed
+_POLL = 2.0
+_RELEASE = 20.0  # seconds for the scheduler to release a job that has ended
+_RESULTS = 15.0  # seconds for the measurements to appear on this host
+_OF_PROBE = ("command", "entry", "args", "serve", "name", "nodes", "tasks_per_node", "start_timeout", "success_policy")
+
+Say = Callable[[str], None]
+
+
+def configured(words: Sequence[str]) -> Configured:
+    """The job of a probe from options of `gridtf submit`, above the environment, the user's and the site's file.
+
+    Args:
+        words: Options such as ``--partition gpu``.
+
+    Raises:
+        UsageError: For a wrong option or a wrong value in any layer, naming its source.
+        GridtfError: When a file cannot be read.
+    """
+    command = [*words, "--", sys.executable]  # any command: the probe has its own
+    return schedulers.with_options(
+        lambda table, complete: config.from_arguments(command, os.environ, here(), table, complete=complete)
+    )
+
+
+def nodes_of(given: Configured) -> int:
+    """The number of hosts that an option or a variable chooses, at most; 2 if none does: files speak of other jobs."""
+    chosen = given.spec.node_range if given.sources.get("nodes", "").startswith(("-", options.PREFIX)) else None
+    return chosen[1] if chosen else _NODES
+
+
+def probe(
+    nodes: int, given: Configured, *, end: bool = False, patience: float = PATIENCE, say: Say = lambda line: None
+) -> Examination:
+    """Submit a job of a minute, wait for it, and judge what its hosts have measured.
+
+    The run directory is removed, unless there is a failure. After Ctrl-C the job is cancelled.
+
+    Args:
+        nodes: The number of hosts; of tasks on this machine with the local scheduler.
+        given: Options of the job: partition, account, parallel environment, walltime, set-up lines and so on, with
+            their sources. What the job runs is replaced.
+        end: Whether to have the scheduler end the job, which then heeds no signal, to measure how it does that. Slurm
+            takes its KillWait for it, mostly 30 s. The local scheduler is not asked: there kill_grace counts alone.
+        patience: Seconds to wait for the start of the job.
+        say: Is called with each line on what the probe does.
+
+    Returns:
+        Findings and settings. A job that is refused, does not start or fails is a finding.
+
+    Raises:
+        MaybeSubmittedError: When it is unknown whether the scheduler accepted the job, also after Ctrl-C meanwhile.
+        KeyboardInterrupt: After Ctrl-C, when the job has been cancelled.
+    """
+    try:
+        spec = job_spec(nodes, given, end=end)
+        job = submission.submit(spec, {key: text for key, text in given.sources.items() if _stays(key)}, given.trusted)
+    except MaybeSubmittedError:
+        raise
+    except GridtfError as error:
+        return _failure("probe.submission", error)
+    for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):
+        say(line)
+    try:
+        found = _run(job, nodes, patience, say, given.spec.kill_grace if _ends(spec) else None)
+    except GridtfError as error:
+        _cancel(job, say)
+        found = _failure("probe.job", error)
+    except KeyboardInterrupt:
+        _cancel(job, say)
+        raise
+    if any(finding.level == Level.FAILURE for finding in found.findings):
+        say(f"the run directory of the probe is kept: {job.run_dir}")
+    else:
+        _remove(job)
+    return found
+
+
+def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
+    """The job of a probe: one task on each host.
+
+    Args:
+        nodes: As for probe.
+        given: As for probe.
+        end: As for probe.
+
+    Raises:
+        SpecError: For a number of hosts that is not possible.
+        SchedulerError: When no scheduler is named, and the one of this machine is not set up.
+    """
+    spec = given.spec
+    name = spec.scheduler or schedulers.to_submit_to(os.environ)
+    local = name == "local"
+    by_option = given.sources.get("time", "").startswith("-")
+    end = end and not local
+    no_gpus = spec.gpus_per_node is None and spec.gpus_per_task is None
+    return spec.replace(
+        scheduler=name,
+        name=NAME,
+        command=(sys.executable, "-I", "-S", measure.__file__, spec.python or "python", *([_END] if end else [])),
+        entry=None,
+        serve=(),
+        container=None,
+        container_binds=(),
+        container_command=(),
+        success_policy="all",
+        tasks={"worker": TaskSpec(count=nodes)} if local else {},
+        nodes=None if local else nodes,
+        tasks_per_node=nodes if local else 1,
+        gpus_per_task=0 if no_gpus else spec.gpus_per_task,
+        time=spec.time if by_option else _WALLTIME_WITH_END if end else _WALLTIME,
+        kill_grace=_GRACE if end else spec.kill_grace,
+        start_timeout=min(spec.start_timeout, _START_TIMEOUT),
+    )
+
+
+def _stays(key: str) -> bool:
+    """Whether the value of this key is still the one that was given."""
+    return key.partition(".")[0] not in (*_OF_PROBE, "tasks")
+
+
+def _failure(check: str, error: GridtfError) -> Examination:
+    message = ": ".join(filter(None, (error.what, error.why)))
+    return Examination((Finding(Level.FAILURE, check, message, error.hint),))
+
+
+def _ends(spec: JobSpec) -> bool:
+    """Whether the end of the job is measured as well."""
+    return spec.command[-1] == _END
+
+
+def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | None) -> Examination:
+    """Follow the job to its end, and judge what it has measured. kill_grace: of other jobs, if the end is measured."""
+    begin = time.monotonic()
+    view = _watch(job, patience, lambda view: view.state == JobState.RUNNING)
+    if view is None:
+        why = _cancel(job, say).reason
+        what = f"job {job.id} has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
+        hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
+        return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
+    say(f"job {job.id} has started after {time.monotonic() - begin:.0f} s")
+    view = _watch(job, _RUNS, lambda _: kill_grace is not None and _waits_for_its_end(job.run))
+    if view is None:
+        why = _cancel(job, say).reason
+        what = f"job {job.id} has not ended within {_RUNS:.0f} s{f': {why}' if why else ''}; it was cancelled"
+        return Examination((Finding(Level.FAILURE, "probe.job", what, f"gridtf logs --task job {job.run_dir}"),))
+    if not view.finished:
+        say(f"job {job.id} has measured its hosts; {job.scheduler} ends it now, which takes a while")
+        job.cancel(wait=measure.END_LIMIT)
+        return _examine(job, nodes, kill_grace)
+    if view.state != JobState.COMPLETED:
+        what = f"job {job.id} ended {view.state}: {view.reason or 'no reason is known'}"
+        last = next(iter((view.cause or {}).get("tail", [])[-1:]), "").strip()
+        if last and not last.startswith("gridtf: "):  # gridtf's own words are in the reason
+            what += f"; last output: {last}"
+        hint = view.hint or f"more on it: gridtf status {job.run_dir}"
+        return Examination((Finding(Level.FAILURE, "probe.job", what, hint),))
+    say(f"job {job.id} has ended")
+    return _examine(job, nodes)
+
+
+def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobView | None:
+    """Wait until the job has ended or a view is enough; None after these seconds."""
+    for view in job.watch(seconds, poll=_POLL):
+        if view.finished or enough(view):
+            return view
+    return None
+
+
+def _cancel(job: Job, say: Say) -> JobView:
+    """Cancel the job. Returns its state before."""
+    say(f"cancelling job {job.id}")
+    view = job.status()
+    try:
+        job.cancel()
+    except GridtfError as error:
+        say(f"{error.what}; cancel it yourself: gridtf cancel {job.run_dir}")
+    return view
+
+
+def _remove(job: Job) -> None:
+    """Remove the run directory, and its entry in the index, once no process of the job writes there any more."""
+    deadline = time.monotonic() + _RELEASE
+    while job.status().in_queue and time.monotonic() < deadline:
+        time.sleep(0.2)
+    registry.forget(job.run_dir, os.environ)
+    submission.remove(job.run_dir)
+
+
+def _waits_for_its_end(run: RunDir) -> bool:
+    latest = run.latest()
+    plan = read_record(latest.plan, recordtypes.Outline, own=True) if latest else None
+    there = listdir(run.output / measure.FOLDER)
+    return plan is not None and all(f"end-{index}.json" in there for index in range(len(plan["tasks"])))
+
+
+def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examination:
+    """Judge the measurements of a job that has ended. kill_grace: as for _run."""
+    latest = job.run.latest()
+    plan = read_record(latest.plan, recordtypes.Plan, own=True) if latest else None
+    if plan is None:
+        raise GridtfError(f"{job.run_dir} has no plan", hint="was it changed meanwhile?")
+    records = _records(job.run, "{index}.json", judge.Measurements, len(plan["tasks"]))
+    submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True) or {}
+    tasks = sorted(plan["tasks"], key=lambda task: int(task["index"]))
+    known = judge.Probe(
+        scheduler=job.scheduler,
+        nodes=nodes,
+        hosts=tuple(str(task["host"]) for task in tasks),
+        gpus=tuple(int(task["gpus"]) for task in tasks),
+        run_root=str(job.run_dir.parent),
+        during=(float(submitted.get("time", 0.0)), time.time()),
+        gpu_variable=plan["spec"].get("gpu_variable"),
+    )
+    if missing := [known.name(index) for index in range(len(tasks)) if index not in records]:
+        what = f"the measurements of {', '.join(missing)} do not appear in {job.run.output} on this host"
+        hint = "choose a folder on a file system that all hosts share: run_root = …"
+        return Examination((Finding(Level.FAILURE, "run_root.shared", what, hint),))
+    found = judge.judge(known, [records[index] for index in range(len(tasks))])
+    if kill_grace is None:
+        return found
+    endings = _records(job.run, "end-{index}.json", judge.Ending, len(tasks))
+    end = judge.judge_end(known, [endings[index] for index in range(len(tasks))], kill_grace)
+    return found._replace(findings=(*found.findings, end))
+
+
+def _records(run: RunDir, name: str, kind: object, count: int) -> Mapping[int, Record]:
+    """Task -> its record; waits a little for those that do not appear at once."""
+    folder, deadline = run.output / measure.FOLDER, time.monotonic() + _RESULTS
+    found: dict[int, Record] = {}
+    while True:
+        there = listdir(folder)
+        for index in range(count):
+            if index not in found and (path := folder / name.format(index=index)).name in there:
+                record = read_record(path, kind, listed=True, own=True)
+                if record is not None:
+                    found[index] = record
+        if len(found) == count or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)

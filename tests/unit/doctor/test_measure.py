@@ -1,0 +1,43 @@
+"""What a host of a probe works out from what it reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridtf.doctor.measure import gpu_variables, offset
+
+
+@pytest.mark.parametrize(
+    ("rounds", "ahead", "doubt"),
+    [
+        ([(0.002, 5.001)], 5.0, 0.001),
+        ([(0.100, 0.09), (0.004, 0.001), (0.020, -0.01)], -0.001, 0.002),
+        ([(0.0, 0.0)], 0.0, 0.0),
+    ],
+    ids=["one", "fastest", "same-clock"],
+)
+def test_offset_of_a_clock_is_that_of_the_fastest_exchange(
+    rounds: list[tuple[float, float]], ahead: float, doubt: float
+) -> None:
+    assert offset(rounds) == pytest.approx((ahead, doubt))
+
+
+def test_gpu_variables_are_those_that_may_list_gpus() -> None:
+    lists = {
+        "CUDA_VISIBLE_DEVICES": "GPU-1b2c,GPU-3d",
+        "SGE_HGR_gpu": "gpu0 gpu1",
+        "SITE_GPUS": "0,1",
+        "MY_ACCELERATORS": "2",
+        "NUM_GPUS": "2",
+    }
+    others = {
+        "CUDA_HOME": "/usr/local/cuda",
+        "CUDA_PATH": "/opt/cuda",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib",
+        "LOADEDMODULES": "cuda/12",
+        "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+        "GPU_KEY": "a secret; with = signs",
+        "PATH": "/usr/bin",
+        "RANK": "0",
+    }
+    assert gpu_variables({**others, **lists}) == lists
