@@ -25,7 +25,7 @@ from gridtf.schedulers import job_options
 from gridtf.values import Value, fields
 
 ROOT = Path(__file__).resolve().parents[1]
-_WITH_JOB_OPTIONS = ("submit", "run", "render")
+_WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 _EXIT_CODES = {
     "0": "success; of `wait`, `run` and `submit --wait`: the job has COMPLETED; of `doctor` and `init`: no failure",
     "1": "gridtf failed; of `wait`, `run` and `submit --wait`: the job failed, or its first failed task's exit code; "

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
-_WITH_JOB_OPTIONS = ("submit", "run", "render")
+_WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
     "list": "status",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gridtf import schedulers
 from gridtf.cli import output
 from gridtf.cli.common import new_parser
 from gridtf.errors import GridtfError, UsageError
-from gridtf.findings import Examination, Finding, Level
+from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec import config
-from gridtf.jobspec.arguments import Parser
+from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.options import Table
 from gridtf.run.rundir import here
 from gridtf.text import counted, plain
 
@@ -21,14 +23,22 @@ _NEEDED = ("scheduler", "configuration")
 _WIDTH = len(Level.FAILURE)
 
 
-def parser_doctor(**more: Any) -> Parser:
-    made = new_parser("doctor", "[options]", ("", "--write /etc/gridtf/config.toml", "--json"), json=True, **more)
+def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
+    examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
+    made = new_parser("doctor", "[--probe] [--write FILE] [options of submit]", examples, json=True, **more)
+    made.add_argument(
+        "--probe", action="store_true", help="submit a job of a minute whose hosts (2, or --nodes) measure"
+    )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
+    add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
     return made
 
 
 def run_doctor(arguments: Namespace) -> int:
-    return _run(Path(arguments.write) if arguments.write is not None else None, as_json=arguments.json)
+    if arguments.command is not None:
+        raise UsageError("gridtf doctor takes no command", hint="see `gridtf doctor --help`")
+    file = Path(arguments.write) if arguments.write is not None else None
+    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe)
 
 
 def parser_init(**more: Any) -> Parser:
@@ -49,14 +59,26 @@ def _user_file() -> Path | None:
     return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
 
 
-def _run(file: Path | None, *, as_json: bool) -> int:
-    """Examine, print, and write a file if there is one to write."""
+def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: bool = False) -> int:
+    """Examine, print, and write a file if there is one to write.
+
+    Args:
+        file: The file to write; None: none.
+        as_json: Whether to print JSON.
+        given: The options of jobs on the command line.
+        probes: Whether to submit a probe.
+
+    Returns:
+        The exit code.
+    """
     from gridtf.doctor import login, settings
 
     for_all = False
     if file is not None:
         _refuse_existing(file)
-    found = login.examine(os.environ, here())
+    found = login.examine(os.environ, here(), given)
+    if probes:
+        found = _probed(found, given)
     if file is not None and (for_all := file.absolute() != _user_file()):
         found = found._replace(settings=settings.for_all(found.settings))
     failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
@@ -73,6 +95,33 @@ def _run(file: Path | None, *, as_json: bool) -> int:
     if file is not None:
         output.message(_outcome(file, found, written))
     return 1 if failures else 0
+
+
+def _probed(found: Examination, given: config.Given) -> Examination:
+    """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
+    from gridtf.doctor import probe
+
+    def say(line: str) -> None:
+        output.message(f"gridtf: {plain(line)}")
+
+    if any(finding.level == Level.FAILURE for finding in found.findings):
+        say("no probe is submitted before the failures are mended")
+        return found
+    words = [flag if value is None else f"{flag}={value}" for _, flag, value in given]
+    words += _as_options(found.settings)
+    job = probe.configured(words)
+    seen = probe.probe(probe.nodes_of(job), job, say=say)
+    checks = {finding.check for finding in seen.findings}
+    rest = [finding for finding in found.findings if finding.check not in checks]
+    return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))
+
+
+def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
+    """The settings that jobs need, as options of a probe, which has a walltime of its own."""
+    for setting in settings:
+        if not setting.example and setting.key != "time":
+            values = setting.value if isinstance(setting.value, list) else [setting.value]
+            yield from (f"--{setting.key.replace('_', '-')}={value}" for value in values)
 
 
 def _as_json(found: Examination, written: Path | None) -> str:

@@ -91,7 +91,7 @@ def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Item
     elif on_network:
         yield from missing(check, f"{root} lies on a disk ({kind}), which other hosts may not see", setting)
     else:
-        hint = "if compute hosts see it under the same path, all is well; else " + _ELSEWHERE
+        hint = "if compute hosts see it under the same path (gridtf doctor --probe), all is well; else " + _ELSEWHERE
         yield Finding(Level.WARNING, check, f"{root} lies on a disk of this host ({kind} on {mount})", hint)
 
 

@@ -42,18 +42,19 @@ class Site(NamedTuple):
     valid: bool = True
 
 
-def examine(environ: Mapping[str, str], folder: Path) -> Examination:
+def examine(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -> Examination:
     """Examine this host and its scheduler, as a job submitted from a folder would meet them.
 
     Args:
         environ: The environment.
         folder: The working folder.
+        options: The options of jobs on the command line.
 
     Returns:
         Findings and settings; it takes ten seconds at most.
     """
     begin = time.monotonic()
-    site = look(environ, folder)
+    site = look(environ, folder, options)
     title = site.scheduler.title if site.scheduler else ""
     parts: list[tuple[Finding, Aside[Examination]]] = []
 
@@ -109,14 +110,15 @@ def _aside(check: str, work: Callable[[], Items | Examination]) -> Aside[Examina
 # --- files and scheduler
 
 
-def look(environ: Mapping[str, str], folder: Path) -> Site:
+def look(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -> Site:
     """Read files and variables, and find the scheduler that jobs go to.
 
     Args:
         environ: The environment.
         folder: The working folder.
+        options: The options of jobs on the command line.
     """
-    given, findings = configuration(environ, folder)
+    given, findings = configuration(environ, folder, options)
     valid = all(finding.level != Level.FAILURE for finding in findings)
     try:
         name = given.spec.scheduler or schedulers.to_submit_to(environ)
@@ -125,12 +127,15 @@ def look(environ: Mapping[str, str], folder: Path) -> Site:
         return Site(given, None, (*findings, failure("scheduler", error)), valid)
 
 
-def configuration(environ: Mapping[str, str], folder: Path) -> tuple[config.Configured, tuple[Finding, ...]]:
-    """Read the site's file, the user's file and the variables.
+def configuration(
+    environ: Mapping[str, str], folder: Path, options: config.Given = ()
+) -> tuple[config.Configured, tuple[Finding, ...]]:
+    """Read the site's file, the user's file, the variables and the options.
 
     Args:
         environ: The environment.
         folder: The working folder.
+        options: The options of jobs on the command line.
 
     Returns:
         Their values, or none where one is not valid; and findings.
@@ -140,7 +145,7 @@ def configuration(environ: Mapping[str, str], folder: Path) -> tuple[config.Conf
     def read(*, limited: bool) -> config.Configured:
         return schedulers.with_options(
             lambda table, complete: config.configure(
-                None, (), command, environ, folder, table, complete=complete, limited=limited
+                None, options, command, environ, folder, table, complete=complete, limited=limited
             )
         )
 

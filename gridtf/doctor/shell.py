@@ -55,6 +55,9 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
         environ: The environment.
     """
     check, load = "python", "write setup = […] with the lines that activate the environment of your program"
+    if spec.container or spec.container_command:
+        yield Finding(Level.OK, check, "tasks run in a container, whose Python counts")
+        return
     if spec.setup:
         yield Finding(Level.OK, check, "set-up lines of the files choose the Python of a job")
         return

@@ -21,6 +21,8 @@ ENVIRON = {"XDG_CONFIG_HOME": f"{SHARED}/home/alice/doctor", "GRIDTF_SUBMIT_ENV"
 ON_DISK = ("warning", "run_root.shared")  # what the hosts of a bed share is a folder of this machine's disk
 # More than one host, with no other option.
 SIZES = {"slurm": ("--nodes", "2"), "sge": ("--workers", "6")}
+# A probe on two hosts.
+SPREAD: dict[str, tuple[str, ...]] = {"slurm": (), "sge": ("--pe", "rr")}
 ALL_QUEUES = "all.q csh.q left.q right.q short.q"
 
 
@@ -121,7 +123,7 @@ FAULTS = {
 def doctor(bed: Bed, *words: str, **more: Any) -> dict[str, Any]:
     done = gridtf(bed, "doctor", "--json", *words, env=ENVIRON, check=False, **more)
     assert done.returncode in (0, 1), done.stderr
-    assert done.stderr == ""
+    assert done.stderr == "" or "--probe" in words
     found: dict[str, Any] = json.loads(done.stdout)
     assert (done.returncode == 1) == ("failure" in {finding["level"] for finding in found["findings"]})
     return found
@@ -160,6 +162,9 @@ def test_first_job_runs_with_the_written_file_and_no_other_option(bed: Bed, writ
         assert "COMPLETED" in done.stdout, done.stdout + done.stderr
         status = json.loads(gridtf(bed, "status", "--json", name, env=ENVIRON).stdout)
         assert len({task["host"] for task in status["tasks"]}) == hosts
+    seen = doctor(bed, "--probe", *SPREAD[bed.kind])
+    assert {finding["check"]: finding["level"] for finding in seen["findings"]}["probe.hosts"] == "ok"
+    assert set(problems(seen)) <= {("warning", "time")}
     again = gridtf(bed, "init", env=ENVIRON, check=False)
     assert (again.returncode, (bed.home() / CONFIG).read_text()) == (2, written)
 

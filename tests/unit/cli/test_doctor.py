@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from gridtf.cli import main
-from gridtf.doctor import login
+from gridtf.doctor import login, probe
 from gridtf.findings import Examination, Finding, Level, Setting
+from gridtf.jobspec.config import Configured
 
 Captured = pytest.CaptureFixture[str]
 
@@ -27,7 +29,7 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Finding]:
     """The findings of the examination; its only setting is TIME."""
     findings = [OK, WARNING]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(login, "examine", lambda environ, folder: Examination(tuple(findings), (TIME,)))
+    monkeypatch.setattr(login, "examine", lambda *_: Examination(tuple(findings), (TIME,)))
     return findings
 
 
@@ -130,3 +132,68 @@ def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "expanduser", lambda path: (_ for _ in ()).throw(RuntimeError("no home")))
     assert main(["init"]) == 2
     assert "gridtf doctor --write FILE" in capsys.readouterr().err
+
+
+# --- the probe
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Configured]]:
+    """The probes that are submitted, which find out about the run root."""
+    submitted: list[tuple[int, Configured]] = []
+
+    def submit(nodes: int, given: Configured, *, say: Callable[[str], None]) -> Examination:
+        submitted.append((nodes, given))
+        say("submitted job 7")
+        setting = Setting("interface", "ib0", "all hosts reach each other over it")
+        return Examination((Finding(Level.OK, "run_root.shared", "all hosts see it"),), (setting,))
+
+    monkeypatch.setattr(probe, "probe", submit)
+    return submitted
+
+
+def test_probe_takes_options_of_submit_and_its_findings_replace_others(
+    found: list[Finding], probed: list[tuple[int, Configured]], capsys: Captured
+) -> None:
+    found.append(Finding(Level.WARNING, "run_root.shared", "on a disk", "see whether hosts share it"))
+    assert (
+        main(["doctor", "--probe", "--nodes", "3", "-p", "gpu", "--setup", "module load x", "--write", "f.toml"]) == 0
+    )
+    ((nodes, given),) = probed
+    assert (nodes, given.spec.partition, given.spec.setup) == (3, "gpu", ("module load x",))
+    captured = capsys.readouterr()
+    assert captured.err.startswith("gridtf: submitted job 7\n")
+    assert "ok       run_root.shared  all hosts see it" in captured.out
+    assert "on a disk" not in captured.out
+    assert 'interface = "ib0"' in Path("f.toml").read_text()
+
+
+def test_probe_has_the_settings_that_the_doctor_proposes(
+    found: list[Finding], probed: list[tuple[int, Configured]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposed = (
+        TIME,
+        Setting("pe", "rr", "jobs need one"),
+        Setting("native", ["-l a=1", "-l b=2"], "forced"),
+        Setting("setup", ["module load x"], "", example=True),
+    )
+    monkeypatch.setattr(login, "examine", lambda *_: Examination(tuple(found), proposed))
+    assert main(["doctor", "--probe"]) == 0
+    ((nodes, given),) = probed
+    assert (nodes, given.spec.pe, given.spec.native) == (2, "rr", ("-l a=1", "-l b=2"))
+    assert (given.spec.time, given.spec.setup) == (None, ())
+
+
+def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
+    found: list[Finding], probed: list[tuple[int, Configured]], capsys: Captured
+) -> None:
+    assert main(["doctor"]) == 0
+    found.append(FAILURE)
+    assert main(["doctor", "--probe"]) == 1
+    assert probed == []
+    assert "gridtf: no probe is submitted before the failures are mended" in capsys.readouterr().err
+
+
+def test_doctor_takes_no_command(found: list[Finding], capsys: Captured) -> None:
+    assert main(["doctor", "--", "true"]) == 2
+    assert "gridtf: gridtf doctor takes no command" in capsys.readouterr().err

@@ -55,6 +55,7 @@ def test_python_on_the_path_is_asked(tmp_path: Path) -> None:
     assert only(shell.python(JOB, program(tmp_path, "echo broken >&2; exit 1"))).message.endswith("broken")
     assert "no program python" in only(shell.python(JOB, {"PATH": "/nowhere"})).message
     assert only(shell.python(job(setup=["module load tf"]), environ)).level == "ok"
+    assert "container" in only(shell.python(job(container="/tf.sif"), environ)).message
 
 
 @pytest.mark.parametrize(
