@@ -107,7 +107,8 @@ def _probed(found: Examination, given: config.Given) -> Examination:
     if any(finding.level == Level.FAILURE for finding in found.findings):
         say("no probe is submitted before the failures are mended")
         return found
-    words = [flag if value is None else f"{flag}={value}" for _, flag, value in given]
+    of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
+    words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
     words += _as_options(found.settings)
     job = probe.configured(words)
     seen = probe.probe(probe.nodes_of(job), job, say=say)

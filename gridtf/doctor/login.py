@@ -52,6 +52,9 @@ def examine(environ: Mapping[str, str], folder: Path, options: config.Given = ()
 
     Returns:
         Findings and settings; it takes ten seconds at most.
+
+    Raises:
+        UsageError: For an option that is not valid.
     """
     begin = time.monotonic()
     site = look(environ, folder, options)
@@ -123,8 +126,8 @@ def look(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -
     try:
         name = given.spec.scheduler or schedulers.to_submit_to(environ)
         return Site(given, schedulers.get(name), findings, valid)
-    except GridtfError as error:
-        return Site(given, None, (*findings, failure("scheduler", error)), valid)
+    except GridtfError as error:  # a file that is not valid may name another one
+        return Site(given, None, (*findings, failure("scheduler", error)) if valid else findings, valid)
 
 
 def configuration(
@@ -139,8 +142,12 @@ def configuration(
 
     Returns:
         Their values, or none where one is not valid; and findings.
+
+    Raises:
+        UsageError: For an option that is not valid.
     """
-    check, command = "configuration", ("true",)
+    check, any_program = "configuration", ("true",)
+    command = None if any(option.key == "entry" for option, _, _ in options) else any_program
 
     def read(*, limited: bool) -> config.Configured:
         return schedulers.with_options(
@@ -152,7 +159,9 @@ def configuration(
     try:
         made = read(limited=False)
     except GridtfError as error:
-        return config.Configured(JobSpec(command=command), {}), (failure(check, error),)
+        if error.what.startswith("-"):
+            raise
+        return config.Configured(JobSpec(command=any_program), {}), (failure(check, error),)
     names = [str(path) for path, _, _ in config.general_files(environ) if path.is_file()]
     valid = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} valid" if names else "no site's or user's file"
     notes = [note for note in made.notes if note != config.UNREAD]

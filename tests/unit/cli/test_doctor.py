@@ -178,7 +178,7 @@ def test_probe_has_the_settings_that_the_doctor_proposes(
         Setting("setup", ["module load x"], "", example=True),
     )
     monkeypatch.setattr(login, "examine", lambda *_: Examination(tuple(found), proposed))
-    assert main(["doctor", "--probe"]) == 0
+    assert main(["doctor", "--probe", "--entry", "train:main"]) == 0
     ((nodes, given),) = probed
     assert (nodes, given.spec.pe, given.spec.native) == (2, "rr", ("-l a=1", "-l b=2"))
     assert (given.spec.time, given.spec.setup) == (None, ())
@@ -197,3 +197,17 @@ def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
 def test_doctor_takes_no_command(found: list[Finding], capsys: Captured) -> None:
     assert main(["doctor", "--", "true"]) == 2
     assert "gridtf: gridtf doctor takes no command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--nodes", "x"], "gridtf: --nodes: 'x' is not a node count\n"),
+        (["--nods", "2"], "gridtf: unknown option --nods\n  did you mean --nodes?\n"),
+    ],
+)
+def test_option_that_is_not_valid_is_wrong_usage(words: list[str], error: str, capsys: Captured) -> None:
+    assert main(["doctor", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(error)

@@ -37,6 +37,12 @@ def test_variables_count_and_a_job_file_does_not(rough_path: Path, monkeypatch: 
     assert given.source("partition") == "GRIDTF_SUBMIT_PARTITION"
 
 
+def test_entry_function_of_an_option_is_no_error(rough_path: Path) -> None:
+    (entry,) = (option for option in schedulers.job_options() if option.key == "entry")
+    given, (finding,) = login.configuration(os.environ, rough_path, [(entry, "--entry", "train:main")])
+    assert (given.spec.entry, given.spec.command, finding.level) == ("train:main", (), "ok")
+
+
 def test_no_file_is_ok() -> None:
     _, findings = login.configuration(os.environ, Path())
     assert findings == (Finding(Level.OK, "configuration", "no site's or user's file"),)
@@ -130,3 +136,12 @@ def test_invalid_file_hides_what_it_may_have_set(
     assert found.settings == ()
     checks = [finding.check for finding in found.findings]
     assert ("configuration" in checks, "gpus" in checks, "time" in checks) == (True, True, False)
+
+
+def test_file_that_is_not_valid_may_name_a_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(environ: object) -> str:
+        raise SchedulerError("no cluster can be used")
+
+    user_file('time = 2h\nscheduler = "local"\n')
+    monkeypatch.setattr(schedulers, "to_submit_to", none)
+    assert [finding.check for finding in login.look(os.environ, Path()).findings] == ["configuration"]
