@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from gridtf.text import toml
+
+if TYPE_CHECKING:
+    from gridtf.errors import GridtfError
 
 
 class Level(str, Enum):
@@ -40,12 +46,19 @@ class Setting(NamedTuple):
         value: Its value, as TOML has it.
         comment: Why it has this value, in one line.
         table: The table it belongs to, such as ``partitions.gpu``; empty: the top of the file.
+        example: Whether jobs run without it: it is written as a comment, to be uncommented where it fits.
     """
 
     key: str
     value: str | int | bool | list[str]
     comment: str
     table: str = ""
+    example: bool = False
+
+    @property
+    def line(self) -> str:
+        """The line of the file."""
+        return f"{self.key} = {toml(self.value)}"
 
 
 class Examination(NamedTuple):
@@ -58,3 +71,21 @@ class Examination(NamedTuple):
 
     findings: tuple[Finding, ...] = ()
     settings: tuple[Setting, ...] = ()
+
+
+def collect(items: Iterable[Finding | Setting]) -> Examination:
+    """Make an examination from findings and settings in any order."""
+    listed = list(items)
+    findings = tuple(item for item in listed if isinstance(item, Finding))
+    return Examination(findings, tuple(item for item in listed if isinstance(item, Setting)))
+
+
+def failure(check: str, error: GridtfError) -> Finding:
+    """A failure from an error that says what is wrong, why, and what to do."""
+    return Finding(Level.FAILURE, check, "; ".join(filter(None, (error.what, error.why))), error.hint)
+
+
+def missing(check: str, message: str, setting: Setting) -> Iterator[Finding | Setting]:
+    """A warning that jobs need a setting, with the line to write as its hint; and the setting."""
+    yield Finding(Level.WARNING, check, message, f"write {setting.line}")
+    yield setting

@@ -25,17 +25,18 @@ from gridtf.schedulers import job_options
 from gridtf.values import Value, fields
 
 ROOT = Path(__file__).resolve().parents[1]
-_WITH_JOB_OPTIONS = ("submit", "run", "render")
+_WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 _EXIT_CODES = {
-    "0": "success; of `wait`, `run` and `submit --wait`: the job has COMPLETED",
-    "1": "gridtf failed; of `wait`, `run` and `submit --wait`: the job failed, or its first failed task's exit code",
+    "0": "success; of `wait`, `run` and `submit --wait`: the job has COMPLETED; of `doctor` and `init`: no failure",
+    "1": "gridtf failed; of `wait`, `run` and `submit --wait`: the job failed, or its first failed task's exit code; "
+    "of `doctor` and `init`: at least one finding is a failure",
     "2": "wrong usage: a wrong command, option, key or value",
     "124": "`wait --timeout`: the job still runs",
     "130": "Ctrl-C; the job goes on",
 }
 _FILES = {
     "./gridtf.toml": "the job file, if the command line does not say what to run",
-    "~/.config/gridtf/config.toml": "your defaults; below XDG_CONFIG_HOME if that is set",
+    "~/.config/gridtf/config.toml": "your defaults, written by `gridtf init`; below XDG_CONFIG_HOME if that is set",
     "/etc/gridtf/config.toml": "the site's defaults; GRIDTF_SITE_CONFIG names another file, or none if it is empty",
     "~/.local/state/gridtf": "the index of your jobs; below XDG_STATE_HOME if that is set",
     "gridtf-runs": "run directories, in the working folder of a job",

@@ -24,6 +24,8 @@ COMMANDS = {
     "output": "print the folder with the results of the tasks",
     "wait": "wait until a job has ended; the exit code is the job's",
     "cancel": "cancel a job",
+    "doctor": "examine this site and this host: what jobs need here, and what is amiss",
+    "init": "write your file of defaults with what jobs need at this site",
     "import": "print a job file made from the description of a job elsewhere, such as a TFJob",
     "completion": "print the code for tab completion in bash, zsh or fish",
     "bootstrap-path": "print where gridtf-bootstrap.sh is, for hand-written job scripts",

@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
-_WITH_JOB_OPTIONS = ("submit", "run", "render")
+_WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 # Command -> its module in this package, if that has another name.
-_MODULES = {"list": "status", "run": "submit", "output": "paths", "import": "import_job", "bootstrap-path": "paths"}
+_MODULES = {
+    "list": "status",
+    "run": "submit",
+    "output": "paths",
+    "init": "doctor",
+    "import": "import_job",
+    "bootstrap-path": "paths",
+}
 
 
 class Command(Value):

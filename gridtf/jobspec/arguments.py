@@ -170,15 +170,17 @@ class _Collect(argparse.Action):
         namespace.given = [*given, (self.option, flag, values if self.nargs is None else None)]
 
 
-def add_job_options(parser: argparse.ArgumentParser, table: Table = OPTIONS) -> None:
+def add_job_options(parser: argparse.ArgumentParser, table: Table = OPTIONS, *, jobfile: bool = True) -> None:
     """Add JOBFILE and every option of the table to a parser.
 
     Args:
         parser: Its namespaces get ``jobfile`` (None without one) and ``given``: (option, flag as typed, value) triples
             in the order of the command line, where the value is None for a flag without one.
         table: All options.
+        jobfile: Whether to add JOBFILE.
     """
-    parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help="a gridtf.toml")
+    if jobfile:
+        parser.add_argument("jobfile", metavar="JOBFILE", nargs="?", help="a gridtf.toml")
     parser.set_defaults(given=[])
     groups = {name: parser.add_argument_group(name) for name in GROUPS}
     for option in table:

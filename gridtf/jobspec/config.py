@@ -51,7 +51,7 @@ _VARIABLE = r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([^}]*)\})"  # any other doll
 _COMMAND, _ENTRY, _TEMPLATE = ("command",), ("entry",), ("template",)
 _SETUP, _SETUP_REPLACE, _ARGS = ("setup",), ("setup_replace",), ("args",)
 _COMMAND_LINE = "the command line"
-_UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
+UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
 _ADDRESS, _INTERFACE = ("address",), ("interface",)
 _CONTAINER, _BINDS, _CONTAINER_COMMAND = ("container",), ("container_binds",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
@@ -115,6 +115,10 @@ class Configured(Value):
     trusted: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
 
+    def source(self, key: str) -> str:
+        """The source of a value, as in a message; "the defaults" without one."""
+        return self.sources.get(key, "the defaults")
+
 
 def from_arguments(
     argv: Sequence[str],
@@ -160,6 +164,7 @@ def configure(
     *,
     complete: bool = True,
     runs_here: bool = False,
+    limited: bool = True,
 ) -> Configured:
     """Merge all layers into a JobSpec.
 
@@ -175,6 +180,7 @@ def configure(
             user's file are left out, with a note.
         runs_here: Whether the job runs in this process and not in a job script of its own: then the set-up lines of the
             site's and the user's file are left out.
+        limited: Whether the site's limits apply, which they never do to a job that runs here.
 
     Raises:
         UsageError: For an invalid value in any layer, naming its source.
@@ -193,7 +199,7 @@ def configure(
             jobfile = JOB_FILE
             notes.append(f"the job is taken from {JOB_FILE}")
         elif not runs_here or sys.stderr.isatty():
-            notes.append(_UNREAD)
+            notes.append(UNREAD)
     job = File({})
     if jobfile is not None:
         refuse_other_kinds(cwd / jobfile, jobfile)
@@ -206,7 +212,7 @@ def configure(
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
         trusted = frozenset({job.owner})
     made = _configured(merged, {option.key for option in table}, trusted, notes)
-    if not runs_here:
+    if limited and not runs_here:
         _check_limits(made, general)
     try:
         need_program(made.spec, "give a command after --, or --entry module:function, or a job file that names one")
@@ -319,7 +325,7 @@ def _general(
     """The site file and the user file, and a note on each unknown key."""
     found: list[File] = []
     notes: list[str] = []
-    for path, missing, is_site in _files(environ):
+    for path, missing, is_site in general_files(environ):
         unknown: dict[str, str] = {}
         file = _read(path, str(path), missing, table, environ, unknown=unknown, is_site=is_site)
         found.append(file if with_setup else _without_setup(file))
@@ -339,7 +345,7 @@ def _without_setup(file: File) -> File:
     return file.replace(layer=rest(file.layer), profiles=profiles, partitions=partitions)
 
 
-def _files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
+def general_files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
     """The site file and the user file: path, the error to raise when it is missing, and whether it is the site's."""
     site = environ.get(_SITE_VARIABLE)
     if site is None:

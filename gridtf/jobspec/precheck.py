@@ -32,7 +32,7 @@ _ENVIRONMENT_LINE = re.compile(
     re.VERBOSE,
 )
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
-_OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
+OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 
 
 def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
@@ -254,7 +254,7 @@ def _need_file(key: str, word: str, folder: Path, environ: Mapping[str, str]) ->
         return None
     if _exists(key, Path.exists, path):
         return path
-    own = [*_OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
+    own = [*OF_A_HOST, *filter(None, [environ.get("TMPDIR")])]
     if word.startswith("/") and any(path.is_relative_to(place) for place in own):
         return None
     raise SpecError(key, f"there is no file {path}", hint=_near_file(word, path, folder))

@@ -28,6 +28,8 @@ _COMMANDS = {
     "render": ("check validate lint dryrun dry-run preview plan script config settings", "rest"),
     "submit": ("start launch sbatch qsub train job", "rest"),
     "run": ("exec srun local mpirun torchrun here", "rest"),
+    "doctor": ("diagnose checkup healthcheck selftest", ""),
+    "init": ("configure setup", ""),
 }
 
 # Options, by the names of their keys or flags -> other words for them.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gridtf.errors import GridtfError
     from gridtf.findings import Examination
     from gridtf.host.gpus import GpuGrant
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.options import Option
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
@@ -290,6 +291,7 @@ class Scheduler(ABC):
             scheduler does not have, a note says so.
         requests_memory: Whether memory is requested from the scheduler.
         takes_native: Whether the scheduler accepts the user's raw options.
+        inherits_environment: Whether a job inherits the environment of the shell that submits it.
         warnings: Signals that the scheduler sends to all processes of a job, including tasks, as a warning.
         last_warnings: Those warnings that announce the end of the job.
         place_variables: Variables that pass a process its rank among those started together, matched from the beginning
@@ -313,6 +315,7 @@ class Scheduler(ABC):
     options: ClassVar[tuple[Option, ...]] = ()
     requests_memory: ClassVar[bool] = True
     takes_native: ClassVar[bool] = True
+    inherits_environment: ClassVar[bool] = True
     warnings: ClassVar[frozenset[int]] = frozenset()
     last_warnings: ClassVar[frozenset[int]] = frozenset()
     place_variables: ClassVar[re.Pattern[str]] = re.compile(MPI_PLACE)
@@ -491,14 +494,18 @@ class Scheduler(ABC):
         """
         return ()
 
-    def examine(self, environ: Mapping[str, str]) -> Examination:
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         """Examine, for `gridtf doctor`, the site's scheduler as far as this machine shows it.
 
         Args:
             environ: The environment.
+            given: What the site's file, the user's file and variables set: that needs no other setting.
 
         Returns:
-            Findings, and the settings that jobs need here. A scheduler that does not answer is a finding, no error.
+            Findings, and the settings that jobs need here. `gridtf doctor` gives it eight seconds.
+
+        Raises:
+            SchedulerError: When the scheduler does not answer. It becomes a finding.
         """
         from gridtf.findings import Examination
 

@@ -523,7 +523,7 @@ def whole(text: str) -> int | None:
 
 # --- folders that all hosts see
 
-_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})  # file systems in the memory of a host
 SHARED_HINT = "choose a folder on a file system that all hosts share"
 
 
@@ -553,9 +553,13 @@ def not_shared(folder: Path, mounts: str | None = None) -> str:
     Returns:
         One line; empty for a folder on a disk or network file system, which other hosts may mount.
     """
-    text = Path("/proc/self/mounts").read_text(errors="replace") if mounts is None else mounts
-    mount, kind = file_system(folder, text)
-    return f"{mount} is a {kind}, which lies in the memory of this host" if kind in _MEMORY else ""
+    mount, kind = file_system(folder, own_mounts() if mounts is None else mounts)
+    return f"{mount} is a {kind}, which lies in the memory of this host" if kind in MEMORY else ""
+
+
+def own_mounts() -> str:
+    """Content of /proc/self/mounts."""
+    return Path("/proc/self/mounts").read_text(errors="replace")
 
 
 def file_system(folder: Path, mounts: str) -> tuple[str, str]:

@@ -33,9 +33,11 @@ from gridtf.schedulers.api import (
     Wait,
 )
 from gridtf.states import JobState
-from gridtf.text import counted
+from gridtf.text import counted, some
 
 if TYPE_CHECKING:
+    from gridtf.findings import Examination
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
@@ -64,6 +66,15 @@ class LocalScheduler(Scheduler):
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
         return True
+
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
+        from gridtf.findings import Examination, Finding, Level
+
+        host, present = os.uname().nodename, gpus.present(environ)
+        cores = counted(len(os.sched_getaffinity(0)), "core")
+        has = f"{counted(len(present), 'GPU')} ({some([*present])})" if present else "no GPU that the driver reports"
+        jobs = Finding(Level.OK, "scheduler", f"jobs run on this machine, {host}: {cores}, {has}")
+        return Examination((jobs,))
 
     def is_current(self, environ: Mapping[str, str]) -> bool:
         return True

@@ -14,8 +14,10 @@ pytestmark = pytest.mark.timeout(200)
 
 def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> None:
     with bed_for_tests(accounting=True, options=["MinJobAge=2", "AccountingStorageEnforce=associations"]) as bed:
-        admin(bed, "sacctmgr", "-i", "add", "account", "vision")
-        admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision")
+        assert "failure  account " in gridtf(bed, "doctor", check=False).stdout
+        admin(bed, "sacctmgr", "-i", "add", "account", "vision", "bio")
+        admin(bed, "sacctmgr", "-i", "add", "user", "alice", "account=vision,bio", "defaultaccount=vision")
+        assert "jobs without `account` run on vision; also yours: bio" in gridtf(bed, "doctor").stdout
 
         words = ("--scheduler", "slurm", "--nodes", "1", "--workers", "1", "--account")
         refused = gridtf(bed, "submit", *words, "visoin", "--", "true", check=False)

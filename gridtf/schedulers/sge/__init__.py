@@ -29,7 +29,9 @@ from gridtf.schedulers.api import (
 )
 
 if TYPE_CHECKING:
+    from gridtf.findings import Examination
     from gridtf.host.gpus import GpuGrant
+    from gridtf.jobspec.config import Configured
     from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
@@ -65,6 +67,7 @@ class GridEngine(batch.BatchScheduler):
         of_scheduler("gpu_variable", "--gpu-variable", "NAME", "the variable that lists the GPUs the site grants"),
         batch.EXCLUDE,
     )
+    inherits_environment = False  # qsub without -V
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
     # QRSH_: how qrsh passes its remote half the command to start
@@ -100,6 +103,11 @@ class GridEngine(batch.BatchScheduler):
     def out_of_order(self, environ: Mapping[str, str]) -> str:
         found = batch.on_path("qsub", environ)
         return "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)" if found else ""
+
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
+        from gridtf.schedulers.sge import examine
+
+        return examine.examine(given)
 
     def parse_native(self, native: Sequence[str]) -> Mapping[str, str]:
         from gridtf.schedulers.sge import directives

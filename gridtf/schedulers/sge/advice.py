@@ -71,7 +71,7 @@ def _check(plan: Plan) -> tuple[str, ...]:
             error.hint = "; ".join(filter(None, (error.hint, others)))
         raise
     if answer.code:
-        refuse(_without_verdict(answer), requested, _cell(requested, script))
+        refuse(without_verdict(answer), requested, _cell(requested, script))
     return tuple(notes)
 
 
@@ -82,12 +82,12 @@ def _verify(how: str, script: str, *options: str) -> Answer:
 
 def _of_load(answer: Answer) -> str:
     """The reason that depends on the load: ``… because it offers only hl:mem_free=22.594G``."""
-    reasons = _without_verdict(answer)
+    reasons = without_verdict(answer)
     line = next((line for line in reasons.err.splitlines() if " hl:" in line), scheduler.message(reasons))
     return re.sub(r"^(Unable to run job: )?Job \d+ ", "", line)
 
 
-def _without_verdict(answer: Answer) -> Answer:
+def without_verdict(answer: Answer) -> Answer:
     """The answer less the lines that sum it up, so that its last line is a reason."""
     lines = (answer.err or answer.out).splitlines()
     reasons = [line for line in lines if not line.startswith(("verification:", "Exiting."))]
@@ -368,6 +368,7 @@ class PE(Value):
         control_slaves: Whether qrsh -inherit may start tasks on other hosts of a job.
         rule: Its allocation_rule: ``$fill_up``, ``$round_robin``, ``$pe_slots``, or the number of slots per host.
         users: Its user_lists, the users that it is limited to; empty: all users.
+        summary: Whether the accounting has one record for a job (accounting_summary), and not one for each qrsh.
     """
 
     name: str
@@ -375,6 +376,7 @@ class PE(Value):
     control_slaves: bool
     rule: str
     users: str = ""
+    summary: bool = False
 
     @property
     def fixed(self) -> int | None:
@@ -404,7 +406,7 @@ class Queue(Value):
 
 def known_pe(name: str) -> PE | None:
     """Look up one parallel environment; None when it does not exist, or qconf is refused."""
-    return parse_pe(_qconf("-sp", name))
+    return parse_pe(qconf("-sp", name))
 
 
 def known_pes() -> list[PE]:
@@ -415,7 +417,7 @@ def known_pes() -> list[PE]:
 def known_queues() -> list[Queue]:
     """All cluster queues; none when qconf is refused."""
     names = known_names("-sql")
-    return parse_queues(_qconf("-sq", ",".join(names))) if names else []
+    return parse_queues(qconf("-sq", ",".join(names))) if names else []
 
 
 _complex: list[Resource] = []  # what rendering a job has learnt, for the check before its submission
@@ -424,7 +426,7 @@ _complex: list[Resource] = []  # what rendering a job has learnt, for the check 
 def known_resources() -> list[Resource]:
     """All resources of the complex; none when qconf is refused. qconf runs once a submission."""
     if not _complex:
-        _complex.extend(parse_resources(_qconf("-sc")))
+        _complex.extend(parse_resources(qconf("-sc")))
     return list(_complex)
 
 
@@ -444,11 +446,12 @@ def known_names(option: str) -> list[str]:
     Args:
         option: qconf's: ``-spl`` parallel environments, ``-sql`` queues, ``-sprjl`` projects, ``-ss`` submit hosts.
     """
-    lines = (line.strip() for line in _qconf(option).splitlines())
+    lines = (line.strip() for line in qconf(option).splitlines())
     return [line for line in lines if re.fullmatch(r"[\w.@+-]+", line)]  # a banner of the site has several words
 
 
-def _qconf(*arguments: str) -> str:
+def qconf(*arguments: str) -> str:
+    """The output of qconf; empty when it is refused, or what it is to show does not exist."""
     answer = scheduler.run(["qconf", *arguments], limit=_PATIENCE)
     return "" if answer.code else answer.out
 
@@ -459,7 +462,7 @@ def parse_pe(text: str) -> PE | None:
     Returns:
         The parallel environment; None when the output describes none.
     """
-    values = dict(_pairs(text))
+    values = dict(pairs(text))
     if "pe_name" not in values:
         return None
     users = values.get("user_lists", "NONE")
@@ -469,13 +472,14 @@ def parse_pe(text: str) -> PE | None:
         control_slaves=values.get("control_slaves", "").upper() == "TRUE",
         rule=values.get("allocation_rule", ""),
         users="" if users.upper() == "NONE" else users,
+        summary=values.get("accounting_summary", "").upper() == "TRUE",
     )
 
 
 def parse_queues(text: str) -> list[Queue]:
     """Parse the output of ``qconf -sq``: ``qname all.q``, ``pe_list make smp,[@gpu=mpi rr]``, ``h_rt 1:00:00``, …"""
     queues: list[dict[str, str]] = []
-    for key, value in _pairs(text):
+    for key, value in pairs(text):
         if key == "qname":
             queues.append({})
         if queues:
@@ -493,10 +497,20 @@ def parse_queues(text: str) -> list[Queue]:
 def parse_resources(text: str) -> list[Resource]:
     """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
-    return [Resource(row[0], row[1], row[5].upper(), row[2].upper()) for row in rows if len(row) >= 7]
+    return [
+        Resource(row[0], row[1], row[5].upper(), row[2].upper(), row[4].upper() == "FORCED")
+        for row in rows
+        if len(row) >= 7
+    ]
 
 
-def _pairs(text: str) -> list[tuple[str, str]]:
+def like_gpus(resources: Iterable[Resource]) -> list[str]:
+    """The names of resources that may stand for GPUs."""
+    names = (resource.name for resource in resources)
+    return [name for name in names if re.search("gpu|cuda|nvidia", name, re.IGNORECASE)]
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
     return [(key, value.strip()) for key, _, value in (line.strip().partition(" ") for line in lines)]
 
@@ -596,8 +610,7 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
         what = f"the cell has no resource `{name}`"
         if name != requested.gpu or requested.key(name) == "native":
             raise SpecError(requested.key(name), what, why=nearest(name, existing))
-        like = [other for other in existing if re.search("gpu|cuda|nvidia", other, re.IGNORECASE)]
-        hint = alternatives("name your site's GPU resource with --gpu-resource; likely", like)
+        hint = alternatives("name your site's GPU resource with --gpu-resource; likely", like_gpus(cell.resources))
         otherwise = "`qhost -F` lists the resources of hosts; name the one for GPUs with --gpu-resource"
         raise SpecError("gpu_resource", what, hint=hint or otherwise)
 

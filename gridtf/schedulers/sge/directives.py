@@ -164,12 +164,14 @@ class Resource(Value):
         shortcut: Its other name, which qsub takes as well.
         consumable: Whether Grid Engine counts it, and per what: ``NO``, ``YES`` (per slot), ``JOB`` or ``HOST``.
         kind: Its type: ``INT``, ``DOUBLE``, ``RSMAP``, …; empty when it is not known.
+        forced: Whether every job must request it (requestable FORCED).
     """
 
     name: str
     shortcut: str
     consumable: str = "YES"
     kind: str = ""
+    forced: bool = False
 
     @property
     def divisible(self) -> bool:

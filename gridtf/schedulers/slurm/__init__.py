@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.request import Request
@@ -25,6 +26,10 @@ from gridtf.schedulers.api import (
     Wait,
 )
 from gridtf.schedulers.slurm import submit
+
+if TYPE_CHECKING:
+    from gridtf.findings import Examination
+    from gridtf.jobspec.config import Configured
 
 _STEPD = "slurmstepd"
 # What the commands read from the environment: SQUEUE_USERS=bob, handy in a shell, would hide the jobs of other users,
@@ -122,6 +127,11 @@ class Slurm(batch.CommandScheduler):
     def out_of_order(self, environ: Mapping[str, str]) -> str:
         found = batch.on_path("sbatch", environ)
         return "Slurm's sbatch is installed, but finds no configuration (see `sbatch --version`)" if found else ""
+
+    def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
+        from gridtf.schedulers.slurm import examine
+
+        return examine.examine(self, given)
 
     parse_native = staticmethod(submit.parse_native)
     directives = staticmethod(submit.directives)

@@ -94,11 +94,12 @@ class Partition(Value):
         return max((of(group) for group in self.nodes), default=0)
 
 
-def query_partitions(slurm: Slurm) -> list[Partition]:
+def query_partitions(slurm: Slurm, *, limit: float | None = None) -> list[Partition]:
     """Query sinfo for the partitions of this site.
 
     Args:
         slurm: The scheduler, which runs the command.
+        limit: Seconds that sinfo may take; None: as any question to the queue.
 
     Returns:
         All partitions, in sinfo's order.
@@ -106,7 +107,7 @@ def query_partitions(slurm: Slurm) -> list[Partition]:
     Raises:
         SchedulerError: When sinfo fails or the controller does not answer.
     """
-    answer = slurm.run(_SINFO, limit=slurm.query_patience)
+    answer = slurm.run(_SINFO, limit=limit or slurm.query_patience)
     if answer.code:
         raise SchedulerError(f"sinfo has failed: {slurm.message(answer)}")
     return parse_partitions(answer.out)

@@ -13,6 +13,7 @@ import pytest
 
 from gridtf import schedulers
 from gridtf.errors import GridtfError
+from gridtf.jobspec.config import Configured
 from gridtf.schedulers import local
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.local import scheduler
@@ -114,3 +115,11 @@ def test_cancel_does_not_signal_another_process_with_the_same_pid(wrong: dict[st
             assert process.wait(60) == -signal.SIGTERM
         finally:
             process.kill()
+
+
+def test_examination_names_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Configured(job(), {})
+    for listed, words in (("", "2 cores, no GPU that the driver reports"), ("0,1", "2 cores, 2 GPUs (0, 1)")):
+        (finding,) = scheduler.examine({"GRIDTF_LOCAL_GPUS": listed}, given).findings
+        assert (finding.level, finding.check) == ("ok", "scheduler")
+        assert finding.message == f"jobs run on this machine, {os.uname().nodename}: {words}"

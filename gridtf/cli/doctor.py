@@ -1,0 +1,180 @@
+"""gridtf doctor and gridtf init: what this site offers to jobs, what is amiss, and a file of its settings."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gridtf import schedulers
+from gridtf.cli import output
+from gridtf.cli.common import new_parser
+from gridtf.errors import GridtfError, UsageError
+from gridtf.findings import Examination, Finding, Level, Setting
+from gridtf.jobspec import config
+from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.options import Table
+from gridtf.run.rundir import here
+from gridtf.text import counted, plain
+
+_NEEDED = ("scheduler", "configuration")
+_WIDTH = len(Level.FAILURE)
+
+
+def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
+    examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
+    made = new_parser("doctor", "[--probe] [--write FILE] [options of submit]", examples, json=True, **more)
+    made.add_argument(
+        "--probe", action="store_true", help="submit a job of a minute whose hosts (2, or --nodes) measure"
+    )
+    made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
+    add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
+    return made
+
+
+def run_doctor(arguments: Namespace) -> int:
+    if arguments.command is not None:
+        raise UsageError("gridtf doctor takes no command", hint="see `gridtf doctor --help`")
+    file = Path(arguments.write) if arguments.write is not None else None
+    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe)
+
+
+def parser_init(**more: Any) -> Parser:
+    made = new_parser("init", "[--json]", ("",), json=True, **more)
+    made.description = f"{made.description}\nThe same as gridtf doctor --write ~/.config/gridtf/config.toml."
+    return made
+
+
+def run_init(arguments: Namespace) -> int:
+    file = _user_file()
+    if file is None:
+        hint = "write to a file of your choice: gridtf doctor --write FILE"
+        raise UsageError("this user has no home folder", hint=hint)
+    return _run(file, as_json=arguments.json)
+
+
+def _user_file() -> Path | None:
+    return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
+
+
+def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: bool = False) -> int:
+    """Examine, print, and write a file if there is one to write.
+
+    Args:
+        file: The file to write; None: none.
+        as_json: Whether to print JSON.
+        given: The options of jobs on the command line.
+        probes: Whether to submit a probe.
+
+    Returns:
+        The exit code.
+    """
+    from gridtf.doctor import login, settings
+
+    for_all = False
+    if file is not None:
+        _refuse_existing(file)
+    found = login.examine(os.environ, here(), given)
+    if probes:
+        found = _probed(found, given)
+    if file is not None and (for_all := file.absolute() != _user_file()):
+        found = found._replace(settings=settings.for_all(found.settings))
+    failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
+    # without the scheduler's answer, or with a file that is not valid, nobody knows what is missing
+    known = not any(finding.check in _NEEDED for finding in failures)
+    written = file if file is not None and known else None
+    if written is not None:
+        about = f"Defaults for {'all ' if for_all else ''}jobs of gridtf, as found on {os.uname().nodename}."
+        _write(written, settings.text(found.settings, about, limits=for_all))
+    if as_json:
+        output.write(f"{_as_json(found, written)}\n")
+    else:
+        output.write("".join(f"{plain(line)}\n" for line in _lines(found.findings)))
+    if file is not None:
+        output.message(_outcome(file, found, written))
+    return 1 if failures else 0
+
+
+def _probed(found: Examination, given: config.Given) -> Examination:
+    """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
+    from gridtf.doctor import probe
+
+    def say(line: str) -> None:
+        output.message(f"gridtf: {plain(line)}")
+
+    if any(finding.level == Level.FAILURE for finding in found.findings):
+        say("no probe is submitted before the failures are mended")
+        return found
+    of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
+    words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
+    words += _as_options(found.settings)
+    job = probe.configured(words)
+    seen = probe.probe(probe.nodes_of(job), job, say=say)
+    checks = {finding.check for finding in seen.findings}
+    rest = [finding for finding in found.findings if finding.check not in checks]
+    return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))
+
+
+def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
+    """The settings that jobs need, as options of a probe, which has a walltime of its own."""
+    for setting in settings:
+        if not setting.example and setting.key != "time":
+            values = setting.value if isinstance(setting.value, list) else [setting.value]
+            yield from (f"--{setting.key.replace('_', '-')}={value}" for value in values)
+
+
+def _as_json(found: Examination, written: Path | None) -> str:
+    from gridtf.cli.show import as_json
+
+    return as_json(
+        {
+            "findings": [finding._asdict() for finding in found.findings],
+            "settings": [setting._asdict() for setting in found.settings],
+            "written": written,
+        }
+    )
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    """The findings as lines, with the hint below each and the numbers at the end."""
+    checks = max((len(finding.check) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:<{_WIDTH}}  {finding.check:<{checks}}  {finding.message}")
+        lines += [f"{'':<{_WIDTH}}    {finding.hint}"] if finding.hint else []
+    counts = {level: sum(finding.level == level for finding in findings) for level in Level}
+    return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
+
+
+def _outcome(file: Path, found: Examination, written: Path | None) -> str:
+    if written is None:
+        failed = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
+        return f"gridtf: {file} is not written: mend the failure of {' and '.join(failed.intersection(_NEEDED))} first"
+    keys = [setting.key for setting in found.settings if not setting.example]
+    sets = f"sets {', '.join(dict.fromkeys(keys))}" if keys else "has only examples: jobs need no settings here"
+    return f"gridtf: {file} is written; it {sets}"
+
+
+def _refuse_existing(file: Path) -> None:
+    if os.path.lexists(file):
+        hint = "compare with a new one: gridtf doctor --write new.toml; or move it away first"
+        raise UsageError(f"{file} exists, and is left as it is", hint=hint)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as opened:
+            try:
+                opened.write(text)
+                opened.flush()
+            except OSError:
+                file.unlink()  # half of a file would be read at the next submission
+                raise
+    except FileExistsError:
+        _refuse_existing(file)
+        raise GridtfError(f"cannot make the folder {file.parent}: a file has that name") from None
+    except OSError as error:
+        raise GridtfError(f"cannot write {file}: {error.strerror}") from None

@@ -1,0 +1,198 @@
+"""The folders of a job as this host sees them: are they shared, and what can be done there? Judging is pure."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridtf.errors import GridtfError, SchedulerError
+from gridtf.findings import Finding, Level, Setting, failure, missing
+from gridtf.jobspec.config import Configured, expand
+from gridtf.jobspec.precheck import OF_A_HOST
+from gridtf.run.rundir import RUN_ROOT, need_safe
+from gridtf.schedulers import batch
+
+if TYPE_CHECKING:
+    from gridtf.schedulers.api import Scheduler
+
+Items = Iterator[Finding | Setting]
+
+_FEW_BYTES, _FEW_FILES = 1 << 30, 1000
+_TRIED = 1 << 20  # bytes that are written to the run root, and removed again
+# File systems that other hosts can mount; others lie on a disk of this host. Those in its memory are batch.MEMORY.
+_NETWORK = re.compile(
+    r"nfs4?|lustre|gpfs|beegfs|fhgfs|ceph|glusterfs|panfs|pvfs2|wekafs|afs|cifs|smb3|dvs|ocfs2|gfs2|9p|virtiofs|quobyte|"
+    r"fuse\.(ceph.*|glusterfs|sshfs|moosefs|mfs|juicefs|quobyte)"
+)
+# Where sites let users keep large files, as run_root takes them.
+_ROOTS = ("$SCRATCH", "$PSCRATCH", "$WORK", "$WORKDIR", "$PROJECT", "/scratch/$USER", "/work/$USER", "/data/$USER", "~")
+_ELSEWHERE = "write run_root = … with a folder on a file system that all hosts share"
+
+
+def run_root(
+    given: Configured, scheduler: Scheduler | None, environ: Mapping[str, str], folder: Path, root: Path
+) -> Items:
+    """Examine the folder for run directories: who sees it, and what can be done there.
+
+    Args:
+        given: What files and variables set.
+        scheduler: The scheduler that jobs go to; None where there is none to use.
+        environ: The environment, for other folders.
+        folder: The working folder.
+        root: The run root.
+    """
+    if scheduler and scheduler.name != "local":
+        mounts = batch.own_mounts()
+        elsewhere, on_network = suggestion(environ, mounts)
+        working = Path(given.spec.chdir or folder)
+        if why := _private(working, mounts):
+            better = elsewhere.removesuffix(f"/{RUN_ROOT}")
+            hint = f"work in a folder that all hosts share: cd {better or '…'}"
+            what = f"jobs begin in {working}, which no other host sees: {why}"
+            yield Finding(Level.FAILURE, "chdir.shared", what, hint)
+        if not (why and root.is_relative_to(working)):
+            yield from shared(root, mounts, elsewhere, on_network=on_network)
+        key, package = "gridtf.shared", Path(__file__).parent
+        if why := batch.not_shared(package, mounts):
+            hint = "install it into an environment in your home folder, or on another file system that all hosts share"
+            yield Finding(Level.FAILURE, key, f"jobs run gridtf from {package}, but {why}", hint)
+    yield from usable(root)
+    if scheduler:
+        yield from _submittable(given, scheduler, folder)
+
+
+def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Items:
+    """Judge whether the other hosts of a job see a folder. Pure.
+
+    Args:
+        root: The run root.
+        mounts: Content of /proc/self/mounts.
+        elsewhere: Another folder, as run_root takes it; empty where none is known.
+        on_network: Whether that one is on a network's file system.
+    """
+    check = "run_root.shared"
+    mount, kind = batch.file_system(root, mounts)
+    why = _private(root, mounts)
+    if _NETWORK.fullmatch(kind) and not why:
+        yield Finding(Level.OK, check, f"run directories are made in {root}, on {mount} ({kind})")
+        return
+    setting = Setting("run_root", elsewhere, f"all hosts must see the run directories, and {root} is on one of them")
+    hint = f"write {setting.line}" if elsewhere else _ELSEWHERE
+    if why:
+        yield Finding(Level.FAILURE, check, f"no other host sees the run directories in {root}: {why}", hint)
+        yield from [setting] if elsewhere else []
+    elif on_network:
+        yield from missing(check, f"{root} lies on a disk ({kind}), which other hosts may not see", setting)
+    else:
+        hint = "if compute hosts see it under the same path (gridtf doctor --probe), all is well; else " + _ELSEWHERE
+        yield Finding(Level.WARNING, check, f"{root} lies on a disk of this host ({kind} on {mount})", hint)
+
+
+def _private(folder: Path, mounts: str) -> str:
+    """Why no other host sees a folder; empty where others may see it. Pure."""
+    place = next((place for place in OF_A_HOST if folder.is_relative_to(place)), "")
+    return batch.not_shared(folder, mounts) or (f"each host has its own {place}" if place else "")
+
+
+def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
+    """A folder for run directories that this user can write, on a network's file system if there is one.
+
+    Args:
+        environ: The environment, for variables such as SCRATCH.
+        mounts: Content of /proc/self/mounts.
+
+    Returns:
+        (folder, on_network): the folder as run_root takes it, such as ``/scratch/$USER/gridtf-runs``, empty where none
+        is found; whether it is on a file system that other hosts can mount.
+    """
+    found: dict[bool, str] = {}
+    for text in _ROOTS:
+        with contextlib.suppress(ValueError, OSError, RuntimeError):
+            place = Path(expand(text, environ)).expanduser()
+            kind = batch.file_system(place.resolve(), mounts)[1]
+            if place.is_absolute() and os.access(place, os.W_OK) and not _private(place, mounts):
+                found.setdefault(_NETWORK.fullmatch(kind) is not None, f"{text}/{RUN_ROOT}")
+    return (found[True], True) if True in found else (found.get(False, ""), False)
+
+
+def usable(root: Path) -> Items:
+    """Try out in a folder, or in the one above it that exists, what gridtf does in a run root."""
+    place = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    choose = "choose another folder: write run_root = …"
+    try:
+        need_safe(root)
+        folder = Path(tempfile.mkdtemp(prefix=".gridtf-doctor-", dir=place))
+    except OSError as error:
+        yield Finding(Level.FAILURE, "run_root.write", f"cannot write in {place}: {error.strerror}", choose)
+        return
+    try:
+        yield from _tried(folder, place, choose)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    yield from _space(place)
+
+
+def _tried(folder: Path, place: Path, choose: str) -> Items:
+    old, new = folder / "old", folder / "new"
+    try:
+        old.write_bytes(b"old")
+        new.write_bytes(bytes(_TRIED))
+    except OSError as error:
+        yield Finding(Level.FAILURE, "run_root.write", f"cannot write 1 MiB in {place}: {error.strerror}", choose)
+        return
+    try:
+        new.replace(old)
+        whole = old.stat().st_size == _TRIED
+    except OSError as error:
+        what = f"files in {place} cannot be renamed: {error.strerror}"
+        yield Finding(Level.FAILURE, "run_root.rename", what, choose)
+        return
+    if not whole:
+        what = f"in {place} a renamed file does not replace the one of that name"
+        yield Finding(Level.FAILURE, "run_root.rename", what, choose)
+        return
+    try:
+        with old.open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        what = f"files in {place} cannot be locked ({error.strerror}): gridtf needs no locks, but HDF5 does"
+        yield Finding(Level.WARNING, "run_root.lock", what, 'write [env] and below it HDF5_USE_FILE_LOCKING = "FALSE"')
+        return
+    yield Finding(Level.OK, "run_root.write", f"files in {place} can be written, renamed and locked")
+
+
+def _space(place: Path) -> Items:
+    status = os.statvfs(place)
+    size = status.f_bavail * status.f_frsize
+    free = f"{size / (1 << 30):.0f} GiB" if size >= _FEW_BYTES else f"{size / (1 << 20):.0f} MiB"
+    if size < _FEW_BYTES:
+        hint = "free some space, or write run_root = … with another folder"
+        yield Finding(Level.WARNING, "run_root.space", f"{free} are free in {place}", hint)
+    elif status.f_files and status.f_favail < _FEW_FILES:
+        hint = "remove some files, or write run_root = … with another folder"
+        yield Finding(Level.WARNING, "run_root.space", f"{place} has room for {status.f_favail} more files", hint)
+    else:
+        yield Finding(Level.OK, "run_root.space", f"{free} are free in {place}")
+    if shutil.which("quota"):
+        with contextlib.suppress(SchedulerError):
+            over = batch.run_command(["quota", "-q"], limit=2.0).out.split("\n")[0].strip()  # only what is over a quota
+            if over:
+                yield Finding(Level.WARNING, "run_root.quota", f"a quota of yours is used up: {over}", "see `quota`")
+
+
+def _submittable(given: Configured, scheduler: Scheduler, folder: Path) -> Items:
+    """Prepare a job as submit does, up to the command that submits it."""
+    from gridtf.login import submission
+
+    job = given.spec.replace(scheduler=scheduler.name, chdir=given.spec.chdir or str(folder))
+    try:
+        submission.command(submission.prepare(job, given.sources, given.trusted))
+    except GridtfError as error:
+        yield failure("job", error)

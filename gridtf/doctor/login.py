@@ -1,0 +1,177 @@
+"""Examines this host and its scheduler, all parts side by side and each within a time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from gridtf import schedulers
+from gridtf.doctor import folders, shell
+from gridtf.doctor.aside import Aside
+from gridtf.errors import GridtfError, UsageError
+from gridtf.findings import Examination, Finding, Level, Setting, collect, failure
+from gridtf.jobspec import config
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RUN_ROOT
+from gridtf.schedulers import batch
+
+if TYPE_CHECKING:
+    from gridtf.schedulers.api import Scheduler
+
+Items = Iterator[Finding | Setting]
+
+_PATIENCE = 8.0  # seconds for all parts, which run side by side
+
+
+class Site(NamedTuple):
+    """What is known before anything is asked.
+
+    Attributes:
+        given: What the site's file, the user's file and variables set.
+        scheduler: The scheduler that jobs go to; None where there is none to use.
+        findings: On these, and on the scheduler if there is none.
+        valid: Whether they are valid.
+    """
+
+    given: config.Configured
+    scheduler: Scheduler | None
+    findings: tuple[Finding, ...]
+    valid: bool = True
+
+
+def examine(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -> Examination:
+    """Examine this host and its scheduler, as a job submitted from a folder would meet them.
+
+    Args:
+        environ: The environment.
+        folder: The working folder.
+        options: The options of jobs on the command line.
+
+    Returns:
+        Findings and settings; it takes ten seconds at most.
+
+    Raises:
+        UsageError: For an option that is not valid.
+    """
+    begin = time.monotonic()
+    site = look(environ, folder, options)
+    title = site.scheduler.title if site.scheduler else ""
+    parts: list[tuple[Finding, Aside[Examination]]] = []
+
+    def ask(check: str, silence: str, work: Callable[[], Items | Examination], level: Level = Level.FAILURE) -> None:
+        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", batch.TRY_LATER), _aside(check, work)))
+
+    work: Callable[[], Items | Examination]
+    if site.scheduler:
+        work = partial(site.scheduler.examine, environ, site.given)
+        ask("scheduler", f"{title} has not answered all questions", work)
+    root = Path(folder, site.given.spec.run_root or RUN_ROOT)
+    work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)
+    ask("run_root", f"the file system of {root} has not answered", work)
+    work = partial(shell.python, site.given.spec, environ)
+    ask("python", "python has not answered", work, Level.WARNING)
+    work = partial(shell.shell, site.given.spec, site.scheduler, environ)
+    ask("shell", "bash has not answered", work, Level.WARNING)
+    found: list[Finding | Setting] = [*site.findings]
+    try:
+        for silent, part in parts:
+            answer = part.result(begin + _PATIENCE)
+            found += [silent] if answer is None else [*answer.findings, *answer.settings]
+            if answer == Examination() and silent.check == "scheduler":
+                found.append(Finding(Level.OK, "scheduler", f"jobs go to {title}, which says no more about this site"))
+    finally:
+        for _, part in parts:
+            part.end()
+    return collect(found) if site.valid else _without_settings(collect(found))
+
+
+def _without_settings(found: Examination) -> Examination:
+    """Leave out what may be missing, where a file that may have it is not valid."""
+    hints = {f"write {setting.line}" for setting in found.settings}
+    return Examination(tuple(finding for finding in found.findings if finding.hint not in hints))
+
+
+def _aside(check: str, work: Callable[[], Items | Examination]) -> Aside[Examination]:
+    def examination() -> Examination:
+        found: list[Finding | Setting] = []
+        try:
+            made = work()
+            found.extend((*made.findings, *made.settings) if isinstance(made, Examination) else made)
+        except GridtfError as error:
+            found.append(failure(check, error))
+        except Exception as error:  # of a plugin, or of gridtf itself: the other parts go on
+            hint = "this is a bug in gridtf, or in the plugin of the scheduler"
+            found.append(Finding(Level.FAILURE, check, f"{type(error).__name__}: {error}", hint))
+        return collect(found)
+
+    return Aside(examination)
+
+
+# --- files and scheduler
+
+
+def look(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -> Site:
+    """Read files and variables, and find the scheduler that jobs go to.
+
+    Args:
+        environ: The environment.
+        folder: The working folder.
+        options: The options of jobs on the command line.
+    """
+    given, findings = configuration(environ, folder, options)
+    valid = all(finding.level != Level.FAILURE for finding in findings)
+    try:
+        name = given.spec.scheduler or schedulers.to_submit_to(environ)
+        return Site(given, schedulers.get(name), findings, valid)
+    except GridtfError as error:  # a file that is not valid may name another one
+        return Site(given, None, (*findings, failure("scheduler", error)) if valid else findings, valid)
+
+
+def configuration(
+    environ: Mapping[str, str], folder: Path, options: config.Given = ()
+) -> tuple[config.Configured, tuple[Finding, ...]]:
+    """Read the site's file, the user's file, the variables and the options.
+
+    Args:
+        environ: The environment.
+        folder: The working folder.
+        options: The options of jobs on the command line.
+
+    Returns:
+        Their values, or none where one is not valid; and findings.
+
+    Raises:
+        UsageError: For an option that is not valid.
+    """
+    check, any_program = "configuration", ("true",)
+    command = None if any(option.key == "entry" for option, _, _ in options) else any_program
+
+    def read(*, limited: bool) -> config.Configured:
+        return schedulers.with_options(
+            lambda table, complete: config.configure(
+                None, options, command, environ, folder, table, complete=complete, limited=limited
+            )
+        )
+
+    try:
+        made = read(limited=False)
+    except GridtfError as error:
+        if error.what.startswith("-"):
+            raise
+        return config.Configured(JobSpec(command=any_program), {}), (failure(check, error),)
+    names = [str(path) for path, _, _ in config.general_files(environ) if path.is_file()]
+    valid = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} valid" if names else "no site's or user's file"
+    notes = [note for note in made.notes if note != config.UNREAD]
+    findings = [Finding(Level.WARNING, check, note, "mend or remove that line") for note in notes]
+    findings = findings or [Finding(Level.OK, check, valid)]
+    try:
+        read(limited=True)
+    except UsageError as error:  # a key that the site requires
+        flag, _, what = error.what.partition(": ")
+        key = flag.lstrip("-").replace("-", "_")
+        hint = f"write {key} = …{f'; {error.hint}' if error.hint else ''}"
+        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{key}: {what} ({error.why})", hint))
+    return made, tuple(findings)

@@ -1,0 +1,180 @@
+"""What a job's script finds of the user's shell: Python, its environment, environment modules. Judging is pure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gridtf.errors import SchedulerError
+from gridtf.findings import Finding, Level, Setting, missing
+from gridtf.jobspec.config import expand
+from gridtf.jobspec.spec import JobSpec
+from gridtf.schedulers import batch
+from gridtf.text import toml
+
+if TYPE_CHECKING:
+    from gridtf.schedulers.api import Scheduler
+
+Items = Iterator[Finding | Setting]
+
+_PATIENCE = 6.0  # seconds for a command of this host
+_SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")  # on the PATH of any job
+_MODULES = (
+    "$MODULESHOME/init/bash",
+    "$LMOD_PKG/init/bash",
+    "/etc/profile.d/modules.sh",
+    "/etc/profile.d/lmod.sh",
+    "/usr/share/modules/init/bash",
+    "/usr/share/lmod/lmod/init/bash",
+)
+_SHOW_PYTHON = """\
+import sys, platform
+print(sys.executable)
+print(platform.python_version())
+try:
+    from importlib import metadata, util
+    if util.find_spec("tensorflow"):
+        names = metadata.packages_distributions().get("tensorflow", []) if sys.version_info >= (3, 10) else []
+        found = [metadata.version(name) for name in sorted(names) if "tensorflow" in name or "tf" in name]
+        print(found[0] if found else "of an unknown version")
+except ImportError:
+    pass
+"""
+
+
+def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
+    """Examine the Python that a job's command ``python`` runs.
+
+    Args:
+        spec: What files and variables set.
+        environ: The environment.
+    """
+    check, load = "python", "write setup = […] with the lines that activate the environment of your program"
+    if spec.container or spec.container_command:
+        yield Finding(Level.OK, check, "tasks run in a container, whose Python counts")
+        return
+    if spec.setup:
+        yield Finding(Level.OK, check, "set-up lines of the files choose the Python of a job")
+        return
+    found = shutil.which("python", path=environ.get("PATH"))
+    if found is None:
+        yield Finding(Level.WARNING, check, "there is no program python on the PATH", f"write python3, or {load}")
+        return
+    try:
+        answer = batch.run_command([found, "-c", _SHOW_PYTHON], limit=_PATIENCE)
+    except SchedulerError as error:
+        yield Finding(Level.WARNING, check, f"{found} does not run: {error.what}", load)
+        return
+    yield judge_python(found, answer.code, answer.out.splitlines(), answer.last_line, load)
+
+
+def judge_python(program: str, code: int, lines: Sequence[str], last: str, load: str) -> Finding:
+    """Judge by what a Python prints about itself. Pure.
+
+    Args:
+        program: Its path.
+        code: Its exit code.
+        lines: Its path, its version, and the version of its TensorFlow if it has one.
+        last: Its last line, if it failed.
+        load: What to do for another Python.
+    """
+    if code or len(lines) < 2:
+        return Finding(Level.WARNING, "python", f"{program} does not run: {last}", load)
+    if len(lines) < 3:
+        hint = f"pip install 'gridtf[cuda]', or {load}"
+        return Finding(Level.WARNING, "python.tensorflow", f"{program} (Python {lines[1]}) has no TensorFlow", hint)
+    return Finding(Level.OK, "python", f"{program} is Python {lines[1]} with TensorFlow {lines[2]}")
+
+
+def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]) -> Items:
+    """Examine what a job's script finds of the user's shell: environments, ``module``, ``conda``.
+
+    Args:
+        spec: What files and variables set.
+        scheduler: The scheduler that jobs go to; None where there is none to use.
+        environ: The environment.
+    """
+    inherits = scheduler is None or scheduler.inherits_environment
+    program = shutil.which("python", path=environ.get("PATH"))
+    if scheduler and not inherits:
+        yield from environment(environ, spec, scheduler.title, program)
+    given = dict(environ) if inherits else {name: environ[name] for name in ("HOME", "USER") if name in environ}
+    given.setdefault("PATH", os.defpath)
+    initial = _first_file(_MODULES, environ)
+    known = batch.run_command(["bash", "-c", "type -t module"], limit=_PATIENCE, environ=given).code == 0
+    yield from modules(known, initial, environ, spec)
+
+
+def _first_file(paths: Iterable[str], environ: Mapping[str, str]) -> str:
+    for text in paths:
+        with contextlib.suppress(ValueError):
+            path = expand(text, environ)
+            if os.path.isfile(path):  # noqa: PTH113 - not Path.is_file, which raises for a folder that cannot be read
+                return path
+    return ""
+
+
+def environment(environ: Mapping[str, str], spec: JobSpec, title: str, program: str | None) -> Items:
+    """Judge what a job lacks that does not inherit the environment of the shell that submits it. Pure.
+
+    Args:
+        environ: The environment of that shell.
+        spec: What files and variables set.
+        title: The scheduler's name.
+        program: The path of ``python`` on the PATH of that shell; None where there is none.
+    """
+    check, what = "shell.environment", f"a job of {title} does not inherit the environment of this shell"
+    lines = activation(environ)
+    if not lines and program and (folder := os.path.dirname(program)) not in _SYSTEM:  # noqa: PTH120
+        lines = [f"export PATH={shlex.quote(folder)}:$PATH"]
+    if lines and not spec.setup:
+        comment = f"{what}, where python is {program}"
+        yield from missing(check, comment, Setting("setup", lines, comment))
+    else:
+        yield Finding(Level.OK, check, f"{what}: set-up lines and `env` make it")
+
+
+def activation(environ: Mapping[str, str]) -> list[str]:
+    """The set-up lines that activate the Python environment of a shell; empty where none is active. Pure."""
+    if path := environ.get("VIRTUAL_ENV"):
+        return [f"source {shlex.quote(path)}/bin/activate"]
+    prefix, program = environ.get("CONDA_PREFIX"), environ.get("CONDA_EXE")
+    if prefix and program:
+        base = program.removesuffix("/bin/conda")
+        return [f"source {shlex.quote(base)}/etc/profile.d/conda.sh", f"conda activate {shlex.quote(prefix)}"]
+    return []
+
+
+def modules(known: bool, initial: str, environ: Mapping[str, str], spec: JobSpec) -> Items:
+    """Judge whether set-up lines can load environment modules. Pure.
+
+    Args:
+        known: Whether a job's script finds the command ``module``.
+        initial: The file that defines it; empty where there is none.
+        environ: The environment of this shell.
+        spec: What files and variables set.
+    """
+    check, source = "shell.module", f"source {shlex.quote(initial)}"
+    has = any(re.match(r"BASH_FUNC_module|LOADEDMODULES$|MODULESHOME$|LMOD_", name) for name in environ)
+    written = any(re.search(r"(^|\n)\s*(source|\.)\s.*(modul|lmod)", lines) for lines in spec.setup)
+    first = [] if known else [source]
+    if known or (initial and written):
+        yield Finding(Level.OK, check, "set-up lines can load modules: `module load …`")
+    elif initial and has:
+        what = "the script of a job does not know the command module, which this shell has"
+        yield Finding(Level.WARNING, check, what, f"write setup = {toml([source, 'module load …'])}")
+    elif initial:
+        yield Finding(Level.OK, check, f"set-up lines can load modules after `{source}`")
+    else:
+        yield Finding(Level.OK, check, "this host has no environment modules")
+    if known or initial:
+        yield Setting("setup", [*first, "module load cuda"], "environment modules", example=True)
+    if lines := activation(environ):
+        yield Setting("setup", lines, "the Python environment of this shell", example=True)
+    else:
+        yield Setting("setup", ["source ~/venv/bin/activate"], "a Python environment of your own", example=True)

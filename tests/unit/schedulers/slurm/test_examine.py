@@ -1,0 +1,293 @@
+"""What `gridtf doctor` finds out about Slurm. Output was recorded on Slurm 22.05.8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.errors import SchedulerError
+from gridtf.findings import Examination, Finding, Level, collect
+from gridtf.jobspec.config import Configured
+from gridtf.jobspec.spec import JobSpec
+from gridtf.schedulers.slurm import examine, scheduler
+from gridtf.schedulers.slurm.advice import parse_partitions
+
+# scontrol show config, some of its lines
+CONFIG = """\
+Configuration data as of 2026-11-22T12:07:08
+AccountingStorageEnforce = none
+AccountingStorageType   = accounting_storage/none
+BOOT_TIME               = 2026-11-22T12:06:51
+ClusterName             = testbed
+JobRequeue              = 1
+PowerPlugin             =
+SlurmctldHost[0]        = ctl(10.81.0.1)
+SLURM_VERSION           = 22.05.8
+
+Slurmctld(primary) at ctl is UP
+"""
+# scontrol -o show partition --all
+PARTITION = (
+    "PartitionName={} AllowGroups={} AllowAccounts={} AllowQos=ALL AllocNodes=ALL Default={} QoS=N/A DefaultTime={} "
+    "DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=7-00:00:00 MinNodes=0 LLN=NO "
+    "MaxCPUsPerNode=UNLIMITED Nodes=n[1-4] PriorityJobFactor=1 PriorityTier=10 RootOnly=NO ReqResv=NO OverSubscribe=NO "
+    "OverTimeLimit=NONE PreemptMode=OFF State=UP TotalCPUs=32 TotalNodes=4 SelectTypeParameters=NONE "
+    "JobDefaults=(null) DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED TRES=cpu=32,mem=62.50G,node=4,billing=32\n"
+)
+SINFO = """\
+gpu*|up|7-00:00:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]
+cpu|up|7-00:00:00|1-infinite|1|idle|8|16000|(null)|c1
+short|up|30:00|1-infinite|4|idle|8|16000|gpu:4|n[1-4]
+"""
+REFUSED = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified\n"
+NO_TIME = (
+    "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)\n"
+)
+ACCEPTED = "sbatch: Job 1 to start at 2026-11-22T12:07:09 using 1 processors on nodes n1 in partition gpu\n"
+
+
+def site(
+    sinfo: str = SINFO, *, default_time: str = "NONE", allow: Mapping[str, tuple[str, str]] | None = None, **values: Any
+) -> examine.Site:
+    config = {**examine.parse_config(CONFIG), **values.pop("config", {})}
+    rules = {}
+    for name in ("gpu", "cpu", "short"):
+        groups, accounts = (allow or {}).get(name, ("ALL", "ALL"))
+        rules.update(examine.parse_rules(PARTITION.format(name, groups, accounts, "NO", default_time)))
+    return examine.Site(config, parse_partitions(sinfo), rules).replace(**values)
+
+
+def given(**values: Any) -> Configured:
+    return Configured(JobSpec(command=("x",), **values), dict.fromkeys(values, "mine.toml:1"))
+
+
+def judge(found: examine.Site, **values: Any) -> Examination:
+    return collect(examine.judge(found, given(**values)))
+
+
+def finding(found: Examination, check: str) -> Finding:
+    (one,) = (item for item in found.findings if item.check == check)
+    return one
+
+
+def lines(found: Examination) -> list[str]:
+    return [setting.line for setting in found.settings if not setting.example]
+
+
+def problems(found: Examination) -> list[tuple[str, str]]:
+    return [(str(item.level), item.check) for item in found.findings if item.level != Level.OK]
+
+
+def test_config_is_parsed() -> None:
+    config = examine.parse_config(CONFIG)
+    assert (config["JobRequeue"], config["PowerPlugin"], config["SlurmctldHost[0]"]) == ("1", "", "ctl(10.81.0.1)")
+
+
+def test_accounts_are_parsed_with_the_default_first() -> None:
+    assert examine.parse_accounts("Welcome to the cluster\nml\nphysics\nml\n", "physics") == ["physics", "ml"]
+    assert examine.parse_accounts("", "") == []
+
+
+def test_site_in_good_order_needs_no_settings() -> None:
+    found = judge(site(default_time="01:00:00"))
+    assert (problems(found), lines(found)) == ([], [])
+    assert finding(found, "scheduler").message == "Slurm 22.05.8 answers; cluster testbed, partitions gpu, cpu, short"
+    assert finding(found, "partition.state").message == "partition gpu, the default one, is up; usable nodes: 4"
+    assert "gpu (4 each), short (4 each)" in finding(found, "gpus").message
+    assert "starts a job again" in finding(found, "requeue").message
+    tables = [(setting.table, setting.value) for setting in found.settings]
+    assert tables == [("partitions.gpu", 4), ("partitions.short", 4)]
+
+
+# --- partitions
+
+
+def test_partition_with_gpus_and_many_nodes_is_chosen_where_there_is_no_default() -> None:
+    found = judge(site(SINFO.replace("*", ""), default_time="1:00"))
+    assert problems(found) == [("warning", "partition")]
+    assert lines(found) == ['partition = "gpu"']
+    assert finding(found, "partition").hint == 'write partition = "gpu"'
+
+
+@pytest.mark.parametrize(
+    ("allow", "chosen"),
+    [
+        ({"gpu": ("staff", "ALL")}, "short"),
+        ({"gpu": ("staff,ml", "ALL")}, "gpu"),
+        ({"gpu": ("ALL", "chem")}, "short"),
+        ({"gpu": ("ALL", "chem"), "short": ("staff", "ALL")}, "cpu"),
+    ],
+)
+def test_partition_that_does_not_admit_the_user_is_not_chosen(allow: dict[str, tuple[str, str]], chosen: str) -> None:
+    here = site(SINFO.replace("*", ""), allow=allow, groups={"ml"}, accounts=["physics"])
+    assert examine.choose(here, given()) == next(one for one in here.partitions if one.name == chosen)
+
+
+def test_partition_of_a_file_counts() -> None:
+    assert (
+        "partition cpu, set in mine.toml:1, is up" in finding(judge(site(), partition="cpu"), "partition.state").message
+    )
+    found = judge(site(default_time="1:00"), partition="gpus")
+    assert problems(found) == [("failure", "partition")]
+    assert finding(found, "partition").hint == "did you mean gpu?"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "piece"),
+    [
+        ("gpu*|up", "gpu*|down", "partition gpu, the default one, is down: no job starts there"),
+        ("gpu*|up", "gpu*|drain", "is drain: no job starts there"),
+        ("gpu*|up|7-00:00:00|1-infinite|4|idle", "gpu*|up|7-00:00:00|1-infinite|4|drained", "used: n[1-4] drained"),
+        ("gpu*|up|7-00:00:00|1-infinite|4|idle", "gpu*|up|7-00:00:00|1-infinite|4|down*", "n[1-4] down (not respond"),
+    ],
+)
+def test_partition_that_does_not_work_is_one_failure(old: str, new: str, piece: str) -> None:
+    found = judge(site(SINFO.replace(old, new), default_time="1:00"))
+    assert problems(found) == [("failure", "partition.state")]
+    assert piece in finding(found, "partition.state").message
+    assert "these work: cpu, short" in finding(found, "partition.state").hint
+
+
+def test_some_drained_nodes_are_no_problem() -> None:
+    line = "gpu*|up|infinite|1-infinite|{}|8|16000|gpu:4|{}\n"
+    found = judge(site(line.format("1|drained", "n1") + line.format("3|idle", "n[2-4]")))
+    assert problems(found) == []
+    assert finding(found, "partition.state").message.endswith("usable nodes: 3 of 4 (not: n1 drained)")
+
+
+def test_no_partition_at_all_is_a_failure() -> None:
+    assert ("failure", "partition") in problems(judge(site("")))
+
+
+# --- time, accounts, requeueing
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "default", "values", "level", "line"),
+    [
+        (SINFO, "NONE", {}, "warning", ['time = "01:00:00"']),
+        (SINFO.replace("7-00:00:00", "20:00"), "NONE", {}, "warning", ['time = "00:20:00"']),
+        (SINFO.replace("7-00:00:00", "infinite"), "NONE", {}, "ok", []),
+        (SINFO, "00:10:00", {}, "ok", []),
+        (SINFO, "NONE", {"time": "2h"}, "ok", []),
+    ],
+)
+def test_walltime(sinfo: str, default: str, values: dict[str, Any], level: str, line: list[str]) -> None:
+    found = judge(site(sinfo, default_time=default), **values)
+    assert finding(found, "time").level == level
+    assert lines(found) == line
+
+
+ENFORCED = {"AccountingStorageEnforce": "associations,limits"}
+
+
+@pytest.mark.parametrize(
+    ("values", "account", "level", "line"),
+    [
+        ({}, None, "ok", []),
+        ({"config": ENFORCED, "accounts": ["ml", "bio"], "has_default": True}, None, "ok", []),
+        ({"config": ENFORCED, "accounts": ["ml", "bio"]}, None, "warning", ['account = "ml"']),
+        ({"config": ENFORCED, "accounts": []}, None, "failure", []),
+        ({"config": ENFORCED}, None, "warning", []),
+        ({"config": ENFORCED, "accounts": ["ml"]}, "ml", "ok", []),
+        ({"config": ENFORCED, "accounts": ["ml"]}, "m1", "failure", []),
+    ],
+)
+def test_account(values: dict[str, Any], account: str | None, level: str, line: list[str]) -> None:
+    found = judge(site(default_time="1:00", **values), account=account)
+    assert finding(found, "account").level == level
+    assert lines(found) == line
+
+
+def test_site_without_requeueing_says_how_to_ask_for_it() -> None:
+    found = judge(site(config={"JobRequeue": "0"}))
+    assert "--native=--requeue" in finding(found, "requeue").message
+
+
+# --- a first job
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "level", "piece"),
+    [
+        (0, ACCEPTED, "ok", "sbatch accepts a job"),
+        (1, REFUSED, "failure", "Invalid account or account/partition combination"),
+        (1, "allocation failure: Unspecified error\n", "failure", "refuses a job of one task: Unspecified error"),
+    ],
+)
+def test_first_job_is_judged_by_sbatch(code: int, output: str, level: str, piece: str) -> None:
+    found = examine.judge_first_job(code, output, (), site(accounts=["ml"]))
+    assert (found.level, found.check) == (level, "submission")
+    assert piece in found.message
+    assert ("available to you: ml" in found.hint) == (output == REFUSED)
+
+
+class FakeSlurm:
+    """Answers of sbatch --test-only: by whether a walltime is given."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def run(self, argv: list[str], *, limit: float) -> Any:
+        from gridtf.schedulers.batch import Answer
+
+        self.asked.append(argv)
+        return Answer(0, "", ACCEPTED) if any("--time" in word for word in argv) else Answer(1, "", NO_TIME)
+
+
+def test_walltime_that_a_site_s_plugin_demands_is_found_by_trying() -> None:
+    slurm = FakeSlurm()
+    found = collect(examine.first_job(slurm, site(), given(partition="cpu"), ()))  # type: ignore[arg-type]
+    assert [(item.level, item.check) for item in found.findings] == [
+        ("warning", "time.compulsory"),
+        ("ok", "submission"),
+    ]
+    assert lines(found) == ['time = "01:00:00"']
+    assert all("--partition=cpu" in argv for argv in slurm.asked)
+
+
+# --- all of it, with stand-ins for the commands
+
+STAND_IN = """\
+#!/bin/bash
+case "${0##*/} $*" in
+"scontrol ping") echo "Slurmctld(primary) at ctl is ${CONTROLLER:-UP}";;
+"scontrol show config") cat config;;
+"scontrol -o show partition --all") cat partitions;;
+"sinfo "*) cat sinfo;;
+"sacctmgr "*format=account) printf 'ml\\nbio\\n';;
+"sacctmgr "*format=defaultaccount) echo bio;;
+"sbatch --test-only --time=01:00:00 --wrap=true") cat accepted >&2;;
+*) echo "unexpected: $0 $*" >&2; exit 9;;
+esac
+"""
+
+
+def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = CONFIG.replace("= none", "= associations").replace(
+        "accounting_storage/none", "accounting_storage/slurmdbd"
+    )
+    rules = "".join(PARTITION.format(name, "ALL", "ALL", "NO", "NONE") for name in ("gpu", "cpu", "short"))
+    for name in ("scontrol", "sinfo", "sacctmgr", "sbatch"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(STAND_IN)
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name, text in {"config": config, "partitions": rules, "sinfo": SINFO, "accepted": ACCEPTED}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    found = examine.examine(scheduler, given())
+    assert (problems(found), lines(found)) == ([("warning", "time")], ['time = "01:00:00"'])
+    assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
+    assert finding(found, "submission").level == Level.OK
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    slow = examine.examine(scheduler, given())
+    assert problems(slow) == [("warning", "time"), ("warning", "submission")]
+    assert "sbatch has waited for 0.5 s" in finding(slow, "submission").message
+    monkeypatch.setenv("CONTROLLER", "DOWN")
+    with pytest.raises(SchedulerError, match="controller on ctl does not answer: `scontrol ping` reports it as DOWN"):
+        examine.examine(scheduler, given())
