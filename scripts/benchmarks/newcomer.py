@@ -17,7 +17,7 @@ from pathlib import Path
 from cluster import FOLDER, ROOT, Cluster, test_bed
 from measure import table
 
-BEDS = ("slurm", "sge")
+BEDS = {"slurm": "", "sge": "--pe rr "}  # scheduler -> its option for tasks on different hosts
 AIM = 300.0  # seconds
 EXAMPLE = ROOT / "examples/multiworker/train.py"
 # What the README says to do, in its order; every step begins in a new shell.
@@ -27,7 +27,7 @@ STEPS = {
     "gridtf doctor": "gridtf doctor",
     "gridtf init": "gridtf init",
     "the first job, on 4 hosts": (
-        "gridtf submit --workers 4 --tasks-per-node 1 --time 10 --setup 'source ~/module' --name first --wait"
+        "gridtf submit {spread}--nodes 4 --tasks-per-node 1 --time 10 --setup 'source ~/module' --name first --wait"
         " -- python train.py --epochs 2"
     ),
     "gridtf status": "gridtf status first",
@@ -40,11 +40,11 @@ def main() -> None:
         packages = Path(folder)
         wheels = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, str(ROOT)]
         subprocess.run(wheels, check=True)
-        for number, kind in enumerate(BEDS):
-            print("\n" * bool(number) + f"From pip install to the first trained model: {kind}", flush=True)
+        for kind, spread in BEDS.items():
+            print(f"\nFrom pip install to the first trained model: {kind}", flush=True)
             with test_bed(kind, {}) as bed:
                 _prepare(bed, packages)
-                _follow(bed)
+                _follow(bed, spread)
 
 
 def _prepare(bed: Cluster, packages: Path) -> None:
@@ -55,10 +55,11 @@ def _prepare(bed: Cluster, packages: Path) -> None:
     (home / "module").write_text(f"export PYTHONPATH={sysconfig.get_path('purelib')}\n")
 
 
-def _follow(bed: Cluster) -> None:
+def _follow(bed: Cluster, spread: str) -> None:
     rows: list[list[object]] = [["", "s"]]
     begin = time.monotonic()
-    for name, command in STEPS.items():
+    for name, template in STEPS.items():
+        command = template.replace("{spread}", spread)
         start = time.monotonic()
         print(f"$ {command}", flush=True)
         python = Path(sys.base_prefix, "bin")

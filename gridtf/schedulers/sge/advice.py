@@ -159,6 +159,13 @@ def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
     if problems and len(problems) == len(matching):
         raise SpecError(requested.key("pe"), problems[0], hint=_other_slots(matching[0], requested))
     notes = [f"Grid Engine may choose an unsuitable parallel environment: {problem}" for problem in problems[:1]]
+    hosts, per_host = requested.request.chosen("nodes") or (1, 1), requested.request.chosen("tasks_per_node")
+    if hosts[0] > 1 or (per_host and (requested.request.training or 0) > per_host):
+        notes += [
+            f"PE `{pe.name}` fills a host before it takes the next (allocation_rule $fill_up), so the tasks may run on "
+            "fewer hosts than requested: $round_robin, or a number of slots per host, spreads them"
+            for pe in [pe for pe in matching if pe.rule == "$fill_up"][:1]
+        ]
     if requested.counts("YES") and requested.slots.per_task > 1:
         dividing = [pe for pe in matching if not pe.fixed and pe.rule != "$pe_slots"]
         notes += [

@@ -155,6 +155,17 @@ def test_slots_of_a_gpu_task_that_may_be_divided_among_hosts_are_noted() -> None
     assert advice.check_pes([PES["rr"]], requested(pe="rr", **workers(2, gpus_per_task=1))) == []
 
 
+def test_hosts_that_a_filling_pe_may_not_spread_to_are_noted() -> None:
+    for values in (workers(4, nodes=2), workers(4, tasks_per_node=2)):
+        (note,) = advice.check_pes([PE("mpi", 99, True, "$fill_up")], requested(pe="mpi", **values))
+        assert note.startswith(
+            "PE `mpi` fills a host before it takes the next (allocation_rule $fill_up), so the tasks"
+        )
+        assert advice.check_pes([PES["rr"]], requested(pe="rr", **values)) == []
+    for values in (workers(4), workers(4, nodes=1), workers(4, tasks_per_node=4)):
+        assert advice.check_pes([PE("mpi", 99, True, "$fill_up")], requested(pe="mpi", **values)) == []
+
+
 @pytest.mark.parametrize(
     ("rule", "values", "what", "hint"),
     [
