@@ -15,6 +15,7 @@ from gridtf.errors import GridtfError, UsageError
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
+from gridtf.jobspec.layers import Given
 from gridtf.jobspec.options import Table
 from gridtf.run.rundir import here
 from gridtf.text import counted, plain
@@ -59,7 +60,7 @@ def _user_file() -> Path | None:
     return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
 
 
-def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: bool = False) -> int:
+def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = False) -> int:
     """Examine, print, and write a file if there is one to write.
 
     Args:
@@ -97,7 +98,7 @@ def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: 
     return 1 if failures else 0
 
 
-def _probed(found: Examination, given: config.Given) -> Examination:
+def _probed(found: Examination, given: Given) -> Examination:
     """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
     from gridtf.doctor import probe
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.findings import Finding, Level, Setting, failure, missing
-from gridtf.jobspec.config import Configured, expand
+from gridtf.jobspec.config import Configured
+from gridtf.jobspec.layers import expand
 from gridtf.jobspec.precheck import OF_A_HOST
 from gridtf.run.rundir import RUN_ROOT, need_safe
 from gridtf.schedulers import batch

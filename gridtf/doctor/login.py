@@ -14,6 +14,7 @@ from gridtf.doctor.aside import Aside
 from gridtf.errors import GridtfError, UsageError
 from gridtf.findings import Examination, Finding, Level, Setting, collect, failure
 from gridtf.jobspec import config
+from gridtf.jobspec.layers import Given
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RUN_ROOT
 from gridtf.schedulers import batch
@@ -42,7 +43,7 @@ class Site(NamedTuple):
     valid: bool = True
 
 
-def examine(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -> Examination:
+def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Examination:
     """Examine this host and its scheduler, as a job submitted from a folder would meet them.
 
     Args:
@@ -113,7 +114,7 @@ def _aside(check: str, work: Callable[[], Items | Examination]) -> Aside[Examina
 # --- files and scheduler
 
 
-def look(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -> Site:
+def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
     """Read files and variables, and find the scheduler that jobs go to.
 
     Args:
@@ -131,7 +132,7 @@ def look(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -
 
 
 def configuration(
-    environ: Mapping[str, str], folder: Path, options: config.Given = ()
+    environ: Mapping[str, str], folder: Path, options: Given = ()
 ) -> tuple[config.Configured, tuple[Finding, ...]]:
     """Read the site's file, the user's file, the variables and the options.
 

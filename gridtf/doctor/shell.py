@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
 from gridtf.findings import Finding, Level, Setting, missing
-from gridtf.jobspec.config import expand
+from gridtf.jobspec.layers import expand
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers import batch
 from gridtf.text import toml
