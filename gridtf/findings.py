@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gridtf.text import toml
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.errors import GridtfError
@@ -22,7 +23,7 @@ class Level(str, Enum):
     __str__ = str.__str__
 
 
-class Finding(NamedTuple):
+class Finding(Value):
     """The result of one check.
 
     Attributes:
@@ -38,7 +39,7 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
-class Setting(NamedTuple):
+class Setting(Value):
     """A key for the site's or the user's file.
 
     Attributes:
@@ -61,7 +62,7 @@ class Setting(NamedTuple):
         return f"{self.key} = {toml(self.value)}"
 
 
-class Examination(NamedTuple):
+class Examination(Value):
     """What an examination of a scheduler, of this host or of a job of `gridtf doctor --probe` has shown.
 
     Attributes:

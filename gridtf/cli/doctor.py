@@ -80,7 +80,7 @@ def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: 
     if probes:
         found = _probed(found, given)
     if file is not None and (for_all := file.absolute() != _user_file()):
-        found = found._replace(settings=settings.for_all(found.settings))
+        found = found.replace(settings=settings.for_all(found.settings))
     failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
     # without the scheduler's answer, or with a file that is not valid, nobody knows what is missing
     known = not any(finding.check in _NEEDED for finding in failures)
@@ -128,13 +128,7 @@ def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
 def _as_json(found: Examination, written: Path | None) -> str:
     from gridtf.cli.show import as_json
 
-    return as_json(
-        {
-            "findings": [finding._asdict() for finding in found.findings],
-            "settings": [setting._asdict() for setting in found.settings],
-            "written": written,
-        }
-    )
+    return as_json({"findings": found.findings, "settings": found.settings, "written": written})
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:

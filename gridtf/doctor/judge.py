@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.host.gpus import SHOWING, listed
 from gridtf.host.network import is_loopback
 from gridtf.run.recordtypes import Count, Port
 from gridtf.text import counted, some, toml
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.run.rundir import Record
@@ -66,7 +67,7 @@ _AMOUNTS = re.compile(r"SLURM_|NUM|COUNT|NGPU|_PER_|ON_NODE|ORDER", re.IGNORECAS
 _DEVICE = re.compile(r"(gpu|cuda|nvidia)?-?\d{1,3}|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 
 
-class Probe(NamedTuple):
+class Probe(Value):
     """The job whose tasks have measured.
 
     Attributes:

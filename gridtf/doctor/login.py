@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.doctor import folders, shell
@@ -17,6 +17,7 @@ from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RUN_ROOT
 from gridtf.schedulers import batch
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
@@ -26,7 +27,7 @@ Items = Iterator[Finding | Setting]
 _PATIENCE = 8.0  # seconds for all parts, which run side by side
 
 
-class Site(NamedTuple):
+class Site(Value):
     """What is known before anything is asked.
 
     Attributes:

@@ -255,7 +255,7 @@ def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examinati
         return found
     endings = _records(job.run, "end-{index}.json", judge.Ending, len(tasks))
     end = judge.judge_end(known, [endings[index] for index in range(len(tasks))], kill_grace)
-    return found._replace(findings=(*found.findings, end))
+    return found.replace(findings=(*found.findings, end))
 
 
 def _records(run: RunDir, name: str, kind: object, count: int) -> Mapping[int, Record]:

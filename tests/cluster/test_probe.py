@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(120)
 PROBE = """
 import json, sys
 from gridtf.doctor.probe import configured, probe
+from gridtf.values import as_dict
 found = probe(2, configured(sys.argv[3:]), patience=float(sys.argv[1]), end=sys.argv[2] == "end")
-print(json.dumps({"findings": [one._asdict() for one in found.findings],
-                  "settings": [one._asdict() for one in found.settings]}))
+print(json.dumps(as_dict(found)))
 """
 HOSTS = ("n1", "n2")  # those that the probe runs on
 Found = list[dict[str, str]]
