@@ -16,7 +16,6 @@ from gridtf.findings import Examination, Finding, Level, Setting, collect, failu
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RUN_ROOT
-from gridtf.schedulers import batch
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -63,21 +62,22 @@ def examine(environ: Mapping[str, str], folder: Path, options: config.Given = ()
     parts: list[tuple[Finding, Aside[Examination]]] = []
 
     def ask(check: str, silence: str, work: Callable[[], Items | Examination], level: Level = Level.FAILURE) -> None:
-        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", batch.TRY_LATER), _aside(check, work)))
+        hint = "try again later, or ask the administrators"
+        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", hint), _aside(check, work)))
 
-    work: Callable[[], Items | Examination]
-    if site.scheduler:
-        work = partial(site.scheduler.examine, environ, site.given)
-        ask("scheduler", f"{title} has not answered all questions", work)
-    root = Path(folder, site.given.spec.run_root or RUN_ROOT)
-    work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)
-    ask("run_root", f"the file system of {root} has not answered", work)
-    work = partial(shell.python, site.given.spec, environ)
-    ask("python", "python has not answered", work, Level.WARNING)
-    work = partial(shell.shell, site.given.spec, site.scheduler, environ)
-    ask("shell", "bash has not answered", work, Level.WARNING)
     found: list[Finding | Setting] = [*site.findings]
+    work: Callable[[], Items | Examination]
     try:
+        if site.scheduler:
+            work = partial(site.scheduler.examine, environ, site.given)
+            ask("scheduler", f"{title} has not answered all questions", work)
+        root = Path(folder, site.given.spec.run_root or RUN_ROOT)
+        work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)
+        ask("run_root", f"the file system of {root} has not answered", work)
+        work = partial(shell.python, site.given.spec, environ)
+        ask("python", "python has not answered", work, Level.WARNING)
+        work = partial(shell.shell, site.given.spec, site.scheduler, environ)
+        ask("shell", "bash has not answered", work, Level.WARNING)
         for silent, part in parts:
             answer = part.result(begin + _PATIENCE)
             found += [silent] if answer is None else [*answer.findings, *answer.settings]
@@ -170,9 +170,12 @@ def configuration(
     findings = findings or [Finding(Level.OK, check, valid)]
     try:
         read(limited=True)
-    except UsageError as error:  # a key that the site requires
-        flag, _, what = error.what.partition(": ")
-        key = flag.lstrip("-").replace("-", "_")
-        hint = f"write {key} = …{f'; {error.hint}' if error.hint else ''}"
-        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{key}: {what} ({error.why})", hint))
+    except UsageError as error:  # a key that the site requires, or a value that it does not allow
+        source, _, what = error.what.partition(": ")
+        message, hint = error.what, "choose a value that the site allows"
+        if source.startswith("--") and not any(flag == source for _, flag, _ in options):  # no source has this key
+            key = source.removeprefix("--").replace("-", "_")
+            message, hint = f"{key}: {what}", f"write {key} = …"
+        hint = "; ".join(filter(None, (hint, error.hint)))
+        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{message} ({error.why})", hint))
     return made, tuple(findings)

@@ -75,6 +75,30 @@ def test_key_that_the_site_requires_is_a_warning(tmp_path: Path, monkeypatch: py
     assert "site.toml:3: require" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("words", "value", "hint"),
+    [
+        (
+            "nodes = 32\n",
+            "config.toml:1: nodes: 32 requested, the site allows 16 (",
+            "choose a value that the site allows",
+        ),
+        ("", "--nodes: 32 requested, the site allows 16 (", "choose a value that the site allows; see the wiki"),
+    ],
+)
+def test_value_beyond_a_limit_is_a_warning_with_its_source(
+    words: str, value: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("[limits]\nmax_nodes = 16\n" + ("" if words else 'message = "see the wiki"\n'))
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    user_file(words)
+    (nodes,) = (option for option in schedulers.job_options() if option.key == "nodes")
+    _, (_, finding) = login.configuration(os.environ, Path(), [] if words else [(nodes, "--nodes", "32")])
+    assert (finding.level, finding.check, finding.hint) == ("warning", "configuration.limits", hint)
+    assert value in finding.message
+
+
 def test_scheduler_that_is_not_set_up_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(environ: object) -> str:
         raise SchedulerError("no cluster can be used", why="SGE_ROOT is not set", hint="--scheduler local")
