@@ -73,28 +73,35 @@ def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: 
     """
     from gridtf.doctor import login, settings
 
-    for_all = False
+    for_all = file is not None and file.absolute() != _user_file()
     if file is not None:
         _refuse_existing(file)
     found = login.examine(os.environ, here(), given)
     if probes:
         found = _probed(found, given)
-    if file is not None and (for_all := file.absolute() != _user_file()):
+    if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
-    failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
-    # without the scheduler's answer, or with a file that is not valid, nobody knows what is missing
-    known = not any(finding.check in _NEEDED for finding in failures)
-    written = file if file is not None and known else None
-    if written is not None:
+    failed = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
+    # without the scheduler's answer, or with a file that is not valid, the missing settings are not known
+    unknown = [check for check in _NEEDED if check in failed]
+    written: Path | None = None
+    problem: GridtfError | None = None
+    if file is not None and not unknown:
         about = f"Defaults for {'all ' if for_all else ''}jobs of gridtf, as found on {os.uname().nodename}."
-        _write(written, settings.text(found.settings, about, limits=for_all))
+        try:
+            _write(file, settings.text(found.settings, about, limits=for_all))
+            written = file
+        except GridtfError as error:  # the findings are printed all the same
+            problem = error
     if as_json:
         output.write(f"{_as_json(found, written)}\n")
     else:
         output.write("".join(f"{plain(line)}\n" for line in _lines(found.findings)))
+    if problem is not None:
+        raise problem
     if file is not None:
-        output.message(_outcome(file, found, written))
-    return 1 if failures else 0
+        output.message(_outcome(file, found.settings, unknown))
+    return 1 if failed else 0
 
 
 def _probed(found: Examination, given: config.Given) -> Examination:
@@ -142,11 +149,10 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
 
 
-def _outcome(file: Path, found: Examination, written: Path | None) -> str:
-    if written is None:
-        failed = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
-        return f"gridtf: {file} is not written: mend the failure of {' and '.join(failed.intersection(_NEEDED))} first"
-    keys = [setting.key for setting in found.settings if not setting.example]
+def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) -> str:
+    if unknown:
+        return f"gridtf: {file} is not written: mend the failure of {' and '.join(unknown)} first"
+    keys = [setting.key for setting in settings if not setting.example]
     sets = f"sets {', '.join(dict.fromkeys(keys))}" if keys else "has only examples: jobs need no settings here"
     return f"gridtf: {file} is written; it {sets}"
 

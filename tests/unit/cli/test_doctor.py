@@ -117,7 +117,9 @@ def test_existing_file_is_left_as_it_is(found: list[Finding], words: list[str], 
 def test_file_that_cannot_be_written(found: list[Finding], place: str, piece: str, capsys: Captured) -> None:
     Path("file").touch()
     assert main(["doctor", "--write", place]) == 1
-    assert piece in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert piece in captured.err
+    assert "ok       scheduler  Slurm answers\n" in captured.out
 
 
 def test_nothing_is_written_without_an_answer_of_the_scheduler(found: list[Finding], capsys: Captured) -> None:
