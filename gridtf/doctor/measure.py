@@ -37,6 +37,7 @@ _PEERS = 40.0  # seconds after the beginning when measurements of other hosts en
 _CONNECT = 4.0  # seconds for a connection, and for an answer
 _DELAY = 12.0  # seconds for a file of another host to appear
 _PYTHON = 20.0  # seconds for the user's Python to say its versions
+_LONGEST = 4096  # characters of an answer; another program may send without end
 _ROUNDS = 8  # exchanges of which the fastest gives the offset of two clocks
 _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
 _WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -267,7 +268,7 @@ class _Peer(threading.Thread):
                 who = ask("who")["index"]
         except OSError as error:
             return "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        except ValueError:
+        except (ValueError, TypeError, LookupError):  # no JSON, or other JSON than a host of this job sends
             return "another program answers"
         return "" if who == self._other else "another host of this job answers"
 
@@ -298,7 +299,7 @@ class _Peer(threading.Thread):
 def _ask(stream: TextIO, line: str) -> dict[str, Any]:
     stream.write(line + "\n")
     stream.flush()
-    answer: dict[str, Any] = json.loads(stream.readline())
+    answer: dict[str, Any] = json.loads(stream.readline(_LONGEST))
     return answer
 
 

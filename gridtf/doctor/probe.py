@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from gridtf import schedulers
 from gridtf.doctor import judge, measure
 from gridtf.errors import GridtfError, MaybeSubmittedError
-from gridtf.findings import Examination, Finding, Level
+from gridtf.findings import Examination, Finding, Level, failure
 from gridtf.jobspec import config, options
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login import submission
@@ -92,21 +93,24 @@ def probe(
     except MaybeSubmittedError:
         raise
     except GridtfError as error:
-        return _failure("probe.submission", error)
+        return Examination((failure("probe.submission", error),))
     for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):
         say(line)
     try:
         found = _run(job, nodes, patience, say, given.spec.kill_grace if _ends(spec) else None)
     except GridtfError as error:
         _cancel(job, say)
-        found = _failure("probe.job", error)
+        found = Examination((failure("probe.job", error),))
     except KeyboardInterrupt:
         _cancel(job, say)
         raise
     if any(finding.level == Level.FAILURE for finding in found.findings):
         say(f"the run directory of the probe is kept: {job.run_dir}")
     else:
-        _remove(job)
+        try:
+            _remove(job)
+        except GridtfError as error:
+            say(f"the run directory of the probe may be left: {job.run_dir}: {error.what}")
     return found
 
 
@@ -153,11 +157,6 @@ def _stays(key: str) -> bool:
     return key.partition(".")[0] not in (*_OF_PROBE, "tasks")
 
 
-def _failure(check: str, error: GridtfError) -> Examination:
-    message = ": ".join(filter(None, (error.what, error.why)))
-    return Examination((Finding(Level.FAILURE, check, message, error.hint),))
-
-
 def _ends(spec: JobSpec) -> bool:
     """Whether the end of the job is measured as well."""
     return spec.command[-1] == _END
@@ -168,14 +167,14 @@ def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | No
     begin = time.monotonic()
     view = _watch(job, patience, lambda view: view.state == JobState.RUNNING)
     if view is None:
-        why = _cancel(job, say).reason
+        why = _cancel(job, say)
         what = f"job {job.id} has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
         hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
         return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
     say(f"job {job.id} has started after {time.monotonic() - begin:.0f} s")
     view = _watch(job, _RUNS, lambda _: kill_grace is not None and _waits_for_its_end(job.run))
     if view is None:
-        why = _cancel(job, say).reason
+        why = _cancel(job, say)
         what = f"job {job.id} has not ended within {_RUNS:.0f} s{f': {why}' if why else ''}; it was cancelled"
         return Examination((Finding(Level.FAILURE, "probe.job", what, f"gridtf logs --task job {job.run_dir}"),))
     if not view.finished:
@@ -201,15 +200,17 @@ def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobVi
     return None
 
 
-def _cancel(job: Job, say: Say) -> JobView:
-    """Cancel the job. Returns its state before."""
+def _cancel(job: Job, say: Say) -> str:
+    """Cancel the job. Returns the reason of its state before; empty where none is known."""
     say(f"cancelling job {job.id}")
-    view = job.status()
+    reason = ""
     try:
+        with contextlib.suppress(GridtfError):
+            reason = job.status().reason
         job.cancel()
     except GridtfError as error:
         say(f"{error.what}; cancel it yourself: gridtf cancel {job.run_dir}")
-    return view
+    return reason
 
 
 def _remove(job: Job) -> None:

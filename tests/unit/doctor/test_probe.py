@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from gridtf.doctor import measure, probe
-from gridtf.errors import UsageError
+from gridtf.errors import RunDirError, UsageError
 from gridtf.findings import Finding, Level
 from gridtf.login.job import Job
+from gridtf.observe.state import JobView
 from gridtf.run import registry
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
@@ -124,6 +125,20 @@ def test_failed_probe_is_a_finding_with_its_reason_and_last_output(fake: FakeSch
     assert finding.message.startswith("job 101 ended FAILED: ended without a verdict")
     assert finding.message.endswith("last output: module: command not found")
     assert finding.hint.endswith("job.log")
+
+
+def test_probe_whose_records_cannot_be_read_is_a_finding(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(job: Job) -> JobView:
+        raise RunDirError(f"cannot read {job.run_dir}")
+
+    monkeypatch.setattr(Job, "status", status)
+    said: list[str] = []
+    finding = probed(said=said)
+    assert finding.check == "probe.job"
+    assert finding.message.startswith("cannot read ")
+    assert any("cancel it yourself: gridtf cancel " in line for line in said)
 
 
 def test_ctrl_c_cancels_the_probe(fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
