@@ -117,8 +117,7 @@ def _probed(found: Examination, given: config.Given) -> Examination:
     of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
     words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
     words += _as_options(found.settings)
-    job = probe.configured(words)
-    seen = probe.probe(probe.nodes_of(job), job, say=say)
+    seen = probe.probe(probe.configured(words), say=say)
     checks = {finding.check for finding in seen.findings}
     rest = [finding for finding in found.findings if finding.check not in checks]
     return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))

@@ -140,12 +140,12 @@ def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Configured]]:
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[Configured]:
     """The probes that are submitted, which find out about the run root."""
-    submitted: list[tuple[int, Configured]] = []
+    submitted: list[Configured] = []
 
-    def submit(nodes: int, given: Configured, *, say: Callable[[str], None]) -> Examination:
-        submitted.append((nodes, given))
+    def submit(given: Configured, *, say: Callable[[str], None]) -> Examination:
+        submitted.append(given)
         say("submitted job 7")
         setting = Setting("interface", "ib0", "all hosts reach each other over it")
         return Examination((Finding(Level.OK, "run_root.shared", "all hosts see it"),), (setting,))
@@ -155,14 +155,14 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Configured]]:
 
 
 def test_probe_takes_options_of_submit_and_its_findings_replace_others(
-    found: list[Finding], probed: list[tuple[int, Configured]], capsys: Captured
+    found: list[Finding], probed: list[Configured], capsys: Captured
 ) -> None:
     found.append(Finding(Level.WARNING, "run_root.shared", "on a disk", "see whether hosts share it"))
     assert (
         main(["doctor", "--probe", "--nodes", "3", "-p", "gpu", "--setup", "module load x", "--write", "f.toml"]) == 0
     )
-    ((nodes, given),) = probed
-    assert (nodes, given.spec.partition, given.spec.setup) == (3, "gpu", ("module load x",))
+    (given,) = probed
+    assert (given.spec.nodes, given.spec.partition, given.spec.setup) == (3, "gpu", ("module load x",))
     captured = capsys.readouterr()
     assert captured.err.startswith("gridtf: submitted job 7\n")
     assert "ok       run_root.shared  all hosts see it" in captured.out
@@ -171,7 +171,7 @@ def test_probe_takes_options_of_submit_and_its_findings_replace_others(
 
 
 def test_probe_has_the_settings_that_the_doctor_proposes(
-    found: list[Finding], probed: list[tuple[int, Configured]], monkeypatch: pytest.MonkeyPatch
+    found: list[Finding], probed: list[Configured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposed = (
         TIME,
@@ -181,13 +181,13 @@ def test_probe_has_the_settings_that_the_doctor_proposes(
     )
     monkeypatch.setattr(login, "examine", lambda *_: Examination(tuple(found), proposed))
     assert main(["doctor", "--probe", "--entry", "train:main"]) == 0
-    ((nodes, given),) = probed
-    assert (nodes, given.spec.pe, given.spec.native) == (2, "rr", ("-l a=1", "-l b=2"))
+    (given,) = probed
+    assert (given.spec.pe, given.spec.native) == ("rr", ("-l a=1", "-l b=2"))
     assert (given.spec.time, given.spec.setup) == (None, ())
 
 
 def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
-    found: list[Finding], probed: list[tuple[int, Configured]], capsys: Captured
+    found: list[Finding], probed: list[Configured], capsys: Captured
 ) -> None:
     assert main(["doctor"]) == 0
     found.append(FAILURE)

@@ -24,7 +24,7 @@ from tests.support.scheduler import FakeScheduler
 def probed(*words: str, said: list[str] | None = None, patience: float = 0) -> Finding:
     """The only finding of a probe."""
     say = (lambda line: None) if said is None else said.append
-    (found,) = probe.probe(2, probe.configured(["--scheduler", "slurm", *words]), patience=patience, say=say).findings
+    (found,) = probe.probe(probe.configured(["--scheduler", "slurm", *words]), patience=patience, say=say).findings
     assert found.level == Level.FAILURE
     assert "\n" not in found.message + found.hint
     return found
@@ -73,13 +73,6 @@ def test_wrong_option_of_a_probe_is_refused_before_anything_is_done(rough_path: 
         probe.configured(["--scheduler", "slurm", "--time", "soon"])
 
 
-def test_probe_that_measures_its_end_outlives_every_signal(rough_path: Path) -> None:
-    spec = probe.job_spec(2, probe.configured(["--scheduler", "slurm"]), end=True)
-    assert (spec.command[-1], spec.kill_grace, spec.walltime) == ("end", measure.END_LIMIT, 360)
-    local = probe.job_spec(2, probe.configured(["--scheduler", "local"]), end=True)
-    assert (local.command[-1], local.kill_grace, local.walltime) == ("python", 5, 180)
-
-
 # --- a job that does not complete
 
 
@@ -120,7 +113,7 @@ def test_failed_probe_is_a_finding_with_its_reason_and_last_output(fake: FakeSch
             (next(run.iterdir()) / "job.log").write_text("module: command not found\n\n")
             fake.states = [JobStatus(JobState.FAILED, "exit code 1")]
 
-    (finding,) = probe.probe(2, probe.configured(["--scheduler", "slurm"]), patience=5, say=fails).findings
+    (finding,) = probe.probe(probe.configured(["--scheduler", "slurm"]), patience=5, say=fails).findings
     assert finding.check == "probe.job"
     assert finding.message.startswith("job 101 ended FAILED: ended without a verdict")
     assert finding.message.endswith("last output: module: command not found")
