@@ -111,7 +111,7 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
         for index, record in enumerate(measured)
         for other, peer in record["peers"].items()
     ]
-    common = _common_link(pairs)
+    common = _common_links(pairs)
     findings = [_hosts(probe)]
     if pairs:
         findings += [_shared(probe, pairs), _resolved(pairs, common), _connected(pairs, common, measured[0]["ports"])]
@@ -120,7 +120,7 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
     granted, settings = _gpus(probe, each)
     findings.append(granted)
     if common and any(finding.level == Level.FAILURE and finding.check.startswith("network.") for finding in findings):
-        settings.append(Setting("interface", common, "the hosts of a job reach each other over this one"))
+        settings.append(Setting("interface", common[0], "the hosts of a job reach each other over this one"))
     return Examination(tuple(findings), tuple(settings))
 
 
@@ -158,10 +158,10 @@ def _least_tenth(seconds: float) -> str:
     return f"{max(0.1, seconds):.1f}"
 
 
-def _common_link(pairs: Pairs) -> str:
-    """The interface by whose addresses every host reaches every other one; empty without one."""
+def _common_links(pairs: Pairs) -> list[str]:
+    """The interfaces by whose addresses every host reaches every other one."""
     names = [_open_links(peer) for *_, peer in pairs]
-    return min(set.intersection(*names) if names else (), default="")
+    return sorted(set.intersection(*names)) if names else []
 
 
 def _open_links(peer: Record) -> set[str]:
@@ -169,11 +169,11 @@ def _open_links(peer: Record) -> set[str]:
     return {name for name, link in peer.get("links", {}).items() if not link["error"]}
 
 
-def _another_network(common: str) -> str:
-    return f"write interface = {toml(common)}, over which all hosts reach each other" if common else ""
+def _another_network(common: Sequence[str]) -> str:
+    return f"write interface = {toml(common[0])}, over which all hosts reach each other" if common else ""
 
 
-def _resolved(pairs: Pairs, common: str) -> Finding:
+def _resolved(pairs: Pairs, common: Sequence[str]) -> Finding:
     check = "network.names"
     if wrong := [
         f"{here} cannot resolve {peer['host']}: {peer['unresolved']}" for here, _, peer in pairs if peer["unresolved"]
@@ -189,7 +189,7 @@ def _resolved(pairs: Pairs, common: str) -> Finding:
     return Finding(Level.OK, check, "every host resolves the names of the others")
 
 
-def _connected(pairs: Pairs, common: str, ports: str) -> Finding:
+def _connected(pairs: Pairs, common: list[str], ports: str) -> Finding:
     check = "network.tcp"
     works = {(here, there): _works(peer) for here, there, peer in pairs}
     bad = [(here, there, peer) for here, there, peer in pairs if not works[here, there]]
@@ -203,13 +203,8 @@ def _connected(pairs: Pairs, common: str, ports: str) -> Finding:
         hint = "; or ".join(filter(None, (_why_unconnected(*bad[0], ports), _another_network(common))))
         return Finding(Level.FAILURE, check, some(words, most=2), hint)
     links = sorted({name for *_, peer in pairs for name in peer.get("links", {})})
-    good = [
-        name
-        for name in links
-        if all(not peer.get("links", {}).get(name, {"error": "?"})["error"] for *_, peer in pairs)
-    ]
-    others = [name for name in links if name not in good]
-    over = f"; over the interfaces {some(good)}" if good else ""
+    others = [name for name in links if name not in common]
+    over = f"; over the interfaces {some(common)}" if common else ""
     over += f"; not over {some(others)}" if others else ""
     return Finding(Level.OK, check, f"all hosts connect to each other in both directions{over}")
 
