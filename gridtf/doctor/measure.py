@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
             look.join(max(0.0, begin + _PEERS - time.monotonic()))
             record["peers"][str(other)] = dict(look.found)
         asked.join(max(0.1, begin + _PEERS - time.monotonic()))
-        record.setdefault("python", {"error": f"no answer within {_PYTHON:.0f} s"})
+        record.setdefault("python", {"error": f"{arguments[0]}: no answer within {_PYTHON:g} s"})
         _write(folder / f"{index}.json", {**record, "time": time.time()})
         # others may still connect to this host
         _arrived(folder, [f"{other}.json" for other in range(len(members))], begin + _LIMIT)
@@ -364,19 +364,34 @@ def _usable(device: str) -> bool:
 
 
 def _python(chosen: str) -> dict[str, Any]:
-    """Versions of the user's Python and of its TensorFlow, which is not imported."""
+    """Versions of the user's Python and of its TensorFlow."""
     found = shutil.which(chosen) or (shutil.which("python3") if chosen == "python" else None)
     if not found:
         return {"error": f"there is no {chosen}{'' if '/' in chosen else ' on the PATH'}"}
+    return versions(found, _PYTHON)
+
+
+def versions(program: str, limit: float) -> dict[str, Any]:
+    """Have a Python print its version and that of its TensorFlow, which it does not import.
+
+    Args:
+        program: Its path.
+        limit: Seconds that it may take.
+
+    Returns:
+        ``version``, ``path`` and ``tensorflow``, which is None where there is none; or ``error``, in one line.
+    """
     try:
         done = subprocess.run(
-            [found, "-c", _VERSIONS], capture_output=True, text=True, timeout=_PYTHON, cwd="/", check=False
+            [program, "-c", _VERSIONS], capture_output=True, text=True, timeout=limit, cwd="/", check=False
         )
         if done.returncode:
-            return {"error": f"{found}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"}
+            return {"error": f"{program}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"}
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        return {"error": f"{found}: {type(error).__name__}"}
+    except subprocess.TimeoutExpired:
+        return {"error": f"{program}: no answer within {limit:g} s"}
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        return {"error": f"{program}: {type(error).__name__}"}
 
 
 def _ptrace() -> dict[str, str]:
