@@ -16,6 +16,7 @@ from gridtf.schedulers import batch
 from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import ComponentRequest, Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
+from gridtf.schedulers.slurm.submit import native_words
 from gridtf.text import some
 from gridtf.values import Value
 
@@ -80,25 +81,17 @@ def _query(slurm: Slurm) -> Site:
         raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=batch.TRY_LATER) from None
     if "is DOWN" in ping and "is UP" not in ping:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
-    config = parse_config(_printed(slurm, "scontrol", "show", "config"))
-    rules = parse_rules(_printed(slurm, "scontrol", "-o", "show", "partition", "--all"))
+    config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
+    rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_PATIENCE))
     partitions = advice.query_partitions(slurm, limit=_PATIENCE)
     accounts: Sequence[str] | None = None
     default = ""
     if config.get("AccountingStorageType", "").endswith("slurmdbd"):
-        shown = ("sacctmgr", "--noheader", "--parsable2", "show")
-        user = f"user={user_name(os.getuid())}"
-        own = slurm.try_run([*shown, "associations", user, "format=account"], limit=_PATIENCE)
-        default = (slurm.try_run([*shown, "user", user, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
-        accounts = None if own is None else parse_accounts(own, default)
+        own = advice.associations(slurm, "account", limit=_PATIENCE)
+        show = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"user={user_name(os.getuid())}")
+        default = (slurm.try_run([*show, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
+        accounts = None if own is None else sorted(own, key=lambda name: name != default)  # the default one first
     return Site(config, partitions, rules, accounts, bool(accounts) and default in (accounts or ()), _groups())
-
-
-def _printed(slurm: Slurm, *argv: str) -> str:
-    answer = slurm.run(argv, limit=_PATIENCE)
-    if answer.code:
-        raise SchedulerError(f"{argv[0]} has failed: {slurm.message(answer)}")
-    return answer.out
 
 
 def _groups() -> set[str]:
@@ -131,14 +124,14 @@ def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Se
 
 def _test(slurm: Slurm, values: Mapping[str, object], native: Sequence[str]) -> tuple[int, str]:
     options = [f"--{key}={value}" for key, value in values.items()]
-    argv = ["sbatch", "--test-only", *options, *(" ".join(native).split()), "--wrap=true"]
+    argv = ["sbatch", "--test-only", *options, *native_words(native), "--wrap=true"]
     answer = slurm.run(argv, limit=_PATIENCE)
     return answer.code, answer.err or answer.out
 
 
 def _last(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return re.sub(r"^(sbatch: )?((error|fatal|allocation failure): )?", "", lines[-1]) if lines else "no message"
+    lines = [line for line in output.splitlines() if line.strip()]
+    return advice.plain_message(lines[-1]) if lines else "no message"
 
 
 # --- parsing; pure -------------------------------------------------------------------------------------------------
@@ -153,13 +146,6 @@ def parse_rules(text: str) -> dict[str, dict[str, str]]:
     """Parse the output of ``scontrol -o show partition``: name of a partition -> its fields."""
     rows = (parse_fields(line) for line in text.splitlines())
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
-
-
-def parse_accounts(text: str, default: str) -> list[str]:
-    """Parse the accounts that sacctmgr lists, one a line; the default one, if it is among them, comes first."""
-    names = [line.strip() for line in text.splitlines()]
-    found = [name for name in dict.fromkeys(names) if re.fullmatch(r"[\w.@+-]+", name)]  # a site's banner has blanks
-    return sorted(found, key=lambda name: name != default)
 
 
 # --- judging; pure -------------------------------------------------------------------------------------------------
@@ -328,10 +314,9 @@ def judge_first_job(code: int, output: str, partitions: tuple[str, ...], site: S
         site: What Slurm's commands show.
     """
     check = "submission"
-    yours = f"available to you: {', '.join(site.accounts)}" if site.accounts else ""
     request = ComponentRequest(partitions=partitions, cpus=1, mem=0, time=None, keys={})
     try:
-        notes = advice.judge((request,), code, output, site.partitions, available=yours)
+        notes = advice.judge((request,), code, output, site.partitions, available=advice.list_available(site.accounts))
     except GridtfError as error:
         return Finding(Level.FAILURE, check, f"sbatch refuses a job of one task: {_last(output)}", error.hint)
     if notes:
