@@ -15,7 +15,7 @@ from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.batch import Answer, whole
 from gridtf.schedulers.sge import advice, scheduler
-from gridtf.schedulers.sge.advice import PE, Queue, walltime
+from gridtf.schedulers.sge.advice import PE, Queue, walltime, with_walltimes
 from gridtf.schedulers.sge.directives import Resource
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
@@ -82,8 +82,10 @@ def examine(given: Configured) -> Examination:
 
 
 def _query(given: Configured) -> Site:
-    hosts = parse_hosts(_printed("qhost"))
-    version = _printed("qstat", "-help").partition("\n")[0].strip()
+    hosts = parse_hosts(scheduler.printed(["qhost"], limit=_PATIENCE))
+    version = (
+        scheduler.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
+    )  # whatever its exit code
     config = dict(advice.pairs(advice.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
@@ -96,7 +98,7 @@ def _query(given: Configured) -> Site:
         config,
         pes=_pes(str(given.spec.option("pe") or ""), queues),
         queues=queues,
-        usable=parse_usable(_printed("qstat", "-g", "c")),
+        usable=parse_usable(scheduler.printed(["qstat", "-g", "c"], limit=_PATIENCE)),
         resources=advice.parse_resources(advice.qconf("-sc")),
         projects=advice.known_names("-sprjl"),
         default_project=next((name for name in defaults if name.upper() not in ("", "NONE")), ""),
@@ -111,11 +113,6 @@ def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     end = time.monotonic() + _PES_PATIENCE
     asked = (advice.known_pe(name) for name in names if time.monotonic() < end)
     return [pe for pe in asked if pe is not None]
-
-
-def _printed(*argv: str) -> str:
-    answer = scheduler.run(argv, limit=_PATIENCE)
-    return answer.out
 
 
 def _verify(site: Site, given: Configured, settings: Sequence[Setting]) -> Answer:
@@ -199,9 +196,8 @@ def _hosts(site: Site) -> Iterator[Finding]:
 
 def _chosen(site: Site, given: Configured) -> list[Queue]:
     """The queues that jobs may start in."""
-    names = str(given.spec.option("partition") or "*").split(",")
-    patterns = [name.partition("@")[0] or "*" for name in names]  # all.q@@gpu names some hosts of a queue
-    return [queue for queue in site.queues if any(fnmatch.fnmatchcase(queue.name, one) for one in patterns)]
+    names = str(given.spec.option("partition") or "").split(",")
+    return advice.matching_queues(site.queues, [name for name in names if name])
 
 
 def _queues(site: Site, given: Configured) -> Iterator[Finding]:
@@ -215,7 +211,7 @@ def _queues(site: Site, given: Configured) -> Iterator[Finding]:
         hint = f"write partition = …; these work: {some(working)}" if working else "`qstat -f -explain E` shows why"
         yield Finding(Level.FAILURE, "queues", what, hint)
     else:
-        shown = [f"{queue.name} ({walltime(queue)})" for queue in chosen if queue.name in site.usable]
+        shown = with_walltimes(queue for queue in chosen if queue.name in site.usable)
         yield Finding(Level.OK, "queues", f"queues that can start jobs, with their longest h_rt: {some(shown)}")
 
 
@@ -339,7 +335,7 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Se
         comment = "every job must ask for a walltime (h_rt is FORCED)"
         yield from missing("time", comment, Setting("time", time, comment))
     elif short := [queue for queue in limited if longest is None or (queue.limit or 0) < longest]:
-        names = some([f"{queue.name} ({walltime(queue)})" for queue in short])
+        names = some(with_walltimes(short))
         what = f"a job without `time` may start in {names}, and is ended there after that time"
         comment = f"a job without a walltime may start in a queue with a short limit: {names}"
         yield from missing("time", what, Setting("time", time, comment))
@@ -396,6 +392,6 @@ def judge_first_job(answer: Answer) -> Finding:
     """Judge by the output of qsub -w v whether a first job could start. Pure."""
     if not answer.code:
         return Finding(Level.OK, "submission", "qsub accepts a first job (-w v)")
-    why = scheduler.message(advice.without_verdict(answer))
-    what = f"qsub refuses a first job: {re.sub(r'^(Unable to run job: )?(Job [0-9]+ )?', '', why)}"
+    why = advice.without_job(scheduler.message(advice.without_verdict(answer)))
+    what = f"qsub refuses a first job: {why}"
     return Finding(Level.FAILURE, "submission", what, "`qstat -g c` shows queues and their slots, `qhost -F` resources")
