@@ -1,4 +1,4 @@
-"""What `gridtf doctor` finds: findings about a site, and settings that follow from them."""
+"""Results of `gridtf doctor`: findings about a site, and the settings that follow from them."""
 
 from __future__ import annotations
 

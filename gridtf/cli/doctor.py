@@ -27,7 +27,9 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
     examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
     made = new_parser("doctor", "[--probe] [--write FILE] [options of submit]", examples, json=True, **more)
     made.add_argument(
-        "--probe", action="store_true", help="submit a job of a minute whose hosts (2, or --nodes) measure"
+        "--probe",
+        action="store_true",
+        help="submit a job of a minute, to measure on its hosts (2, or --nodes)",
     )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
     add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
@@ -112,7 +114,7 @@ def _probed(found: Examination, given: config.Given) -> Examination:
         output.message(f"gridtf: {plain(line)}")
 
     if any(finding.level == Level.FAILURE for finding in found.findings):
-        say("no probe is submitted before the failures are mended")
+        say("no probe is submitted until the failures are fixed")
         return found
     of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
     words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
@@ -150,7 +152,7 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
 
 def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) -> str:
     if unknown:
-        return f"gridtf: {file} is not written: mend the failure of {' and '.join(unknown)} first"
+        return f"gridtf: {file} is not written: fix the failure of {' and '.join(unknown)} first"
     keys = [setting.key for setting in settings if not setting.example]
     sets = f"sets {', '.join(dict.fromkeys(keys))}" if keys else "has only examples: jobs need no settings here"
     return f"gridtf: {file} is written; it {sets}"

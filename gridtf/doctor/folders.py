@@ -1,4 +1,4 @@
-"""The folders of a job as this host sees them: are they shared, and what can be done there? Judging is pure."""
+"""Examines the folders of a job: whether other hosts see them, and whether gridtf can work there. Judging is pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ELSEWHERE = "write run_root = … with a folder on a file system that all hosts
 def run_root(
     given: Configured, scheduler: Scheduler | None, environ: Mapping[str, str], folder: Path, root: Path
 ) -> Items:
-    """Examine the folder for run directories: who sees it, and what can be done there.
+    """Examine the folder for run directories: whether other hosts see it, and whether gridtf can work there.
 
     Args:
         given: What files and variables set.
@@ -126,7 +126,11 @@ def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
 
 
 def usable(root: Path) -> Items:
-    """Try out in a folder, or in the one above it that exists, what gridtf does in a run root."""
+    """Write, rename and lock files in a run root, or in the folder above it that exists.
+
+    Args:
+        root: The run root.
+    """
     # os.path's functions raise no error where a folder cannot be read
     place = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
     choose = "choose another folder: write run_root = …"

@@ -149,7 +149,7 @@ def _shared(probe: Probe, pairs: Pairs) -> Finding:
     longest, here, there = max(delays)
     if longest > _SLOW_FILE:
         what = f"a new file of {there} appears on {here} after {longest:.1f} s in {probe.run_root}"
-        return Finding(Level.WARNING, check, what, "every start takes longer by this: choose another run_root")
+        return Finding(Level.WARNING, check, what, "every start takes that much longer: choose another run_root")
     what = f"new files of a host appear on the others within {_least_tenth(longest)} s in {probe.run_root}"
     return Finding(Level.OK, check, what)
 
@@ -179,12 +179,12 @@ def _resolved(pairs: Pairs, common: Sequence[str]) -> Finding:
         f"{here} cannot resolve {peer['host']}: {peer['unresolved']}" for here, _, peer in pairs if peer["unresolved"]
     ]:
         where = some(sorted({here for here, _, peer in pairs if peer["unresolved"]}), most=3)
-        hint = f"have the name in the DNS or in /etc/hosts of {where}"
+        hint = f"add the name to the DNS or to /etc/hosts of {where}"
         other = _another_network(common) or 'write address = "{host}…", by which all hosts know each other'
         return Finding(Level.FAILURE, check, some(wrong, most=3), f"{hint}; or {other}")
     slowest, here, name = max((peer.get("resolving", 0.0), here, peer["host"]) for here, _, peer in pairs)
     if slowest > _SLOW_NAME:
-        hint = f"ask your site why, or have the hosts of the cluster in /etc/hosts of {here}"
+        hint = f"ask your site why, or list the hosts of the cluster in /etc/hosts of {here}"
         return Finding(Level.WARNING, check, f"{here} takes {slowest:.1f} s to resolve {name}", hint)
     return Finding(Level.OK, check, "every host resolves the names of the others")
 
@@ -222,13 +222,13 @@ def _addresses(peer: Record) -> str:
 
 def _why_unconnected(here: str, there: str, peer: Record, ports: str) -> str:
     if "answers" in peer.get("by_name", "") or any(is_loopback(text) for text in peer.get("resolved", [])):
-        return f"have {peer['host']} stand for {there} in the DNS and in /etc/hosts of {here}"
-    return f"have the firewall of {there} allow TCP from compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
+        return f"give {peer['host']} an address of {there} in the DNS or in /etc/hosts of {here}"
+    return f"let the firewall of {there} accept TCP from compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
 
 
 def _clocks(probe: Probe, pairs: Pairs, each: Each) -> Finding:
     check = "clock.offset"
-    hint = "have your site start chronyd or ntpd there: times in logs and of files are wrong by that much"
+    hint = "ask your site to run chronyd or ntpd there: times in logs and of files are wrong by that much"
     known = [(abs(peer["ahead"]), peer, here, there) for here, there, peer in pairs if "ahead" in peer]
     most, peer, here, there = max(known, key=lambda row: row[0], default=(0, {"ahead": 0, "doubt": 0}, "", ""))
     if (most - peer["doubt"]) / 1e6 >= _FAR_CLOCK:

@@ -121,6 +121,9 @@ def look(environ: Mapping[str, str], folder: Path, options: config.Given = ()) -
         environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
+
+    Raises:
+        UsageError: For an option that is not valid.
     """
     given, findings = configuration(environ, folder, options)
     valid = all(finding.level != Level.FAILURE for finding in findings)
@@ -166,7 +169,7 @@ def configuration(
     names = [str(path) for path, _, _ in config.general_files(environ) if path.is_file()]
     valid = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} valid" if names else "no site's or user's file"
     notes = [note for note in made.notes if note != config.UNREAD]
-    findings = [Finding(Level.WARNING, check, note, "mend or remove that line") for note in notes]
+    findings = [Finding(Level.WARNING, check, note, "correct or remove that line") for note in notes]
     findings = findings or [Finding(Level.OK, check, valid)]
     try:
         read(limited=True)

@@ -1,4 +1,4 @@
-"""What a job's script finds of the user's shell: Python, its environment, environment modules. Judging is pure."""
+"""Examines what a job has of the user's shell: Python, variables, environment modules. Judging is pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def judge_python(program: str, versions: Mapping[str, str | None], load: str) ->
 
 
 def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]) -> Items:
-    """Examine what a job's script finds of the user's shell: environments, ``module``, ``conda``.
+    """Examine what a job has of the user's shell: its Python environment, and the command ``module``.
 
     Args:
         spec: What files and variables set.

@@ -138,7 +138,7 @@ def test_probe_names_the_direction_in_which_a_firewall_lets_no_connection_throug
     finding = only(found)
     assert (finding["level"], finding["check"]) == ("failure", "network.tcp")
     assert finding["message"] == "n1 cannot connect to n2, 10.81.0.12: no answer (the other direction works)"
-    assert finding["hint"].startswith("have the firewall of n2 allow TCP from compute hosts on ports 32768-60999")
+    assert finding["hint"].startswith("let the firewall of n2 accept TCP from compute hosts on ports 32768-60999")
     assert settings == {"interface": "eth1"}
 
 

@@ -1,4 +1,4 @@
-"""What `gridtf doctor` finds out about Grid Engine: queues, PEs, resources, walltimes, projects. Judging is pure."""
+"""Examines Grid Engine for `gridtf doctor`: queues, PEs, resources, walltimes, projects. Judging is pure."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def examine(given: Configured) -> Examination:
 
 def _query(given: Configured) -> Site:
     hosts = parse_hosts(scheduler.printed(["qhost"], limit=_PATIENCE))
-    version = (
-        scheduler.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
-    )  # whatever its exit code
+    version = scheduler.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
     config = dict(advice.pairs(advice.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
@@ -219,7 +217,15 @@ def _queues(site: Site, given: Configured) -> Iterator[Finding]:
 
 
 def choose(site: Site, given: Configured) -> PE | None:
-    """The parallel environment that jobs of this user run in, or should: one whose rule suits any number of tasks."""
+    """Choose the parallel environment to judge: the one that is set, else the one to propose.
+
+    Args:
+        site: What Grid Engine's commands show.
+        given: What files and variables set.
+
+    Returns:
+        The parallel environment; of those to propose, the one that suits most jobs. None where there is none.
+    """
     named = given.spec.option("pe")
     if named is not None:
         return next((pe for pe in site.pes if fnmatch.fnmatchcase(pe.name, str(named))), None)

@@ -1,4 +1,4 @@
-"""What `gridtf doctor` finds out about Slurm: partitions, walltimes, GPUs, accounts, requeueing. Judging is pure."""
+"""Examines Slurm for `gridtf doctor`: partitions, walltimes, GPUs, accounts, requeueing. Judging is pure."""
 
 from __future__ import annotations
 
@@ -174,8 +174,15 @@ def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
 
 
 def choose(site: Site, given: Configured) -> Partition | None:
-    """The partition that jobs of this user run in by default, or should: of those that work, one with GPUs and many
-    nodes. None where there is none."""
+    """Choose the partition to judge: the one that is set, else the default one, else one to propose.
+
+    Args:
+        site: What Slurm's commands show.
+        given: What files and variables set.
+
+    Returns:
+        The partition; of those to propose, one with GPUs and many nodes. None where the user has none.
+    """
     named = str(given.spec.option("partition") or "").split(",")
     by_name = [partition for partition in site.partitions if partition.name in named]
     default = [partition for partition in site.partitions if partition.default]
@@ -207,7 +214,7 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Itera
         what = (
             f"there is no partition {named!r} ({given.source('partition')})"
             if named
-            else "no partition works, or admits you"
+            else "no partition is up and open to you"
         )
         hint = nearest(str(named), names) or f"this site has: {list_partitions(site.partitions)}"
         yield Finding(Level.FAILURE, "partition", what, hint if names else "ask the administrators: `sinfo --all`")
@@ -244,7 +251,7 @@ def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Findin
     if given.spec.time is not None:
         yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}; {longest}")
     elif default != "NONE":
-        yield Finding(Level.OK, "time", f"a job without `time` has {default} in partition {chosen.name}; {longest}")
+        yield Finding(Level.OK, "time", f"a job without `time` gets {default} in partition {chosen.name}; {longest}")
     elif chosen.limit is None:
         yield Finding(Level.OK, "time", f"a job without `time` has no time limit in partition {chosen.name}")
     else:
@@ -257,11 +264,11 @@ def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Findin
 def _gpus(site: Site) -> Iterator[Finding | Setting]:
     having = [partition for partition in site.partitions if show_gpus(partition)]
     if not having:
-        yield Finding(Level.OK, "gpus", "no partition has GPUs that Slurm counts (GresTypes, Gres in slurm.conf)")
+        yield Finding(
+            Level.OK, "gpus", "no partition has GPUs as a generic resource (GresTypes and Gres in slurm.conf)"
+        )
         return
-    yield Finding(
-        Level.OK, "gpus", f"Slurm counts GPUs per node (--gpus-per-node): {list_partitions(having, show_gpus)}"
-    )
+    yield Finding(Level.OK, "gpus", f"GPUs (GRES) of each node: {list_partitions(having, show_gpus)}")
     for partition in [one for one in having if _admits(one, site)][:_MOST_EXAMPLES]:
         number, limit = partition.most(lambda nodes: nodes.gpus()), show_walltime(partition)
         comment = f"for jobs in partition {partition.name}: GPUs {show_gpus(partition)}, walltime {limit}"
@@ -275,9 +282,7 @@ def _account(site: Site, given: Configured) -> Iterator[Finding | Setting]:
     if named is not None:
         if known and named not in known:
             hint = nearest(str(named), [*known]) or f"available to you: {listed}"
-            yield Finding(
-                Level.FAILURE, "account", f"account {named!r} ({given.source('account')}) is none of yours", hint
-            )
+            yield Finding(Level.FAILURE, "account", f"you have no account {named!r} ({given.source('account')})", hint)
         else:
             yield Finding(Level.OK, "account", f"account {named} is set in {given.source('account')}")
     elif not enforced:

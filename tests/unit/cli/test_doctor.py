@@ -126,7 +126,7 @@ def test_nothing_is_written_without_an_answer_of_the_scheduler(found: list[Findi
     found[:] = [SILENT]
     assert main(["init"]) == 1
     assert not user_file().exists()
-    assert "is not written: mend the failure of scheduler first" in capsys.readouterr().err
+    assert "is not written: fix the failure of scheduler first" in capsys.readouterr().err
 
 
 def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -193,7 +193,7 @@ def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
     found.append(FAILURE)
     assert main(["doctor", "--probe"]) == 1
     assert probed == []
-    assert "gridtf: no probe is submitted before the failures are mended" in capsys.readouterr().err
+    assert "gridtf: no probe is submitted until the failures are fixed" in capsys.readouterr().err
 
 
 def test_doctor_takes_no_command(found: list[Finding], capsys: Captured) -> None:

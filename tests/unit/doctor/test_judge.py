@@ -96,21 +96,21 @@ def test_measurements_of_a_site_in_order_have_no_fault() -> None:
             Level.FAILURE,
             "network.names",
             "n1 cannot resolve n2: Name or service not known",
-            'have the name in the DNS or in /etc/hosts of n1; or write interface = "eth0", over which all hosts',
+            'add the name to the DNS or to /etc/hosts of n1; or write interface = "eth0", over which all hosts',
         ),
         (
             lambda: seen_by_n1(resolving=5.02),
             Level.WARNING,
             "network.names",
             "n1 takes 5.0 s to resolve n2",
-            "have the hosts of the cluster in /etc/hosts of n1",
+            "list the hosts of the cluster in /etc/hosts of n1",
         ),
         (
             lambda: seen_by_n1(by_name="no answer", links=closed("eth0")),
             Level.FAILURE,
             "network.tcp",
             "n1 cannot connect to n2, 10.0.0.2: no answer (the other direction works)",
-            'the firewall of n2 allow TCP from compute hosts on ports 32768-60999 (net.ipv4.ip_local_port_range); or '
+            'the firewall of n2 accept TCP from compute hosts on ports 32768-60999 (net.ipv4.ip_local_port_range); or '
             'write interface = "eth1"',
         ),
         (
@@ -118,14 +118,14 @@ def test_measurements_of_a_site_in_order_have_no_fault() -> None:
             Level.FAILURE,
             "network.tcp",
             "n1 cannot connect to n2, 127.0.1.1: Connection refused (the other direction works)",
-            "have n2 stand for n2 in the DNS and in /etc/hosts of n1",
+            "give n2 an address of n2 in the DNS or in /etc/hosts of n1",
         ),
         (
             lambda: seen_by_n1(by_name="another host of this job answers"),
             Level.FAILURE,
             "network.tcp",
             "n1 cannot connect to n2, 10.0.0.2: another host of this job answers",
-            "have n2 stand for n2",
+            "give n2 an address of n2",
         ),
         (
             lambda: seen_by_n1(seen=False),

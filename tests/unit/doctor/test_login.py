@@ -53,7 +53,12 @@ def test_no_file_is_ok() -> None:
     [
         ("time = 2h\n", "failure", "config.toml:1: ", 'write time = "2h"'),
         ("nodes = -1\n", "failure", "config.toml:1: nodes: ", ""),
-        ("gpus_per_nod = 1\n", "warning", "config.toml:1: gpus_per_nod: unknown key, left out; did you mean", "mend"),
+        (
+            "gpus_per_nod = 1\n",
+            "warning",
+            "config.toml:1: gpus_per_nod: unknown key, left out; did you mean",
+            "correct",
+        ),
     ],
 )
 def test_file_that_is_not_valid_is_one_finding(text: str, level: str, piece: str, hint: str) -> None:
