@@ -83,7 +83,7 @@ def _run(file: Path | None, *, as_json: bool, given: config.Given = (), probes: 
         found = _probed(found, given)
     if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
-    failed = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
+    failed = {finding.check for finding in found.failures}
     # without the scheduler's answer, or with a file that is not valid, the missing settings are not known
     unknown = [check for check in _NEEDED if check in failed]
     written: Path | None = None
@@ -113,7 +113,7 @@ def _probed(found: Examination, given: config.Given) -> Examination:
     def say(line: str) -> None:
         output.message(f"gridtf: {plain(line)}")
 
-    if any(finding.level == Level.FAILURE for finding in found.findings):
+    if found.failures:
         say("no probe is submitted until the failures are fixed")
         return found
     of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own

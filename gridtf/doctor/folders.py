@@ -8,12 +8,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError
-from gridtf.findings import Finding, Level, Setting, failure, missing
+from gridtf.findings import Finding, Items, Level, Setting, failure, missing
 from gridtf.jobspec.config import Configured, expand
 from gridtf.jobspec.precheck import OF_A_HOST
 from gridtf.run.rundir import RUN_ROOT, need_safe
@@ -22,8 +22,6 @@ from gridtf.text import some
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
-
-Items = Iterator[Finding | Setting]
 
 _FEW_BYTES, _FEW_FILES = 1 << 30, 1000
 _TRIED = 1 << 20  # bytes that are written to the run root, and removed again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from gridtf import schedulers
 from gridtf.doctor import folders, shell
 from gridtf.doctor.aside import Aside
 from gridtf.errors import GridtfError, UsageError
-from gridtf.findings import Examination, Finding, Level, Setting, collect, failure
+from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RUN_ROOT
@@ -20,8 +20,6 @@ from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
-
-Items = Iterator[Finding | Setting]
 
 _PATIENCE = 8.0  # seconds for all parts, which run side by side
 

@@ -101,7 +101,7 @@ def probe(given: Configured, *, patience: float = PATIENCE, say: Say = lambda li
     except KeyboardInterrupt:
         _cancel(job, say)
         raise
-    if any(finding.level == Level.FAILURE for finding in found.findings):
+    if found.failures:
         say(f"the run directory of the probe is kept: {job.run_dir}")
     else:
         try:

@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from gridtf.doctor import measure
-from gridtf.findings import Finding, Level, Setting, missing
+from gridtf.findings import Finding, Items, Level, Setting, missing
 from gridtf.jobspec.config import expand
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers import batch
@@ -19,8 +19,6 @@ from gridtf.text import toml
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
-
-Items = Iterator[Finding | Setting]
 
 _PATIENCE = 6.0  # seconds for a command of this host
 _SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")  # on the PATH of any job

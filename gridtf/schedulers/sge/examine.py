@@ -8,9 +8,9 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from gridtf.errors import SchedulerError, nearest
+from gridtf.errors import nearest
 from gridtf.files import user_name
-from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
+from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.batch import Answer, whole
@@ -68,14 +68,9 @@ def examine(given: Configured) -> Examination:
         SchedulerError: When the qmaster does not answer.
     """
     site = _query(given)
-    found = list(judge(site, given))
-    judged = collect(found)
-    if site.config and not any(finding.level == Level.FAILURE for finding in judged.findings):
-        try:
-            found.append(judge_first_job(_verify(site, given, judged.settings)))
-        except SchedulerError as error:  # it takes long where many jobs wait
-            found.append(Finding(Level.WARNING, "submission", error.what, error.hint))
-    return collect(found)
+    if not site.config:
+        return collect(judge(site, given))
+    return with_first_job(judge(site, given), lambda settings: iter([judge_first_job(_verify(site, given, settings))]))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -155,7 +150,7 @@ def parse_usable(text: str) -> set[str]:
 # --- judging; pure -------------------------------------------------------------------------------------------------
 
 
-def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def judge(site: Site, given: Configured) -> Items:
     """Judge a cell by what Grid Engine's commands show. Pure.
 
     Args:
@@ -244,7 +239,7 @@ def _rank(pe: PE) -> tuple[bool, int]:
     return (not pe.control_slaves and pe.rule != "$pe_slots", order)
 
 
-def _pe(pe: PE | None, site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _pe(pe: PE | None, site: Site, given: Configured) -> Items:
     named, known = given.spec.option("pe"), [one.name for one in site.pes]
     suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
@@ -302,7 +297,7 @@ def _first_queue(site: Site) -> str:
 # --- resources
 
 
-def _gpus(resources: Sequence[Resource], name: str) -> Iterator[Finding | Setting]:
+def _gpus(resources: Sequence[Resource], name: str) -> Items:
     found = next((one for one in resources if name in (one.name, one.shortcut)), None)
     like = [other for other in advice.like_gpus(resources) if other != name]
     if found is None and like:
@@ -330,7 +325,7 @@ def _gpus(resources: Sequence[Resource], name: str) -> Iterator[Finding | Settin
         yield Finding(Level.OK, "gpus", f"GPUs are resource {name} ({found.kind}), counted {how}{others}")
 
 
-def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Setting]:
+def _time(site: Site, pe: PE | None, given: Configured) -> Items:
     queues = site.carrying(pe) if pe is not None else list(site.queues)
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
@@ -350,7 +345,7 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Se
         yield Finding(Level.OK, "time", f"a job without `time` runs as long as its queue allows: {shown}")
 
 
-def _forced(resources: Sequence[Resource], given: Configured) -> Iterator[Finding | Setting]:
+def _forced(resources: Sequence[Resource], given: Configured) -> Items:
     requested = scheduler.parse_native(given.spec.native)
     forced = [one for one in resources if one.forced and one.name != "h_rt" and f"l {one.name}" not in requested]
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
@@ -365,7 +360,7 @@ def _forced(resources: Sequence[Resource], given: Configured) -> Iterator[Findin
 # --- projects, hosts that are lost
 
 
-def _project(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _project(site: Site, given: Configured) -> Items:
     named, known = given.spec.option("account"), some([*site.projects])
     if named is not None:
         if named in site.projects:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError, nearest
 from gridtf.files import user_name
-from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
+from gridtf.findings import Examination, Finding, Items, Level, Setting, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import batch
@@ -61,14 +61,7 @@ def examine(slurm: Slurm, given: Configured) -> Examination:
         SchedulerError: When the controller does not answer.
     """
     site = _query(slurm)
-    found = list(judge(site, given))
-    judged = collect(found)
-    if any(finding.level == Level.FAILURE for finding in judged.findings):
-        return judged
-    try:
-        return collect([*found, *first_job(slurm, site, given, judged.settings)])
-    except SchedulerError as error:  # sbatch waits longest where the controller has much to do
-        return collect([*found, Finding(Level.WARNING, "submission", error.what, error.hint)])
+    return with_first_job(judge(site, given), lambda settings: first_job(slurm, site, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -106,7 +99,7 @@ def _groups() -> set[str]:
     return names
 
 
-def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Setting]) -> Iterator[Finding | Setting]:
+def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Setting]) -> Items:
     """Let sbatch judge a job of one task with the settings of the files and of this examination."""
     values = {key: value for key in ("partition", "account") if (value := given.spec.option(key)) is not None}
     values |= {} if given.spec.walltime is None else {"time": format_walltime(given.spec.walltime)}
@@ -151,7 +144,7 @@ def parse_rules(text: str) -> dict[str, dict[str, str]]:
 # --- judging; pure -------------------------------------------------------------------------------------------------
 
 
-def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def judge(site: Site, given: Configured) -> Items:
     """Judge a site by what its commands show. Pure.
 
     Args:
@@ -207,7 +200,7 @@ def _admits(partition: Partition, site: Site) -> bool:
     )
 
 
-def _partition(chosen: Partition | None, site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items:
     named, names = given.spec.option("partition"), [partition.name for partition in site.partitions]
     working = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     if chosen is None:
@@ -246,7 +239,7 @@ def _about(partition: Partition) -> str:
     return f"no partition is the default; {partition.name} has {nodes}{f', GPUs {gpus}' if gpus else ''}"
 
 
-def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Finding | Setting]:
+def _time(chosen: Partition, default: str, given: Configured) -> Items:
     longest = f"the longest in {chosen.name}: {show_walltime(chosen)}"
     if given.spec.time is not None:
         yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}; {longest}")
@@ -261,7 +254,7 @@ def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Findin
         yield from missing("time", what, Setting("time", time, why))
 
 
-def _gpus(site: Site) -> Iterator[Finding | Setting]:
+def _gpus(site: Site) -> Items:
     having = [partition for partition in site.partitions if show_gpus(partition)]
     if not having:
         yield Finding(
@@ -275,7 +268,7 @@ def _gpus(site: Site) -> Iterator[Finding | Setting]:
         yield Setting("gpus_per_node", number, comment, f"partitions.{partition.name}", example=True)
 
 
-def _account(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _account(site: Site, given: Configured) -> Items:
     enforced = re.search(r"associations|limits|qos|safe|all", site.config.get("AccountingStorageEnforce", "none"))
     named, known = given.spec.option("account"), site.accounts
     listed = ", ".join(known or ())
