@@ -1,15 +1,13 @@
-"""What `gridtf doctor` finds: findings about a site, and settings that follow from them."""
+"""Results of `gridtf doctor`: findings about a site, and the settings that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
 
+from gridtf.errors import GridtfError, SchedulerError
 from gridtf.text import toml
-
-if TYPE_CHECKING:
-    from gridtf.errors import GridtfError
+from gridtf.values import Value
 
 
 class Level(str, Enum):
@@ -22,7 +20,7 @@ class Level(str, Enum):
     __str__ = str.__str__
 
 
-class Finding(NamedTuple):
+class Finding(Value):
     """The result of one check.
 
     Attributes:
@@ -38,7 +36,7 @@ class Finding(NamedTuple):
     hint: str = ""
 
 
-class Setting(NamedTuple):
+class Setting(Value):
     """A key for the site's or the user's file.
 
     Attributes:
@@ -61,7 +59,7 @@ class Setting(NamedTuple):
         return f"{self.key} = {toml(self.value)}"
 
 
-class Examination(NamedTuple):
+class Examination(Value):
     """What an examination of a scheduler, of this host or of a job of `gridtf doctor --probe` has shown.
 
     Attributes:
@@ -72,6 +70,14 @@ class Examination(NamedTuple):
     findings: tuple[Finding, ...] = ()
     settings: tuple[Setting, ...] = ()
 
+    @property
+    def failures(self) -> list[Finding]:
+        """The findings that are failures."""
+        return [finding for finding in self.findings if finding.level == Level.FAILURE]
+
+
+Items = Iterator[Finding | Setting]
+
 
 def collect(items: Iterable[Finding | Setting]) -> Examination:
     """Make an examination from findings and settings in any order."""
@@ -80,12 +86,32 @@ def collect(items: Iterable[Finding | Setting]) -> Examination:
     return Examination(findings, tuple(item for item in listed if isinstance(item, Setting)))
 
 
+def with_first_job(judged: Items, first_job: Callable[[Sequence[Setting]], Items]) -> Examination:
+    """Add what the submit command says of a first job, unless that has to fail.
+
+    Args:
+        judged: Findings and settings so far.
+        first_job: Has the submit command judge a job with these settings.
+
+    Returns:
+        All findings and settings; a submit command that does not answer is a warning, since it takes longest where the
+        scheduler has much to do.
+    """
+    found = list(judged)
+    known = collect(found)
+    try:
+        found += [] if known.failures else first_job(known.settings)
+    except SchedulerError as error:
+        found.append(Finding(Level.WARNING, "submission", error.what, error.hint))
+    return collect(found)
+
+
 def failure(check: str, error: GridtfError) -> Finding:
     """A failure from an error that says what is wrong, why, and what to do."""
     return Finding(Level.FAILURE, check, "; ".join(filter(None, (error.what, error.why))), error.hint)
 
 
-def missing(check: str, message: str, setting: Setting) -> Iterator[Finding | Setting]:
+def missing(check: str, message: str, setting: Setting) -> Items:
     """A warning that jobs need a setting, with the line to write as its hint; and the setting."""
     yield Finding(Level.WARNING, check, message, f"write {setting.line}")
     yield setting

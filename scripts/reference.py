@@ -17,7 +17,7 @@ from pathlib import Path
 
 import gridtf
 from gridtf.cli import COMMANDS
-from gridtf.cli.common import find_command
+from gridtf.cli.common import WITH_JOB_OPTIONS, find_command
 from gridtf.cli.submit import LAYERS
 from gridtf.jobspec.options import GROUPS, PREFIX, Option
 from gridtf.jobspec.spec import JobSpec, TaskSpec
@@ -25,7 +25,6 @@ from gridtf.schedulers import job_options
 from gridtf.values import Value, fields
 
 ROOT = Path(__file__).resolve().parents[1]
-_WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 _EXIT_CODES = {
     "0": "success; of `wait`, `run` and `submit --wait`: the job has COMPLETED; of `doctor` and `init`: no failure",
     "1": "gridtf failed; of `wait`, `run` and `submit --wait`: the job failed, or its first failed task's exit code; "
@@ -97,7 +96,7 @@ def flags(command: str) -> Iterator[Flag]:
     of_jobs = {flag for option in job_options() for flag in option.flags} | {"-h", "JOBFILE"}
     for action in find_command(command).parser()._actions:
         words = action.option_strings or [str(action.metavar)]
-        if of_jobs.isdisjoint(words) or (command not in _WITH_JOB_OPTIONS and "-h" not in words):
+        if of_jobs.isdisjoint(words) or (command not in WITH_JOB_OPTIONS and "-h" not in words):
             value = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
             yield Flag(", ".join(f"{word}{value}" for word in words), action.help or "")
 
@@ -205,7 +204,7 @@ def _command_page(name: str) -> str:
     sections: list[tuple[str, list[str | Flag]]] = [("SYNOPSIS", [str(parser.usage)])]
     if own := list(flags(name)):
         sections.append(("OPTIONS", [*own]))
-    if name in _WITH_JOB_OPTIONS:
+    if name in WITH_JOB_OPTIONS:
         for group in GROUPS:
             rows = [Flag(_spelling(option), option.help) for option in job_options() if option.group == group]
             sections.append((group.upper(), [*rows]))

@@ -59,6 +59,7 @@ from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
+_GPU_SHARE = 0.8  # of start_timeout, for which a process waits for its GPUs before it publishes its record
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -100,7 +101,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     def own() -> Record:
         nonlocal grant
-        grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, 0.8 * spec.start_timeout)
+        grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, _GPU_SHARE * spec.start_timeout)
         record = _own_record(member, grant, grant.environment(environ), holder)
         return record | addresses.published(spec, scheduler.this_host(environ), record["address"])
 
@@ -295,7 +296,8 @@ class Joining(Fields):
             raise self._used_before()
         with self._reporting(attempt, nonce):
             write_record(record, {"nonce": nonce, **self.own()})
-        limit = self.spec.start_timeout + _LEADER_MARGIN
+        # rank 0 gathers the records of the others only once it has its own GPUs
+        limit = (1 + _GPU_SHARE) * self.spec.start_timeout + _LEADER_MARGIN
         for _ in self._waiting(limit):
             problem = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
             if problem is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
-_WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
+WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
     "list": "status",
@@ -75,7 +75,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
     command = find_command(name)
     words, after = split_command(words)
     try:
-        if name in _WITH_JOB_OPTIONS:
+        if name in WITH_JOB_OPTIONS:
             from gridtf import schedulers
 
             if {"-h", "--help"} & {*words}:

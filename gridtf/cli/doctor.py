@@ -28,7 +28,9 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
     examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
     made = new_parser("doctor", "[--probe] [--write FILE] [options of submit]", examples, json=True, **more)
     made.add_argument(
-        "--probe", action="store_true", help="submit a job of a minute whose hosts (2, or --nodes) measure"
+        "--probe",
+        action="store_true",
+        help="submit a job of a minute, to measure on its hosts (2, or --nodes)",
     )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
     add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
@@ -74,28 +76,35 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     """
     from gridtf.doctor import login, settings
 
-    for_all = False
+    for_all = file is not None and file.absolute() != _user_file()
     if file is not None:
         _refuse_existing(file)
     found = login.examine(os.environ, here(), given)
     if probes:
         found = _probed(found, given)
-    if file is not None and (for_all := file.absolute() != _user_file()):
-        found = found._replace(settings=settings.for_all(found.settings))
-    failures = [finding for finding in found.findings if finding.level == Level.FAILURE]
-    # without the scheduler's answer, or with a file that is not valid, nobody knows what is missing
-    known = not any(finding.check in _NEEDED for finding in failures)
-    written = file if file is not None and known else None
-    if written is not None:
+    if for_all:
+        found = found.replace(settings=settings.for_all(found.settings))
+    failed = {finding.check for finding in found.failures}
+    # without the scheduler's answer, or with a file that is not valid, the missing settings are not known
+    unknown = [check for check in _NEEDED if check in failed]
+    written: Path | None = None
+    problem: GridtfError | None = None
+    if file is not None and not unknown:
         about = f"Defaults for {'all ' if for_all else ''}jobs of gridtf, as found on {os.uname().nodename}."
-        _write(written, settings.text(found.settings, about, limits=for_all))
+        try:
+            _write(file, settings.text(found.settings, about, limits=for_all))
+            written = file
+        except GridtfError as error:  # the findings are printed all the same
+            problem = error
     if as_json:
         output.write(f"{_as_json(found, written)}\n")
     else:
         output.write("".join(f"{plain(line)}\n" for line in _lines(found.findings)))
+    if problem is not None:
+        raise problem
     if file is not None:
-        output.message(_outcome(file, found, written))
-    return 1 if failures else 0
+        output.message(_outcome(file, found.settings, unknown))
+    return 1 if failed else 0
 
 
 def _probed(found: Examination, given: Given) -> Examination:
@@ -105,14 +114,13 @@ def _probed(found: Examination, given: Given) -> Examination:
     def say(line: str) -> None:
         output.message(f"gridtf: {plain(line)}")
 
-    if any(finding.level == Level.FAILURE for finding in found.findings):
-        say("no probe is submitted before the failures are mended")
+    if found.failures:
+        say("no probe is submitted until the failures are fixed")
         return found
     of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
     words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
     words += _as_options(found.settings)
-    job = probe.configured(words)
-    seen = probe.probe(probe.nodes_of(job), job, say=say)
+    seen = probe.probe(probe.configured(words), say=say)
     checks = {finding.check for finding in seen.findings}
     rest = [finding for finding in found.findings if finding.check not in checks]
     return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))
@@ -129,13 +137,7 @@ def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
 def _as_json(found: Examination, written: Path | None) -> str:
     from gridtf.cli.show import as_json
 
-    return as_json(
-        {
-            "findings": [finding._asdict() for finding in found.findings],
-            "settings": [setting._asdict() for setting in found.settings],
-            "written": written,
-        }
-    )
+    return as_json({"findings": found.findings, "settings": found.settings, "written": written})
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:
@@ -149,11 +151,10 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
 
 
-def _outcome(file: Path, found: Examination, written: Path | None) -> str:
-    if written is None:
-        failed = {finding.check for finding in found.findings if finding.level == Level.FAILURE}
-        return f"gridtf: {file} is not written: mend the failure of {' and '.join(failed.intersection(_NEEDED))} first"
-    keys = [setting.key for setting in found.settings if not setting.example]
+def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) -> str:
+    if unknown:
+        return f"gridtf: {file} is not written: fix the failure of {' and '.join(unknown)} first"
+    keys = [setting.key for setting in settings if not setting.example]
     sets = f"sets {', '.join(dict.fromkeys(keys))}" if keys else "has only examples: jobs need no settings here"
     return f"gridtf: {file} is written; it {sets}"
 

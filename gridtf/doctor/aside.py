@@ -10,7 +10,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
+
+from gridtf.host.processes import die_with_parent
 
 T = TypeVar("T")
 
@@ -21,16 +23,17 @@ class Aside(Generic[T]):
     """Work that has been started in a forked process.
 
     Args:
-        work: Returns the result, which must be picklable. An error that it raises is printed, and there is no result.
+        work: Returns the result, which must be picklable; it has no result if it raises an error.
     """
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._pipe, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _run(work, writing)
+            _run(work, writing, parent)
         os.close(writing)
 
     def result(self, deadline: float) -> T | None:
@@ -40,14 +43,16 @@ class Aside(Generic[T]):
             deadline: On the clock of time.monotonic.
 
         Returns:
-            The result; None when there is none at the deadline.
+            The result; None when there is none at the deadline, or when the process has ended without one.
         """
         data = b""
         while select.select([self._pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             piece = os.read(self._pipe, 1 << 16)
             data += piece
             if not piece:
-                return pickle.loads(data) if data else None  # noqa: S301 - of a process of our own
+                with contextlib.suppress(EOFError, pickle.UnpicklingError):  # it was killed while it wrote
+                    return cast(T, pickle.loads(data))  # noqa: S301 - of a process of our own
+                return None
         return None
 
     def end(self) -> None:
@@ -62,10 +67,11 @@ class Aside(Generic[T]):
                 time.sleep(0.001)
 
 
-def _run(work: Callable[[], object], pipe: int) -> None:
+def _run(work: Callable[[], object], pipe: int, parent: int) -> None:
     code = 1
     try:
         os.setsid()  # one group for all that it starts
+        die_with_parent(parent, signal.SIGKILL)
         data = pickle.dumps(work())
         with os.fdopen(pipe, "wb") as file:
             file.write(data)

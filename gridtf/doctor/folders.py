@@ -1,4 +1,4 @@
-"""The folders of a job as this host sees them: are they shared, and what can be done there? Judging is pure."""
+"""Examines the folders of a job: whether other hosts see them, and whether gridtf can work there. Judging is pure."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError
-from gridtf.findings import Finding, Level, Setting, failure, missing
+from gridtf.findings import Finding, Items, Level, Setting, failure, missing
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.layers import expand
 from gridtf.jobspec.precheck import OF_A_HOST
 from gridtf.run.rundir import RUN_ROOT, need_safe
 from gridtf.schedulers import batch
+from gridtf.text import some
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
-
-Items = Iterator[Finding | Setting]
 
 _FEW_BYTES, _FEW_FILES = 1 << 30, 1000
 _TRIED = 1 << 20  # bytes that are written to the run root, and removed again
@@ -40,7 +39,7 @@ _ELSEWHERE = "write run_root = … with a folder on a file system that all hosts
 def run_root(
     given: Configured, scheduler: Scheduler | None, environ: Mapping[str, str], folder: Path, root: Path
 ) -> Items:
-    """Examine the folder for run directories: who sees it, and what can be done there.
+    """Examine the folder for run directories: whether other hosts see it, and whether gridtf can work there.
 
     Args:
         given: What files and variables set.
@@ -52,7 +51,8 @@ def run_root(
     if scheduler and scheduler.name != "local":
         mounts = batch.own_mounts()
         elsewhere, on_network = suggestion(environ, mounts)
-        working = Path(given.spec.chdir or folder)
+        # where symbolic links lead, as from a home folder to the file system that has it
+        root, working = Path(os.path.realpath(root)), Path(os.path.realpath(folder / (given.spec.chdir or "")))
         if why := _private(working, mounts):
             better = elsewhere.removesuffix(f"/{RUN_ROOT}")
             hint = f"work in a folder that all hosts share: cd {better or '…'}"
@@ -60,10 +60,10 @@ def run_root(
             yield Finding(Level.FAILURE, "chdir.shared", what, hint)
         if not (why and root.is_relative_to(working)):
             yield from shared(root, mounts, elsewhere, on_network=on_network)
-        key, package = "gridtf.shared", Path(__file__).parent
+        package = Path(os.path.realpath(__file__)).parents[1]
         if why := batch.not_shared(package, mounts):
             hint = "install it into an environment in your home folder, or on another file system that all hosts share"
-            yield Finding(Level.FAILURE, key, f"jobs run gridtf from {package}, but {why}", hint)
+            yield Finding(Level.FAILURE, "gridtf.shared", f"jobs run gridtf from {package}, but {why}", hint)
     yield from usable(root)
     if scheduler:
         yield from _submittable(given, scheduler, folder)
@@ -117,16 +117,26 @@ def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
     for text in _ROOTS:
         with contextlib.suppress(ValueError, OSError, RuntimeError):
             place = Path(expand(text, environ)).expanduser()
-            kind = batch.file_system(place.resolve(), mounts)[1]
-            if place.is_absolute() and os.access(place, os.W_OK) and not _private(place, mounts):
+            real = Path(os.path.realpath(place))
+            kind = batch.file_system(real, mounts)[1]
+            if place.is_absolute() and os.access(place, os.W_OK) and not _private(real, mounts):
                 found.setdefault(_NETWORK.fullmatch(kind) is not None, f"{text}/{RUN_ROOT}")
     return (found[True], True) if True in found else (found.get(False, ""), False)
 
 
 def usable(root: Path) -> Items:
-    """Try out in a folder, or in the one above it that exists, what gridtf does in a run root."""
-    place = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    """Write, rename and lock files in a run root, or in the folder above it that exists.
+
+    Args:
+        root: The run root.
+    """
+    # os.path's functions raise no error where a folder cannot be read
+    place = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
     choose = "choose another folder: write run_root = …"
+    if not os.path.isdir(place):  # noqa: PTH112
+        what = f"run directories cannot be made in {place}, which is not a folder"
+        yield Finding(Level.FAILURE, "run_root.write", what, choose)
+        return
     try:
         need_safe(root)
         folder = Path(tempfile.mkdtemp(prefix=".gridtf-doctor-", dir=place))
@@ -183,9 +193,11 @@ def _space(place: Path) -> Items:
         yield Finding(Level.OK, "run_root.space", f"{free} are free in {place}")
     if shutil.which("quota"):
         with contextlib.suppress(SchedulerError):
-            over = batch.run_command(["quota", "-q"], limit=2.0).out.split("\n")[0].strip()  # only what is over a quota
-            if over:
-                yield Finding(Level.WARNING, "run_root.quota", f"a quota of yours is used up: {over}", "see `quota`")
+            # only what is over a quota, in indented lines below a heading
+            lines = batch.run_command(["quota", "-q"], limit=2.0).out.splitlines()
+            if over := [line.strip() for line in lines if line[:1].isspace() and line.strip()]:
+                what = f"you are over a quota: {some(over)}"
+                yield Finding(Level.WARNING, "run_root.quota", what, "`quota` shows your quotas")
 
 
 def _submittable(given: Configured, scheduler: Scheduler, folder: Path) -> Items:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.host.gpus import SHOWING, listed
 from gridtf.host.network import is_loopback
 from gridtf.run.recordtypes import Count, Port
 from gridtf.text import counted, some, toml
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.run.rundir import Record
@@ -46,9 +47,6 @@ Measurements = {
     "peers": {str: _Peer},
 }
 
-# How a task was ended, as measure.py writes it: signals before SIGKILL, and when they came, in seconds.
-Ending = {"signals": [str], "times": [float], "lived": float}
-
 _SLOW_FILE = 3.0  # seconds for a file to appear on other hosts
 _SLOW_NAME = 1.0  # seconds to resolve a name
 _FAR_CLOCK = 1.0  # seconds between two clocks
@@ -66,7 +64,7 @@ _AMOUNTS = re.compile(r"SLURM_|NUM|COUNT|NGPU|_PER_|ON_NODE|ORDER", re.IGNORECAS
 _DEVICE = re.compile(r"(gpu|cuda|nvidia)?-?\d{1,3}|(GPU|MIG)-[\w/-]+", re.IGNORECASE)
 
 
-class Probe(NamedTuple):
+class Probe(Value):
     """The job whose tasks have measured.
 
     Attributes:
@@ -113,7 +111,7 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
         for index, record in enumerate(measured)
         for other, peer in record["peers"].items()
     ]
-    common = _common_link(pairs)
+    common = _common_links(pairs)
     findings = [_hosts(probe)]
     if pairs:
         findings += [_shared(probe, pairs), _resolved(pairs, common), _connected(pairs, common, measured[0]["ports"])]
@@ -122,7 +120,7 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
     granted, settings = _gpus(probe, each)
     findings.append(granted)
     if common and any(finding.level == Level.FAILURE and finding.check.startswith("network.") for finding in findings):
-        settings.append(Setting("interface", common, "the hosts of a job reach each other over this one"))
+        settings.append(Setting("interface", common[0], "the hosts of a job reach each other over this one"))
     return Examination(tuple(findings), tuple(settings))
 
 
@@ -133,31 +131,6 @@ def _hosts(probe: Probe) -> Finding:
     what = f"the job has run on {counted(len(hosts), 'host')} ({some(hosts)}) instead of {probe.nodes}"
     hint = "choose a parallel environment whose allocation_rule is 1 or $round_robin (--pe), or request more --slots"
     return Finding(Level.WARNING, "probe.hosts", f"{what}, so that connections are not measured", hint)
-
-
-def judge_end(probe: Probe, endings: Sequence[Record], kill_grace: float) -> Finding:
-    """Judge how the scheduler has ended the tasks: whether they were warned, and how long before.
-
-    Args:
-        probe: The job, whose tasks heeded no signal.
-        endings: The end of each task, in the order of the tasks, of the kind Ending.
-        kill_grace: The seconds that gridtf gives tasks between SIGTERM and SIGKILL.
-    """
-    check = "end.warning"
-    names = [probe.name(index) for index in range(len(endings))]
-    if unwarned := [name for name, record in zip(names, endings, strict=True) if not record["signals"]]:
-        what = f"when the scheduler ends a job, it kills tasks without a warning: {some(unwarned, most=4)}"
-        hint = "save checkpoints in time, or ask your site for a longer KillWait (Slurm) or notify of the queue (qsub)"
-        return Finding(Level.WARNING, check, what, hint)
-    shortest = min(record["lived"] - record["times"][0] for record in endings)
-    signals = sorted({name for record in endings for name in record["signals"]})
-    what = (
-        f"when the scheduler ends a job, tasks receive {' and '.join(signals)}, and are killed {shortest:.0f} s later"
-    )
-    if shortest + 1 < kill_grace:
-        hint = f"write kill_grace = {max(1, int(shortest) - 1)}, so that gridtf ends tasks before the scheduler does"
-        return Finding(Level.WARNING, check, f"{what}, but kill_grace is {kill_grace:g} s", hint)
-    return Finding(Level.OK, check, f"{what} (kill_grace is {kill_grace:g} s)")
 
 
 # --- between hosts ---------------------------------------------------------------------------------------------------
@@ -176,7 +149,7 @@ def _shared(probe: Probe, pairs: Pairs) -> Finding:
     longest, here, there = max(delays)
     if longest > _SLOW_FILE:
         what = f"a new file of {there} appears on {here} after {longest:.1f} s in {probe.run_root}"
-        return Finding(Level.WARNING, check, what, "every start takes longer by this: choose another run_root")
+        return Finding(Level.WARNING, check, what, "every start takes that much longer: choose another run_root")
     what = f"new files of a host appear on the others within {_least_tenth(longest)} s in {probe.run_root}"
     return Finding(Level.OK, check, what)
 
@@ -185,10 +158,10 @@ def _least_tenth(seconds: float) -> str:
     return f"{max(0.1, seconds):.1f}"
 
 
-def _common_link(pairs: Pairs) -> str:
-    """The interface by whose addresses every host reaches every other one; empty without one."""
+def _common_links(pairs: Pairs) -> list[str]:
+    """The interfaces by whose addresses every host reaches every other one."""
     names = [_open_links(peer) for *_, peer in pairs]
-    return min(set.intersection(*names) if names else (), default="")
+    return sorted(set.intersection(*names)) if names else []
 
 
 def _open_links(peer: Record) -> set[str]:
@@ -196,27 +169,27 @@ def _open_links(peer: Record) -> set[str]:
     return {name for name, link in peer.get("links", {}).items() if not link["error"]}
 
 
-def _another_network(common: str) -> str:
-    return f"write interface = {toml(common)}, over which all hosts reach each other" if common else ""
+def _another_network(common: Sequence[str]) -> str:
+    return f"write interface = {toml(common[0])}, over which all hosts reach each other" if common else ""
 
 
-def _resolved(pairs: Pairs, common: str) -> Finding:
+def _resolved(pairs: Pairs, common: Sequence[str]) -> Finding:
     check = "network.names"
     if wrong := [
         f"{here} cannot resolve {peer['host']}: {peer['unresolved']}" for here, _, peer in pairs if peer["unresolved"]
     ]:
         where = some(sorted({here for here, _, peer in pairs if peer["unresolved"]}), most=3)
-        hint = f"have the name in the DNS or in /etc/hosts of {where}"
+        hint = f"add the name to the DNS or to /etc/hosts of {where}"
         other = _another_network(common) or 'write address = "{host}…", by which all hosts know each other'
         return Finding(Level.FAILURE, check, some(wrong, most=3), f"{hint}; or {other}")
     slowest, here, name = max((peer.get("resolving", 0.0), here, peer["host"]) for here, _, peer in pairs)
     if slowest > _SLOW_NAME:
-        hint = f"ask your site why, or have the hosts of the cluster in /etc/hosts of {here}"
+        hint = f"ask your site why, or list the hosts of the cluster in /etc/hosts of {here}"
         return Finding(Level.WARNING, check, f"{here} takes {slowest:.1f} s to resolve {name}", hint)
     return Finding(Level.OK, check, "every host resolves the names of the others")
 
 
-def _connected(pairs: Pairs, common: str, ports: str) -> Finding:
+def _connected(pairs: Pairs, common: list[str], ports: str) -> Finding:
     check = "network.tcp"
     works = {(here, there): _works(peer) for here, there, peer in pairs}
     bad = [(here, there, peer) for here, there, peer in pairs if not works[here, there]]
@@ -230,13 +203,8 @@ def _connected(pairs: Pairs, common: str, ports: str) -> Finding:
         hint = "; or ".join(filter(None, (_why_unconnected(*bad[0], ports), _another_network(common))))
         return Finding(Level.FAILURE, check, some(words, most=2), hint)
     links = sorted({name for *_, peer in pairs for name in peer.get("links", {})})
-    good = [
-        name
-        for name in links
-        if all(not peer.get("links", {}).get(name, {"error": "?"})["error"] for *_, peer in pairs)
-    ]
-    others = [name for name in links if name not in good]
-    over = f"; over the interfaces {some(good)}" if good else ""
+    others = [name for name in links if name not in common]
+    over = f"; over the interfaces {some(common)}" if common else ""
     over += f"; not over {some(others)}" if others else ""
     return Finding(Level.OK, check, f"all hosts connect to each other in both directions{over}")
 
@@ -254,13 +222,13 @@ def _addresses(peer: Record) -> str:
 
 def _why_unconnected(here: str, there: str, peer: Record, ports: str) -> str:
     if "answers" in peer.get("by_name", "") or any(is_loopback(text) for text in peer.get("resolved", [])):
-        return f"have {peer['host']} stand for {there} in the DNS and in /etc/hosts of {here}"
-    return f"have the firewall of {there} allow TCP from compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
+        return f"give {peer['host']} an address of {there} in the DNS or in /etc/hosts of {here}"
+    return f"let the firewall of {there} accept TCP from compute hosts on ports {ports} (net.ipv4.ip_local_port_range)"
 
 
 def _clocks(probe: Probe, pairs: Pairs, each: Each) -> Finding:
     check = "clock.offset"
-    hint = "have your site start chronyd or ntpd there: times in logs and of files are wrong by that much"
+    hint = "ask your site to run chronyd or ntpd there: times in logs and of files are wrong by that much"
     known = [(abs(peer["ahead"]), peer, here, there) for here, there, peer in pairs if "ahead" in peer]
     most, peer, here, there = max(known, key=lambda row: row[0], default=(0, {"ahead": 0, "doubt": 0}, "", ""))
     if (most - peer["doubt"]) / 1e6 >= _FAR_CLOCK:

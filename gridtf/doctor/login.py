@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.doctor import folders, shell
 from gridtf.doctor.aside import Aside
 from gridtf.errors import GridtfError, UsageError
-from gridtf.findings import Examination, Finding, Level, Setting, collect, failure
+from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.layers import Given
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RUN_ROOT
-from gridtf.schedulers import batch
+from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
-Items = Iterator[Finding | Setting]
-
 _PATIENCE = 8.0  # seconds for all parts, which run side by side
 
 
-class Site(NamedTuple):
+class Site(Value):
     """What is known before anything is asked.
 
     Attributes:
@@ -63,21 +61,22 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
     parts: list[tuple[Finding, Aside[Examination]]] = []
 
     def ask(check: str, silence: str, work: Callable[[], Items | Examination], level: Level = Level.FAILURE) -> None:
-        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", batch.TRY_LATER), _aside(check, work)))
+        hint = "try again later, or ask the administrators"
+        parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", hint), _aside(check, work)))
 
-    work: Callable[[], Items | Examination]
-    if site.scheduler:
-        work = partial(site.scheduler.examine, environ, site.given)
-        ask("scheduler", f"{title} has not answered all questions", work)
-    root = Path(folder, site.given.spec.run_root or RUN_ROOT)
-    work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)
-    ask("run_root", f"the file system of {root} has not answered", work)
-    work = partial(shell.python, site.given.spec, environ)
-    ask("python", "python has not answered", work, Level.WARNING)
-    work = partial(shell.shell, site.given.spec, site.scheduler, environ)
-    ask("shell", "bash has not answered", work, Level.WARNING)
     found: list[Finding | Setting] = [*site.findings]
+    work: Callable[[], Items | Examination]
     try:
+        if site.scheduler:
+            work = partial(site.scheduler.examine, environ, site.given)
+            ask("scheduler", f"{title} has not answered all questions", work)
+        root = Path(folder, site.given.spec.run_root or RUN_ROOT)
+        work = partial(folders.run_root, site.given, site.scheduler, environ, folder, root)
+        ask("run_root", f"the file system of {root} has not answered", work)
+        work = partial(shell.python, site.given.spec, environ)
+        ask("python", "python has not answered", work, Level.WARNING)
+        work = partial(shell.shell, site.given.spec, site.scheduler, environ)
+        ask("shell", "bash has not answered", work, Level.WARNING)
         for silent, part in parts:
             answer = part.result(begin + _PATIENCE)
             found += [silent] if answer is None else [*answer.findings, *answer.settings]
@@ -121,6 +120,9 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
         environ: The environment.
         folder: The working folder.
         options: The options of jobs on the command line.
+
+    Raises:
+        UsageError: For an option that is not valid.
     """
     given, findings = configuration(environ, folder, options)
     valid = all(finding.level != Level.FAILURE for finding in findings)
@@ -166,13 +168,16 @@ def configuration(
     names = [str(path) for path, _, _ in config.general_files(environ) if path.is_file()]
     valid = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} valid" if names else "no site's or user's file"
     notes = [note for note in made.notes if note != config.UNREAD]
-    findings = [Finding(Level.WARNING, check, note, "mend or remove that line") for note in notes]
+    findings = [Finding(Level.WARNING, check, note, "correct or remove that line") for note in notes]
     findings = findings or [Finding(Level.OK, check, valid)]
     try:
         read(limited=True)
-    except UsageError as error:  # a key that the site requires
-        flag, _, what = error.what.partition(": ")
-        key = flag.lstrip("-").replace("-", "_")
-        hint = f"write {key} = …{f'; {error.hint}' if error.hint else ''}"
-        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{key}: {what} ({error.why})", hint))
+    except UsageError as error:  # a key that the site requires, or a value that it does not allow
+        source, _, what = error.what.partition(": ")
+        message, hint = error.what, "choose a value that the site allows"
+        if source.startswith("--") and not any(flag == source for _, flag, _ in options):  # no source has this key
+            key = source.removeprefix("--").replace("-", "_")
+            message, hint = f"{key}: {what}", f"write {key} = …"
+        hint = "; ".join(filter(None, (hint, error.hint)))
+        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{message} ({error.why})", hint))
     return made, tuple(findings)

@@ -3,8 +3,6 @@
 It runs as a script, by a Python without site-packages: beyond the standard library it has gridtf.host.network alone.
 The hosts meet in a folder that they share. Each writes here-INDEX.json when its server listens, on the port that is
 reserved for its task, and INDEX.json with its measurements (judge.py has their kind) at the end. Every wait ends.
-
-If it shall measure the end of the job as well, it then waits to be killed; end-INDEX.json has the signals that came.
 """
 
 from __future__ import annotations
@@ -28,18 +26,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-FOLDER = "probe"  # in OUTPUT_DIR
-LIMIT = 60.0  # seconds that all of it takes at most, without the end
-END_LIMIT = 120.0  # seconds that it waits to be killed
-
+_LIMIT = 60.0  # seconds that all of it takes at most
 _ARRIVAL = 20.0  # seconds for all hosts to appear
 _PEERS = 40.0  # seconds after the beginning when measurements of other hosts end
 _CONNECT = 4.0  # seconds for a connection, and for an answer
 _DELAY = 12.0  # seconds for a file of another host to appear
 _PYTHON = 20.0  # seconds for the user's Python to say its versions
+_LONGEST = 4096  # characters of an answer; another program may send without end
 _ROUNDS = 8  # exchanges of which the fastest gives the offset of two clocks
 _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
-_WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 _LIMITS = ("NOFILE", "NPROC", "MEMLOCK", "AS", "STACK", "CORE")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy")
@@ -71,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, and write the measurements.
 
     Args:
-        arguments: The user's Python; and ``end``, if it shall wait to be killed.
+        arguments: The user's Python.
 
     Returns:
         The exit code.
@@ -79,9 +74,9 @@ def main(arguments: Sequence[str]) -> int:
     traced = _ptrace()  # forks: before there are threads
     begin = time.monotonic()
     index, members = _place(os.environ)
-    folder = Path(os.environ["OUTPUT_DIR"], FOLDER)
-    folder.mkdir(parents=True, exist_ok=True)
     nonce = os.environ["GRIDTF_NONCE"]
+    folder = meeting_folder(Path(os.environ["OUTPUT_DIR"]), nonce)
+    folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"index": index, "hostname": socket.gethostname(), "ptrace": traced, "peers": {}}
     record |= _host()
     asked = threading.Thread(target=lambda: record.update(python=_python(arguments[0])))
@@ -103,13 +98,21 @@ def main(arguments: Sequence[str]) -> int:
             look.join(max(0.0, begin + _PEERS - time.monotonic()))
             record["peers"][str(other)] = dict(look.found)
         asked.join(max(0.1, begin + _PEERS - time.monotonic()))
-        record.setdefault("python", {"error": f"no answer within {_PYTHON:.0f} s"})
+        record.setdefault("python", {"error": f"{arguments[0]}: no answer within {_PYTHON:g} s"})
         _write(folder / f"{index}.json", {**record, "time": time.time()})
         # others may still connect to this host
-        _arrived(folder, [f"{other}.json" for other in range(len(members))], begin + LIMIT)
-    if "end" in arguments[1:]:
-        _await_end(folder / f"end-{index}.json")
+        _arrived(folder, [f"{other}.json" for other in range(len(members))], begin + _LIMIT)
     return 0
+
+
+def meeting_folder(output: Path, nonce: str) -> Path:
+    """The folder where the hosts meet. Pure.
+
+    Args:
+        output: OUTPUT_DIR.
+        nonce: That of the attempt: files of an earlier attempt are in another folder.
+    """
+    return output / f"probe-{nonce}"
 
 
 def _place(environ: Mapping[str, str]) -> tuple[int, list[tuple[str, int]]]:
@@ -132,18 +135,6 @@ def _arrived(folder: Path, names: Sequence[str], deadline: float) -> set[str]:
         if len(there) == len(names) or time.monotonic() > deadline:
             return there
         time.sleep(0.05)
-
-
-def _await_end(path: Path) -> None:
-    """Wait to be killed. The file has the signals that came before, and for how long this process has lived."""
-    begin = time.monotonic()
-    signals: list[tuple[str, float]] = []
-    for number in _WARNINGS:
-        signal.signal(number, lambda got, _: signals.append((signal.Signals(got).name, time.monotonic() - begin)))
-    while (lived := time.monotonic() - begin) < END_LIMIT:
-        names, times = ([*column] for column in zip(*signals, strict=True)) if signals else ([], [])
-        _write(path, {"signals": names, "times": times, "lived": lived})
-        time.sleep(0.2)
 
 
 # --- the server ------------------------------------------------------------------------------------------------------
@@ -267,7 +258,7 @@ class _Peer(threading.Thread):
                 who = ask("who")["index"]
         except OSError as error:
             return "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        except ValueError:
+        except (ValueError, TypeError, LookupError):  # no JSON, or other JSON than a host of this job sends
             return "another program answers"
         return "" if who == self._other else "another host of this job answers"
 
@@ -298,7 +289,7 @@ class _Peer(threading.Thread):
 def _ask(stream: TextIO, line: str) -> dict[str, Any]:
     stream.write(line + "\n")
     stream.flush()
-    answer: dict[str, Any] = json.loads(stream.readline())
+    answer: dict[str, Any] = json.loads(stream.readline(_LONGEST))
     return answer
 
 
@@ -373,19 +364,34 @@ def _usable(device: str) -> bool:
 
 
 def _python(chosen: str) -> dict[str, Any]:
-    """Versions of the user's Python and of its TensorFlow, which is not imported."""
+    """Versions of the user's Python and of its TensorFlow."""
     found = shutil.which(chosen) or (shutil.which("python3") if chosen == "python" else None)
     if not found:
         return {"error": f"there is no {chosen}{'' if '/' in chosen else ' on the PATH'}"}
+    return versions(found, _PYTHON)
+
+
+def versions(program: str, limit: float) -> dict[str, Any]:
+    """Have a Python print its version and that of its TensorFlow, which it does not import.
+
+    Args:
+        program: Its path.
+        limit: Seconds that it may take.
+
+    Returns:
+        ``version``, ``path`` and ``tensorflow``, which is None where there is none; or ``error``, in one line.
+    """
     try:
         done = subprocess.run(
-            [found, "-c", _VERSIONS], capture_output=True, text=True, timeout=_PYTHON, cwd="/", check=False
+            [program, "-c", _VERSIONS], capture_output=True, text=True, timeout=limit, cwd="/", check=False
         )
         if done.returncode:
-            return {"error": f"{found}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"}
+            return {"error": f"{program}: {(done.stderr.strip().splitlines() or ['it failed'])[-1]}"}
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        return {"error": f"{found}: {type(error).__name__}"}
+    except subprocess.TimeoutExpired:
+        return {"error": f"{program}: no answer within {limit:g} s"}
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        return {"error": f"{program}: {type(error).__name__}"}
 
 
 def _ptrace() -> dict[str, str]:

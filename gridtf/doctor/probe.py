@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.doctor import judge, measure
 from gridtf.errors import GridtfError, MaybeSubmittedError
-from gridtf.findings import Examination, Finding, Level
+from gridtf.findings import Examination, Finding, Level, failure
 from gridtf.jobspec import config, options
 from gridtf.jobspec.spec import JobSpec, TaskSpec
 from gridtf.login import submission
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, here, listdir, read_record
+from gridtf.run.rundir import here, listdir, read_record
 from gridtf.states import JobState
 
 if TYPE_CHECKING:
@@ -28,15 +30,12 @@ if TYPE_CHECKING:
 NAME = "gridtf-probe"
 _NODES = 2
 PATIENCE = 120.0  # seconds for the job to start
-_WALLTIME, _WALLTIME_WITH_END = "3:00", "6:00"
+_WALLTIME = "3:00"
 _RUNS = 240.0  # seconds after its start until the job must have ended: the walltime, and what schedulers add to it
-_GRACE = measure.END_LIMIT  # so that it is the scheduler that ends tasks
 _START_TIMEOUT = 60.0
-_END = "end"  # for measure.py: it shall wait to be killed
 _POLL = 2.0
 _RELEASE = 20.0  # seconds for the scheduler to release a job that has ended
 _RESULTS = 15.0  # seconds for the measurements to appear on this host
-_OF_PROBE = ("command", "entry", "args", "serve", "name", "nodes", "tasks_per_node", "start_timeout", "success_policy")
 
 Say = Callable[[str], None]
 
@@ -63,19 +62,14 @@ def nodes_of(given: Configured) -> int:
     return chosen[1] if chosen else _NODES
 
 
-def probe(
-    nodes: int, given: Configured, *, end: bool = False, patience: float = PATIENCE, say: Say = lambda line: None
-) -> Examination:
+def probe(given: Configured, *, patience: float = PATIENCE, say: Say = lambda line: None) -> Examination:
     """Submit a job of a minute, wait for it, and judge what its hosts have measured.
 
     The run directory is removed, unless there is a failure. After Ctrl-C the job is cancelled.
 
     Args:
-        nodes: The number of hosts; of tasks on this machine with the local scheduler.
         given: Options of the job: partition, account, parallel environment, walltime, set-up lines and so on, with
             their sources. What the job runs is replaced.
-        end: Whether to have the scheduler end the job, which then heeds no signal, to measure how it does that. Slurm
-            takes its KillWait for it, mostly 30 s. The local scheduler is not asked: there kill_grace counts alone.
         patience: Seconds to wait for the start of the job.
         say: Is called with each line on what the probe does.
 
@@ -86,37 +80,43 @@ def probe(
         MaybeSubmittedError: When it is unknown whether the scheduler accepted the job, also after Ctrl-C meanwhile.
         KeyboardInterrupt: After Ctrl-C, when the job has been cancelled.
     """
+    nodes = nodes_of(given)
     try:
-        spec = job_spec(nodes, given, end=end)
-        job = submission.submit(spec, {key: text for key, text in given.sources.items() if _stays(key)}, given.trusted)
+        spec = job_spec(nodes, given)
+        # without the sources of values that the probe replaces
+        tops = {key: key.partition(".")[0] for key in given.sources}
+        kept = {key: given.sources[key] for key, top in tops.items() if spec.option(top) == given.spec.option(top)}
+        job = submission.submit(spec, kept, given.trusted)
     except MaybeSubmittedError:
         raise
     except GridtfError as error:
-        return _failure("probe.submission", error)
+        return Examination((failure("probe.submission", error),))
     for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):
         say(line)
     try:
-        found = _run(job, nodes, patience, say, given.spec.kill_grace if _ends(spec) else None)
+        found = _run(job, nodes, patience, say)
     except GridtfError as error:
         _cancel(job, say)
-        found = _failure("probe.job", error)
+        found = Examination((failure("probe.job", error),))
     except KeyboardInterrupt:
         _cancel(job, say)
         raise
-    if any(finding.level == Level.FAILURE for finding in found.findings):
+    if found.failures:
         say(f"the run directory of the probe is kept: {job.run_dir}")
     else:
-        _remove(job)
+        try:
+            _remove(job)
+        except GridtfError as error:
+            say(f"the run directory of the probe may be left: {job.run_dir}: {error.what}")
     return found
 
 
-def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
+def job_spec(nodes: int, given: Configured) -> JobSpec:
     """The job of a probe: one task on each host.
 
     Args:
-        nodes: As for probe.
+        nodes: The number of hosts; of tasks on this machine with the local scheduler.
         given: As for probe.
-        end: As for probe.
 
     Raises:
         SpecError: For a number of hosts that is not possible.
@@ -126,12 +126,11 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
     name = spec.scheduler or schedulers.to_submit_to(os.environ)
     local = name == "local"
     by_option = given.sources.get("time", "").startswith("-")
-    end = end and not local
     no_gpus = spec.gpus_per_node is None and spec.gpus_per_task is None
     return spec.replace(
         scheduler=name,
         name=NAME,
-        command=(sys.executable, "-I", "-S", measure.__file__, spec.python or "python", *([_END] if end else [])),
+        command=(sys.executable, "-I", "-S", measure.__file__, spec.python or "python"),
         entry=None,
         serve=(),
         container=None,
@@ -142,46 +141,26 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
         nodes=None if local else nodes,
         tasks_per_node=nodes if local else 1,
         gpus_per_task=0 if no_gpus else spec.gpus_per_task,
-        time=spec.time if by_option else _WALLTIME_WITH_END if end else _WALLTIME,
-        kill_grace=_GRACE if end else spec.kill_grace,
+        time=spec.time if by_option else _WALLTIME,
         start_timeout=min(spec.start_timeout, _START_TIMEOUT),
     )
 
 
-def _stays(key: str) -> bool:
-    """Whether the value of this key is still the one that was given."""
-    return key.partition(".")[0] not in (*_OF_PROBE, "tasks")
-
-
-def _failure(check: str, error: GridtfError) -> Examination:
-    message = ": ".join(filter(None, (error.what, error.why)))
-    return Examination((Finding(Level.FAILURE, check, message, error.hint),))
-
-
-def _ends(spec: JobSpec) -> bool:
-    """Whether the end of the job is measured as well."""
-    return spec.command[-1] == _END
-
-
-def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | None) -> Examination:
-    """Follow the job to its end, and judge what it has measured. kill_grace: of other jobs, if the end is measured."""
+def _run(job: Job, nodes: int, patience: float, say: Say) -> Examination:
+    """Follow the job to its end, and judge what it has measured."""
     begin = time.monotonic()
-    view = _watch(job, patience, lambda view: view.state == JobState.RUNNING)
+    view = _watch(job, patience, JobState.RUNNING)
     if view is None:
-        why = _cancel(job, say).reason
+        why = _cancel(job, say)
         what = f"job {job.id} has not started within {patience:.0f} s{f': {why}' if why else ''}; it was cancelled"
         hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
         return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
     say(f"job {job.id} has started after {time.monotonic() - begin:.0f} s")
-    view = _watch(job, _RUNS, lambda _: kill_grace is not None and _waits_for_its_end(job.run))
+    view = _watch(job, _RUNS)
     if view is None:
-        why = _cancel(job, say).reason
+        why = _cancel(job, say)
         what = f"job {job.id} has not ended within {_RUNS:.0f} s{f': {why}' if why else ''}; it was cancelled"
         return Examination((Finding(Level.FAILURE, "probe.job", what, f"gridtf logs --task job {job.run_dir}"),))
-    if not view.finished:
-        say(f"job {job.id} has measured its hosts; {job.scheduler} ends it now, which takes a while")
-        job.cancel(wait=measure.END_LIMIT)
-        return _examine(job, nodes, kill_grace)
     if view.state != JobState.COMPLETED:
         what = f"job {job.id} ended {view.state}: {view.reason or 'no reason is known'}"
         last = next(iter((view.cause or {}).get("tail", [])[-1:]), "").strip()
@@ -193,23 +172,25 @@ def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | No
     return _examine(job, nodes)
 
 
-def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobView | None:
-    """Wait until the job has ended or a view is enough; None after these seconds."""
+def _watch(job: Job, seconds: float, state: JobState | None = None) -> JobView | None:
+    """Wait until the job has ended or is in this state; None after these seconds."""
     for view in job.watch(seconds, poll=_POLL):
-        if view.finished or enough(view):
+        if view.finished or view.state == state:
             return view
     return None
 
 
-def _cancel(job: Job, say: Say) -> JobView:
-    """Cancel the job. Returns its state before."""
+def _cancel(job: Job, say: Say) -> str:
+    """Cancel the job. Returns the reason of its state before; empty where none is known."""
     say(f"cancelling job {job.id}")
-    view = job.status()
+    reason = ""
     try:
+        with contextlib.suppress(GridtfError):
+            reason = job.status().reason
         job.cancel()
     except GridtfError as error:
         say(f"{error.what}; cancel it yourself: gridtf cancel {job.run_dir}")
-    return view
+    return reason
 
 
 def _remove(job: Job) -> None:
@@ -221,20 +202,13 @@ def _remove(job: Job) -> None:
     submission.remove(job.run_dir)
 
 
-def _waits_for_its_end(run: RunDir) -> bool:
-    latest = run.latest()
-    plan = read_record(latest.plan, recordtypes.Outline, own=True) if latest else None
-    there = listdir(run.output / measure.FOLDER)
-    return plan is not None and all(f"end-{index}.json" in there for index in range(len(plan["tasks"])))
-
-
-def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examination:
-    """Judge the measurements of a job that has ended. kill_grace: as for _run."""
+def _examine(job: Job, nodes: int) -> Examination:
+    """Judge the measurements of a job that has ended."""
     latest = job.run.latest()
     plan = read_record(latest.plan, recordtypes.Plan, own=True) if latest else None
     if plan is None:
         raise GridtfError(f"{job.run_dir} has no plan", hint="was it changed meanwhile?")
-    records = _records(job.run, "{index}.json", judge.Measurements, len(plan["tasks"]))
+    records = _records(measure.meeting_folder(job.run.output, plan["nonce"]), len(plan["tasks"]))
     submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True) or {}
     tasks = sorted(plan["tasks"], key=lambda task: int(task["index"]))
     known = judge.Probe(
@@ -250,23 +224,18 @@ def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examinati
         what = f"the measurements of {', '.join(missing)} do not appear in {job.run.output} on this host"
         hint = "choose a folder on a file system that all hosts share: run_root = …"
         return Examination((Finding(Level.FAILURE, "run_root.shared", what, hint),))
-    found = judge.judge(known, [records[index] for index in range(len(tasks))])
-    if kill_grace is None:
-        return found
-    endings = _records(job.run, "end-{index}.json", judge.Ending, len(tasks))
-    end = judge.judge_end(known, [endings[index] for index in range(len(tasks))], kill_grace)
-    return found._replace(findings=(*found.findings, end))
+    return judge.judge(known, [records[index] for index in range(len(tasks))])
 
 
-def _records(run: RunDir, name: str, kind: object, count: int) -> Mapping[int, Record]:
-    """Task -> its record; waits a little for those that do not appear at once."""
-    folder, deadline = run.output / measure.FOLDER, time.monotonic() + _RESULTS
+def _records(folder: Path, count: int) -> Mapping[int, Record]:
+    """Task -> its measurements; waits a little for those that do not appear at once."""
+    deadline = time.monotonic() + _RESULTS
     found: dict[int, Record] = {}
     while True:
         there = listdir(folder)
         for index in range(count):
-            if index not in found and (path := folder / name.format(index=index)).name in there:
-                record = read_record(path, kind, listed=True, own=True)
+            if index not in found and (path := folder / f"{index}.json").name in there:
+                record = read_record(path, judge.Measurements, listed=True, own=True)
                 if record is not None:
                     found[index] = record
         if len(found) == count or time.monotonic() > deadline:

@@ -26,7 +26,7 @@ _OWN = ("account", "setup")  # what is this user's own
 
 def for_all(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     """The settings for a file of all users: what is one user's own becomes an example."""
-    return tuple(setting._replace(example=setting.example or setting.key in _OWN) for setting in settings)
+    return tuple(setting.replace(example=setting.example or setting.key in _OWN) for setting in settings)
 
 
 def text(settings: Iterable[Setting], about: str, *, limits: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""What a job's script finds of the user's shell: Python, its environment, environment modules. Judging is pure."""
+"""Examines what a job has of the user's shell: Python, variables, environment modules. Judging is pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from gridtf.errors import SchedulerError
-from gridtf.findings import Finding, Level, Setting, missing
+from gridtf.doctor import measure
+from gridtf.findings import Finding, Items, Level, Setting, missing
 from gridtf.jobspec.layers import expand
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers import batch
@@ -19,8 +19,6 @@ from gridtf.text import toml
 
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
-
-Items = Iterator[Finding | Setting]
 
 _PATIENCE = 6.0  # seconds for a command of this host
 _SYSTEM = ("/usr/local/bin", "/usr/bin", "/bin")  # on the PATH of any job
@@ -32,19 +30,6 @@ _MODULES = (
     "/usr/share/modules/init/bash",
     "/usr/share/lmod/lmod/init/bash",
 )
-_SHOW_PYTHON = """\
-import sys, platform
-print(sys.executable)
-print(platform.python_version())
-try:
-    from importlib import metadata, util
-    if util.find_spec("tensorflow"):
-        names = metadata.packages_distributions().get("tensorflow", []) if sys.version_info >= (3, 10) else []
-        found = [metadata.version(name) for name in sorted(names) if "tensorflow" in name or "tf" in name]
-        print(found[0] if found else "of an unknown version")
-except ImportError:
-    pass
-"""
 
 
 def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
@@ -65,34 +50,28 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
     if found is None:
         yield Finding(Level.WARNING, check, "there is no program python on the PATH", f"write python3, or {load}")
         return
-    try:
-        answer = batch.run_command([found, "-c", _SHOW_PYTHON], limit=_PATIENCE)
-    except SchedulerError as error:
-        yield Finding(Level.WARNING, check, f"{found} does not run: {error.what}", load)
-        return
-    yield judge_python(found, answer.code, answer.out.splitlines(), answer.last_line, load)
+    yield judge_python(found, measure.versions(found, _PATIENCE), load)
 
 
-def judge_python(program: str, code: int, lines: Sequence[str], last: str, load: str) -> Finding:
-    """Judge by what a Python prints about itself. Pure.
+def judge_python(program: str, versions: Mapping[str, str | None], load: str) -> Finding:
+    """Judge a Python by its versions. Pure.
 
     Args:
         program: Its path.
-        code: Its exit code.
-        lines: Its path, its version, and the version of its TensorFlow if it has one.
-        last: Its last line, if it failed.
+        versions: As measure.versions returns them.
         load: What to do for another Python.
     """
-    if code or len(lines) < 2:
-        return Finding(Level.WARNING, "python", f"{program} does not run: {last}", load)
-    if len(lines) < 3:
+    if error := versions.get("error"):
+        return Finding(Level.WARNING, "python", error, load)
+    version, tensorflow = versions.get("version"), versions.get("tensorflow")
+    if not tensorflow:
         hint = f"pip install 'gridtf[cuda]', or {load}"
-        return Finding(Level.WARNING, "python.tensorflow", f"{program} (Python {lines[1]}) has no TensorFlow", hint)
-    return Finding(Level.OK, "python", f"{program} is Python {lines[1]} with TensorFlow {lines[2]}")
+        return Finding(Level.WARNING, "python.tensorflow", f"{program} (Python {version}) has no TensorFlow", hint)
+    return Finding(Level.OK, "python", f"{program} is Python {version} with TensorFlow {tensorflow}")
 
 
 def shell(spec: JobSpec, scheduler: Scheduler | None, environ: Mapping[str, str]) -> Items:
-    """Examine what a job's script finds of the user's shell: environments, ``module``, ``conda``.
+    """Examine what a job has of the user's shell: its Python environment, and the command ``module``.
 
     Args:
         spec: What files and variables set.

@@ -200,9 +200,8 @@ def _check_image(image: str, spec: JobSpec) -> None:
     path = Path(image)
     if _exists("container", Path.exists, path) or _may_make_files(spec):
         return
-    near = nearest(path.name, sorted(os.listdir(path.parent))) if os.access(path.parent, os.R_OK) else ""
     made = f"`apptainer pull {path.name} docker://NAME:TAG` makes one"
-    hint = near or (made if path.suffix == ".sif" else f"an image of a registry is written docker://{path.name}")
+    hint = _near(path) or (made if path.suffix == ".sif" else f"an image of a registry is written docker://{path.name}")
     raise SpecError("container", f"there is no image {image}", hint=hint)
 
 
@@ -267,8 +266,13 @@ def _near_file(word: str, path: Path, folder: Path) -> str:
         return f"{Path.cwd() / word} exists, but the working folder is {folder}: add --chdir ."
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} either"
-    near = nearest(path.name, sorted(os.listdir(path.parent))) if os.access(path.parent, os.R_OK) else ""
-    return near or f"relative paths begin in the working folder, {folder}: choose another with --chdir"
+    return _near(path) or f"relative paths begin in the working folder, {folder}: choose another with --chdir"
+
+
+def _near(path: Path) -> str:
+    """A hint: the most similar name in the folder of a file that does not exist."""
+    folder = path.parent
+    return nearest(path.name, sorted(os.listdir(folder))) if folder.is_dir() and os.access(folder, os.R_OK) else ""
 
 
 def _need_executable(key: str, program: str, path: Path) -> None:

@@ -253,6 +253,24 @@ class CommandScheduler(Scheduler):
             raise self.no_answer(self.message(answer))
         return answer
 
+    def printed(self, argv: Sequence[str], *, limit: float) -> str:
+        """Run a command of the scheduler that must succeed.
+
+        Args:
+            argv: The command.
+            limit: Seconds that the command may take.
+
+        Returns:
+            Its standard output.
+
+        Raises:
+            SchedulerError: As for run, and when the command fails.
+        """
+        answer = self.run(argv, limit=limit)
+        if answer.code:
+            raise SchedulerError(f"{argv[0]} has failed: {self.message(answer)}")
+        return answer.out
+
     def no_answer(self, message: str) -> SchedulerError:
         """The error for a server that does not answer."""
         return SchedulerError(f"{self.title} does not answer: {message}", hint=TRY_LATER)

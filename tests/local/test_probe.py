@@ -19,7 +19,7 @@ def faults(found: Examination) -> dict[str, str]:
 
 
 def probed(*words: str, said: list[str] | None = None) -> Examination:
-    return probe(2, configured(["--kill-grace", "1", *words]), say=(said if said is not None else []).append)
+    return probe(configured(["--kill-grace", "1", *words]), say=(said if said is not None else []).append)
 
 
 def fake_python(folder: Path, body: str) -> str:

@@ -84,7 +84,12 @@ def _of_load(answer: Answer) -> str:
     """The reason that depends on the load: ``… because it offers only hl:mem_free=22.594G``."""
     reasons = without_verdict(answer)
     line = next((line for line in reasons.err.splitlines() if " hl:" in line), scheduler.message(reasons))
-    return re.sub(r"^(Unable to run job: )?Job \d+ ", "", line)
+    return without_job(line)
+
+
+def without_job(line: str) -> str:
+    """A reason of qsub without the number of the job, which does not exist."""
+    return re.sub(r"^(Unable to run job: )?(Job \d+ )?", "", line)
 
 
 def without_verdict(answer: Answer) -> Answer:
@@ -533,6 +538,23 @@ def walltime(queue: Queue) -> str:
     return "no limit" if queue.limit is None else format_walltime(queue.limit)
 
 
+def with_walltimes(queues: Iterable[Queue]) -> list[str]:
+    """The names of queues with their time limits, for messages: ``short.q (0:30:00)``."""
+    return [f"{queue.name} ({walltime(queue)})" for queue in queues]
+
+
+def matching_queues(queues: Iterable[Queue], names: Sequence[str]) -> list[Queue]:
+    """The queues that a job may start in.
+
+    Args:
+        queues: The cluster queues.
+        names: What the job requests: names or patterns of queues; ``all.q@n1`` and ``all.q@@gpu`` name some hosts of
+            one. Empty: any queue.
+    """
+    patterns = [name.partition("@")[0] or "*" for name in names] or ["*"]
+    return [queue for queue in queues if any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)]
+
+
 def alternatives(label: str, suitable: Iterable[str], existing: Sequence[str] = ()) -> str:
     """A hint that names what the cell offers instead.
 
@@ -624,9 +646,7 @@ def _refuse_names(output: str, requested: Requested, cell: Cell) -> None:
 
 def _refuse_queues(requested: Requested, cell: Cell) -> None:
     """Queues that do not offer the parallel environment, or whose time limit is too short."""
-    # all.q@n1 and all.q@@gpu name some hosts of a queue
-    patterns = [name.partition("@")[0] or "*" for name in requested.queues] or ["*"]
-    chosen = [queue for queue in cell.queues if any(fnmatch.fnmatchcase(queue.name, pattern) for pattern in patterns)]
+    chosen = matching_queues(cell.queues, requested.queues)
     carrying = [queue for queue in cell.queues if not requested.pe or fnmatch.filter(queue.pes, requested.pe)]
     usable = [queue for queue in chosen if queue in carrying]
     if requested.pe and chosen and not usable:
@@ -640,7 +660,7 @@ def _refuse_queues(requested: Requested, cell: Cell) -> None:
     if wanted is not None and usable and all(queue.limit is not None and queue.limit < wanted for queue in usable):
         longest = max(usable, key=lambda queue: queue.limit or 0)
         longer = [queue for queue in carrying if queue.limit is None or queue.limit >= wanted]
-        names = [f"{queue.name} ({walltime(queue)})" for queue in longer]
+        names = with_walltimes(longer)
         raise SpecError(
             requested.key("h_rt"),
             f"{format_walltime(wanted)} is more than queue {longest.name} allows ({walltime(longest)})",

@@ -1,4 +1,4 @@
-"""What `gridtf doctor` finds out about Grid Engine: queues, PEs, resources, walltimes, projects. Judging is pure."""
+"""Examines Grid Engine for `gridtf doctor`: queues, PEs, resources, walltimes, projects. Judging is pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from gridtf.errors import SchedulerError, nearest
+from gridtf.errors import nearest
 from gridtf.files import user_name
-from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
+from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.batch import Answer, whole
 from gridtf.schedulers.sge import advice, scheduler
-from gridtf.schedulers.sge.advice import PE, Queue, walltime
+from gridtf.schedulers.sge.advice import PE, Queue, walltime, with_walltimes
 from gridtf.schedulers.sge.directives import Resource
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
@@ -68,22 +68,17 @@ def examine(given: Configured) -> Examination:
         SchedulerError: When the qmaster does not answer.
     """
     site = _query(given)
-    found = list(judge(site, given))
-    judged = collect(found)
-    if site.config and not any(finding.level == Level.FAILURE for finding in judged.findings):
-        try:
-            found.append(judge_first_job(_verify(site, given, judged.settings)))
-        except SchedulerError as error:  # it takes long where many jobs wait
-            found.append(Finding(Level.WARNING, "submission", error.what, error.hint))
-    return collect(found)
+    if not site.config:
+        return collect(judge(site, given))
+    return with_first_job(judge(site, given), lambda settings: iter([judge_first_job(_verify(site, given, settings))]))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
 
 
 def _query(given: Configured) -> Site:
-    hosts = parse_hosts(_printed("qhost"))
-    version = _printed("qstat", "-help").partition("\n")[0].strip()
+    hosts = parse_hosts(scheduler.printed(["qhost"], limit=_PATIENCE))
+    version = scheduler.run(["qstat", "-help"], limit=_PATIENCE).out.partition("\n")[0].strip()
     config = dict(advice.pairs(advice.qconf("-sconf")))
     if not config:
         return Site(version, hosts, {})
@@ -96,7 +91,7 @@ def _query(given: Configured) -> Site:
         config,
         pes=_pes(str(given.spec.option("pe") or ""), queues),
         queues=queues,
-        usable=parse_usable(_printed("qstat", "-g", "c")),
+        usable=parse_usable(scheduler.printed(["qstat", "-g", "c"], limit=_PATIENCE)),
         resources=advice.parse_resources(advice.qconf("-sc")),
         projects=advice.known_names("-sprjl"),
         default_project=next((name for name in defaults if name.upper() not in ("", "NONE")), ""),
@@ -111,11 +106,6 @@ def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     end = time.monotonic() + _PES_PATIENCE
     asked = (advice.known_pe(name) for name in names if time.monotonic() < end)
     return [pe for pe in asked if pe is not None]
-
-
-def _printed(*argv: str) -> str:
-    answer = scheduler.run(argv, limit=_PATIENCE)
-    return answer.out
 
 
 def _verify(site: Site, given: Configured, settings: Sequence[Setting]) -> Answer:
@@ -160,7 +150,7 @@ def parse_usable(text: str) -> set[str]:
 # --- judging; pure -------------------------------------------------------------------------------------------------
 
 
-def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def judge(site: Site, given: Configured) -> Items:
     """Judge a cell by what Grid Engine's commands show. Pure.
 
     Args:
@@ -199,9 +189,8 @@ def _hosts(site: Site) -> Iterator[Finding]:
 
 def _chosen(site: Site, given: Configured) -> list[Queue]:
     """The queues that jobs may start in."""
-    names = str(given.spec.option("partition") or "*").split(",")
-    patterns = [name.partition("@")[0] or "*" for name in names]  # all.q@@gpu names some hosts of a queue
-    return [queue for queue in site.queues if any(fnmatch.fnmatchcase(queue.name, one) for one in patterns)]
+    names = str(given.spec.option("partition") or "").split(",")
+    return advice.matching_queues(site.queues, [name for name in names if name])
 
 
 def _queues(site: Site, given: Configured) -> Iterator[Finding]:
@@ -215,7 +204,7 @@ def _queues(site: Site, given: Configured) -> Iterator[Finding]:
         hint = f"write partition = …; these work: {some(working)}" if working else "`qstat -f -explain E` shows why"
         yield Finding(Level.FAILURE, "queues", what, hint)
     else:
-        shown = [f"{queue.name} ({walltime(queue)})" for queue in chosen if queue.name in site.usable]
+        shown = with_walltimes(queue for queue in chosen if queue.name in site.usable)
         yield Finding(Level.OK, "queues", f"queues that can start jobs, with their longest h_rt: {some(shown)}")
 
 
@@ -223,7 +212,15 @@ def _queues(site: Site, given: Configured) -> Iterator[Finding]:
 
 
 def choose(site: Site, given: Configured) -> PE | None:
-    """The parallel environment that jobs of this user run in, or should: one whose rule suits any number of tasks."""
+    """Choose the parallel environment to judge: the one that is set, else the one to propose.
+
+    Args:
+        site: What Grid Engine's commands show.
+        given: What files and variables set.
+
+    Returns:
+        The parallel environment; of those to propose, the one that suits most jobs. None where there is none.
+    """
     named = given.spec.option("pe")
     if named is not None:
         return next((pe for pe in site.pes if fnmatch.fnmatchcase(pe.name, str(named))), None)
@@ -242,7 +239,7 @@ def _rank(pe: PE) -> tuple[bool, int]:
     return (not pe.control_slaves and pe.rule != "$pe_slots", order)
 
 
-def _pe(pe: PE | None, site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _pe(pe: PE | None, site: Site, given: Configured) -> Items:
     named, known = given.spec.option("pe"), [one.name for one in site.pes]
     suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
@@ -300,7 +297,7 @@ def _first_queue(site: Site) -> str:
 # --- resources
 
 
-def _gpus(resources: Sequence[Resource], name: str) -> Iterator[Finding | Setting]:
+def _gpus(resources: Sequence[Resource], name: str) -> Items:
     found = next((one for one in resources if name in (one.name, one.shortcut)), None)
     like = [other for other in advice.like_gpus(resources) if other != name]
     if found is None and like:
@@ -328,7 +325,7 @@ def _gpus(resources: Sequence[Resource], name: str) -> Iterator[Finding | Settin
         yield Finding(Level.OK, "gpus", f"GPUs are resource {name} ({found.kind}), counted {how}{others}")
 
 
-def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Setting]:
+def _time(site: Site, pe: PE | None, given: Configured) -> Items:
     queues = site.carrying(pe) if pe is not None else list(site.queues)
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
@@ -339,7 +336,7 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Se
         comment = "every job must ask for a walltime (h_rt is FORCED)"
         yield from missing("time", comment, Setting("time", time, comment))
     elif short := [queue for queue in limited if longest is None or (queue.limit or 0) < longest]:
-        names = some([f"{queue.name} ({walltime(queue)})" for queue in short])
+        names = some(with_walltimes(short))
         what = f"a job without `time` may start in {names}, and is ended there after that time"
         comment = f"a job without a walltime may start in a queue with a short limit: {names}"
         yield from missing("time", what, Setting("time", time, comment))
@@ -348,7 +345,7 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Iterator[Finding | Se
         yield Finding(Level.OK, "time", f"a job without `time` runs as long as its queue allows: {shown}")
 
 
-def _forced(resources: Sequence[Resource], given: Configured) -> Iterator[Finding | Setting]:
+def _forced(resources: Sequence[Resource], given: Configured) -> Items:
     requested = scheduler.parse_native(given.spec.native)
     forced = [one for one in resources if one.forced and one.name != "h_rt" and f"l {one.name}" not in requested]
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
@@ -363,7 +360,7 @@ def _forced(resources: Sequence[Resource], given: Configured) -> Iterator[Findin
 # --- projects, hosts that are lost
 
 
-def _project(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _project(site: Site, given: Configured) -> Items:
     named, known = given.spec.option("account"), some([*site.projects])
     if named is not None:
         if named in site.projects:
@@ -396,6 +393,6 @@ def judge_first_job(answer: Answer) -> Finding:
     """Judge by the output of qsub -w v whether a first job could start. Pure."""
     if not answer.code:
         return Finding(Level.OK, "submission", "qsub accepts a first job (-w v)")
-    why = scheduler.message(advice.without_verdict(answer))
-    what = f"qsub refuses a first job: {re.sub(r'^(Unable to run job: )?(Job [0-9]+ )?', '', why)}"
+    why = advice.without_job(scheduler.message(advice.without_verdict(answer)))
+    what = f"qsub refuses a first job: {why}"
     return Finding(Level.FAILURE, "submission", what, "`qstat -g c` shows queues and their slots, `qhost -F` resources")

@@ -107,10 +107,7 @@ def query_partitions(slurm: Slurm, *, limit: float | None = None) -> list[Partit
     Raises:
         SchedulerError: When sinfo fails or the controller does not answer.
     """
-    answer = slurm.run(_SINFO, limit=limit or slurm.query_patience)
-    if answer.code:
-        raise SchedulerError(f"sinfo has failed: {slurm.message(answer)}")
-    return parse_partitions(answer.out)
+    return parse_partitions(slurm.printed(_SINFO, limit=limit or slurm.query_patience))
 
 
 def parse_partitions(text: str) -> list[Partition]:
@@ -443,8 +440,8 @@ def judge(
     """
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("Try ")]
     # a site may print lines of its own; sbatch marks most of its errors, but not all
-    complaints = [_plain(line) for line in lines if _MARKED.match(line)] or [_plain(line) for line in lines]
-    message = "; ".join(dict.fromkeys(complaints)) or f"exit code {code}"
+    complaints = [line for line in lines if _MARKED.match(line)] or lines
+    message = "; ".join(dict.fromkeys(map(plain_message, complaints))) or f"exit code {code}"
     shape = _SHAPE.search(output) is not None
     for request in requests:
         _refuse(request, partitions, [_too_long, *([_too_large, _too_much] if code and shape else [])])
@@ -471,14 +468,35 @@ def _available(slurm: Slurm, output: str) -> str:
     invalid = re.search(r"invalid (account|qos)", output, re.IGNORECASE)
     if invalid is None:
         return ""
-    options = ("--noheader", "--parsable2", "show", "associations", f"user={user_name(os.getuid())}")
-    printed = slurm.try_run(["sacctmgr", *options, f"format={invalid[1].lower()}"], limit=5.0) or ""
-    words = (line.split() for line in printed.splitlines())  # a site may print lines of its own, with blanks
-    names = sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
+    return list_available(associations(slurm, invalid[1].lower(), limit=5.0))
+
+
+def list_available(names: Sequence[str] | None) -> str:
+    """A hint that lists the user's accounts or QOS; empty where none are known."""
     return f"available to you: {', '.join(names)}" if names else ""
 
 
-def _plain(line: str) -> str:
+def associations(slurm: Slurm, column: str, *, limit: float) -> list[str] | None:
+    """Query sacctmgr for what the user's associations have in a column.
+
+    Args:
+        slurm: The scheduler, which runs the command.
+        column: ``account`` or ``qos``.
+        limit: Seconds that sacctmgr may take.
+
+    Returns:
+        The names in alphabetical order; None where sacctmgr does not answer.
+    """
+    options = ("--noheader", "--parsable2", "show", "associations", f"user={user_name(os.getuid())}")
+    printed = slurm.try_run(["sacctmgr", *options, f"format={column}"], limit=limit)
+    if printed is None:
+        return None
+    words = (line.split() for line in printed.splitlines())  # a site may print lines of its own, with blanks
+    return sorted({name for line in words if len(line) == 1 for name in line[0].split(",") if name})
+
+
+def plain_message(line: str) -> str:
+    """A line of sbatch's output without the words that mark it as an error."""
     return re.sub(r"^(sbatch: )?((error|fatal|allocation failure): )?", "", line.strip())
 
 

@@ -1,21 +1,22 @@
-"""What `gridtf doctor` finds out about Slurm: partitions, walltimes, GPUs, accounts, requeueing. Judging is pure."""
+"""Examines Slurm for `gridtf doctor`: partitions, walltimes, GPUs, accounts, requeueing. Judging is pure."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError, nearest
 from gridtf.files import user_name
-from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
+from gridtf.findings import Examination, Finding, Items, Level, Setting, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import batch
 from gridtf.schedulers.slurm import advice
 from gridtf.schedulers.slurm.advice import ComponentRequest, Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
+from gridtf.schedulers.slurm.submit import native_words
 from gridtf.text import some
 from gridtf.values import Value
 
@@ -60,14 +61,7 @@ def examine(slurm: Slurm, given: Configured) -> Examination:
         SchedulerError: When the controller does not answer.
     """
     site = _query(slurm)
-    found = list(judge(site, given))
-    judged = collect(found)
-    if any(finding.level == Level.FAILURE for finding in judged.findings):
-        return judged
-    try:
-        return collect([*found, *first_job(slurm, site, given, judged.settings)])
-    except SchedulerError as error:  # sbatch waits longest where the controller has much to do
-        return collect([*found, Finding(Level.WARNING, "submission", error.what, error.hint)])
+    return with_first_job(judge(site, given), lambda settings: first_job(slurm, site, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -80,25 +74,17 @@ def _query(slurm: Slurm) -> Site:
         raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=batch.TRY_LATER) from None
     if "is DOWN" in ping and "is UP" not in ping:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
-    config = parse_config(_printed(slurm, "scontrol", "show", "config"))
-    rules = parse_rules(_printed(slurm, "scontrol", "-o", "show", "partition", "--all"))
+    config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
+    rules = parse_rules(slurm.printed(["scontrol", "-o", "show", "partition", "--all"], limit=_PATIENCE))
     partitions = advice.query_partitions(slurm, limit=_PATIENCE)
     accounts: Sequence[str] | None = None
     default = ""
     if config.get("AccountingStorageType", "").endswith("slurmdbd"):
-        shown = ("sacctmgr", "--noheader", "--parsable2", "show")
-        user = f"user={user_name(os.getuid())}"
-        own = slurm.try_run([*shown, "associations", user, "format=account"], limit=_PATIENCE)
-        default = (slurm.try_run([*shown, "user", user, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
-        accounts = None if own is None else parse_accounts(own, default)
+        own = advice.associations(slurm, "account", limit=_PATIENCE)
+        show = ("sacctmgr", "--noheader", "--parsable2", "show", "user", f"user={user_name(os.getuid())}")
+        default = (slurm.try_run([*show, "format=defaultaccount"], limit=_PATIENCE) or "").strip()
+        accounts = None if own is None else sorted(own, key=lambda name: name != default)  # the default one first
     return Site(config, partitions, rules, accounts, bool(accounts) and default in (accounts or ()), _groups())
-
-
-def _printed(slurm: Slurm, *argv: str) -> str:
-    answer = slurm.run(argv, limit=_PATIENCE)
-    if answer.code:
-        raise SchedulerError(f"{argv[0]} has failed: {slurm.message(answer)}")
-    return answer.out
 
 
 def _groups() -> set[str]:
@@ -113,7 +99,7 @@ def _groups() -> set[str]:
     return names
 
 
-def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Setting]) -> Iterator[Finding | Setting]:
+def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Setting]) -> Items:
     """Let sbatch judge a job of one task with the settings of the files and of this examination."""
     values = {key: value for key in ("partition", "account") if (value := given.spec.option(key)) is not None}
     values |= {} if given.spec.walltime is None else {"time": format_walltime(given.spec.walltime)}
@@ -131,14 +117,14 @@ def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Se
 
 def _test(slurm: Slurm, values: Mapping[str, object], native: Sequence[str]) -> tuple[int, str]:
     options = [f"--{key}={value}" for key, value in values.items()]
-    argv = ["sbatch", "--test-only", *options, *(" ".join(native).split()), "--wrap=true"]
+    argv = ["sbatch", "--test-only", *options, *native_words(native), "--wrap=true"]
     answer = slurm.run(argv, limit=_PATIENCE)
     return answer.code, answer.err or answer.out
 
 
 def _last(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return re.sub(r"^(sbatch: )?((error|fatal|allocation failure): )?", "", lines[-1]) if lines else "no message"
+    lines = [line for line in output.splitlines() if line.strip()]
+    return advice.plain_message(lines[-1]) if lines else "no message"
 
 
 # --- parsing; pure -------------------------------------------------------------------------------------------------
@@ -155,17 +141,10 @@ def parse_rules(text: str) -> dict[str, dict[str, str]]:
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
-def parse_accounts(text: str, default: str) -> list[str]:
-    """Parse the accounts that sacctmgr lists, one a line; the default one, if it is among them, comes first."""
-    names = [line.strip() for line in text.splitlines()]
-    found = [name for name in dict.fromkeys(names) if re.fullmatch(r"[\w.@+-]+", name)]  # a site's banner has blanks
-    return sorted(found, key=lambda name: name != default)
-
-
 # --- judging; pure -------------------------------------------------------------------------------------------------
 
 
-def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def judge(site: Site, given: Configured) -> Items:
     """Judge a site by what its commands show. Pure.
 
     Args:
@@ -188,8 +167,15 @@ def judge(site: Site, given: Configured) -> Iterator[Finding | Setting]:
 
 
 def choose(site: Site, given: Configured) -> Partition | None:
-    """The partition that jobs of this user run in by default, or should: of those that work, one with GPUs and many
-    nodes. None where there is none."""
+    """Choose the partition to judge: the one that is set, else the default one, else one to propose.
+
+    Args:
+        site: What Slurm's commands show.
+        given: What files and variables set.
+
+    Returns:
+        The partition; of those to propose, one with GPUs and many nodes. None where the user has none.
+    """
     named = str(given.spec.option("partition") or "").split(",")
     by_name = [partition for partition in site.partitions if partition.name in named]
     default = [partition for partition in site.partitions if partition.default]
@@ -214,14 +200,14 @@ def _admits(partition: Partition, site: Site) -> bool:
     )
 
 
-def _partition(chosen: Partition | None, site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items:
     named, names = given.spec.option("partition"), [partition.name for partition in site.partitions]
     working = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     if chosen is None:
         what = (
             f"there is no partition {named!r} ({given.source('partition')})"
             if named
-            else "no partition works, or admits you"
+            else "no partition is up and open to you"
         )
         hint = nearest(str(named), names) or f"this site has: {list_partitions(site.partitions)}"
         yield Finding(Level.FAILURE, "partition", what, hint if names else "ask the administrators: `sinfo --all`")
@@ -253,12 +239,12 @@ def _about(partition: Partition) -> str:
     return f"no partition is the default; {partition.name} has {nodes}{f', GPUs {gpus}' if gpus else ''}"
 
 
-def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Finding | Setting]:
+def _time(chosen: Partition, default: str, given: Configured) -> Items:
     longest = f"the longest in {chosen.name}: {show_walltime(chosen)}"
     if given.spec.time is not None:
         yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}; {longest}")
     elif default != "NONE":
-        yield Finding(Level.OK, "time", f"a job without `time` has {default} in partition {chosen.name}; {longest}")
+        yield Finding(Level.OK, "time", f"a job without `time` gets {default} in partition {chosen.name}; {longest}")
     elif chosen.limit is None:
         yield Finding(Level.OK, "time", f"a job without `time` has no time limit in partition {chosen.name}")
     else:
@@ -268,30 +254,28 @@ def _time(chosen: Partition, default: str, given: Configured) -> Iterator[Findin
         yield from missing("time", what, Setting("time", time, why))
 
 
-def _gpus(site: Site) -> Iterator[Finding | Setting]:
+def _gpus(site: Site) -> Items:
     having = [partition for partition in site.partitions if show_gpus(partition)]
     if not having:
-        yield Finding(Level.OK, "gpus", "no partition has GPUs that Slurm counts (GresTypes, Gres in slurm.conf)")
+        yield Finding(
+            Level.OK, "gpus", "no partition has GPUs as a generic resource (GresTypes and Gres in slurm.conf)"
+        )
         return
-    yield Finding(
-        Level.OK, "gpus", f"Slurm counts GPUs per node (--gpus-per-node): {list_partitions(having, show_gpus)}"
-    )
+    yield Finding(Level.OK, "gpus", f"GPUs (GRES) of each node: {list_partitions(having, show_gpus)}")
     for partition in [one for one in having if _admits(one, site)][:_MOST_EXAMPLES]:
         number, limit = partition.most(lambda nodes: nodes.gpus()), show_walltime(partition)
         comment = f"for jobs in partition {partition.name}: GPUs {show_gpus(partition)}, walltime {limit}"
         yield Setting("gpus_per_node", number, comment, f"partitions.{partition.name}", example=True)
 
 
-def _account(site: Site, given: Configured) -> Iterator[Finding | Setting]:
+def _account(site: Site, given: Configured) -> Items:
     enforced = re.search(r"associations|limits|qos|safe|all", site.config.get("AccountingStorageEnforce", "none"))
     named, known = given.spec.option("account"), site.accounts
     listed = ", ".join(known or ())
     if named is not None:
         if known and named not in known:
             hint = nearest(str(named), [*known]) or f"available to you: {listed}"
-            yield Finding(
-                Level.FAILURE, "account", f"account {named!r} ({given.source('account')}) is none of yours", hint
-            )
+            yield Finding(Level.FAILURE, "account", f"you have no account {named!r} ({given.source('account')})", hint)
         else:
             yield Finding(Level.OK, "account", f"account {named} is set in {given.source('account')}")
     elif not enforced:
@@ -328,10 +312,9 @@ def judge_first_job(code: int, output: str, partitions: tuple[str, ...], site: S
         site: What Slurm's commands show.
     """
     check = "submission"
-    yours = f"available to you: {', '.join(site.accounts)}" if site.accounts else ""
     request = ComponentRequest(partitions=partitions, cpus=1, mem=0, time=None, keys={})
     try:
-        notes = advice.judge((request,), code, output, site.partitions, available=yours)
+        notes = advice.judge((request,), code, output, site.partitions, available=advice.list_available(site.accounts))
     except GridtfError as error:
         return Finding(Level.FAILURE, check, f"sbatch refuses a job of one task: {_last(output)}", error.hint)
     if notes:

@@ -162,7 +162,7 @@ def parse_native(native: Sequence[str]) -> dict[str, str]:
     """
     options: dict[str, str] = {}
     without_value = ""
-    for text in (text for line in native for text in _words(line)):
+    for text in native_words(native):
         if match := re.fullmatch(_LONG, text, re.DOTALL):
             options[match[1]] = match[2] or ""
             without_value = "" if match[2] is not None else match[1]
@@ -176,13 +176,17 @@ def parse_native(native: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _words(line: str) -> list[str]:
+def native_words(native: Sequence[str]) -> list[str]:
+    """The words of the user's raw options, as sbatch reads them from a directive, with quotes and comments after #."""
     import shlex
 
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError:  # an unclosed quote: sbatch will refuse it
-        return line.split()
+    def split(line: str) -> list[str]:
+        try:
+            return shlex.split(line, comments=True)
+        except ValueError:  # an unclosed quote: sbatch will refuse it
+            return line.split()
+
+    return [text for line in native for text in split(line)]
 
 
 # --- parsing the output of sbatch and squeue ---------------------------------------------------------------------

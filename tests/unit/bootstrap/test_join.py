@@ -174,9 +174,34 @@ def test_other_ranks_wait_longer_than_rank_0(step: Step) -> None:
     attempt = step.run.attempt(1)
     attempt.host_error("rank-0").unlink()  # as if rank 0 was killed before it wrote its error
     begin = step.system.clock
-    with pytest.raises(RendezvousError, match="rank 1 has waited 50 s for rank 0 in "):
+    with pytest.raises(RendezvousError, match="rank 1 has waited 66 s for rank 0 in "):
         step.rank(1).follow()
-    assert 50 <= step.system.clock - begin < 51
+    assert 66 <= step.system.clock - begin < 67
+
+
+def test_other_ranks_wait_for_a_rank_0_that_waits_for_gpus(tmp_path: Path) -> None:
+    step = Step(tmp_path, 3, start_timeout=60.0)
+
+    def slow_own() -> Record:
+        step.system.sleep(48)  # the most: 0.8 of start_timeout
+        return own(0)
+
+    waited: list[float] = []
+
+    def follow() -> None:
+        other = Joining(
+            step.run, step.spec, resolved(step.spec, "slurm"), Member(1, 3, STEP), lambda: own(1), FakeSystem()
+        )
+        with pytest.raises(RendezvousError):
+            other.follow()
+        waited.append(other.system.monotonic() - 1000)
+
+    step.system.at(1, follow)
+    leader = step.rank(0)
+    leader.own = slow_own
+    with pytest.raises(RendezvousError, match="1 of 3 processes did not join within 60 s"):
+        leader.lead(assign_ranks(step.spec, 3), KNOWN, "12")
+    assert waited[0] > step.system.clock - 1000
 
 
 def test_step_cannot_be_joined_twice(step: Step) -> None:

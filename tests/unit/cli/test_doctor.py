@@ -117,14 +117,16 @@ def test_existing_file_is_left_as_it_is(found: list[Finding], words: list[str], 
 def test_file_that_cannot_be_written(found: list[Finding], place: str, piece: str, capsys: Captured) -> None:
     Path("file").touch()
     assert main(["doctor", "--write", place]) == 1
-    assert piece in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert piece in captured.err
+    assert "ok       scheduler  Slurm answers\n" in captured.out
 
 
 def test_nothing_is_written_without_an_answer_of_the_scheduler(found: list[Finding], capsys: Captured) -> None:
     found[:] = [SILENT]
     assert main(["init"]) == 1
     assert not user_file().exists()
-    assert "is not written: mend the failure of scheduler first" in capsys.readouterr().err
+    assert "is not written: fix the failure of scheduler first" in capsys.readouterr().err
 
 
 def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -138,12 +140,12 @@ def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Configured]]:
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[Configured]:
     """The probes that are submitted, which find out about the run root."""
-    submitted: list[tuple[int, Configured]] = []
+    submitted: list[Configured] = []
 
-    def submit(nodes: int, given: Configured, *, say: Callable[[str], None]) -> Examination:
-        submitted.append((nodes, given))
+    def submit(given: Configured, *, say: Callable[[str], None]) -> Examination:
+        submitted.append(given)
         say("submitted job 7")
         setting = Setting("interface", "ib0", "all hosts reach each other over it")
         return Examination((Finding(Level.OK, "run_root.shared", "all hosts see it"),), (setting,))
@@ -153,14 +155,14 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Configured]]:
 
 
 def test_probe_takes_options_of_submit_and_its_findings_replace_others(
-    found: list[Finding], probed: list[tuple[int, Configured]], capsys: Captured
+    found: list[Finding], probed: list[Configured], capsys: Captured
 ) -> None:
     found.append(Finding(Level.WARNING, "run_root.shared", "on a disk", "see whether hosts share it"))
     assert (
         main(["doctor", "--probe", "--nodes", "3", "-p", "gpu", "--setup", "module load x", "--write", "f.toml"]) == 0
     )
-    ((nodes, given),) = probed
-    assert (nodes, given.spec.partition, given.spec.setup) == (3, "gpu", ("module load x",))
+    (given,) = probed
+    assert (given.spec.nodes, given.spec.partition, given.spec.setup) == (3, "gpu", ("module load x",))
     captured = capsys.readouterr()
     assert captured.err.startswith("gridtf: submitted job 7\n")
     assert "ok       run_root.shared  all hosts see it" in captured.out
@@ -169,7 +171,7 @@ def test_probe_takes_options_of_submit_and_its_findings_replace_others(
 
 
 def test_probe_has_the_settings_that_the_doctor_proposes(
-    found: list[Finding], probed: list[tuple[int, Configured]], monkeypatch: pytest.MonkeyPatch
+    found: list[Finding], probed: list[Configured], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proposed = (
         TIME,
@@ -179,19 +181,19 @@ def test_probe_has_the_settings_that_the_doctor_proposes(
     )
     monkeypatch.setattr(login, "examine", lambda *_: Examination(tuple(found), proposed))
     assert main(["doctor", "--probe", "--entry", "train:main"]) == 0
-    ((nodes, given),) = probed
-    assert (nodes, given.spec.pe, given.spec.native) == (2, "rr", ("-l a=1", "-l b=2"))
+    (given,) = probed
+    assert (given.spec.pe, given.spec.native) == ("rr", ("-l a=1", "-l b=2"))
     assert (given.spec.time, given.spec.setup) == (None, ())
 
 
 def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
-    found: list[Finding], probed: list[tuple[int, Configured]], capsys: Captured
+    found: list[Finding], probed: list[Configured], capsys: Captured
 ) -> None:
     assert main(["doctor"]) == 0
     found.append(FAILURE)
     assert main(["doctor", "--probe"]) == 1
     assert probed == []
-    assert "gridtf: no probe is submitted before the failures are mended" in capsys.readouterr().err
+    assert "gridtf: no probe is submitted until the failures are fixed" in capsys.readouterr().err
 
 
 def test_doctor_takes_no_command(found: list[Finding], capsys: Captured) -> None:

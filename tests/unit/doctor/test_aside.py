@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
+import signal
 import subprocess
 import time
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+import pytest
 
 from gridtf.doctor.aside import Aside
 from gridtf.host import procfs
@@ -63,5 +67,26 @@ def test_silent_work_ends_at_the_deadline_with_all_that_it_has_started(tmp_path:
         time.sleep(0.01)
 
 
-def test_work_that_dies_has_no_result() -> None:
+def test_work_that_dies_has_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result(Aside(lambda: os._exit(3)), soon()) is None
+    monkeypatch.setattr(pickle, "dumps", lambda found: b"\x80\x04K")  # it was killed while it wrote
+    assert result(Aside(lambda: 1), soon()) is None
+
+
+def test_work_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    def begin() -> None:
+        Aside(hang)
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang() -> None:
+        (tmp_path / "new").write_text(str(os.getpid()))
+        (tmp_path / "new").rename(tmp_path / "pid")
+        time.sleep(60)
+
+    assert result(Aside(begin), soon()) is None
+    deadline = time.monotonic() + 10
+    while procfs.alive(int((tmp_path / "pid").read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -87,7 +87,7 @@ def test_working_folder_that_no_other_host_sees_is_one_failure(monkeypatch: pyte
 
 def test_suggestion_prefers_a_file_system_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) in ("/scratch/alice", "/local/alice", "/tmp/work"))
-    monkeypatch.setattr(Path, "resolve", lambda path: path)
+    monkeypatch.setattr(os.path, "realpath", os.fspath)
     assert folders.suggestion({"WORK": "/local/alice", "USER": "alice"}, MOUNTS) == ("/scratch/$USER/gridtf-runs", True)
     assert folders.suggestion({"SCRATCH": "/scratch/alice"}, MOUNTS) == ("$SCRATCH/gridtf-runs", True)
     assert folders.suggestion({"SCRATCH": "/tmp/work", "WORK": "/local/alice"}, MOUNTS) == ("$WORK/gridtf-runs", False)
@@ -97,6 +97,41 @@ def test_suggestion_prefers_a_file_system_of_the_network(monkeypatch: pytest.Mon
 def test_usable_run_root_leaves_nothing_behind(tmp_path: Path) -> None:
     assert levels(folders.usable(tmp_path / "a" / "b"))[:2] == [("ok", "run_root.write"), ("ok", "run_root.space")]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_run_root_is_judged_where_symbolic_links_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "home").symlink_to("real")
+    monkeypatch.setattr(batch, "own_mounts", lambda: f"{MOUNTS}fs1:/gpfs {tmp_path / 'real'} gpfs rw 0 0\n")
+    monkeypatch.setattr(folders, "OF_A_HOST", ())
+    home = tmp_path / "home"
+    found = collect(folders.run_root(NOTHING, schedulers.get("slurm"), {}, home, home / "runs"))
+    (finding,) = (finding for finding in found.findings if finding.check == "run_root.shared")
+    real = tmp_path / "real"
+    assert finding.message == f"run directories are made in {real / 'runs'}, on {real} (gpfs)"
+
+
+def test_run_root_that_is_no_folder_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for root in (tmp_path / "file", tmp_path / "file" / "runs"):
+        (finding,) = collect(folders.usable(root)).findings
+        assert (finding.level, finding.check) == ("failure", "run_root.write")
+        assert finding.message == f"run directories cannot be made in {tmp_path / 'file'}, which is not a folder"
+
+
+def test_run_root_of_which_the_system_tells_nothing_is_tried_out_above(tmp_path: Path) -> None:
+    assert levels(folders.usable(tmp_path / ("x" * 300) / "runs"))[0] == ("ok", "run_root.write")
+
+
+def test_quotas_that_are_exceeded_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = tmp_path / "quota"
+    quota.write_text(
+        "#!/bin/sh\nprintf 'Disk quotas for user alice (uid 1000): \\n\\tBlock limit reached on fs1:/home\\n'\n"
+    )
+    quota.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    (finding,) = (item for item in collect(folders.usable(tmp_path)).findings if item.check == "run_root.quota")
+    assert finding.message == "you are over a quota: Block limit reached on fs1:/home"
 
 
 def refuse(*_: object, **__: object) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.doctor.judge import Ending, Measurements, Probe, judge, judge_end
+from gridtf.doctor.judge import Measurements, Probe, judge
 from gridtf.findings import Finding, Level, Setting
 from gridtf.run.recordtypes import check
 from gridtf.run.rundir import Record
@@ -78,10 +78,10 @@ def closed(*links: str) -> Record:
 def test_measurements_of_a_site_in_order_have_no_fault() -> None:
     measured = [host(1), host(2)]
     assert [check(Measurements)(record) for record in measured] == ["", ""]
-    found, settings = judge(PROBE, measured)
-    assert {finding.level for finding in found} == {Level.OK}
-    assert not settings
-    text = {finding.check: finding.message for finding in found}
+    judged = judge(PROBE, measured)
+    assert {finding.level for finding in judged.findings} == {Level.OK}
+    assert not judged.settings
+    text = {finding.check: finding.message for finding in judged.findings}
     assert text["network.tcp"].endswith("over the interfaces eth0, eth1; not over docker0")
     assert text["clock.offset"] == "the clocks of the hosts agree to within 0.2 ms"
     assert text["python.tensorflow"] == "TensorFlow 2.21.0 with Python 3.11.2 on n1, n2"
@@ -96,21 +96,21 @@ def test_measurements_of_a_site_in_order_have_no_fault() -> None:
             Level.FAILURE,
             "network.names",
             "n1 cannot resolve n2: Name or service not known",
-            'have the name in the DNS or in /etc/hosts of n1; or write interface = "eth0", over which all hosts',
+            'add the name to the DNS or to /etc/hosts of n1; or write interface = "eth0", over which all hosts',
         ),
         (
             lambda: seen_by_n1(resolving=5.02),
             Level.WARNING,
             "network.names",
             "n1 takes 5.0 s to resolve n2",
-            "have the hosts of the cluster in /etc/hosts of n1",
+            "list the hosts of the cluster in /etc/hosts of n1",
         ),
         (
             lambda: seen_by_n1(by_name="no answer", links=closed("eth0")),
             Level.FAILURE,
             "network.tcp",
             "n1 cannot connect to n2, 10.0.0.2: no answer (the other direction works)",
-            'the firewall of n2 allow TCP from compute hosts on ports 32768-60999 (net.ipv4.ip_local_port_range); or '
+            'the firewall of n2 accept TCP from compute hosts on ports 32768-60999 (net.ipv4.ip_local_port_range); or '
             'write interface = "eth1"',
         ),
         (
@@ -118,14 +118,14 @@ def test_measurements_of_a_site_in_order_have_no_fault() -> None:
             Level.FAILURE,
             "network.tcp",
             "n1 cannot connect to n2, 127.0.1.1: Connection refused (the other direction works)",
-            "have n2 stand for n2 in the DNS and in /etc/hosts of n1",
+            "give n2 an address of n2 in the DNS or in /etc/hosts of n1",
         ),
         (
             lambda: seen_by_n1(by_name="another host of this job answers"),
             Level.FAILURE,
             "network.tcp",
             "n1 cannot connect to n2, 10.0.0.2: another host of this job answers",
-            "have n2 stand for n2",
+            "give n2 an address of n2",
         ),
         (
             lambda: seen_by_n1(seen=False),
@@ -232,15 +232,15 @@ def test_fault_that_the_probe_measures_has_one_finding(
 def test_interface_that_connects_all_hosts_is_a_setting_where_names_do_not() -> None:
     lost = {"by_name": "no answer", "links": closed("eth0")}
     measured = [host(1, peers={"1": peer(2, **lost)}), host(2, peers={"0": peer(1, **lost)})]
-    found, settings = judge(PROBE, measured)
-    assert "the other direction" not in only(found).message
-    assert [(setting.key, setting.value) for setting in settings] == [("interface", "eth1")]
+    judged = judge(PROBE, measured)
+    assert "the other direction" not in only(judged.findings).message
+    assert [(setting.key, setting.value) for setting in judged.settings] == [("interface", "eth1")]
 
 
 def test_host_without_any_connection_has_no_setting() -> None:
-    found, settings = judge(PROBE, seen_by_n1(by_name="no answer", links=closed("eth0", "eth1")))
-    assert "interface =" not in only(found).hint
-    assert not settings
+    judged = judge(PROBE, seen_by_n1(by_name="no answer", links=closed("eth0", "eth1")))
+    assert "interface =" not in only(judged.findings).hint
+    assert not judged.settings
 
 
 def test_peer_that_gave_no_answer_in_time_is_a_finding() -> None:
@@ -251,7 +251,7 @@ def test_peer_that_gave_no_answer_in_time_is_a_finding() -> None:
 
 
 def test_job_with_fewer_hosts_than_requested_measures_no_connection() -> None:
-    probe = PROBE._replace(scheduler="sge", hosts=("n1",), gpus=(0,))
+    probe = PROBE.replace(scheduler="sge", hosts=("n1",), gpus=(0,))
     finding = only(judge(probe, [host(1, peers={})]).findings)
     assert (finding.level, finding.check) == (Level.WARNING, "probe.hosts")
     assert finding.message.startswith("the job has run on 1 host (n1) instead of 2")
@@ -259,7 +259,7 @@ def test_job_with_fewer_hosts_than_requested_measures_no_connection() -> None:
 
 
 def test_tasks_on_this_machine_are_told_apart() -> None:
-    probe = PROBE._replace(scheduler="local", hosts=("vm", "vm"))
+    probe = PROBE.replace(scheduler="local", hosts=("vm", "vm"))
     finding = only(judge(probe, on_n2(limits={"nofile": 20})).findings)
     assert finding.message.startswith("worker:1 on vm allows a task 20 open files")
 
@@ -276,20 +276,21 @@ def test_tasks_on_this_machine_are_told_apart() -> None:
     ],
 )
 def test_variable_that_grants_gpus(variables: dict[str, str], message: str, settings: list[str]) -> None:
-    probe = PROBE._replace(nodes=1, hosts=("n1",), gpus=(2,))
-    found, made = judge(probe, [host(1, variables=variables, peers={})])
-    (finding,) = (finding for finding in found if finding.check == "gpus.variable")
+    probe = PROBE.replace(nodes=1, hosts=("n1",), gpus=(2,))
+    judged = judge(probe, [host(1, variables=variables, peers={})])
+    (finding,) = (finding for finding in judged.findings if finding.check == "gpus.variable")
     assert finding.message.startswith(message)
-    assert made == tuple(Setting("gpu_variable", name, "lists granted GPUs") for name in settings)
+    assert judged.settings == tuple(Setting("gpu_variable", name, "lists granted GPUs") for name in settings)
     assert finding.level == (Level.WARNING if settings else Level.OK)
 
 
 def test_variable_that_the_site_has_chosen_is_no_fault() -> None:
-    probe = PROBE._replace(nodes=1, hosts=("n1",), gpus=(1,), gpu_variable="SITE_GPUS")
+    probe = PROBE.replace(nodes=1, hosts=("n1",), gpus=(1,), gpu_variable="SITE_GPUS")
     measured = host(1, variables={"SITE_GPUS": "3"}, devices=["nvidia0", "nvidia3"], peers={})
-    found, settings = judge(probe, [measured])
-    assert "GPUs are granted by SITE_GPUS=3 on n1 (where the job may use all 2)" in [one.message for one in found]
-    assert not settings
+    judged = judge(probe, [measured])
+    messages = [finding.message for finding in judged.findings]
+    assert "GPUs are granted by SITE_GPUS=3 on n1 (where the job may use all 2)" in messages
+    assert not judged.settings
 
 
 def test_proxies_are_named_and_are_no_fault() -> None:
@@ -297,35 +298,3 @@ def test_proxies_are_named_and_are_no_fault() -> None:
     (finding,) = (finding for finding in found if finding.check == "proxies")
     assert finding.level == Level.OK
     assert finding.message.startswith("http_proxy, no_proxy are set on n2; gridtf keeps gRPC")
-
-
-@pytest.mark.parametrize(
-    ("second", "level", "message", "hint"),
-    [
-        (
-            (["SIGUSR2", "SIGTERM"], [2.0, 2.1], 62.1),
-            Level.OK,
-            "tasks receive SIGTERM and SIGUSR2, and are killed 30 s later (kill_grace is 5 s)",
-            "",
-        ),
-        (
-            (["SIGTERM"], [4.0], 6.2),
-            Level.WARNING,
-            "tasks receive SIGTERM, and are killed 2 s later, but kill_grace is 5 s",
-            "write kill_grace = 1, so that",
-        ),
-        (([], [], 9.0), Level.WARNING, "it kills tasks without a warning: n2", "KillWait (Slurm) or notify"),
-    ],
-    ids=["long", "short", "none"],
-)
-def test_end_of_a_job_is_judged_by_its_shortest_warning(
-    second: tuple[list[str], list[float], float], level: Level, message: str, hint: str
-) -> None:
-    first = (["SIGTERM"], [1.0], 31.2)
-    endings = [{"signals": names, "times": times, "lived": lived} for names, times, lived in (first, second)]
-    assert [check(Ending)(record) for record in endings] == ["", ""]
-    finding = judge_end(PROBE, endings, 5.0)
-    assert (finding.level, finding.check) == (level, "end.warning")
-    assert finding.message == f"when the scheduler ends a job, {message}"
-    assert hint in finding.hint
-    assert bool(hint) == bool(finding.hint)

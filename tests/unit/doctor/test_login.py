@@ -53,7 +53,12 @@ def test_no_file_is_ok() -> None:
     [
         ("time = 2h\n", "failure", "config.toml:1: ", 'write time = "2h"'),
         ("nodes = -1\n", "failure", "config.toml:1: nodes: ", ""),
-        ("gpus_per_nod = 1\n", "warning", "config.toml:1: gpus_per_nod: unknown key, left out; did you mean", "mend"),
+        (
+            "gpus_per_nod = 1\n",
+            "warning",
+            "config.toml:1: gpus_per_nod: unknown key, left out; did you mean",
+            "correct",
+        ),
     ],
 )
 def test_file_that_is_not_valid_is_one_finding(text: str, level: str, piece: str, hint: str) -> None:
@@ -73,6 +78,30 @@ def test_key_that_the_site_requires_is_a_warning(tmp_path: Path, monkeypatch: py
     assert (valid.level, finding.level, finding.check) == ("ok", "warning", "configuration.limits")
     assert finding.hint == "write account = …"
     assert "site.toml:3: require" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "hint"),
+    [
+        (
+            "nodes = 32\n",
+            "config.toml:1: nodes: 32 requested, the site allows 16 (",
+            "choose a value that the site allows",
+        ),
+        ("", "--nodes: 32 requested, the site allows 16 (", "choose a value that the site allows; see the wiki"),
+    ],
+)
+def test_value_beyond_a_limit_is_a_warning_with_its_source(
+    words: str, value: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("[limits]\nmax_nodes = 16\n" + ("" if words else 'message = "see the wiki"\n'))
+    monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
+    user_file(words)
+    (nodes,) = (option for option in schedulers.job_options() if option.key == "nodes")
+    _, (_, finding) = login.configuration(os.environ, Path(), [] if words else [(nodes, "--nodes", "32")])
+    assert (finding.level, finding.check, finding.hint) == ("warning", "configuration.limits", hint)
+    assert value in finding.message
 
 
 def test_scheduler_that_is_not_set_up_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

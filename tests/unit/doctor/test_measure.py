@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import socketserver
+import threading
+from pathlib import Path
+
 import pytest
 
+from gridtf.doctor import measure
 from gridtf.doctor.measure import gpu_variables, offset
 
 
@@ -20,6 +27,34 @@ def test_offset_of_a_clock_is_that_of_the_fastest_exchange(
     rounds: list[tuple[float, float]], ahead: float, doubt: float
 ) -> None:
     assert offset(rounds) == pytest.approx((ahead, doubt))
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (json.dumps({"index": 1, "time": 0.0}).encode() + b"\n", ""),
+        (json.dumps({"index": 2, "time": 0.0}).encode() + b"\n", "another host of this job answers"),
+        (b"[]\n", "another program answers"),
+        (b"{}\n", "another program answers"),
+        (b"\xff\xfe\n", "another program answers"),
+        (b"1" * 100_000, "another program answers"),  # a line without end
+    ],
+    ids=["host", "other-host", "list", "empty", "bytes", "endless"],
+)
+def test_connection_is_judged_by_who_answers(sent: bytes, error: str) -> None:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                self.request.recv(100)
+                self.request.sendall(sent)
+                self.request.recv(100)  # until the other side closes
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        peer = measure._Peer(0, 1, "localhost", server.server_address[1], "nonce", None, Path())
+        assert peer._try("127.0.0.1") == error
+        server.shutdown()
 
 
 def test_gpu_variables_are_those_that_may_list_gpus() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from gridtf.doctor import measure, probe
-from gridtf.errors import UsageError
+from gridtf.errors import RunDirError, UsageError
 from gridtf.findings import Finding, Level
 from gridtf.login.job import Job
+from gridtf.observe.state import JobView
 from gridtf.run import registry
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
@@ -23,7 +24,7 @@ from tests.support.scheduler import FakeScheduler
 def probed(*words: str, said: list[str] | None = None, patience: float = 0) -> Finding:
     """The only finding of a probe."""
     say = (lambda line: None) if said is None else said.append
-    (found,) = probe.probe(2, probe.configured(["--scheduler", "slurm", *words]), patience=patience, say=say).findings
+    (found,) = probe.probe(probe.configured(["--scheduler", "slurm", *words]), patience=patience, say=say).findings
     assert found.level == Level.FAILURE
     assert "\n" not in found.message + found.hint
     return found
@@ -72,13 +73,6 @@ def test_wrong_option_of_a_probe_is_refused_before_anything_is_done(rough_path: 
         probe.configured(["--scheduler", "slurm", "--time", "soon"])
 
 
-def test_probe_that_measures_its_end_outlives_every_signal(rough_path: Path) -> None:
-    spec = probe.job_spec(2, probe.configured(["--scheduler", "slurm"]), end=True)
-    assert (spec.command[-1], spec.kill_grace, spec.walltime) == ("end", measure.END_LIMIT, 360)
-    local = probe.job_spec(2, probe.configured(["--scheduler", "local"]), end=True)
-    assert (local.command[-1], local.kill_grace, local.walltime) == ("python", 5, 180)
-
-
 # --- a job that does not complete
 
 
@@ -119,11 +113,25 @@ def test_failed_probe_is_a_finding_with_its_reason_and_last_output(fake: FakeSch
             (next(run.iterdir()) / "job.log").write_text("module: command not found\n\n")
             fake.states = [JobStatus(JobState.FAILED, "exit code 1")]
 
-    (finding,) = probe.probe(2, probe.configured(["--scheduler", "slurm"]), patience=5, say=fails).findings
+    (finding,) = probe.probe(probe.configured(["--scheduler", "slurm"]), patience=5, say=fails).findings
     assert finding.check == "probe.job"
     assert finding.message.startswith("job 101 ended FAILED: ended without a verdict")
     assert finding.message.endswith("last output: module: command not found")
     assert finding.hint.endswith("job.log")
+
+
+def test_probe_whose_records_cannot_be_read_is_a_finding(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def status(job: Job) -> JobView:
+        raise RunDirError(f"cannot read {job.run_dir}")
+
+    monkeypatch.setattr(Job, "status", status)
+    said: list[str] = []
+    finding = probed(said=said)
+    assert finding.check == "probe.job"
+    assert finding.message.startswith("cannot read ")
+    assert any("cancel it yourself: gridtf cancel " in line for line in said)
 
 
 def test_ctrl_c_cancels_the_probe(fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

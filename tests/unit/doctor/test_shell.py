@@ -29,17 +29,17 @@ def only(items: Iterable[Finding | Setting]) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("code", "lines", "level", "check"),
+    ("versions", "level", "check"),
     [
-        (0, ["/v/bin/python", "3.11.7", "2.21.0"], "ok", "python"),
-        (0, ["/v/bin/python", "3.11.7"], "warning", "python.tensorflow"),
-        (1, [], "warning", "python"),
+        ({"version": "3.11.7", "tensorflow": "2.21.0"}, "ok", "python"),
+        ({"version": "3.11.7", "tensorflow": None}, "warning", "python.tensorflow"),
+        ({"error": "/v/bin/python: no module"}, "warning", "python"),
     ],
 )
-def test_python_is_judged_by_what_it_prints(code: int, lines: list[str], level: str, check: str) -> None:
-    finding = shell.judge_python("/v/bin/python", code, lines, "no module", "load it")
+def test_python_is_judged_by_its_versions(versions: dict[str, str | None], level: str, check: str) -> None:
+    finding = shell.judge_python("/v/bin/python", versions, "load it")
     assert (finding.level, finding.check) == (level, check)
-    assert finding.message.startswith("/v/bin/python ")
+    assert finding.message.startswith("/v/bin/python")
     assert ("load it" in finding.hint) == (level != "ok")
 
 
@@ -50,9 +50,10 @@ def program(folder: Path, text: str) -> dict[str, str]:
 
 
 def test_python_on_the_path_is_asked(tmp_path: Path) -> None:
-    environ = program(tmp_path, "echo /v/bin/python; echo 3.12.1; echo 2.16.1")
+    environ = program(tmp_path, """echo '{"version": "3.12.1", "tensorflow": "2.16.1"}'""")
     assert only(shell.python(JOB, environ)).message == f"{tmp_path}/python is Python 3.12.1 with TensorFlow 2.16.1"
     assert only(shell.python(JOB, program(tmp_path, "echo broken >&2; exit 1"))).message.endswith("broken")
+    assert only(shell.python(JOB, program(tmp_path, "echo 1"))).message == f"{tmp_path}/python: TypeError"
     assert "no program python" in only(shell.python(JOB, {"PATH": "/nowhere"})).message
     assert only(shell.python(job(setup=["module load tf"]), environ)).level == "ok"
     assert "container" in only(shell.python(job(container="/tf.sif"), environ)).message

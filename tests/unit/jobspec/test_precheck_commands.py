@@ -195,6 +195,7 @@ def test_scripts_of_the_working_folder_are_the_same_in_a_container(folder: Path)
     [
         ("tf2.sif", "did you mean tf-2.sif?"),
         ("other.sif", "`apptainer pull other.sif docker://NAME:TAG` makes one"),
+        ("tf-2.sif/other.sif", "`apptainer pull other.sif docker://NAME:TAG` makes one"),
         ("ubuntu", "an image of a registry is written docker://ubuntu"),
     ],
 )

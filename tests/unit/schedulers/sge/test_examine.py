@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.errors import SchedulerError
 from gridtf.findings import Examination, Finding, Level, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
@@ -285,6 +286,10 @@ def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert problems(found) == [("warning", "pe"), ("warning", "time")]
     assert lines(found) == ['pe = "rrs"', 'time = "01:00:00"']
     assert finding(found, "submission").message == "qsub accepts a first job (-w v)"
+    (tmp_path / "qhost").rename(tmp_path / "moved")
+    with pytest.raises(SchedulerError, match="qhost has failed: cat: qhost: No such file"):
+        examine.examine(given())
+    (tmp_path / "moved").rename(tmp_path / "qhost")
     (commands / "qsub").write_text("#!/bin/sh\nsleep 60\n")
     monkeypatch.setattr(examine, "_PATIENCE", 0.5)
     assert ("warning", "submission") in problems(examine.examine(given()))

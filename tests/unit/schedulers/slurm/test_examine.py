@@ -86,11 +86,6 @@ def test_config_is_parsed() -> None:
     assert (config["JobRequeue"], config["PowerPlugin"], config["SlurmctldHost[0]"]) == ("1", "", "ctl(10.81.0.1)")
 
 
-def test_accounts_are_parsed_with_the_default_first() -> None:
-    assert examine.parse_accounts("Welcome to the cluster\nml\nphysics\nml\n", "physics") == ["physics", "ml"]
-    assert examine.parse_accounts("", "") == []
-
-
 def test_site_in_good_order_needs_no_settings() -> None:
     found = judge(site(default_time="01:00:00"))
     assert (problems(found), lines(found)) == ([], [])
@@ -249,6 +244,12 @@ def test_walltime_that_a_site_s_plugin_demands_is_found_by_trying() -> None:
     assert all("--partition=cpu" in argv for argv in slurm.asked)
 
 
+def test_raw_options_are_read_as_sbatch_reads_them() -> None:
+    slurm = FakeSlurm()
+    list(examine.first_job(slurm, site(), given(native=['--comment="a b" --qos high', "--time=5"]), ()))  # type: ignore[arg-type]
+    assert slurm.asked == [["sbatch", "--test-only", "--comment=a b", "--qos", "high", "--time=5", "--wrap=true"]]
+
+
 # --- all of it, with stand-ins for the commands
 
 STAND_IN = """\
@@ -258,7 +259,7 @@ case "${0##*/} $*" in
 "scontrol show config") cat config;;
 "scontrol -o show partition --all") cat partitions;;
 "sinfo "*) cat sinfo;;
-"sacctmgr "*format=account) printf 'ml\\nbio\\n';;
+"sacctmgr "*format=account) printf 'Welcome to the cluster\\nml\\nbio\\nml\\n';;
 "sacctmgr "*format=defaultaccount) echo bio;;
 "sbatch --test-only --time=01:00:00 --wrap=true") cat accepted >&2;;
 *) echo "unexpected: $0 $*" >&2; exit 9;;
