@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import TypeVar
 
 import pytest
+
+# A shell may have started the tests with these ignored (nohup, &), and so would all processes of the tests be.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

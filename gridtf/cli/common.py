@@ -70,7 +70,8 @@ def run_command(name: str, words: Sequence[str]) -> int:
     if name not in COMMANDS:
         from gridtf.jobspec import synonyms
 
-        hint = synonyms.command(name, words) or nearest(name, list(COMMANDS)) or "see `gridtf --help`"
+        meant = f"write: gridtf {name[2:]}" if name[:2] == "--" and name[2:] in COMMANDS else ""
+        hint = meant or synonyms.command(name, words) or nearest(name, list(COMMANDS)) or "see `gridtf --help`"
         raise UsageError(f"unknown command {name}", hint=hint)
     command = find_command(name)
     words, after = split_command(words)

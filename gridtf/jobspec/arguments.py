@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -48,9 +49,12 @@ class Parser(argparse.ArgumentParser):
             UsageError: For an unknown option, a missing or superfluous argument or a bad value.
         """
         words = _glued(argv)
-        takes_job = any(action.dest == "jobfile" for action in self._actions)
+        takes_job = self._takes_job
         if takes_job:
             self._refuse_misplaced(words, command)
+        for word in words:
+            if re.fullmatch("-[a-z][a-z-]+", word) and f"-{word}" in self._metavars:  # argparse reads -probe as -p robe
+                raise UsageError(f"unknown option {word}", hint=f"did you mean -{word}?")
         try:
             arguments, rest = self.parse_known_args(words)
         except UsageError as error:
@@ -78,6 +82,11 @@ class Parser(argparse.ArgumentParser):
             self.error(
                 f"{value!r} is not one of {', '.join(choices)}" if choices[1:] else f"{value!r} is not {choices[0]}"
             )
+
+    @functools.cached_property
+    def _takes_job(self) -> bool:
+        """Whether a job file and a command may follow."""
+        return any(action.dest == "jobfile" for action in self._actions)
 
     @functools.cached_property
     def _metavars(self) -> dict[str, str]:
@@ -145,17 +154,18 @@ class Parser(argparse.ArgumentParser):
         from gridtf.jobspec import synonyms
 
         flags = [name for name in self._metavars if name.startswith("--")]
-        takes_job = "--native" in flags
-        if takes_job and (hint := synonyms.option(flag, value or None, self.prog, self._metavars)):
-            return hint
         if hint := synonyms.of_command(self.prog, flag, value):
             return hint
+        if "--native" in flags:
+            hint = synonyms.option(flag, value or None, self.prog, self._metavars)
+            if hint and (self._takes_job or (flag.startswith("--") and hint.startswith("write --"))):
+                return hint
         # without the dashes, which would make all flags alike
         hint = nearest(flag.lstrip("-").replace("_", "-"), [name[2:] for name in flags])
         if hint:
             return hint.replace("mean ", "mean --").replace(" or ", " or --")
         own = shlex.join([flag, value] if value else [flag])
-        return f"options of your program go after it: {self.prog} -- python train.py {own}" if takes_job else ""
+        return f"options of your program go after it: {self.prog} -- python train.py {own}" if self._takes_job else ""
 
 
 class _Collect(argparse.Action):

@@ -284,6 +284,8 @@ def _unknown_key(key: Key, value: object, table: Table) -> SpecError | None:
     for depth, known in enumerate(([*tops, *aliases(table)], list(TASK_TYPES), tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
+            if key[0] == "limits":
+                return SpecError("limits", what, hint="[limits] counts in the site's file only")
             hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], known)
             return SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
     return None

@@ -415,7 +415,9 @@ def check_text(key: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, str) or not value:
-        raise SpecError(key, f"{spell(value)} is not a non-empty string")
+        texts = [item for item in (value if isinstance(value, list | tuple) else [value]) if item not in (None, "")]
+        hint = f"write {key} = {toml(str(texts[0]))}" if len(texts) == 1 and not isinstance(texts[0], bool) else ""
+        raise SpecError(key, f"{spell(value)} is not a non-empty string", hint=hint)
     if any(ord(char) < 32 or ord(char) == 127 for char in value):
         raise SpecError(key, f"{value!r} contains a control character", hint="leave out newlines, tabs and the like")
 
@@ -635,6 +637,8 @@ def _check_container(spec: JobSpec) -> None:
         if len(parts) > 3 or not all(part.startswith("/") for part in parts[:2]):
             hint = 'write a path on the host, and where it is in the container: "/data:/data", or "/data:/data:ro"'
             raise SpecError("container_binds", f"{spell(bind)} is not SOURCE:TARGET with absolute paths", hint=hint)
+        if parts[2:] and not spec.container_command and parts[2] not in ("ro", "rw"):
+            raise SpecError("container_binds", f"{spell(bind)}: the mode is ro or rw, not {spell(parts[2])}")
     words = spec.container_command
     for word in words:
         check_text("container_command", word)
@@ -646,6 +650,9 @@ def _check_container(spec: JobSpec) -> None:
         raise SpecError("container_binds", "there is no container", hint=_NAME_AN_IMAGE)
     if spec.container is None and "image" in names:
         raise SpecError("container_command", "it has {image}, and there is no container", hint=_NAME_AN_IMAGE)
+    if spec.container and (uri := re.fullmatch(r"([a-z]+):/([^/].*)", spec.container)):
+        hint = f"write {uri[1]}://{uri[2]}"
+        raise SpecError("container", f"{spec.container} is neither a path nor a URI", hint=hint)
     if spec.container and not words and (name := _REGISTRY.fullmatch(spec.container)):
         raise SpecError("container", f"{spec.container} is neither a path nor a URI", hint=f"write docker://{name[0]}")
     if words and spec.container is not None and "image" not in names:

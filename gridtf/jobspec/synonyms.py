@@ -28,7 +28,8 @@ _COMMANDS = {
     "render": ("check validate lint dryrun dry-run preview plan script config settings", "rest"),
     "submit": ("start launch sbatch qsub train job", "rest"),
     "run": ("exec srun local mpirun torchrun here", "rest"),
-    "doctor": ("diagnose checkup healthcheck selftest", ""),
+    "doctor": ("diagnose checkup healthcheck selftest test verify", ""),
+    "doctor --probe": ("probe", ""),
     "init": ("configure setup", ""),
 }
 
@@ -149,6 +150,14 @@ _OF_COMMANDS = (
     ("logs", "F watch", "write -f"),
     ("list", "a", "write --all"),
     ("status", "w watch f follow wait", "write: gridtf wait JOB"),
+    ("doctor", "fix repair", "write: gridtf init, which writes the settings that jobs need here"),
+    ("init", "force f overwrite", "init overwrites no file: move it away first"),
+    ("init", "write o output file", "write: gridtf doctor --write {}"),
+    (
+        "init",
+        "probe scheduler s partition p queue account pe time nodes gpus_per_node site",
+        "write: gridtf doctor --write FILE, with options of a job",
+    ),
     ("cancel", "f force y yes 9 signal s", "leave it out: a task that ignores TERM is killed after the grace period"),
 )
 
@@ -179,8 +188,10 @@ def command(word: str, rest: Sequence[str]) -> str:
     job = next((part for part in rest if not part.startswith("-") and not part.isdecimal()), None)
     job = job or next((part for part in rest if part.isdecimal()), "JOB")
     after = {"JOB": shlex.quote(job), "rest": line or "JOBFILE", "": ""}[follows]
-    here = " (or gridtf run, right here)" if name == "submit" else ""
-    return f"write: gridtf {name} {after}".rstrip() + here
+    more = {"submit": " (or gridtf run, right here)"}.get(name, "")
+    if word in ("check", "config", "settings"):
+        more = "; gridtf doctor examines the site, gridtf init writes its settings"
+    return f"write: gridtf {name} {after}".rstrip() + more
 
 
 def qsub(word: str, after: Sequence[str]) -> str:
@@ -201,7 +212,7 @@ def of_command(prog: str, flag: str, value: str) -> str:
     row = next(
         (row for row in _OF_COMMANDS if row[0] == prog.rpartition(" ")[2] and _word(flag) in row[1].split()), None
     )
-    return row[2].format(value or "N") if row else ""
+    return row[2].format(value or ("FILE" if row[0] == "init" else "N")) if row else ""
 
 
 def as_program(words: Sequence[str]) -> list[str] | None:

@@ -36,7 +36,7 @@ def get(name: str) -> Scheduler:
     if (plugin := plugins.load(name)) is not None:
         return plugin
     known = names()
-    hint = nearest(name, known) or f"choose from {', '.join(known)}"
+    hint = nearest(name, known) or "a scheduler of another package is known when its package is installed"
     raise SpecError("scheduler", f"{name!r} is not one of {', '.join(known)}", hint=hint)
 
 
