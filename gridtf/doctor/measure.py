@@ -32,7 +32,7 @@ _PEERS = 40.0  # seconds after the beginning when measurements of other hosts en
 _CONNECT = 4.0  # seconds for a connection, and for an answer
 _DELAY = 12.0  # seconds for a file of another host to appear
 _PYTHON = 20.0  # seconds for the user's Python to say its versions
-_LONGEST = 4096  # characters of an answer; another program may send without end
+_LONGEST = 4096  # characters of a question or an answer; other programs may send without end
 _ROUNDS = 8  # exchanges of which the fastest gives the offset of two clocks
 _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
 
@@ -149,7 +149,7 @@ def _serving(port: int, nonce: str, answer: Answer) -> Iterator[None]:
 
         def handle(self) -> None:
             with contextlib.suppress(OSError):
-                for line in self.rfile:
+                while line := self.rfile.readline(_LONGEST):
                     given, _, word = line.decode(errors="replace").strip().partition(" ")
                     if given != nonce:
                         return
