@@ -9,6 +9,8 @@ from gridtf.errors import GridtfError, SchedulerError
 from gridtf.text import toml
 from gridtf.values import Value
 
+FIRST_TIME = 3600  # seconds: the walltime to propose where jobs need one
+
 
 class Level(str, Enum):
     """How bad a finding is."""

@@ -30,7 +30,7 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
     made.add_argument(
         "--probe",
         action="store_true",
-        help="submit a job of a minute, to measure on its hosts (2, or --nodes)",
+        help="submit a job of a minute whose hosts (2, or --nodes) measure files, network and GPUs",
     )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
     add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
@@ -117,9 +117,11 @@ def _probed(found: Examination, given: Given) -> Examination:
     if found.failures:
         say("no probe is submitted until the failures are fixed")
         return found
-    of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
-    words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
-    words += _as_options(found.settings)
+    # a probe has a command and a walltime of its own; a list that is proposed begins with what is given
+    proposed = [setting for setting in found.settings if not setting.example and setting.key != "time"]
+    left_out = ("entry", "args", *(setting.key for setting in proposed if isinstance(setting.value, list)))
+    of_job = [row for row in given if row[0].key not in left_out]
+    words = [*_as_options(proposed), *(flag if value is None else f"{flag}={value}" for _, flag, value in of_job)]
     seen = probe.probe(probe.configured(words), say=say)
     checks = {finding.check for finding in seen.findings}
     rest = [finding for finding in found.findings if finding.check not in checks]
@@ -127,11 +129,9 @@ def _probed(found: Examination, given: Given) -> Examination:
 
 
 def _as_options(settings: Sequence[Setting]) -> Iterator[str]:
-    """The settings that jobs need, as options of a probe, which has a walltime of its own."""
     for setting in settings:
-        if not setting.example and setting.key != "time":
-            values = setting.value if isinstance(setting.value, list) else [setting.value]
-            yield from (f"--{setting.key.replace('_', '-')}={value}" for value in values)
+        values = setting.value if isinstance(setting.value, list) else [setting.value]
+        yield from (f"--{setting.key.replace('_', '-')}={value}" for value in values)
 
 
 def _as_json(found: Examination, written: Path | None) -> str:

@@ -32,7 +32,7 @@ _PEERS = 40.0  # seconds after the beginning when measurements of other hosts en
 _CONNECT = 4.0  # seconds for a connection, and for an answer
 _DELAY = 12.0  # seconds for a file of another host to appear
 _PYTHON = 20.0  # seconds for the user's Python to say its versions
-_LONGEST = 4096  # characters of an answer; another program may send without end
+_LONGEST = 4096  # characters of a question or an answer; other programs may send without end
 _ROUNDS = 8  # exchanges of which the fastest gives the offset of two clocks
 _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
             look.start()
         for other, look in looks.items():
             look.join(max(0.0, begin + _PEERS - time.monotonic()))
-            record["peers"][str(other)] = dict(look.found)
+            record["peers"][str(other)] = look.found | {"links": dict(look.found["links"])}  # threads may go on
         asked.join(max(0.1, begin + _PEERS - time.monotonic()))
         record.setdefault("python", {"error": f"{arguments[0]}: no answer within {_PYTHON:g} s"})
         _write(folder / f"{index}.json", {**record, "time": time.time()})
@@ -149,7 +149,7 @@ def _serving(port: int, nonce: str, answer: Answer) -> Iterator[None]:
 
         def handle(self) -> None:
             with contextlib.suppress(OSError):
-                for line in self.rfile:
+                while line := self.rfile.readline(_LONGEST):
                     given, _, word = line.decode(errors="replace").strip().partition(" ")
                     if given != nonce:
                         return
@@ -218,11 +218,11 @@ class _Peer(threading.Thread):
         self._index, self._other, self._host, self._port = index, other, host, port
         self._nonce, self._here, self._folder = nonce, here, folder
         self.found: dict[str, Any] = {"host": host, "port": port, "seen": here is not None, "unresolved": "no answer"}
+        self.found["links"] = {}
 
     def run(self) -> None:
         begin = time.monotonic()
-        links: dict[str, dict[str, str]] = {}
-        self.found["links"] = links  # there also if the name service does not answer
+        links: dict[str, dict[str, str]] = self.found["links"]
         tries = [threading.Thread(target=self._by_link, args=(row, links), daemon=True) for row in self._links()]
         for one in tries:
             one.start()

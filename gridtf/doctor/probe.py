@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.doctor import judge, measure
-from gridtf.errors import GridtfError, MaybeSubmittedError
+from gridtf.errors import GridtfError
 from gridtf.findings import Examination, Finding, Level, failure
 from gridtf.jobspec import config, options
 from gridtf.jobspec.spec import JobSpec, TaskSpec
@@ -74,10 +74,10 @@ def probe(given: Configured, *, patience: float = PATIENCE, say: Say = lambda li
         say: Is called with each line on what the probe does.
 
     Returns:
-        Findings and settings. A job that is refused, does not start or fails is a finding.
+        Findings and settings. A job that is refused, does not start or fails is a finding, and so is a submission of
+        which it is not known whether the scheduler accepted it.
 
     Raises:
-        MaybeSubmittedError: When it is unknown whether the scheduler accepted the job, also after Ctrl-C meanwhile.
         KeyboardInterrupt: After Ctrl-C, when the job has been cancelled.
     """
     nodes = nodes_of(given)
@@ -87,8 +87,6 @@ def probe(given: Configured, *, patience: float = PATIENCE, say: Say = lambda li
         tops = {key: key.partition(".")[0] for key in given.sources}
         kept = {key: given.sources[key] for key, top in tops.items() if spec.option(top) == given.spec.option(top)}
         job = submission.submit(spec, kept, given.trusted)
-    except MaybeSubmittedError:
-        raise
     except GridtfError as error:
         return Examination((failure("probe.submission", error),))
     for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):

@@ -19,13 +19,11 @@ _LIMITS = (
     ),
     Setting("max_time", "2-00:00:00", "", "limits", example=True),
 )
-
-
-_OWN = ("account", "setup")  # what is this user's own
+_OWN = ("account", "setup")  # keys whose values are those of this user
 
 
 def for_all(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """The settings for a file of all users: what is one user's own becomes an example."""
+    """The settings for a file for all users: those of this user alone become examples."""
     return tuple(setting.replace(example=setting.example or setting.key in _OWN) for setting in settings)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gridtf.errors import nearest
 from gridtf.files import user_name
-from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, missing, with_first_job
+from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Setting, collect, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers.batch import Answer, whole
@@ -22,7 +22,6 @@ from gridtf.values import Value
 
 _PATIENCE = 4.0  # seconds for each question
 _PES_PATIENCE = 2.5  # seconds for all parallel environments
-_FIRST_TIME = 3600  # seconds: the walltime to write where jobs need one
 _COUNTED = {"YES": "per slot", "HOST": "per host"}
 _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
@@ -329,7 +328,7 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Items:
     queues = site.carrying(pe) if pe is not None else list(site.queues)
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
-    time = format_walltime(min(_FIRST_TIME, longest or _FIRST_TIME))
+    time = format_walltime(min(FIRST_TIME, longest or FIRST_TIME))
     if given.spec.time is not None:
         yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}")
     elif any(resource.forced and resource.name == "h_rt" for resource in site.resources):

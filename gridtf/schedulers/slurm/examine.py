@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, SchedulerError, nearest
 from gridtf.files import user_name
-from gridtf.findings import Examination, Finding, Items, Level, Setting, missing, with_first_job
+from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Setting, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
 from gridtf.schedulers import batch
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 3.0  # seconds for each question
 _MOST_EXAMPLES = 4  # partitions with lines of their own in the file
-_FIRST_TIME = 3600  # seconds: the walltime to write where jobs need one
 # a site's plugin that wants a walltime: "Requested time limit is invalid (missing or exceeds some limit)"
 _WANTS_TIME = re.compile(r"time limit|walltime|--time\b", re.IGNORECASE)
 
@@ -106,7 +105,7 @@ def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Se
     values |= {setting.key: setting.value for setting in settings if not setting.example}
     code, output = _test(slurm, values, given.spec.native)
     if code and "time" not in values and _WANTS_TIME.search(output):
-        time = Setting("time", format_walltime(_FIRST_TIME), "the site takes no job without a walltime")
+        time = Setting("time", format_walltime(FIRST_TIME), "the site takes no job without a walltime")
         code, second = _test(slurm, {**values, time.key: time.value}, given.spec.native)
         if not code:
             yield from missing("time.compulsory", f"the site takes no job without a walltime: {_last(output)}", time)
@@ -249,7 +248,7 @@ def _time(chosen: Partition, default: str, given: Configured) -> Items:
         yield Finding(Level.OK, "time", f"a job without `time` has no time limit in partition {chosen.name}")
     else:
         what = f"partition {chosen.name} has no default time: a job without `time` asks for {show_walltime(chosen)}"
-        time = format_walltime(min(_FIRST_TIME, chosen.limit))
+        time = format_walltime(min(FIRST_TIME, chosen.limit))
         why = f"without it, a job in partition {chosen.name} asks for {show_walltime(chosen)}, and waits longer"
         yield from missing("time", what, Setting("time", time, why))
 

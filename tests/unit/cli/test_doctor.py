@@ -186,6 +186,16 @@ def test_probe_has_the_settings_that_the_doctor_proposes(
     assert (given.spec.time, given.spec.setup) == (None, ())
 
 
+def test_options_of_a_probe_override_settings_and_each_raw_option_is_there_once(
+    found: list[Finding], probed: list[Configured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposed = (Setting("native", ["-V", "-l b=2"], "forced"), Setting("run_root", "/scratch/runs", "a disk"))
+    monkeypatch.setattr(login, "examine", lambda *_: Examination(tuple(found), proposed))
+    assert main(["doctor", "--probe", "--native=-V", "--run-root", "/data/runs"]) == 0
+    (given,) = probed
+    assert (given.spec.native, given.spec.run_root) == (("-V", "-l b=2"), "/data/runs")
+
+
 def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
     found: list[Finding], probed: list[Configured], capsys: Captured
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import socketserver
 import threading
 from pathlib import Path
@@ -55,6 +56,20 @@ def test_connection_is_judged_by_who_answers(sent: bytes, error: str) -> None:
         peer = measure._Peer(0, 1, "localhost", server.server_address[1], "nonce", None, Path())
         assert peer._try("127.0.0.1") == error
         server.shutdown()
+
+
+def test_server_closes_the_connection_of_a_stranger_that_sends_without_end() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with measure._serving(port, "nonce", lambda word: {"word": word}):
+        with socket.create_connection(("127.0.0.1", port), 10) as known:
+            known.sendall(b"nonce who\n")
+            assert json.loads(known.recv(100)) == {"word": "who"}
+        with socket.create_connection(("127.0.0.1", port), 10) as stranger:
+            stranger.sendall(b"x" * 8192)  # and keeps the connection open
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(100) == b""
 
 
 def test_gpu_variables_are_those_that_may_list_gpus() -> None:

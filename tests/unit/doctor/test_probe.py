@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from gridtf.doctor import measure, probe
-from gridtf.errors import RunDirError, UsageError
+from gridtf.errors import MaybeSubmittedError, RunDirError, UsageError
 from gridtf.findings import Finding, Level
 from gridtf.login.job import Job
 from gridtf.observe.state import JobView
 from gridtf.run import registry
-from gridtf.schedulers.api import JobStatus
+from gridtf.schedulers.api import JobStatus, Plan, SubmitResult
 from gridtf.states import JobState
 from tests.support.configuration import user_file
 from tests.support.scheduler import FakeScheduler
@@ -81,6 +81,19 @@ def test_refused_probe_is_a_finding(fake: FakeScheduler, rough_path: Path) -> No
     finding = probed()
     assert (finding.check, finding.message) == ("probe.submission", "sbatch: invalid account")
     assert not list(rough_path.iterdir())
+
+
+def test_submission_with_an_unknown_outcome_is_a_finding_that_names_the_run_directory(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(plan: Plan) -> SubmitResult:
+        raise MaybeSubmittedError("Slurm may have taken the job", why=f"kept: {plan.run_dir}", hint="look in the queue")
+
+    monkeypatch.setattr(fake, "submit", submit)
+    finding = probed()
+    (run,) = (rough_path / "gridtf-runs").iterdir()
+    assert (finding.check, finding.hint) == ("probe.submission", "look in the queue")
+    assert finding.message == f"Slurm may have taken the job; kept: {run}"
 
 
 def test_probe_that_does_not_start_is_cancelled(fake: FakeScheduler, rough_path: Path) -> None:
