@@ -30,7 +30,8 @@ class _Constructed:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        own = [name for name in cls.__annotations__ if name not in cls._fields]
+        typed = cls.__annotations__.items()
+        own = [name for name, kind in typed if name not in cls._fields and not str(kind).startswith("ClassVar")]
         cls._fields = (*cls._fields, *own)
         cls._defaults = {**cls._defaults, **{name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -23,6 +23,7 @@ class Range(Port):
 
 
 class Counter(Fields):
+    limit: ClassVar[int] = 9
     start: int
     step: int = 1
 
