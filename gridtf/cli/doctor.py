@@ -26,11 +26,17 @@ _WIDTH = len(Level.FAILURE)
 
 def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
     examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
-    made = new_parser("doctor", "[--probe] [--write FILE] [options of submit]", examples, json=True, **more)
+    made = new_parser("doctor", "[--probe [--end]] [--write FILE] [options of submit]", examples, json=True, **more)
     made.add_argument(
         "--probe",
         action="store_true",
         help="submit a job of a minute, to measure on its hosts (2, or --nodes)",
+    )
+    made.add_argument(
+        "--end",
+        action="store_true",
+        help="also measure how the scheduler ends a job: which signals tasks receive, and how long before they are "
+        "killed",
     )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
     add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
@@ -40,8 +46,10 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
 def run_doctor(arguments: Namespace) -> int:
     if arguments.command is not None:
         raise UsageError("gridtf doctor takes no command", hint="see `gridtf doctor --help`")
+    if arguments.end and not arguments.probe:
+        raise UsageError("--end is a measurement of the probe", hint="gridtf doctor --probe --end")
     file = Path(arguments.write) if arguments.write is not None else None
-    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe)
+    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe, end=arguments.end)
 
 
 def parser_init(**more: Any) -> Parser:
@@ -62,7 +70,7 @@ def _user_file() -> Path | None:
     return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
 
 
-def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = False) -> int:
+def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = False, end: bool = False) -> int:
     """Examine, print, and write a file if there is one to write.
 
     Args:
@@ -70,6 +78,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
         as_json: Whether to print JSON.
         given: The options of jobs on the command line.
         probes: Whether to submit a probe.
+        end: Whether the probe measures how the scheduler ends a job.
 
     Returns:
         The exit code.
@@ -81,7 +90,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
         _refuse_existing(file)
     found = login.examine(os.environ, here(), given)
     if probes:
-        found = _probed(found, given)
+        found = _probed(found, given, end=end)
     if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
     failed = {finding.check for finding in found.failures}
@@ -107,7 +116,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     return 1 if failed else 0
 
 
-def _probed(found: Examination, given: Given) -> Examination:
+def _probed(found: Examination, given: Given, *, end: bool) -> Examination:
     """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
     from gridtf.doctor import probe
 
@@ -120,7 +129,7 @@ def _probed(found: Examination, given: Given) -> Examination:
     of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
     words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
     words += _as_options(found.settings)
-    seen = probe.probe(probe.configured(words), say=say)
+    seen = probe.probe(probe.configured(words), end=end, say=say)
     checks = {finding.check for finding in seen.findings}
     rest = [finding for finding in found.findings if finding.check not in checks]
     return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))

@@ -47,6 +47,9 @@ Measurements = {
     "peers": {str: _Peer},
 }
 
+# How a task was ended, as measure.py writes it: signals before SIGKILL, and when they came, in seconds.
+Ending = {"signals": [str], "times": [float], "lived": float}
+
 _SLOW_FILE = 3.0  # seconds for a file to appear on other hosts
 _SLOW_NAME = 1.0  # seconds to resolve a name
 _FAR_CLOCK = 1.0  # seconds between two clocks
@@ -131,6 +134,37 @@ def _hosts(probe: Probe) -> Finding:
     what = f"the job has run on {counted(len(hosts), 'host')} ({some(hosts)}) instead of {probe.nodes}"
     hint = "choose a parallel environment whose allocation_rule is 1 or $round_robin (--pe), or request more --slots"
     return Finding(Level.WARNING, "probe.hosts", f"{what}, so that connections are not measured", hint)
+
+
+def judge_end(probe: Probe, endings: Sequence[Record], kill_grace: float) -> Finding:
+    """Judge how the scheduler has ended the tasks: whether they were warned, and how long before.
+
+    Args:
+        probe: The job, whose tasks heeded no signal.
+        endings: The end of each task, in the order of the tasks, of the kind Ending.
+        kill_grace: The seconds that gridtf gives tasks between SIGTERM and SIGKILL.
+    """
+    check = "end.warning"
+    names = [probe.name(index) for index in range(len(endings))]
+    if unwarned := [name for name, record in zip(names, endings, strict=True) if not record["signals"]]:
+        what = f"when the scheduler ends a job, it kills tasks without a warning: {some(unwarned, most=4)}"
+        hint = "save checkpoints in time, or ask your site for a longer KillWait (Slurm) or notify of the queue (qsub)"
+        return Finding(Level.WARNING, check, what, hint)
+    shortest = min(record["lived"] - record["times"][0] for record in endings)
+    signals = sorted({name for record in endings for name in record["signals"]})
+    what = (
+        f"when the scheduler ends a job, tasks receive {' and '.join(signals)}, and are killed {shortest:.0f} s later"
+    )
+    if shortest + 1 < kill_grace:
+        hint = f"write kill_grace = {max(1, int(shortest) - 1)}, so that gridtf ends tasks before the scheduler does"
+        return Finding(Level.WARNING, check, f"{what}, but kill_grace is {kill_grace:g} s", hint)
+    return Finding(Level.OK, check, f"{what} (kill_grace is {kill_grace:g} s)")
+
+
+def local_end(kill_grace: float) -> Finding:
+    """How a job on this machine is ended, which is not measured."""
+    what = f"gridtf itself ends jobs on this machine: tasks receive SIGTERM, and are killed {kill_grace:g} s later"
+    return Finding(Level.OK, "end.warning", f"{what} (kill_grace)")
 
 
 # --- between hosts ---------------------------------------------------------------------------------------------------

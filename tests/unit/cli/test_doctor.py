@@ -144,9 +144,9 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Configured]:
     """The probes that are submitted, which find out about the run root."""
     submitted: list[Configured] = []
 
-    def submit(given: Configured, *, say: Callable[[str], None]) -> Examination:
+    def submit(given: Configured, *, end: bool, say: Callable[[str], None]) -> Examination:
         submitted.append(given)
-        say("submitted job 7")
+        say("submitted job 7, which measures its end" if end else "submitted job 7")
         setting = Setting("interface", "ib0", "all hosts reach each other over it")
         return Examination((Finding(Level.OK, "run_root.shared", "all hosts see it"),), (setting,))
 
@@ -194,6 +194,16 @@ def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
     assert main(["doctor", "--probe"]) == 1
     assert probed == []
     assert "gridtf: no probe is submitted until the failures are fixed" in capsys.readouterr().err
+
+
+def test_end_of_a_job_is_measured_by_a_probe_only(
+    found: list[Finding], probed: list[Configured], capsys: Captured
+) -> None:
+    assert main(["doctor", "--probe", "--end"]) == 0
+    assert capsys.readouterr().err == "gridtf: submitted job 7, which measures its end\n"
+    assert main(["doctor", "--end"]) == 2
+    assert capsys.readouterr().err.endswith("gridtf doctor --probe --end\n")
+    assert len(probed) == 1
 
 
 def test_doctor_takes_no_command(found: list[Finding], capsys: Captured) -> None:

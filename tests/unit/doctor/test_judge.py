@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.doctor.judge import Measurements, Probe, judge
+from gridtf.doctor.judge import Ending, Measurements, Probe, judge, judge_end, local_end
 from gridtf.findings import Finding, Level, Setting
 from gridtf.run.recordtypes import check
 from gridtf.run.rundir import Record
@@ -298,3 +298,41 @@ def test_proxies_are_named_and_are_no_fault() -> None:
     (finding,) = (finding for finding in found if finding.check == "proxies")
     assert finding.level == Level.OK
     assert finding.message.startswith("http_proxy, no_proxy are set on n2; gridtf keeps gRPC")
+
+
+@pytest.mark.parametrize(
+    ("second", "level", "message", "hint"),
+    [
+        (
+            (["SIGUSR2", "SIGTERM"], [2.0, 2.1], 62.1),
+            Level.OK,
+            "tasks receive SIGTERM and SIGUSR2, and are killed 30 s later (kill_grace is 5 s)",
+            "",
+        ),
+        (
+            (["SIGTERM"], [4.0], 6.2),
+            Level.WARNING,
+            "tasks receive SIGTERM, and are killed 2 s later, but kill_grace is 5 s",
+            "write kill_grace = 1, so that",
+        ),
+        (([], [], 9.0), Level.WARNING, "it kills tasks without a warning: n2", "KillWait (Slurm) or notify"),
+    ],
+    ids=["long", "short", "none"],
+)
+def test_end_of_a_job_is_judged_by_its_shortest_warning(
+    second: tuple[list[str], list[float], float], level: Level, message: str, hint: str
+) -> None:
+    first = (["SIGTERM"], [1.0], 31.2)
+    endings = [{"signals": names, "times": times, "lived": lived} for names, times, lived in (first, second)]
+    assert [check(Ending)(record) for record in endings] == ["", ""]
+    finding = judge_end(PROBE, endings, 5.0)
+    assert (finding.level, finding.check) == (level, "end.warning")
+    assert finding.message == f"when the scheduler ends a job, {message}"
+    assert hint in finding.hint
+    assert bool(hint) == bool(finding.hint)
+
+
+def test_end_of_a_job_on_this_machine_is_known_without_a_measurement() -> None:
+    finding = local_end(1.0)
+    assert (finding.level, finding.check) == (Level.OK, "end.warning")
+    assert "tasks receive SIGTERM, and are killed 1 s later (kill_grace)" in finding.message
