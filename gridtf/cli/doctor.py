@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.layers import Given
-from gridtf.jobspec.options import Table
+from gridtf.jobspec.options import OPTIONS, Table
 from gridtf.run.rundir import here
 from gridtf.text import counted, plain
 
 _NEEDED = ("scheduler", "configuration")
 _WIDTH = len(Level.FAILURE)
+_TO_WRITE = re.compile(r"\bwrite \w+ = ")
 
 
 def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
@@ -53,7 +55,10 @@ def run_doctor(arguments: Namespace) -> int:
 
 
 def parser_init(**more: Any) -> Parser:
-    made = new_parser("init", "[--json]", ("",), json=True, **more)
+    made = new_parser("init", "[--scheduler NAME] [--json]", ("",), json=True, **more)
+    made.add_argument(
+        "--scheduler", metavar="NAME", help="the scheduler that jobs go to, as of submit: local, slurm, sge"
+    )
     made.description = f"{made.description}\nThe same as gridtf doctor --write ~/.config/gridtf/config.toml."
     return made
 
@@ -63,7 +68,9 @@ def run_init(arguments: Namespace) -> int:
     if file is None:
         hint = "write to a file of your choice: gridtf doctor --write FILE"
         raise UsageError("this user has no home folder", hint=hint)
-    return _run(file, as_json=arguments.json)
+    named = arguments.scheduler
+    given = [(option, "--scheduler", named) for option in OPTIONS if option.key == "scheduler" and named is not None]
+    return _run(file, as_json=arguments.json, given=given)
 
 
 def _user_file() -> Path | None:
@@ -85,10 +92,16 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     """
     from gridtf.doctor import login, settings
 
-    for_all = file is not None and file.absolute() != _user_file()
+    own = _user_file()
+    for_all = file is not None and file.absolute() != own
+    environ: Mapping[str, str] = os.environ
+    if for_all:  # what this user has set is no default of the site
+        environ = {**environ, "XDG_CONFIG_HOME": os.devnull}
+        if own is not None and os.path.lexists(own):
+            output.message(f"gridtf: {own} is left out of account, since {file} is for all users")
     if file is not None:
-        _refuse_existing(file)
-    found = login.examine(os.environ, here(), given)
+        _refuse_existing(file, is_own=not for_all)
+    found = login.examine(environ, here(), given)
     if probes:
         found = _probed(found, given, end=end)
     if for_all:
@@ -108,7 +121,8 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     if as_json:
         output.write(f"{_as_json(found, written)}\n")
     else:
-        output.write("".join(f"{plain(line)}\n" for line in _lines(found.findings)))
+        lines = _lines(found.findings) + ([] if file is not None else _where(found, own))
+        output.write("".join(f"{plain(line)}\n" for line in lines))
     if problem is not None:
         raise problem
     if file is not None:
@@ -160,6 +174,17 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
 
 
+def _where(found: Examination, own: Path | None) -> list[str]:
+    """In which file to write the lines of the hints; empty without such lines."""
+    keys = dict.fromkeys(setting.key for setting in found.settings if not setting.example)
+    keys.pop("scheduler", None)  # of an option, which init would have to be given as well
+    if own is None or not any(_TO_WRITE.search(finding.hint) for finding in found.findings):
+        return []
+    if keys and not os.path.lexists(own):
+        return [f"gridtf init writes {', '.join(keys)} to {own}"]
+    return [f"the lines to write belong in {own}, above its first [table]"]
+
+
 def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) -> str:
     if unknown:
         return f"gridtf: {file} is not written: fix the failure of {' and '.join(unknown)} first"
@@ -168,8 +193,16 @@ def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) ->
     return f"gridtf: {file} is written; it {sets}"
 
 
-def _refuse_existing(file: Path) -> None:
+def _refuse_existing(file: Path, *, is_own: bool = False) -> None:
+    from gridtf.doctor import login
+
     if os.path.lexists(file):
+        if is_own:
+            _, findings = login.configuration(os.environ, here())
+            wrong = (finding for finding in findings if finding.level == Level.FAILURE)
+            if (finding := next(wrong, None)) and finding.message.startswith(f"{file}"):
+                hint = f"correct that line{f' ({finding.hint})' if finding.hint else ''}, or move the file away"
+                raise UsageError(f"{file} exists, and is not valid", why=finding.message, hint=hint)
         hint = "compare with a new one: gridtf doctor --write new.toml; or move it away first"
         raise UsageError(f"{file} exists, and is left as it is", hint=hint)
 

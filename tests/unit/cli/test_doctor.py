@@ -14,6 +14,7 @@ from gridtf.cli import main
 from gridtf.doctor import login, probe
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec.config import Configured
+from tests.support.scheduler import FakeScheduler
 
 Captured = pytest.CaptureFixture[str]
 
@@ -43,7 +44,8 @@ def test_findings_are_lines_with_their_hints_below(found: list[Finding], capsys:
         "ok       scheduler  Slurm answers\n"
         "warning  time       no default\\x1b\n"
         '           write time = "1:00:00"\n'
-        "0 failures, 1 warning\n",
+        "0 failures, 1 warning\n"
+        f"gridtf init writes time to {user_file()}\n",
         "",
     )
     assert not user_file().exists()
@@ -134,6 +136,47 @@ def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Path, "expanduser", lambda path: (_ for _ in ()).throw(RuntimeError("no home")))
     assert main(["init"]) == 2
     assert "gridtf doctor --write FILE" in capsys.readouterr().err
+
+
+def test_lines_to_write_belong_in_the_user_s_file_once_it_exists(found: list[Finding], capsys: Captured) -> None:
+    assert main(["init"]) == 0
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.endswith(f"the lines to write belong in {user_file()}, above its first [table]\n")
+    found[:] = [OK]
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.endswith("0 failures, 0 warnings\n")
+
+
+def test_user_s_own_file_does_not_count_for_a_file_of_all_users(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text('time = "1:00"\n')
+    main(["doctor", "--json", "--write", "site.toml"])
+    captured = capsys.readouterr()
+    assert f"gridtf: {user_file()} is left out of account, since site.toml is for all users\n" in captured.err
+    assert json.loads(captured.out)["findings"][0]["message"] == "no site's or user's file"
+    assert Path("site.toml").exists()
+    user_file().write_text("time = 2h\n")  # a site's file does not depend on it
+    main(["doctor", "--write", "other.toml"])
+    assert Path("other.toml").exists()
+
+
+def test_init_names_the_line_of_a_file_that_is_not_valid(rough_path: Path, capsys: Captured) -> None:
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text("nodes = 1\ntime = 2h\n")
+    assert main(["init"]) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == f"gridtf: {user_file()} exists, and is not valid"
+    assert second.startswith(f"  {user_file()}:2: ")
+    assert third == '  correct that line (write time = "2h"), or move the file away'
+
+
+@pytest.mark.parametrize("words", [["init"], ["doctor", "--write", "x.toml"]])
+def test_scheduler_that_is_named_is_written(rough_path: Path, words: list[str]) -> None:
+    assert main([*words, "--scheduler", "local"]) in (0, 1)
+    text = (user_file() if words == ["init"] else Path("x.toml")).read_text()
+    assert '\nscheduler = "local"\n' in text
 
 
 # --- the probe
