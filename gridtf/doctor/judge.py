@@ -113,15 +113,17 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
         (names[index], names[int(other)], peer)
         for index, record in enumerate(measured)
         for other, peer in record["peers"].items()
+        if probe.hosts[index] != probe.hosts[int(other)]  # tasks on one host tell nothing of hosts
     ]
     common = _common_links(pairs)
     findings = [_hosts(probe)]
     if pairs:
         findings += [_shared(probe, pairs), _resolved(pairs, common), _connected(pairs, common, measured[0]["ports"])]
     each = dict(zip(names, measured, strict=True))
-    findings += [_clocks(probe, pairs, each), _python(each), _limits(each), _ptrace(each), _proxies(each), _cpus(each)]
+    findings += [] if probe.scheduler == "local" else [_clocks(probe, pairs, each)]
+    findings += [_python(each), _limits(each), _ptrace(each), _proxies(each), _cpus(each)]
     granted, settings = _gpus(probe, each)
-    findings.append(granted)
+    findings += granted
     if common and any(finding.level == Level.FAILURE and finding.check.startswith("network.") for finding in findings):
         settings.append(Setting("interface", common[0], "the hosts of a job reach each other over this one"))
     return Examination(tuple(findings), tuple(settings))
@@ -238,7 +240,7 @@ def _connected(pairs: Pairs, common: list[str], ports: str) -> Finding:
         return Finding(Level.FAILURE, check, some(words, most=2), hint)
     links = sorted({name for *_, peer in pairs for name in peer.get("links", {})})
     others = [name for name in links if name not in common]
-    over = f"; over the interfaces {some(common)}" if common else ""
+    over = f"; over the {'interface' if len(common) == 1 else 'interfaces'} {some(common)}" if common else ""
     over += f"; not over {some(others)}" if others else ""
     return Finding(Level.OK, check, f"all hosts connect to each other in both directions{over}")
 
@@ -277,7 +279,10 @@ def _clocks(probe: Probe, pairs: Pairs, each: Each) -> Finding:
             what = f"the clock of {name} is {_seconds(max(ahead, behind))} or more {how} that of this host"
             return Finding(Level.WARNING, check, what, hint)
     if not known:
-        return Finding(Level.OK, check, "the clocks of this host and of the job's hosts agree to within some seconds")
+        within = f"{max(1.0, end - begin):.0f} s, the time that the job took"
+        return Finding(
+            Level.OK, check, f"the clocks of this host and of {some([*each], most=4)} agree to within {within}"
+        )
     return Finding(Level.OK, check, f"the clocks of the hosts agree to within {_seconds((most + peer['doubt']) / 1e6)}")
 
 
@@ -344,15 +349,19 @@ def _proxies(each: Each) -> Finding:
 
 
 def _cpus(each: Each) -> Finding:
-    texts = [f"{record['cpus'][0]} of {counted(record['cpus'][1], 'CPU')} on {name}" for name, record in each.items()]
+    shares: dict[str, list[str]] = {}
+    for name, record in each.items():
+        shares.setdefault(f"{record['cpus'][0]} of {counted(record['cpus'][1], 'CPU')}", []).append(name)
+    texts = [f"{share} ({some(names, most=4)})" for share, names in shares.items()]
     return Finding(Level.OK, "cpus", f"a task may use {some(texts, most=4)}")
 
 
-def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
+def _gpus(probe: Probe, each: Each) -> tuple[list[Finding], list[Setting]]:
+    """Nothing where no GPU was requested."""
     check = "gpus.variable"
     wanted = [(name, record, gpus) for (name, record), gpus in zip(each.items(), probe.gpus, strict=True) if gpus]
     if not wanted:
-        return Finding(Level.OK, check, "no GPU was requested: --gpus-per-node 1 shows how the site grants them"), []
+        return [], []
     texts, claimed = [], []
     for name, record, gpus in wanted:
         variables = record["variables"]
@@ -366,11 +375,11 @@ def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
         if unknown := next((key for key, text in variables.items() if _may_grant(key, text, gpus)), None):
             what = f"{unknown}={variables[unknown]} on {name} looks like the grant of {counted(gpus, 'GPU')}"
             hint = f"write gpu_variable = {toml(unknown)}; until then gridtf claims GPUs under locks"
-            return Finding(Level.WARNING, check, what, hint), [Setting("gpu_variable", unknown, "lists granted GPUs")]
+            return [Finding(Level.WARNING, check, what, hint)], [Setting("gpu_variable", unknown, "lists granted GPUs")]
         claimed.append(name)
     granted = f"GPUs are granted by {some(texts, most=4)}" if texts else ""
     locks = f"no variable grants GPUs on {some(claimed, most=4)}: gridtf claims them under locks" if claimed else ""
-    return Finding(Level.OK, check, "; ".join(filter(None, (granted, locks)))), []
+    return [Finding(Level.OK, check, "; ".join(filter(None, (granted, locks))))], []
 
 
 def _may_grant(key: str, text: str, gpus: int) -> bool:

@@ -72,7 +72,7 @@ def test_probe_of_a_cluster_in_order_has_no_fault_and_leaves_nothing(bed: Bed) -
     assert faults(found) == []
     text = {finding["check"]: finding["message"] for finding in found}
     assert re.fullmatch(r"the job has run on 2 hosts: n[12], n[12]", text["probe.hosts"])
-    assert re.search(r"over the interfaces eth0\b", text["network.tcp"])
+    assert re.search(r"over the interface eth0\b", text["network.tcp"])
     granted = {"slurm": "GPUs are granted by CUDA_VISIBLE_DEVICES=0 on n1", "sge": "no variable grants GPUs on n"}
     assert text["gpus.variable"].startswith(granted[bed.kind])
     assert "TensorFlow 2" in text["python.tensorflow"]

@@ -213,6 +213,17 @@ def test_probe_takes_options_of_submit_and_its_findings_replace_others(
     assert 'interface = "ib0"' in Path("f.toml").read_text()
 
 
+@pytest.mark.parametrize(("check", "kept"), [("probe.job", False), ("probe.submission", True)])
+def test_question_that_the_probe_has_answered_is_not_asked_again(
+    found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: Captured, check: str, kept: bool
+) -> None:
+    found.append(Finding(Level.WARNING, "run_root.shared", "on a disk", "gridtf doctor --probe shows it"))
+    failed = Examination((Finding(Level.FAILURE, check, "n2 does not see the run directory", "choose another"),))
+    monkeypatch.setattr(probe, "probe", lambda *_, **__: failed)
+    assert main(["doctor", "--probe"]) == 1
+    assert ("on a disk" in capsys.readouterr().out) == kept
+
+
 def test_probe_has_the_settings_that_the_doctor_proposes(
     found: list[Finding], probed: list[Configured], monkeypatch: pytest.MonkeyPatch
 ) -> None:

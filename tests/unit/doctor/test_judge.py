@@ -336,3 +336,27 @@ def test_end_of_a_job_on_this_machine_is_known_without_a_measurement() -> None:
     finding = local_end(1.0)
     assert (finding.level, finding.check) == (Level.OK, "end.warning")
     assert "tasks receive SIGTERM, and are killed 1 s later (kill_grace)" in finding.message
+
+
+@pytest.mark.parametrize(("scheduler", "clocks"), [("sge", 1), ("local", 0)])
+def test_tasks_on_one_host_tell_nothing_of_connections(scheduler: str, clocks: int) -> None:
+    probe = PROBE.replace(scheduler=scheduler, hosts=("n1", "n1"))
+    found = judge(probe, [host(1), host(2)]).findings
+    assert not [one for one in found if one.check.startswith(("network.", "run_root."))]
+    clock = [one.message for one in found if one.check == "clock.offset"]
+    expected = (
+        "the clocks of this host and of worker:0 on n1, worker:1 on n1 agree to within 10 s, the time that the job took"
+    )
+    assert clock == [expected] * clocks
+
+
+def test_words_fit_the_number() -> None:
+    peers = (
+        {"1": peer(2, links={"eth0": peer(2)["links"]["eth0"]})},
+        {"0": peer(1, links={"eth0": peer(1)["links"]["eth0"]})},
+    )
+    found = judge(PROBE, [host(1, peers=peers[0]), host(2, peers=peers[1])]).findings
+    text = {one.check: one.message for one in found}
+    assert text["network.tcp"].endswith("in both directions; over the interface eth0")
+    assert text["cpus"] == "a task may use 4 of 64 CPUs (n1, n2)"
+    assert "gpus.variable" not in text  # none was requested
