@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gridtf.findings import Examination, Finding, Level, Setting
+from gridtf.findings import Examination, Finding, Level, Setting, failure
 from gridtf.host.gpus import SHOWING, listed
 from gridtf.host.network import is_loopback
+from gridtf.jobspec.spec import JobSpec, no_container_program
 from gridtf.run.recordtypes import Count, Port
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
@@ -42,6 +43,7 @@ Measurements = {
     "infiniband": bool,
     "ports": str,
     "cpus": [Count],
+    "programs": [str],
     "ptrace": {"error": str, "scope": str},
     "python": {"error?": str, "version?": str, "path?": str, "tensorflow?": (str, None)},
     "peers": {str: _Peer},
@@ -78,6 +80,7 @@ class Probe(Value):
         run_root: The folder with its run directory.
         during: When it was submitted, and when its measurements were there, by the clock of this host.
         gpu_variable: The variable that the site has chosen (JobSpec.gpu_variable).
+        contained: The specification of the user's jobs, if these run in a container; the probe's own tasks do not.
     """
 
     scheduler: str
@@ -87,6 +90,7 @@ class Probe(Value):
     run_root: str
     during: tuple[float, float]
     gpu_variable: str | None = None
+    contained: JobSpec | None = None
 
     def name(self, index: int) -> str:
         """How a task's host is called in findings: by the task as well, where the host has several."""
@@ -121,7 +125,8 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
         findings += [_shared(probe, pairs), _resolved(pairs, common), _connected(pairs, common, measured[0]["ports"])]
     each = dict(zip(names, measured, strict=True))
     findings += [] if probe.scheduler == "local" else [_clocks(probe, pairs, each)]
-    findings += [_python(each), _limits(each), _ptrace(each), _proxies(each), _cpus(each)]
+    findings.append(_container(probe.contained, probe.hosts, measured) if probe.contained else _python(each))
+    findings += [_limits(each), _ptrace(each), _proxies(each), _cpus(each)]
     granted, settings = _gpus(probe, each)
     findings += granted
     if common and any(finding.level == Level.FAILURE and finding.check.startswith("network.") for finding in findings):
@@ -310,6 +315,14 @@ def _python(each: Each) -> Finding:
         what = f"hosts differ: {'; '.join(texts)}"
         return Finding(Level.WARNING, check, what, "use one environment, on a file system that all hosts share")
     return Finding(Level.OK, check, texts[0])
+
+
+def _container(spec: JobSpec, hosts: Sequence[str], measured: Sequence[Record]) -> Finding:
+    for host, record in zip(hosts, measured, strict=True):
+        if not record["programs"]:
+            return failure("container", no_container_program(spec, host))
+    names = dict.fromkeys(record["programs"][0] for record in measured)
+    return Finding(Level.OK, "container", f"each host has {' or '.join(names)}, which makes the containers of tasks")
 
 
 def _limits(each: Each) -> Finding:

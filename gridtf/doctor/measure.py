@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 END = "end"  # the argument by which it shall wait to be killed
+PROGRAM = "program="  # begins the arguments that name programs to look for
 END_LIMIT = 120.0  # seconds that it waits for that
 
 _LIMIT = 60.0  # seconds that all of it takes at most, without the end
@@ -72,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, and write the measurements.
 
     Args:
-        arguments: The user's Python; and END, if it shall wait to be killed.
+        arguments: The user's Python; programs to look for, after PROGRAM; and END, if it shall wait to be killed.
 
     Returns:
         The exit code.
@@ -85,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"index": index, "hostname": socket.gethostname(), "ptrace": traced, "peers": {}}
     record |= _host()
+    programs = [word.removeprefix(PROGRAM) for word in arguments[1:] if word.startswith(PROGRAM)]
+    record["programs"] = [program for program in programs if shutil.which(program)]
     asked = threading.Thread(target=lambda: record.update(python=_python(arguments[0])))
     asked.daemon = True
     asked.start()

@@ -15,7 +15,7 @@ from gridtf.doctor import judge, measure
 from gridtf.errors import GridtfError, MaybeSubmittedError
 from gridtf.findings import Examination, Finding, Level, failure
 from gridtf.jobspec import config, options
-from gridtf.jobspec.spec import JobSpec, TaskSpec
+from gridtf.jobspec.spec import JobSpec, TaskSpec, container_programs
 from gridtf.login import submission
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import RunDir, here, listdir, read_record
@@ -100,7 +100,7 @@ def probe(
     for line in (*job.notes, f"submitted job {job.id} ({job.scheduler}), run directory {job.run_dir}"):
         say(line)
     try:
-        found = _run(job, nodes, patience, say, given.spec.kill_grace if measure.END in spec.command else None)
+        found = _run(job, given, patience, say, end=measure.END in spec.command)
     except GridtfError as error:
         _cancel(job, say)
         found = Examination((failure("probe.job", error),))
@@ -136,6 +136,8 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
     local = name == "local"
     end = end and not local
     by_option = given.sources.get("time", "").startswith("-")
+    words = [f"{measure.PROGRAM}{program}" for program in container_programs(spec)]
+    words += [measure.END] if end else []
     no_gpus = spec.gpus_per_node is None and spec.gpus_per_task is None
     return spec.replace(
         scheduler=name,
@@ -146,7 +148,7 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
             "-S",
             measure.__file__,
             spec.python or "python",
-            *([measure.END] if end else []),
+            *words,
         ),
         entry=None,
         serve=(),
@@ -164,8 +166,8 @@ def job_spec(nodes: int, given: Configured, *, end: bool = False) -> JobSpec:
     )
 
 
-def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | None) -> Examination:
-    """Follow the job to its end, and judge what it has measured. kill_grace: of other jobs, if the end is measured."""
+def _run(job: Job, given: Configured, patience: float, say: Say, *, end: bool) -> Examination:
+    """Follow the job to its end, and judge what it has measured. given, end: as for probe."""
     begin = time.monotonic()
     view = _watch(job, patience, lambda view: view.state == JobState.RUNNING)
     if view is None:
@@ -174,7 +176,7 @@ def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | No
         hint = "choose a partition or queue with idle hosts (--partition) or fewer --nodes, or try again later"
         return Examination((Finding(Level.FAILURE, "probe.start", what, hint),))
     say(f"job {job.id} has started after {time.monotonic() - begin:.0f} s")
-    view = _watch(job, _RUNS, lambda _: kill_grace is not None and _waits_for_its_end(job.run))
+    view = _watch(job, _RUNS, lambda _: end and _waits_for_its_end(job.run))
     if view is None:
         why = _cancel(job, say)
         what = f"job {job.id} has not ended within {_RUNS:.0f} s{f': {why}' if why else ''}; it was cancelled"
@@ -182,7 +184,7 @@ def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | No
     if not view.finished:
         say(f"job {job.id} has measured its hosts; {job.scheduler} ends it now, which may take a minute")
         job.cancel(wait=measure.END_LIMIT)
-        return _examine(job, nodes, kill_grace)
+        return _examine(job, given, end=True)
     if view.state != JobState.COMPLETED:
         what = f"job {job.id} ended {view.state}: {view.reason or 'no reason is known'}"
         last = next(iter((view.cause or {}).get("tail", [])[-1:]), "").strip()
@@ -191,7 +193,7 @@ def _run(job: Job, nodes: int, patience: float, say: Say, kill_grace: float | No
         hint = view.hint or f"more on it: gridtf status {job.run_dir}"
         return Examination((Finding(Level.FAILURE, "probe.job", what, hint),))
     say(f"job {job.id} has ended")
-    return _examine(job, nodes)
+    return _examine(job, given)
 
 
 def _watch(job: Job, seconds: float, enough: Callable[[JobView], bool]) -> JobView | None:
@@ -233,8 +235,8 @@ def _waits_for_its_end(run: RunDir) -> bool:
     return all(measure.end_name(index) in there for index in range(len(plan["tasks"])))
 
 
-def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examination:
-    """Judge the measurements of a job that has ended. kill_grace: as for _run."""
+def _examine(job: Job, given: Configured, *, end: bool = False) -> Examination:
+    """Judge the measurements of a job that has ended. given, end: as for probe."""
     latest = job.run.latest()
     plan = read_record(latest.plan, recordtypes.Plan, own=True) if latest else None
     if plan is None:
@@ -245,24 +247,25 @@ def _examine(job: Job, nodes: int, kill_grace: float | None = None) -> Examinati
     tasks = sorted(plan["tasks"], key=lambda task: int(task["index"]))
     known = judge.Probe(
         scheduler=job.scheduler,
-        nodes=nodes,
+        nodes=nodes_of(given),
         hosts=tuple(str(task["host"]) for task in tasks),
         gpus=tuple(int(task["gpus"]) for task in tasks),
         run_root=str(job.run_dir.parent),
         during=(float(submitted.get("time", 0.0)), time.time()),
         gpu_variable=plan["spec"].get("gpu_variable"),
+        contained=given.spec if given.spec.contained else None,
     )
-    endings = {} if kill_grace is None else _records(folder, measure.end_name, judge.Ending, len(tasks))
-    whole = records if kill_grace is None else records.keys() & endings.keys()
+    endings = _records(folder, measure.end_name, judge.Ending, len(tasks)) if end else {}
+    whole = records.keys() & endings.keys() if end else records.keys()
     if missing := [known.name(index) for index in range(len(tasks)) if index not in whole]:
         what = f"the measurements of {', '.join(missing)} do not appear in {job.run.output} on this host"
         hint = "choose a folder on a file system that all hosts share: run_root = …"
         return Examination((Finding(Level.FAILURE, "run_root.shared", what, hint),))
     found = judge.judge(known, [records[index] for index in range(len(tasks))])
-    if kill_grace is None:
+    if not end:
         return found
-    end = judge.judge_end(known, [endings[index] for index in range(len(tasks))], kill_grace)
-    return found.replace(findings=(*found.findings, end))
+    ended = judge.judge_end(known, [endings[index] for index in range(len(tasks))], given.spec.kill_grace)
+    return found.replace(findings=(*found.findings, ended))
 
 
 def _records(folder: Path, name: Callable[[int], str], kind: object, count: int) -> Mapping[int, Record]:

@@ -9,6 +9,7 @@ import pytest
 
 from gridtf.doctor.judge import Ending, Measurements, Probe, judge, judge_end, local_end
 from gridtf.findings import Finding, Level, Setting
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run.recordtypes import check
 from gridtf.run.rundir import Record
 
@@ -49,6 +50,7 @@ def host(number: int, **changes: Any) -> Record:
         "infiniband": False,
         "ports": "32768-60999",
         "cpus": [4, 64],
+        "programs": [],
         "ptrace": {"error": "", "scope": "1"},
         "python": {"path": "/env/bin/python", "version": "3.11.2", "tensorflow": "2.21.0"},
         "peers": {str(2 - number): peer(3 - number)},
@@ -360,3 +362,20 @@ def test_words_fit_the_number() -> None:
     assert text["network.tcp"].endswith("in both directions; over the interface eth0")
     assert text["cpus"] == "a task may use 4 of 64 CPUs (n1, n2)"
     assert "gpus.variable" not in text  # none was requested
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ((), "host n2 has neither apptainer nor singularity"),
+        (("ch-run", "{image}"), "host n2 has no program ch-run, with which container_command begins"),
+    ],
+)
+def test_host_that_cannot_make_containers_is_a_failure(command: tuple[str, ...], message: str) -> None:
+    probe = PROBE.replace(contained=JobSpec(command=("true",), container="docker://i", container_command=command))
+    finding = only(judge(probe, [host(1, programs=["x"]), host(2)]).findings)
+    assert (finding.level, finding.check, finding.message) == (Level.FAILURE, "container", message)
+    both = judge(probe, [host(number, programs=["x"], python={"error": "none"}) for number in (1, 2)]).findings
+    text = {one.check: one.message for one in both}
+    assert text["container"] == "each host has x, which makes the containers of tasks"
+    assert "python.tensorflow" not in text  # that of the container counts

@@ -80,6 +80,11 @@ def test_probe_that_measures_its_end_outlives_every_signal(rough_path: Path) -> 
     assert (local.command[-1], local.kill_grace, local.walltime) == ("python", 5, 180)
 
 
+def test_probe_looks_for_the_programs_of_containers_and_runs_in_none(rough_path: Path) -> None:
+    spec = probe.job_spec(2, probe.configured(["--scheduler", "slurm", "--container", "docker://i"]))
+    assert (spec.contained, spec.command[-2:]) == (False, ("program=apptainer", "program=singularity"))
+
+
 # --- a job that does not complete
 
 
