@@ -95,15 +95,15 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     own = _user_file()
     for_all = file is not None and file.absolute() != own
     environ: Mapping[str, str] = os.environ
+    if file is not None:
+        _refuse_existing(file, is_own=not for_all)
     if for_all:  # what this user has set is no default of the site
         environ = {**environ, "XDG_CONFIG_HOME": os.devnull}
         if own is not None and os.path.lexists(own):
             output.message(f"gridtf: {own} is left out of account, since {file} is for all users")
-    if file is not None:
-        _refuse_existing(file, is_own=not for_all)
     found = login.examine(environ, here(), given)
     if probes:
-        found = _probed(found, given, end=end)
+        found = _probed(found, given, environ, end=end)
     if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
     failed = {finding.check for finding in found.failures}
@@ -130,7 +130,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     return 1 if failed else 0
 
 
-def _probed(found: Examination, given: Given, *, end: bool) -> Examination:
+def _probed(found: Examination, given: Given, environ: Mapping[str, str], *, end: bool) -> Examination:
     """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
     from gridtf.doctor import probe
 
@@ -143,7 +143,7 @@ def _probed(found: Examination, given: Given, *, end: bool) -> Examination:
     of_job = [row for row in given if row[0].key not in ("entry", "args")]  # a probe has a command of its own
     words = [flag if value is None else f"{flag}={value}" for _, flag, value in of_job]
     words += _as_options(found.settings)
-    seen = probe.probe(probe.configured(words), end=end, say=say)
+    seen = probe.probe(probe.configured(words, environ), end=end, say=say)
     checks = {finding.check for finding in seen.findings}
     if "probe.job" in checks:  # hosts that do not see the run directory are a reason of it, and are named there
         checks.add("run_root.shared")
@@ -196,10 +196,10 @@ def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) ->
 
 
 def _refuse_existing(file: Path, *, is_own: bool = False) -> None:
-    from gridtf.doctor import login
-
     if os.path.lexists(file):
         if is_own:
+            from gridtf.doctor import login
+
             _, findings = login.configuration(os.environ, here())
             wrong = (finding for finding in findings if finding.level == Level.FAILURE)
             if (finding := next(wrong, None)) and finding.message.startswith(f"{file}"):

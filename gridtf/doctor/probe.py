@@ -41,11 +41,12 @@ _RESULTS = 15.0  # seconds for the measurements to appear on this host
 Say = Callable[[str], None]
 
 
-def configured(words: Sequence[str]) -> Configured:
+def configured(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> Configured:
     """The job of a probe from options of `gridtf submit`, above the environment, the user's and the site's file.
 
     Args:
         words: Options such as ``--partition gpu``.
+        environ: The environment, for the files and variables.
 
     Raises:
         UsageError: For a wrong option or a wrong value in any layer, naming its source.
@@ -53,7 +54,7 @@ def configured(words: Sequence[str]) -> Configured:
     """
     command = [*words, "--", sys.executable]  # any command: the probe has its own
     return schedulers.with_options(
-        lambda table, complete: config.from_arguments(command, os.environ, here(), table, complete=complete)
+        lambda table, complete: config.from_arguments(command, environ, here(), table, complete=complete)
     )
 
 

@@ -53,6 +53,13 @@ def test_probe_measures_after_the_set_up_lines_and_shows_limits_that_are_too_low
     assert found == {}
 
 
+def test_probe_runs_in_no_container_and_finds_that_its_program_is_missing(here: Path) -> None:
+    words = ("--container", "docker://i", "--container-command", "nosuch {image}")
+    host = os.uname().nodename
+    what = f"host {host} has no program nosuch, with which container_command begins"
+    assert faults(probed(*words)) == {"container": what}
+
+
 def test_probe_whose_set_up_fails_is_a_finding_and_keeps_the_run_directory(here: Path) -> None:
     said: list[str] = []
     found = faults(probed("--setup", "module load nothing", said=said))
