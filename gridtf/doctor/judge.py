@@ -285,9 +285,8 @@ def _clocks(probe: Probe, pairs: Pairs, each: Each) -> Finding:
             return Finding(Level.WARNING, check, what, hint)
     if not known:
         within = f"{max(1.0, end - begin):.0f} s, the time that the job took"
-        return Finding(
-            Level.OK, check, f"the clocks of this host and of {some([*each], most=4)} agree to within {within}"
-        )
+        hosts = some([*dict.fromkeys(probe.hosts)], most=4)
+        return Finding(Level.OK, check, f"the clocks of this host and of {hosts} agree to within {within}")
     return Finding(Level.OK, check, f"the clocks of the hosts agree to within {_seconds((most + peer['doubt']) / 1e6)}")
 
 
