@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gridtf.errors import GridtfError
 from gridtf.jobspec.placeholders import fill
-from gridtf.jobspec.spec import JobSpec, container_path
+from gridtf.jobspec.spec import JobSpec, container_path, container_programs, no_container_program
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.values import Value
 
@@ -57,17 +57,13 @@ def find(spec: JobSpec, host: str, environ: Mapping[str, str]) -> Entrance:
     if image and not os.path.exists(image):  # noqa: PTH110 - Path.exists raises for a folder that cannot be read
         hint = "it must be on a file system that all hosts share"
         raise GridtfError(f"host {host} does not see the container's image {image}", hint=hint)
-    if spec.container_command:
-        name = spec.container_command[0]
-        if found := shutil.which(name, path=path):
+    for name in container_programs(spec):
+        if (found := shutil.which(name, path=path)) and spec.container_command:
             return Entrance(found)
-        what = f"host {host} has no program {name}, with which container_command begins"
-        raise GridtfError(what, hint="load it in the set-up lines: --setup 'module load …'")
-    for name, prefix in _PREFIXES.items():
-        if found := shutil.which(name, path=path):
-            return Entrance(found, prefix, tuple(flag for file, flag in _DRIVERS.items() if Path(file).exists()))
-    hint = "load one in the set-up lines, as in --setup 'module load apptainer', or write a container_command"
-    raise GridtfError(f"host {host} has neither apptainer nor singularity", hint=hint)
+        if found:
+            drivers = tuple(flag for file, flag in _DRIVERS.items() if Path(file).exists())
+            return Entrance(found, _PREFIXES[name], drivers)
+    raise no_container_program(spec, host)
 
 
 def command(

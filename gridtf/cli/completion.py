@@ -18,7 +18,8 @@ _FILES = ("JOBFILE", "FILE", "DIR", "PROGRAM", "IMAGE")  # metavars of paths
 
 def parser(**more: Any) -> Parser:
     made = new_parser("completion", "bash|zsh|fish", (), **more)
-    made.add_argument("shell", choices=("bash", "zsh", "fish"), help="for which shell")
+    shells = ("bash", "zsh", "fish")
+    made.add_argument("shell", choices=shells, metavar="|".join(shells), help="for which shell")
     made.epilog = (
         'in ~/.bashrc:                eval "$(gridtf completion bash)"\n'
         'in ~/.zshrc:                 eval "$(gridtf completion zsh)"\n'

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +17,28 @@ from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec import config
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.layers import Given
-from gridtf.jobspec.options import Table
+from gridtf.jobspec.options import OPTIONS, Table
 from gridtf.run.rundir import here
 from gridtf.text import counted, plain
 
 _NEEDED = ("scheduler", "configuration")
 _WIDTH = len(Level.FAILURE)
+_TO_WRITE = re.compile(r"\bwrite \w+ = ")
 
 
 def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
     examples = ("", "--probe", "--probe --nodes 4 --partition gpu --time 5", "--write /etc/gridtf/config.toml")
-    made = new_parser("doctor", "[--probe] [--write FILE] [options of submit]", examples, json=True, **more)
+    made = new_parser("doctor", "[--probe [--end]] [--write FILE] [options of submit]", examples, json=True, **more)
     made.add_argument(
         "--probe",
         action="store_true",
         help="submit a job of a minute whose hosts (2, or --nodes) measure files, network and GPUs",
+    )
+    made.add_argument(
+        "--end",
+        action="store_true",
+        help="also measure how the scheduler ends a job: which signals tasks receive, and how long before they are "
+        "killed",
     )
     made.add_argument("--write", metavar="FILE", help="write the settings that jobs need here to a new file")
     add_job_options(made, schedulers.job_options() if table is None else table, jobfile=False)
@@ -40,12 +48,17 @@ def parser_doctor(table: Table | None = None, **more: Any) -> Parser:
 def run_doctor(arguments: Namespace) -> int:
     if arguments.command is not None:
         raise UsageError("gridtf doctor takes no command", hint="see `gridtf doctor --help`")
+    if arguments.end and not arguments.probe:
+        raise UsageError("--end is a measurement of the probe", hint="gridtf doctor --probe --end")
     file = Path(arguments.write) if arguments.write is not None else None
-    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe)
+    return _run(file, as_json=arguments.json, given=arguments.given, probes=arguments.probe, end=arguments.end)
 
 
 def parser_init(**more: Any) -> Parser:
-    made = new_parser("init", "[--json]", ("",), json=True, **more)
+    made = new_parser("init", "[--scheduler NAME] [--json]", ("",), json=True, **more)
+    made.add_argument(
+        "--scheduler", metavar="NAME", help="the scheduler that jobs go to, as of submit: local, slurm, sge"
+    )
     made.description = f"{made.description}\nThe same as gridtf doctor --write ~/.config/gridtf/config.toml."
     return made
 
@@ -55,14 +68,16 @@ def run_init(arguments: Namespace) -> int:
     if file is None:
         hint = "write to a file of your choice: gridtf doctor --write FILE"
         raise UsageError("this user has no home folder", hint=hint)
-    return _run(file, as_json=arguments.json)
+    named = arguments.scheduler
+    given = [(option, "--scheduler", named) for option in OPTIONS if option.key == "scheduler" and named is not None]
+    return _run(file, as_json=arguments.json, given=given)
 
 
 def _user_file() -> Path | None:
     return next((path for path, _, is_site in config.general_files(os.environ) if not is_site), None)
 
 
-def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = False) -> int:
+def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = False, end: bool = False) -> int:
     """Examine, print, and write a file if there is one to write.
 
     Args:
@@ -70,18 +85,25 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
         as_json: Whether to print JSON.
         given: The options of jobs on the command line.
         probes: Whether to submit a probe.
+        end: Whether the probe measures how the scheduler ends a job.
 
     Returns:
         The exit code.
     """
     from gridtf.doctor import login, settings
 
-    for_all = file is not None and file.absolute() != _user_file()
+    own = _user_file()
+    for_all = file is not None and file.absolute() != own
+    environ: Mapping[str, str] = os.environ
     if file is not None:
-        _refuse_existing(file)
-    found = login.examine(os.environ, here(), given)
+        _refuse_existing(file, is_own=not for_all)
+    if for_all:  # what this user has set is no default of the site
+        environ = {**environ, "XDG_CONFIG_HOME": os.devnull}
+        if own is not None and os.path.lexists(own):
+            output.message(f"gridtf: {own} is left out of account, since {file} is for all users")
+    found = login.examine(environ, here(), given)
     if probes:
-        found = _probed(found, given)
+        found = _probed(found, given, environ, end=end)
     if for_all:
         found = found.replace(settings=settings.for_all(found.settings))
     failed = {finding.check for finding in found.failures}
@@ -99,7 +121,8 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     if as_json:
         output.write(f"{_as_json(found, written)}\n")
     else:
-        output.write("".join(f"{plain(line)}\n" for line in _lines(found.findings)))
+        lines = _lines(found.findings) + ([] if file is not None else _where(found, own))
+        output.write("".join(f"{plain(line)}\n" for line in lines))
     if problem is not None:
         raise problem
     if file is not None:
@@ -107,7 +130,7 @@ def _run(file: Path | None, *, as_json: bool, given: Given = (), probes: bool = 
     return 1 if failed else 0
 
 
-def _probed(found: Examination, given: Given) -> Examination:
+def _probed(found: Examination, given: Given, environ: Mapping[str, str], *, end: bool) -> Examination:
     """Add what a probe finds; what its hosts have measured is better than what this host can tell."""
     from gridtf.doctor import probe
 
@@ -122,8 +145,10 @@ def _probed(found: Examination, given: Given) -> Examination:
     left_out = ("entry", "args", *(setting.key for setting in proposed if isinstance(setting.value, list)))
     of_job = [row for row in given if row[0].key not in left_out]
     words = [*_as_options(proposed), *(flag if value is None else f"{flag}={value}" for _, flag, value in of_job)]
-    seen = probe.probe(probe.configured(words), say=say)
+    seen = probe.probe(probe.configured(words, environ), end=end, say=say)
     checks = {finding.check for finding in seen.findings}
+    if "probe.job" in checks:  # hosts that do not see the run directory are a reason of it, and are named there
+        checks.add("run_root.shared")
     rest = [finding for finding in found.findings if finding.check not in checks]
     return Examination((*rest, *seen.findings), (*found.settings, *seen.settings))
 
@@ -151,6 +176,17 @@ def _lines(findings: Sequence[Finding]) -> list[str]:
     return [*lines, f"{counted(counts[Level.FAILURE], 'failure')}, {counted(counts[Level.WARNING], 'warning')}"]
 
 
+def _where(found: Examination, own: Path | None) -> list[str]:
+    """In which file to write the lines of the hints; empty without such lines."""
+    keys = dict.fromkeys(setting.key for setting in found.settings if not setting.example)
+    keys.pop("scheduler", None)  # of an option, which init would have to be given as well
+    if own is None or not any(_TO_WRITE.search(finding.hint) for finding in found.findings):
+        return []
+    if keys and not os.path.lexists(own):
+        return [f"gridtf init writes {', '.join(keys)} to {own}"]
+    return [f"the lines to write belong in {own}, above its first [table]"]
+
+
 def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) -> str:
     if unknown:
         return f"gridtf: {file} is not written: fix the failure of {' and '.join(unknown)} first"
@@ -159,8 +195,16 @@ def _outcome(file: Path, settings: Sequence[Setting], unknown: Sequence[str]) ->
     return f"gridtf: {file} is written; it {sets}"
 
 
-def _refuse_existing(file: Path) -> None:
+def _refuse_existing(file: Path, *, is_own: bool = False) -> None:
     if os.path.lexists(file):
+        if is_own:
+            from gridtf.doctor import login
+
+            _, findings = login.configuration(os.environ, here())
+            wrong = (finding for finding in findings if finding.level == Level.FAILURE)
+            if (finding := next(wrong, None)) and finding.message.startswith(f"{file}"):
+                hint = f"correct that line{f' ({finding.hint})' if finding.hint else ''}, or move the file away"
+                raise UsageError(f"{file} exists, and is not valid", why=finding.message, hint=hint)
         hint = "compare with a new one: gridtf doctor --write new.toml; or move it away first"
         raise UsageError(f"{file} exists, and is left as it is", hint=hint)
 

@@ -31,6 +31,8 @@ _NETWORK = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|fhgfs|ceph|glusterfs|panfs|pvfs2|wekafs|afs|cifs|smb3|dvs|ocfs2|gfs2|9p|virtiofs|quobyte|"
     r"fuse\.(ceph.*|glusterfs|sshfs|moosefs|mfs|juicefs|quobyte)"
 )
+# What a host's kernel shows as files.
+_OF_THE_KERNEL = re.compile(r"proc|sysfs|cgroup2?|devpts|debugfs|tracefs|securityfs|configfs|bpf|mqueue|efivarfs")
 # Where sites let users keep large files, as run_root takes them.
 _ROOTS = ("$SCRATCH", "$PSCRATCH", "$WORK", "$WORKDIR", "$PROJECT", "/scratch/$USER", "/work/$USER", "/data/$USER", "~")
 _ELSEWHERE = "write run_root = … with a folder on a file system that all hosts share"
@@ -64,7 +66,11 @@ def run_root(
         if why := batch.not_shared(package, mounts):
             hint = "install it into an environment in your home folder, or on another file system that all hosts share"
             yield Finding(Level.FAILURE, "gridtf.shared", f"jobs run gridtf from {package}, but {why}", hint)
-    yield from usable(root)
+    unset = given.spec.run_root is None and given.spec.chdir is None
+    by_default = (
+        f"run directories go to ./{RUN_ROOT}: cd to another folder, or " if unset else "choose another folder: "
+    )
+    yield from usable(root, f"{by_default}write run_root = …")
     if scheduler:
         yield from _submittable(given, scheduler, folder)
 
@@ -98,6 +104,9 @@ def shared(root: Path, mounts: str, elsewhere: str, *, on_network: bool) -> Item
 
 def _private(folder: Path, mounts: str) -> str:
     """Why no other host sees a folder; empty where others may see it. Pure."""
+    mount, kind = batch.file_system(folder, mounts)
+    if _OF_THE_KERNEL.fullmatch(kind):
+        return f"{mount} ({kind}) has no files of users"
     place = next((place for place in OF_A_HOST if folder.is_relative_to(place)), "")
     return batch.not_shared(folder, mounts) or (f"each host has its own {place}" if place else "")
 
@@ -124,15 +133,15 @@ def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:
     return (found[True], True) if True in found else (found.get(False, ""), False)
 
 
-def usable(root: Path) -> Items:
+def usable(root: Path, choose: str) -> Items:
     """Write, rename and lock files in a run root, or in the folder above it that exists.
 
     Args:
         root: The run root.
+        choose: How to choose another one.
     """
     # os.path's functions raise no error where a folder cannot be read
     place = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
-    choose = "choose another folder: write run_root = …"
     if not os.path.isdir(place):  # noqa: PTH112
         what = f"run directories cannot be made in {place}, which is not a folder"
         yield Finding(Level.FAILURE, "run_root.write", what, choose)
@@ -141,7 +150,8 @@ def usable(root: Path) -> Items:
         need_safe(root)
         folder = Path(tempfile.mkdtemp(prefix=".gridtf-doctor-", dir=place))
     except OSError as error:
-        yield Finding(Level.FAILURE, "run_root.write", f"cannot write in {place}: {error.strerror}", choose)
+        what = f"cannot write in {place}" if place == root else f"cannot make {root}: {place} cannot be written"
+        yield Finding(Level.FAILURE, "run_root.write", f"{what}: {error.strerror}", choose)
         return
     try:
         yield from _tried(folder, place, choose)

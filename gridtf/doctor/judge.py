@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gridtf.findings import Examination, Finding, Level, Setting
+from gridtf.findings import Examination, Finding, Level, Setting, failure
 from gridtf.host.gpus import SHOWING, listed
 from gridtf.host.network import is_loopback
+from gridtf.jobspec.spec import JobSpec, no_container_program
 from gridtf.run.recordtypes import Count, Port
 from gridtf.text import counted, some, toml
 from gridtf.values import Value
@@ -42,10 +43,14 @@ Measurements = {
     "infiniband": bool,
     "ports": str,
     "cpus": [Count],
+    "programs": [str],
     "ptrace": {"error": str, "scope": str},
     "python": {"error?": str, "version?": str, "path?": str, "tensorflow?": (str, None)},
     "peers": {str: _Peer},
 }
+
+# How a task was ended, as measure.py writes it: signals before SIGKILL, and when they came, in seconds.
+Ending = {"signals": [str], "times": [float], "lived": float}
 
 _SLOW_FILE = 3.0  # seconds for a file to appear on other hosts
 _SLOW_NAME = 1.0  # seconds to resolve a name
@@ -75,6 +80,7 @@ class Probe(Value):
         run_root: The folder with its run directory.
         during: When it was submitted, and when its measurements were there, by the clock of this host.
         gpu_variable: The variable that the site has chosen (JobSpec.gpu_variable).
+        contained: The specification of the user's jobs, if these run in a container; the probe's own tasks do not.
     """
 
     scheduler: str
@@ -84,6 +90,7 @@ class Probe(Value):
     run_root: str
     during: tuple[float, float]
     gpu_variable: str | None = None
+    contained: JobSpec | None = None
 
     def name(self, index: int) -> str:
         """How a task's host is called in findings: by the task as well, where the host has several."""
@@ -110,15 +117,18 @@ def judge(probe: Probe, measured: Sequence[Record]) -> Examination:
         (names[index], names[int(other)], peer)
         for index, record in enumerate(measured)
         for other, peer in record["peers"].items()
+        if probe.hosts[index] != probe.hosts[int(other)]  # tasks on one host tell nothing of hosts
     ]
     common = _common_links(pairs)
     findings = [_hosts(probe)]
     if pairs:
         findings += [_shared(probe, pairs), _resolved(pairs, common), _connected(pairs, common, measured[0]["ports"])]
     each = dict(zip(names, measured, strict=True))
-    findings += [_clocks(probe, pairs, each), _python(each), _limits(each), _ptrace(each), _proxies(each), _cpus(each)]
+    findings += [] if probe.scheduler == "local" else [_clocks(probe, pairs, each)]
+    findings.append(_container(probe.contained, probe.hosts, measured) if probe.contained else _python(each))
+    findings += [_limits(each), _ptrace(each), _proxies(each), _cpus(each)]
     granted, settings = _gpus(probe, each)
-    findings.append(granted)
+    findings += granted
     if common and any(finding.level == Level.FAILURE and finding.check.startswith("network.") for finding in findings):
         settings.append(Setting("interface", common[0], "the hosts of a job reach each other over this one"))
     return Examination(tuple(findings), tuple(settings))
@@ -131,6 +141,37 @@ def _hosts(probe: Probe) -> Finding:
     what = f"the job has run on {counted(len(hosts), 'host')} ({some(hosts)}) instead of {probe.nodes}"
     hint = "choose a parallel environment whose allocation_rule is 1 or $round_robin (--pe), or request more --slots"
     return Finding(Level.WARNING, "probe.hosts", f"{what}, so that connections are not measured", hint)
+
+
+def judge_end(probe: Probe, endings: Sequence[Record], kill_grace: float) -> Finding:
+    """Judge how the scheduler has ended the tasks: whether they were warned, and how long before.
+
+    Args:
+        probe: The job, whose tasks heeded no signal.
+        endings: The end of each task, in the order of the tasks, of the kind Ending.
+        kill_grace: The seconds that gridtf gives tasks between SIGTERM and SIGKILL.
+    """
+    check = "end.warning"
+    names = [probe.name(index) for index in range(len(endings))]
+    if unwarned := [name for name, record in zip(names, endings, strict=True) if not record["signals"]]:
+        what = f"when the scheduler ends a job, it kills tasks without a warning: {some(unwarned, most=4)}"
+        hint = "save checkpoints in time, or ask your site for a longer KillWait (Slurm) or notify of the queue (qsub)"
+        return Finding(Level.WARNING, check, what, hint)
+    shortest = min(record["lived"] - record["times"][0] for record in endings)
+    signals = sorted({name for record in endings for name in record["signals"]})
+    what = (
+        f"when the scheduler ends a job, tasks receive {' and '.join(signals)}, and are killed {shortest:.0f} s later"
+    )
+    if shortest + 1 < kill_grace:
+        hint = f"write kill_grace = {max(1, int(shortest) - 1)}, so that gridtf ends tasks before the scheduler does"
+        return Finding(Level.WARNING, check, f"{what}, but kill_grace is {kill_grace:g} s", hint)
+    return Finding(Level.OK, check, f"{what} (kill_grace is {kill_grace:g} s)")
+
+
+def local_end(kill_grace: float) -> Finding:
+    """How a job on this machine is ended, which is not measured."""
+    what = f"gridtf itself ends jobs on this machine: tasks receive SIGTERM, and are killed {kill_grace:g} s later"
+    return Finding(Level.OK, "end.warning", f"{what} (kill_grace)")
 
 
 # --- between hosts ---------------------------------------------------------------------------------------------------
@@ -204,7 +245,7 @@ def _connected(pairs: Pairs, common: list[str], ports: str) -> Finding:
         return Finding(Level.FAILURE, check, some(words, most=2), hint)
     links = sorted({name for *_, peer in pairs for name in peer.get("links", {})})
     others = [name for name in links if name not in common]
-    over = f"; over the interfaces {some(common)}" if common else ""
+    over = f"; over the {'interface' if len(common) == 1 else 'interfaces'} {some(common)}" if common else ""
     over += f"; not over {some(others)}" if others else ""
     return Finding(Level.OK, check, f"all hosts connect to each other in both directions{over}")
 
@@ -243,7 +284,9 @@ def _clocks(probe: Probe, pairs: Pairs, each: Each) -> Finding:
             what = f"the clock of {name} is {_seconds(max(ahead, behind))} or more {how} that of this host"
             return Finding(Level.WARNING, check, what, hint)
     if not known:
-        return Finding(Level.OK, check, "the clocks of this host and of the job's hosts agree to within some seconds")
+        within = f"{max(1.0, end - begin):.0f} s, the time that the job took"
+        hosts = some([*dict.fromkeys(probe.hosts)], most=4)
+        return Finding(Level.OK, check, f"the clocks of this host and of {hosts} agree to within {within}")
     return Finding(Level.OK, check, f"the clocks of the hosts agree to within {_seconds((most + peer['doubt']) / 1e6)}")
 
 
@@ -271,6 +314,14 @@ def _python(each: Each) -> Finding:
         what = f"hosts differ: {'; '.join(texts)}"
         return Finding(Level.WARNING, check, what, "use one environment, on a file system that all hosts share")
     return Finding(Level.OK, check, texts[0])
+
+
+def _container(spec: JobSpec, hosts: Sequence[str], measured: Sequence[Record]) -> Finding:
+    for host, record in zip(hosts, measured, strict=True):
+        if not record["programs"]:
+            return failure("container", no_container_program(spec, host))
+    names = dict.fromkeys(record["programs"][0] for record in measured)
+    return Finding(Level.OK, "container", f"each host has {' or '.join(names)}, which makes the containers of tasks")
 
 
 def _limits(each: Each) -> Finding:
@@ -310,15 +361,19 @@ def _proxies(each: Each) -> Finding:
 
 
 def _cpus(each: Each) -> Finding:
-    texts = [f"{record['cpus'][0]} of {counted(record['cpus'][1], 'CPU')} on {name}" for name, record in each.items()]
+    shares: dict[str, list[str]] = {}
+    for name, record in each.items():
+        shares.setdefault(f"{record['cpus'][0]} of {counted(record['cpus'][1], 'CPU')}", []).append(name)
+    texts = [f"{share} ({some(names, most=4)})" for share, names in shares.items()]
     return Finding(Level.OK, "cpus", f"a task may use {some(texts, most=4)}")
 
 
-def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
+def _gpus(probe: Probe, each: Each) -> tuple[list[Finding], list[Setting]]:
+    """Nothing where no GPU was requested."""
     check = "gpus.variable"
     wanted = [(name, record, gpus) for (name, record), gpus in zip(each.items(), probe.gpus, strict=True) if gpus]
     if not wanted:
-        return Finding(Level.OK, check, "no GPU was requested: --gpus-per-node 1 shows how the site grants them"), []
+        return [], []
     texts, claimed = [], []
     for name, record, gpus in wanted:
         variables = record["variables"]
@@ -332,11 +387,11 @@ def _gpus(probe: Probe, each: Each) -> tuple[Finding, list[Setting]]:
         if unknown := next((key for key, text in variables.items() if _may_grant(key, text, gpus)), None):
             what = f"{unknown}={variables[unknown]} on {name} looks like the grant of {counted(gpus, 'GPU')}"
             hint = f"write gpu_variable = {toml(unknown)}; until then gridtf claims GPUs under locks"
-            return Finding(Level.WARNING, check, what, hint), [Setting("gpu_variable", unknown, "lists granted GPUs")]
+            return [Finding(Level.WARNING, check, what, hint)], [Setting("gpu_variable", unknown, "lists granted GPUs")]
         claimed.append(name)
     granted = f"GPUs are granted by {some(texts, most=4)}" if texts else ""
     locks = f"no variable grants GPUs on {some(claimed, most=4)}: gridtf claims them under locks" if claimed else ""
-    return Finding(Level.OK, check, "; ".join(filter(None, (granted, locks)))), []
+    return [Finding(Level.OK, check, "; ".join(filter(None, (granted, locks))))], []
 
 
 def _may_grant(key: str, text: str, gpus: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
 _PATIENCE = 8.0  # seconds for all parts, which run side by side
+_NONE_FOUND = "no command of a cluster's scheduler was found on the PATH, so that jobs run on this machine"
+_LOAD_OR_NAME = (
+    'if this is a login node, load the module of its scheduler; if jobs are to run here, write scheduler = "local"'
+)
 
 
 class Site(Value):
@@ -65,6 +70,8 @@ def examine(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Ex
         parts.append((Finding(level, check, f"{silence} within {_PATIENCE:g} s", hint), _aside(check, work)))
 
     found: list[Finding | Setting] = [*site.findings]
+    named = next((text for option, _, text in reversed(options) if option.key == "scheduler"), None)
+    found += [Setting("scheduler", named, "chosen with --scheduler")] if named else []
     work: Callable[[], Items | Examination]
     try:
         if site.scheduler:
@@ -128,6 +135,8 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
     valid = all(finding.level != Level.FAILURE for finding in findings)
     try:
         name = given.spec.scheduler or schedulers.to_submit_to(environ)
+        if name == "local" and not given.spec.scheduler and valid:
+            findings = (*findings, Finding(Level.WARNING, "scheduler.found", _NONE_FOUND, _LOAD_OR_NAME))
         return Site(given, schedulers.get(name), findings, valid)
     except GridtfError as error:  # a file that is not valid may name another one
         return Site(given, None, (*findings, failure("scheduler", error)) if valid else findings, valid)
@@ -149,7 +158,7 @@ def configuration(
     Raises:
         UsageError: For an option that is not valid.
     """
-    check, any_program = "configuration", ("true",)
+    check, any_program = "configuration", (sys.executable,)  # which is there even where the PATH is empty
     command = None if any(option.key == "entry" for option, _, _ in options) else any_program
 
     def read(*, limited: bool) -> config.Configured:

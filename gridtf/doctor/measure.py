@@ -3,6 +3,8 @@
 It runs as a script, by a Python without site-packages: beyond the standard library it has gridtf.host.network alone.
 The hosts meet in a folder that they share. Each writes here-INDEX.json when its server listens, on the port that is
 reserved for its task, and INDEX.json with its measurements (judge.py has their kind) at the end. Every wait ends.
+
+If it shall measure the end of the job as well, it then waits to be killed; end-INDEX.json has the signals that came.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-_LIMIT = 60.0  # seconds that all of it takes at most
+END = "end"  # the argument by which it shall wait to be killed
+PROGRAM = "program="  # begins the arguments that name programs to look for
+END_LIMIT = 120.0  # seconds that it waits for that
+
+_LIMIT = 60.0  # seconds that all of it takes at most, without the end
 _ARRIVAL = 20.0  # seconds for all hosts to appear
 _PEERS = 40.0  # seconds after the beginning when measurements of other hosts end
 _CONNECT = 4.0  # seconds for a connection, and for an answer
@@ -35,6 +41,7 @@ _PYTHON = 20.0  # seconds for the user's Python to say its versions
 _LONGEST = 4096  # characters of a question or an answer; other programs may send without end
 _ROUNDS = 8  # exchanges of which the fastest gives the offset of two clocks
 _PTRACE_SEIZE = 0x4206  # linux/ptrace.h
+_WARNINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 _LIMITS = ("NOFILE", "NPROC", "MEMLOCK", "AS", "STACK", "CORE")
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy")
@@ -66,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, and write the measurements.
 
     Args:
-        arguments: The user's Python.
+        arguments: The user's Python; programs to look for, after PROGRAM; and END, if it shall wait to be killed.
 
     Returns:
         The exit code.
@@ -79,6 +86,8 @@ def main(arguments: Sequence[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     record: dict[str, Any] = {"index": index, "hostname": socket.gethostname(), "ptrace": traced, "peers": {}}
     record |= _host()
+    programs = [word.removeprefix(PROGRAM) for word in arguments[1:] if word.startswith(PROGRAM)]
+    record["programs"] = [program for program in programs if shutil.which(program)]
     asked = threading.Thread(target=lambda: record.update(python=_python(arguments[0])))
     asked.daemon = True
     asked.start()
@@ -102,6 +111,8 @@ def main(arguments: Sequence[str]) -> int:
         _write(folder / f"{index}.json", {**record, "time": time.time()})
         # others may still connect to this host
         _arrived(folder, [f"{other}.json" for other in range(len(members))], begin + _LIMIT)
+    if END in arguments[1:]:
+        _await_end(folder / end_name(index))
     return 0
 
 
@@ -113,6 +124,11 @@ def meeting_folder(output: Path, nonce: str) -> Path:
         nonce: That of the attempt: files of an earlier attempt are in another folder.
     """
     return output / f"probe-{nonce}"
+
+
+def end_name(index: int) -> str:
+    """The name of the file, in that folder, on the end of a task. Pure."""
+    return f"end-{index}.json"
 
 
 def _place(environ: Mapping[str, str]) -> tuple[int, list[tuple[str, int]]]:
@@ -135,6 +151,18 @@ def _arrived(folder: Path, names: Sequence[str], deadline: float) -> set[str]:
         if len(there) == len(names) or time.monotonic() > deadline:
             return there
         time.sleep(0.05)
+
+
+def _await_end(path: Path) -> None:
+    """Wait to be killed. The file has the signals that came before, and for how long this process has lived."""
+    begin = time.monotonic()
+    signals: list[tuple[str, float]] = []
+    for number in _WARNINGS:
+        signal.signal(number, lambda got, _: signals.append((signal.Signals(got).name, time.monotonic() - begin)))
+    while (lived := time.monotonic() - begin) < END_LIMIT:
+        names, times = ([*column] for column in zip(*signals, strict=True)) if signals else ([], [])
+        _write(path, {"signals": names, "times": times, "lived": lived})
+        time.sleep(0.2)
 
 
 # --- the server ------------------------------------------------------------------------------------------------------

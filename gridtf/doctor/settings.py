@@ -50,7 +50,7 @@ def text(settings: Iterable[Setting], about: str, *, limits: bool = False) -> st
     ]
     parts += [_lines(setting) for setting in needed.values() if not setting.table]
     if not any(not setting.table for setting in needed.values()):
-        parts.append("# Jobs need nothing here: the site has defaults for all of it.\n")
+        parts.append("# Jobs need no setting here: without one, the defaults apply.\n")
     top = [setting for setting in examples if not setting.table]
     parts.append("# Remove the # from what fits:\n")
     parts += [_lines(setting) for setting in top]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gridtf.doctor import measure
 from gridtf.findings import Finding, Items, Level, Setting, missing
 from gridtf.jobspec.layers import expand
-from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.spec import JobSpec, container_programs, no_container_program
 from gridtf.schedulers import batch
 from gridtf.text import toml
 
@@ -42,15 +42,33 @@ def python(spec: JobSpec, environ: Mapping[str, str]) -> Items:
     check, load = "python", "write setup = […] with the lines that activate the environment of your program"
     if spec.container or spec.container_command:
         yield Finding(Level.OK, check, "tasks run in a container, whose Python counts")
+        yield _container(spec, environ)
+        return
+    chosen = spec.python or "python"
+    found = shutil.which(chosen, path=environ.get("PATH"))
+    if "/" in chosen and found is None:
+        hint = "name another one, or leave `python` out for the one of the PATH"
+        yield Finding(Level.WARNING, check, f"`python` is {chosen}, which is no program on this host", hint)
         return
     if spec.setup:
         yield Finding(Level.OK, check, "set-up lines of the files choose the Python of a job")
         return
-    found = shutil.which("python", path=environ.get("PATH"))
     if found is None:
-        yield Finding(Level.WARNING, check, "there is no program python on the PATH", f"write python3, or {load}")
+        yield Finding(Level.WARNING, check, f"there is no program {chosen} on the PATH", f"write python3, or {load}")
         return
     yield judge_python(found, measure.versions(found, _PATIENCE), load)
+
+
+def _container(spec: JobSpec, environ: Mapping[str, str]) -> Finding:
+    programs = container_programs(spec)
+    if found := next((name for name in programs if shutil.which(name, path=environ.get("PATH"))), None):
+        return Finding(Level.OK, "container", f"{found} makes the containers of tasks")
+    if spec.setup:
+        what = f"set-up lines must load {' or '.join(programs)}, which this shell does not have"
+        return Finding(Level.OK, "container", what)
+    error = no_container_program(spec, os.uname().nodename)
+    hint = f"{error.hint}; whether the hosts of a job have it: gridtf doctor --probe"
+    return Finding(Level.WARNING, "container", error.what, hint)
 
 
 def judge_python(program: str, versions: Mapping[str, str | None], load: str) -> Finding:
@@ -141,14 +159,19 @@ def modules(known: bool, initial: str, environ: Mapping[str, str], spec: JobSpec
     check, source = "shell.module", f"source {shlex.quote(initial)}"
     has = any(re.match(r"BASH_FUNC_module|LOADEDMODULES$|MODULESHOME$|LMOD_", name) for name in environ)
     written = any(re.search(r"(^|\n)\s*(source|\.)\s.*(modul|lmod)", lines) for lines in spec.setup)
+    calls = any(re.search(r"(^|[\n;&|])\s*(module|ml)\s", lines) for lines in spec.setup)
     first = [] if known else [source]
     if known or (initial and written):
         yield Finding(Level.OK, check, "set-up lines can load modules: `module load …`")
-    elif initial and has:
-        what = "the script of a job does not know the command module, which this shell has"
+    elif initial and (has or calls):
+        who = "set-up lines call" if calls else "this shell has"
+        what = f"the script of a job does not know the command module, which {who}"
         yield Finding(Level.WARNING, check, what, f"write setup = {toml([source, 'module load …'])}")
     elif initial:
         yield Finding(Level.OK, check, f"set-up lines can load modules after `{source}`")
+    elif calls:
+        what = "set-up lines call module, but this host has no environment modules"
+        yield Finding(Level.WARNING, check, what, "gridtf doctor --probe shows whether these lines work where jobs run")
     else:
         yield Finding(Level.OK, check, "this host has no environment modules")
     if known or initial:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gridtf.errors import SpecError, UsageError, nearest
+from gridtf.errors import GridtfError, SpecError, UsageError, nearest
 from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, misspelt
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
@@ -284,6 +284,25 @@ class JobSpec(_Keywords):
 def container_path(image: str | None) -> str:
     """The path that ``container`` names; empty for a URI, and for the name of an image with its tag (``tf:2.17``)."""
     return image if image and (":" not in image or image.startswith(("/", "./", "../"))) else ""
+
+
+def container_programs(spec: JobSpec) -> tuple[str, ...]:
+    """The programs of which a host needs one to run tasks in a container; empty where tasks run in none."""
+    return (*spec.container_command[:1],) or (("apptainer", "singularity") if spec.container else ())
+
+
+def no_container_program(spec: JobSpec, host: str) -> GridtfError:
+    """The error for a host without a program that makes containers.
+
+    Args:
+        spec: The job, with a container or a container_command.
+        host: The host.
+    """
+    if spec.container_command:
+        what = f"host {host} has no program {spec.container_command[0]}, with which container_command begins"
+        return GridtfError(what, hint="load it in the set-up lines: --setup 'module load …'")
+    hint = "load one in the set-up lines, as in --setup 'module load apptainer', or write a container_command"
+    return GridtfError(f"host {host} has neither {' nor '.join(container_programs(spec))}", hint=hint)
 
 
 def _module(command: Sequence[str]) -> list[str]:

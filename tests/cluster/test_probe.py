@@ -20,19 +20,19 @@ PROBE = """
 import json, sys
 from gridtf.doctor.probe import configured, probe
 from gridtf.values import as_dict
-found = probe(configured(sys.argv[2:]), patience=float(sys.argv[1]))
+found = probe(configured(sys.argv[3:]), patience=float(sys.argv[1]), end=sys.argv[2] == "end")
 print(json.dumps(as_dict(found)))
 """
 HOSTS = ("n1", "n2")  # those that the probe runs on
 Found = list[dict[str, str]]
 
 
-def probed(bed: Bed, *words: str, patience: int = 60) -> tuple[Found, dict[str, Any]]:
+def probed(bed: Bed, *words: str, patience: int = 60, end: str = "") -> tuple[Found, dict[str, Any]]:
     """Run a probe on n1 and n2: its findings, and its settings by key."""
     options = [*bed.options, "--exclude", "n3,n4"]
     options += ["--env", "PATH"] if bed.kind == "sge" else []
     env = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
-    done = bed.run("login", "python", "-c", PROBE, str(patience), *options, *words, env=env, timeout=110)
+    done = bed.run("login", "python", "-c", PROBE, str(patience), end, *options, *words, env=env, timeout=110)
     answer = json.loads(done.stdout)
     return answer["findings"], {setting["key"]: setting["value"] for setting in answer["settings"]}
 
@@ -68,14 +68,16 @@ def instead(bed: Bed, host: str, path: str, command: str) -> Iterator[None]:
 @on_every_scheduler
 def test_probe_of_a_cluster_in_order_has_no_fault_and_leaves_nothing(bed: Bed) -> None:
     before = runs(bed)
-    found, settings = probed(bed, "--gpus-per-node", "1")
+    found, settings = probed(bed, "--gpus-per-node", "1", end="end")
     assert faults(found) == []
     text = {finding["check"]: finding["message"] for finding in found}
     assert re.fullmatch(r"the job has run on 2 hosts: n[12], n[12]", text["probe.hosts"])
-    assert re.search(r"over the interfaces eth0\b", text["network.tcp"])
+    assert re.search(r"over the interface eth0\b", text["network.tcp"])
     granted = {"slurm": "GPUs are granted by CUDA_VISIBLE_DEVICES=0 on n1", "sge": "no variable grants GPUs on n"}
     assert text["gpus.variable"].startswith(granted[bed.kind])
     assert "TensorFlow 2" in text["python.tensorflow"]
+    # KillWait and notify of these beds are 5 s; on a busy machine the measured time is somewhat shorter or longer
+    assert re.search(r"tasks receive .*SIGTERM.*, and are killed [4-7] s later", text["end.warning"])
     assert settings == {}
     assert runs(bed) == before
 

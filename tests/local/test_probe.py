@@ -18,8 +18,8 @@ def faults(found: Examination) -> dict[str, str]:
     return {one.check: one.message for one in found.findings if one.level != Level.OK}
 
 
-def probed(*words: str, said: list[str] | None = None) -> Examination:
-    return probe(configured(["--kill-grace", "1", *words]), say=(said if said is not None else []).append)
+def probed(*words: str, end: bool = False, said: list[str] | None = None) -> Examination:
+    return probe(configured(["--kill-grace", "1", *words]), end=end, say=(said if said is not None else []).append)
 
 
 def fake_python(folder: Path, body: str) -> str:
@@ -33,11 +33,10 @@ def fake_python(folder: Path, body: str) -> str:
 def test_probe_of_this_machine_has_no_fault_and_leaves_nothing(here: Path, tmp_path: Path) -> None:
     said: list[str] = []
     answer = '{"version": "3.11.2", "path": "/env/bin/python", "tensorflow": "2.21.0"}'
-    found = probed("--python", fake_python(tmp_path, f"echo '{answer}'"), said=said)
+    found = probed("--python", fake_python(tmp_path, f"echo '{answer}'"), end=True, said=said)
     assert faults(found) == {}
     assert {one.check for one in found.findings} == {
-        "probe.hosts", "run_root.shared", "network.names", "network.tcp", "clock.offset", "python.tensorflow",
-        "limits", "ptrace", "proxies", "cpus", "gpus.variable",
+        "probe.hosts", "python.tensorflow", "limits", "ptrace", "proxies", "cpus", "end.warning",
     }  # fmt: skip
     assert said[0].startswith("submitted job ")
     assert not (here / "gridtf-runs").exists()
@@ -52,6 +51,13 @@ def test_probe_measures_after_the_set_up_lines_and_shows_limits_that_are_too_low
     assert "allows a task 512 open files" in found.pop("limits")
     assert "hosts differ: TensorFlow 2.21.0 with Python 3.0 on worker:0 on " in found.pop("python.tensorflow")
     assert found == {}
+
+
+def test_probe_runs_in_no_container_and_finds_that_its_program_is_missing(here: Path) -> None:
+    words = ("--container", "docker://i", "--container-command", "nosuch {image}")
+    host = os.uname().nodename
+    what = f"host {host} has no program nosuch, with which container_command begins"
+    assert faults(probed(*words)) == {"container": what}
 
 
 def test_probe_whose_set_up_fails_is_a_finding_and_keeps_the_run_directory(here: Path) -> None:

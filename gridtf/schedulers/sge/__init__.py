@@ -101,8 +101,11 @@ class GridEngine(batch.BatchScheduler):
         return "SGE_ROOT" in environ and batch.on_path("qsub", environ)  # other schedulers have a qsub, too
 
     def out_of_order(self, environ: Mapping[str, str]) -> str:
-        found = batch.on_path("qsub", environ)
-        return "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)" if found else ""
+        root = environ.get("SGE_ROOT")
+        if batch.on_path("qsub", environ):
+            return "" if root else "qsub is installed, but SGE_ROOT is not set (Grid Engine's settings.sh sets it)"
+        lines = f"source {root}/{environ.get('SGE_CELL') or 'default'}/common/settings.sh, or load its module"
+        return f"SGE_ROOT is set, but qsub is not on the PATH ({lines})" if root else ""
 
     def examine(self, environ: Mapping[str, str], given: Configured) -> Examination:
         from gridtf.schedulers.sge import examine

@@ -14,6 +14,7 @@ from gridtf.cli import main
 from gridtf.doctor import login, probe
 from gridtf.findings import Examination, Finding, Level, Setting
 from gridtf.jobspec.config import Configured
+from tests.support.scheduler import FakeScheduler
 
 Captured = pytest.CaptureFixture[str]
 
@@ -43,7 +44,8 @@ def test_findings_are_lines_with_their_hints_below(found: list[Finding], capsys:
         "ok       scheduler  Slurm answers\n"
         "warning  time       no default\\x1b\n"
         '           write time = "1:00:00"\n'
-        "0 failures, 1 warning\n",
+        "0 failures, 1 warning\n"
+        f"gridtf init writes time to {user_file()}\n",
         "",
     )
     assert not user_file().exists()
@@ -136,6 +138,47 @@ def test_init_needs_a_home(found: list[Finding], monkeypatch: pytest.MonkeyPatch
     assert "gridtf doctor --write FILE" in capsys.readouterr().err
 
 
+def test_lines_to_write_belong_in_the_user_s_file_once_it_exists(found: list[Finding], capsys: Captured) -> None:
+    assert main(["init"]) == 0
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.endswith(f"the lines to write belong in {user_file()}, above its first [table]\n")
+    found[:] = [OK]
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out.endswith("0 failures, 0 warnings\n")
+
+
+def test_user_s_own_file_does_not_count_for_a_file_of_all_users(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text('time = "1:00"\n')
+    main(["doctor", "--json", "--write", "site.toml"])
+    captured = capsys.readouterr()
+    assert f"gridtf: {user_file()} is left out of account, since site.toml is for all users\n" in captured.err
+    assert json.loads(captured.out)["findings"][0]["message"] == "no site's or user's file"
+    assert Path("site.toml").exists()
+    user_file().write_text("time = 2h\n")  # a site's file does not depend on it
+    main(["doctor", "--write", "other.toml"])
+    assert Path("other.toml").exists()
+
+
+def test_init_names_the_line_of_a_file_that_is_not_valid(rough_path: Path, capsys: Captured) -> None:
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text("nodes = 1\ntime = 2h\n")
+    assert main(["init"]) == 2
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == f"gridtf: {user_file()} exists, and is not valid"
+    assert second.startswith(f"  {user_file()}:2: ")
+    assert third == '  correct that line (write time = "2h"), or move the file away'
+
+
+@pytest.mark.parametrize("words", [["init"], ["doctor", "--write", "x.toml"]])
+def test_scheduler_that_is_named_is_written(rough_path: Path, words: list[str]) -> None:
+    assert main([*words, "--scheduler", "local"]) in (0, 1)
+    text = (user_file() if words == ["init"] else Path("x.toml")).read_text()
+    assert '\nscheduler = "local"\n' in text
+
+
 # --- the probe
 
 
@@ -144,9 +187,9 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[Configured]:
     """The probes that are submitted, which find out about the run root."""
     submitted: list[Configured] = []
 
-    def submit(given: Configured, *, say: Callable[[str], None]) -> Examination:
+    def submit(given: Configured, *, end: bool, say: Callable[[str], None]) -> Examination:
         submitted.append(given)
-        say("submitted job 7")
+        say("submitted job 7, which measures its end" if end else "submitted job 7")
         setting = Setting("interface", "ib0", "all hosts reach each other over it")
         return Examination((Finding(Level.OK, "run_root.shared", "all hosts see it"),), (setting,))
 
@@ -168,6 +211,17 @@ def test_probe_takes_options_of_submit_and_its_findings_replace_others(
     assert "ok       run_root.shared  all hosts see it" in captured.out
     assert "on a disk" not in captured.out
     assert 'interface = "ib0"' in Path("f.toml").read_text()
+
+
+@pytest.mark.parametrize(("check", "kept"), [("probe.job", False), ("probe.submission", True)])
+def test_question_that_the_probe_has_answered_is_not_asked_again(
+    found: list[Finding], monkeypatch: pytest.MonkeyPatch, capsys: Captured, check: str, kept: bool
+) -> None:
+    found.append(Finding(Level.WARNING, "run_root.shared", "on a disk", "gridtf doctor --probe shows it"))
+    failed = Examination((Finding(Level.FAILURE, check, "n2 does not see the run directory", "choose another"),))
+    monkeypatch.setattr(probe, "probe", lambda *_, **__: failed)
+    assert main(["doctor", "--probe"]) == 1
+    assert ("on a disk" in capsys.readouterr().out) == kept
 
 
 def test_probe_has_the_settings_that_the_doctor_proposes(
@@ -204,6 +258,16 @@ def test_no_probe_is_submitted_without_the_option_or_with_a_failure(
     assert main(["doctor", "--probe"]) == 1
     assert probed == []
     assert "gridtf: no probe is submitted until the failures are fixed" in capsys.readouterr().err
+
+
+def test_end_of_a_job_is_measured_by_a_probe_only(
+    found: list[Finding], probed: list[Configured], capsys: Captured
+) -> None:
+    assert main(["doctor", "--probe", "--end"]) == 0
+    assert capsys.readouterr().err == "gridtf: submitted job 7, which measures its end\n"
+    assert main(["doctor", "--end"]) == 2
+    assert capsys.readouterr().err.endswith("gridtf doctor --probe --end\n")
+    assert len(probed) == 1
 
 
 def test_doctor_takes_no_command(found: list[Finding], capsys: Captured) -> None:

@@ -23,11 +23,13 @@ from gridtf.schedulers import batch
 MOUNTS = """\
 /dev/sda1 / ext4 rw,relatime 0 0
 tmpfs /run tmpfs rw,nosuid,nodev,mode=755 0 0
+proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
 fs1:/home /home nfs4 rw,relatime,vers=4.2 0 0
 10.0.0.1@o2ib:/scratch /scratch lustre rw,flock 0 0
 """
 JOB = JobSpec(command=("true",))
 NOTHING = Configured(JOB, {})
+CHOOSE = "write run_root = …"
 
 
 def levels(items: Iterable[Finding | Setting]) -> list[tuple[str, str]]:
@@ -45,6 +47,7 @@ def judged(root: str, elsewhere: str = "", *, on_network: bool = False) -> Exami
         ("/scratch/alice", "ok", "on /scratch (lustre)"),
         ("/tmp/x", "failure", "each host has its own /tmp"),
         ("/run/x", "failure", "/run is a tmpfs, which lies in the memory of this host"),
+        ("/proc/x", "failure", "/proc (proc) has no files of users"),
         ("/local/x", "warning", "a disk of this host (ext4 on /)"),
     ],
 )
@@ -69,7 +72,7 @@ def test_better_run_root_is_a_setting(root: str, on_network: bool, written: bool
 def test_working_folder_that_no_other_host_sees_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "own_mounts", lambda: MOUNTS)
     monkeypatch.setattr(folders, "suggestion", lambda *_: ("$SCRATCH/gridtf-runs", True))
-    monkeypatch.setattr(folders, "usable", lambda root: iter(()))
+    monkeypatch.setattr(folders, "usable", lambda root, choose: iter(()))
     slurm, folder = schedulers.get("slurm"), Path("/run/x")
     found = [
         item
@@ -95,7 +98,10 @@ def test_suggestion_prefers_a_file_system_of_the_network(monkeypatch: pytest.Mon
 
 
 def test_usable_run_root_leaves_nothing_behind(tmp_path: Path) -> None:
-    assert levels(folders.usable(tmp_path / "a" / "b"))[:2] == [("ok", "run_root.write"), ("ok", "run_root.space")]
+    assert levels(folders.usable(tmp_path / "a" / "b", CHOOSE))[:2] == [
+        ("ok", "run_root.write"),
+        ("ok", "run_root.space"),
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,13 +120,13 @@ def test_run_root_is_judged_where_symbolic_links_lead(tmp_path: Path, monkeypatc
 def test_run_root_that_is_no_folder_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for root in (tmp_path / "file", tmp_path / "file" / "runs"):
-        (finding,) = collect(folders.usable(root)).findings
+        (finding,) = collect(folders.usable(root, CHOOSE)).findings
         assert (finding.level, finding.check) == ("failure", "run_root.write")
         assert finding.message == f"run directories cannot be made in {tmp_path / 'file'}, which is not a folder"
 
 
 def test_run_root_of_which_the_system_tells_nothing_is_tried_out_above(tmp_path: Path) -> None:
-    assert levels(folders.usable(tmp_path / ("x" * 300) / "runs"))[0] == ("ok", "run_root.write")
+    assert levels(folders.usable(tmp_path / ("x" * 300) / "runs", CHOOSE))[0] == ("ok", "run_root.write")
 
 
 def test_quotas_that_are_exceeded_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +136,7 @@ def test_quotas_that_are_exceeded_are_named(tmp_path: Path, monkeypatch: pytest.
     )
     quota.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    (finding,) = (item for item in collect(folders.usable(tmp_path)).findings if item.check == "run_root.quota")
+    (finding,) = (item for item in collect(folders.usable(tmp_path, CHOOSE)).findings if item.check == "run_root.quota")
     assert finding.message == "you are over a quota: Block limit reached on fs1:/home"
 
 
@@ -151,7 +157,7 @@ def test_what_fails_in_the_run_root_is_one_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, level: str, check: str
 ) -> None:
     monkeypatch.setattr(owner, name, refuse)
-    finding = next(item for item in collect(folders.usable(tmp_path)).findings if item.level != Level.OK)
+    finding = next(item for item in collect(folders.usable(tmp_path, CHOOSE)).findings if item.level != Level.OK)
     assert (finding.level, finding.check) == (level, check)
     assert "Disk quota exceeded" in finding.message
     assert finding.hint
@@ -164,7 +170,7 @@ def test_little_space_is_a_warning(
 ) -> None:
     values = (4096, 4096, 10**9, blocks, blocks, 10**6, files, files, 0, 255)
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
-    found = collect(folders.usable(tmp_path)).findings[1]
+    found = collect(folders.usable(tmp_path, CHOOSE)).findings[1]
     assert (found.level, found.check) == ("warning", "run_root.space")
     assert piece in found.message
 
@@ -178,3 +184,21 @@ def test_run_directory_that_qsub_would_misread_is_a_failure(tmp_path: Path) -> N
     ]
     (finding,) = (item for item in found if item.check == "job")
     assert (finding.level, finding.hint) == ("failure", "choose another place with --run-dir or --run-root")
+
+
+@pytest.mark.parametrize("root", ["", "/x/a/runs"])
+def test_folder_that_cannot_be_written_is_named_with_where_run_directories_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    given = Configured(JOB.replace(run_root=root or None), {})
+    path = Path(root) if root else tmp_path / "gridtf-runs"
+    finding = next(
+        item
+        for item in folders.run_root(given, None, {}, tmp_path, path)
+        if isinstance(item, Finding) and item.check == "run_root.write"
+    )
+    above = "/" if root else tmp_path
+    assert finding.message == f"cannot make {path}: {above} cannot be written: Disk quota exceeded"
+    begin = "choose another folder: " if root else "run directories go to ./gridtf-runs: cd to another folder, or "
+    assert finding.hint == f"{begin}write run_root = …"

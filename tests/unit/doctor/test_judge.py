@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gridtf.doctor.judge import Measurements, Probe, judge
+from gridtf.doctor.judge import Ending, Measurements, Probe, judge, judge_end, local_end
 from gridtf.findings import Finding, Level, Setting
+from gridtf.jobspec.spec import JobSpec
 from gridtf.run.recordtypes import check
 from gridtf.run.rundir import Record
 
@@ -49,6 +50,7 @@ def host(number: int, **changes: Any) -> Record:
         "infiniband": False,
         "ports": "32768-60999",
         "cpus": [4, 64],
+        "programs": [],
         "ptrace": {"error": "", "scope": "1"},
         "python": {"path": "/env/bin/python", "version": "3.11.2", "tensorflow": "2.21.0"},
         "peers": {str(2 - number): peer(3 - number)},
@@ -298,3 +300,80 @@ def test_proxies_are_named_and_are_no_fault() -> None:
     (finding,) = (finding for finding in found if finding.check == "proxies")
     assert finding.level == Level.OK
     assert finding.message.startswith("http_proxy, no_proxy are set on n2; gridtf keeps gRPC")
+
+
+@pytest.mark.parametrize(
+    ("second", "level", "message", "hint"),
+    [
+        (
+            (["SIGUSR2", "SIGTERM"], [2.0, 2.1], 62.1),
+            Level.OK,
+            "tasks receive SIGTERM and SIGUSR2, and are killed 30 s later (kill_grace is 5 s)",
+            "",
+        ),
+        (
+            (["SIGTERM"], [4.0], 6.2),
+            Level.WARNING,
+            "tasks receive SIGTERM, and are killed 2 s later, but kill_grace is 5 s",
+            "write kill_grace = 1, so that",
+        ),
+        (([], [], 9.0), Level.WARNING, "it kills tasks without a warning: n2", "KillWait (Slurm) or notify"),
+    ],
+    ids=["long", "short", "none"],
+)
+def test_end_of_a_job_is_judged_by_its_shortest_warning(
+    second: tuple[list[str], list[float], float], level: Level, message: str, hint: str
+) -> None:
+    first = (["SIGTERM"], [1.0], 31.2)
+    endings = [{"signals": names, "times": times, "lived": lived} for names, times, lived in (first, second)]
+    assert [check(Ending)(record) for record in endings] == ["", ""]
+    finding = judge_end(PROBE, endings, 5.0)
+    assert (finding.level, finding.check) == (level, "end.warning")
+    assert finding.message == f"when the scheduler ends a job, {message}"
+    assert hint in finding.hint
+    assert bool(hint) == bool(finding.hint)
+
+
+def test_end_of_a_job_on_this_machine_is_known_without_a_measurement() -> None:
+    finding = local_end(1.0)
+    assert (finding.level, finding.check) == (Level.OK, "end.warning")
+    assert "tasks receive SIGTERM, and are killed 1 s later (kill_grace)" in finding.message
+
+
+@pytest.mark.parametrize(("scheduler", "clocks"), [("sge", 1), ("local", 0)])
+def test_tasks_on_one_host_tell_nothing_of_connections(scheduler: str, clocks: int) -> None:
+    probe = PROBE.replace(scheduler=scheduler, hosts=("n1", "n1"))
+    found = judge(probe, [host(1), host(2)]).findings
+    assert not [one for one in found if one.check.startswith(("network.", "run_root."))]
+    clock = [one.message for one in found if one.check == "clock.offset"]
+    expected = "the clocks of this host and of n1 agree to within 10 s, the time that the job took"
+    assert clock == [expected] * clocks
+
+
+def test_words_fit_the_number() -> None:
+    peers = (
+        {"1": peer(2, links={"eth0": peer(2)["links"]["eth0"]})},
+        {"0": peer(1, links={"eth0": peer(1)["links"]["eth0"]})},
+    )
+    found = judge(PROBE, [host(1, peers=peers[0]), host(2, peers=peers[1])]).findings
+    text = {one.check: one.message for one in found}
+    assert text["network.tcp"].endswith("in both directions; over the interface eth0")
+    assert text["cpus"] == "a task may use 4 of 64 CPUs (n1, n2)"
+    assert "gpus.variable" not in text  # none was requested
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ((), "host n2 has neither apptainer nor singularity"),
+        (("ch-run", "{image}"), "host n2 has no program ch-run, with which container_command begins"),
+    ],
+)
+def test_host_that_cannot_make_containers_is_a_failure(command: tuple[str, ...], message: str) -> None:
+    probe = PROBE.replace(contained=JobSpec(command=("true",), container="docker://i", container_command=command))
+    finding = only(judge(probe, [host(1, programs=["x"]), host(2)]).findings)
+    assert (finding.level, finding.check, finding.message) == (Level.FAILURE, "container", message)
+    both = judge(probe, [host(number, programs=["x"], python={"error": "none"}) for number in (1, 2)]).findings
+    text = {one.check: one.message for one in both}
+    assert text["container"] == "each host has x, which makes the containers of tasks"
+    assert "python.tensorflow" not in text  # that of the container counts

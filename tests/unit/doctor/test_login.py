@@ -174,3 +174,34 @@ def test_file_that_is_not_valid_may_name_a_scheduler(monkeypatch: pytest.MonkeyP
     user_file('time = 2h\nscheduler = "local"\n')
     monkeypatch.setattr(schedulers, "to_submit_to", none)
     assert [finding.check for finding in login.look(os.environ, Path()).findings] == ["configuration"]
+
+
+def test_machine_without_a_scheduler_is_a_warning_unless_it_is_named(
+    rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rough_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(rough_path / "bin"))
+    finding = login.look(os.environ, rough_path).findings[-1]
+    assert (finding.level, finding.check) == ("warning", "scheduler.found")
+    assert finding.hint.endswith('write scheduler = "local"')
+    user_file('scheduler = "local"\n')
+    assert [finding.level for finding in login.look(os.environ, rough_path).findings] == ["ok"]
+
+
+def test_grid_engine_whose_commands_are_not_on_the_path_is_a_failure(
+    rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rough_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(rough_path / "bin"))
+    monkeypatch.setenv("SGE_ROOT", "/opt/sge")
+    finding = login.look(os.environ, rough_path).findings[-1]
+    assert (finding.level, finding.check) == ("failure", "scheduler")
+    assert "SGE_ROOT is set, but qsub is not on the PATH (source /opt/sge/default/common/settings.sh" in finding.message
+
+
+def test_empty_path_is_no_fault_of_a_program_that_nobody_has_named(
+    rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rough_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(rough_path / "bin"))
+    assert "job" not in [finding.check for finding in login.examine(os.environ, rough_path).findings]

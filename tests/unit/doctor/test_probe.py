@@ -73,6 +73,18 @@ def test_wrong_option_of_a_probe_is_refused_before_anything_is_done(rough_path: 
         probe.configured(["--scheduler", "slurm", "--time", "soon"])
 
 
+def test_probe_that_measures_its_end_outlives_every_signal(rough_path: Path) -> None:
+    spec = probe.job_spec(2, probe.configured(["--scheduler", "slurm"]), end=True)
+    assert (spec.command[-1], spec.kill_grace, spec.walltime) == ("end", measure.END_LIMIT, 360)
+    local = probe.job_spec(2, probe.configured(["--scheduler", "local"]), end=True)
+    assert (local.command[-1], local.kill_grace, local.walltime) == ("python", 5, 180)
+
+
+def test_probe_looks_for_the_programs_of_containers_and_runs_in_none(rough_path: Path) -> None:
+    spec = probe.job_spec(2, probe.configured(["--scheduler", "slurm", "--container", "docker://i"]))
+    assert (spec.contained, spec.command[-2:]) == (False, ("program=apptainer", "program=singularity"))
+
+
 # --- a job that does not complete
 
 

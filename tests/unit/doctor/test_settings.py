@@ -67,7 +67,7 @@ def test_examples_are_valid_once_uncommented(tmp_path: Path, site: bool) -> None
 
 def test_file_without_needs_says_so(tmp_path: Path) -> None:
     text = settings.text((), "Defaults")
-    assert "# Jobs need nothing here" in text
+    assert "# Jobs need no setting here" in text
     assert read(text, tmp_path) == JobSpec(command=("x",))
 
 

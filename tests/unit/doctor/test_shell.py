@@ -56,7 +56,29 @@ def test_python_on_the_path_is_asked(tmp_path: Path) -> None:
     assert only(shell.python(JOB, program(tmp_path, "echo 1"))).message == f"{tmp_path}/python: TypeError"
     assert "no program python" in only(shell.python(JOB, {"PATH": "/nowhere"})).message
     assert only(shell.python(job(setup=["module load tf"]), environ)).level == "ok"
-    assert "container" in only(shell.python(job(container="/tf.sif"), environ)).message
+    assert "container" in collect(shell.python(job(container="/tf.sif"), environ)).findings[0].message
+    assert only(shell.python(job(python="/no/python", setup=["x"]), environ)).level == "warning"
+    assert "python3.99" in only(shell.python(job(python="python3.99"), environ)).message
+
+
+@pytest.mark.parametrize(
+    ("values", "program", "level", "piece"),
+    [
+        ({}, "singularity", "ok", "singularity makes the containers"),
+        ({}, "", "warning", " has neither apptainer nor singularity"),
+        ({"setup": ["module load apptainer"]}, "", "ok", "set-up lines must load apptainer or singularity"),
+        ({"container_command": ["nosuch", "{image}"]}, "singularity", "warning", " has no program nosuch, with which"),
+    ],
+)
+def test_program_that_makes_containers_is_looked_for(
+    tmp_path: Path, values: dict[str, Any], program: str, level: str, piece: str
+) -> None:
+    if program:
+        (tmp_path / program).touch(0o755)
+    _, finding = collect(shell.python(job(container="docker://i", **values), {"PATH": str(tmp_path)})).findings
+    assert (finding.level, finding.check) == (level, "container")
+    assert piece in finding.message
+    assert ("gridtf doctor --probe" in finding.hint) == (level != "ok")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +121,11 @@ def test_job_that_inherits_nothing_needs_a_set_up_line(environ: dict[str, str], 
         (False, "/m", {"MODULESHOME": "/x"}, ["module load cuda"], "warning", ["source /m", "module load cuda"]),
         (False, "/m", {"MODULESHOME": "/x"}, ["source /etc/modules.sh"], "ok", ["source /m", "module load cuda"]),
         (False, "/m", {}, [], "ok", ["source /m", "module load cuda"]),
+        (False, "/m", {}, ["true && module load cuda"], "warning", ["source /m", "module load cuda"]),
         (False, "", {}, [], "ok", None),
+        (False, "", {}, ["module load cuda"], "warning", None),
+        (False, "", {}, ["ml cuda"], "warning", None),
+        (False, "", {}, ["source modules"], "ok", None),
     ],
 )
 def test_modules_in_a_script(
