@@ -337,6 +337,10 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Items:
         what = f"a job without `time` may start in {names}, and is ended there after that time"
         comment = f"a job without a walltime may start in a queue with a short limit: {names}"
         yield from missing("time", what, Setting("time", time, comment))
+        for queue in short:
+            if queue.limit is not None and queue.limit < min(advice.FIRST_TIME, longest or advice.FIRST_TIME):
+                why = f"the longest walltime in queue {queue.name}"
+                yield Setting("time", walltime(queue), why, f"partitions.{queue.name}")
     else:
         shown = walltime(queues[0]) if queues else "no limit"
         yield Finding(Level.OK, "time", f"a job without `time` runs as long as its queue allows: {shown}")

@@ -156,7 +156,7 @@ def judge(site: Site, given: Configured) -> Items:
     chosen = choose(site, given)
     yield from _partition(chosen, site, given)
     if chosen is not None:
-        yield from _time(chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), given)
+        yield from _time(site, chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), given)
     yield from _gpus(site)
     yield from _account(site, given)
     yield _requeue(site.config.get("JobRequeue", ""))
@@ -234,7 +234,7 @@ def _about(partition: Partition) -> str:
     return f"no partition is the default; {partition.name} has {has}"
 
 
-def _time(chosen: Partition, default: str, given: Configured) -> Items:
+def _time(site: Site, chosen: Partition, default: str, given: Configured) -> Items:
     longest = f"the longest in {chosen.name}: {show_walltime(chosen)}"
     asked = given.spec.walltime
     if asked is not None and chosen.limit is not None and asked > chosen.limit:
@@ -247,9 +247,13 @@ def _time(chosen: Partition, default: str, given: Configured) -> Items:
         yield Finding(Level.OK, "time", f"a job without `time` has no time limit in partition {chosen.name}")
     else:
         what = f"partition {chosen.name} has no default time: a job without `time` asks for {show_walltime(chosen)}"
-        time = format_walltime(min(_FIRST_TIME, chosen.limit))
+        first = min(_FIRST_TIME, chosen.limit)
         why = f"without it, a job in partition {chosen.name} asks for {show_walltime(chosen)}, and waits longer"
-        yield from missing("time", what, Setting("time", time, why))
+        yield from missing("time", what, Setting("time", format_walltime(first), why))
+        for short in site.partitions:
+            if short.limit is not None and short.limit < first and _admits(short, site):
+                why = f"the longest walltime in partition {short.name}"
+                yield Setting("time", format_walltime(short.limit), why, f"partitions.{short.name}")
 
 
 def _gpus(site: Site) -> Items:

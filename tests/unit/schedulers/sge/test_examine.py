@@ -195,7 +195,8 @@ def test_gpu_resource(resource: Resource, values: dict[str, Any], level: str, pi
 def test_walltime() -> None:
     both = [Queue("all.q", frozenset(PES), None), Queue("short.q", frozenset(PES), 600)]
     short = judge({"pe": "rr"}, queues=both)
-    assert (problems(short), lines(short)) == ([("warning", "time")], ['time = "01:00:00"'])
+    assert (problems(short), lines(short)) == ([("warning", "time")], ['time = "01:00:00"', 'time = "00:10:00"'])
+    assert [setting.table for setting in short.settings] == ["", "partitions.short.q"]
     assert "short.q (00:10:00)" in finding(short, "time").message
     assert problems(judge({"pe": "rr", "time": "2h"}, queues=both)) == []
     assert lines(judge({"pe": "rr"}, queues=[both[0], both[1].replace(pes=frozenset({"smp"}))])) == []

@@ -96,6 +96,8 @@ def test_site_in_good_order_needs_no_settings() -> None:
     assert finding(found, "partition.state").message == "partition gpu, the default one, is up; usable nodes: 4"
     assert "gpu (4 each), short (4 each)" in finding(found, "gpus").message
     assert "starts a job again" in finding(found, "requeue").message
+    comment = "for jobs in partition short: 4 GPUs per node, up to 00:30:00"
+    assert comment in [setting.comment for setting in found.settings]
     tables = [(setting.table, setting.value) for setting in found.settings]
     assert tables == [("partitions.gpu", 4), ("partitions.short", 4)]
 
@@ -166,7 +168,7 @@ def test_no_partition_at_all_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("sinfo", "default", "values", "level", "line"),
     [
-        (SINFO, "NONE", {}, "warning", ['time = "01:00:00"']),
+        (SINFO, "NONE", {}, "warning", ['time = "01:00:00"', 'time = "00:30:00"']),
         (SINFO.replace("7-00:00:00", "20:00"), "NONE", {}, "warning", ['time = "00:20:00"']),
         (SINFO.replace("7-00:00:00", "infinite"), "NONE", {}, "ok", []),
         (SINFO, "00:10:00", {}, "ok", []),
@@ -311,7 +313,8 @@ def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     found = examine.examine(scheduler, given())
-    assert (problems(found), lines(found)) == ([("warning", "time")], ['time = "01:00:00"'])
+    assert problems(found) == [("warning", "time")]
+    assert lines(found) == ['time = "01:00:00"', 'time = "00:30:00"']
     assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
     assert finding(found, "submission").level == Level.OK
     (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nsleep 60\n")
