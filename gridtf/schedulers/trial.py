@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gridtf.errors import GridtfError, SpecError
+from gridtf.errors import GridtfError, SpecError, nearest
 from gridtf.findings import Finding, Items, Level, Setting, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import batch
 from gridtf.schedulers.api import Plan, Scheduler
+from gridtf.text import some
 from gridtf.values import fields
 
 CHECK = "submission"
@@ -41,6 +42,20 @@ def replaced(spec: JobSpec, values: Mapping[str, object]) -> JobSpec:
     options = {key: value for key, value in values.items() if key not in known}
     changes = {key: value for key, value in values.items() if key in known}
     return spec.replace(**{**changes, "options": {**spec.options, **options}})
+
+
+def unknown_tables(given: config.Configured, names: Sequence[str], noun: str) -> Items:
+    """Warn of tables in files that are for no partition or queue of this site. Pure.
+
+    Args:
+        given: What files set.
+        names: The names of the site.
+        noun: ``partition`` or ``queue``.
+    """
+    for name, source in given.partitions.items():
+        if name.partition("@")[0] not in names and not set(name) & set(",*?@"):
+            hint = nearest(name, [*names]) or f"there are: {some([*names])}"
+            yield Finding(Level.WARNING, f"{noun}.table", f"{source}: there is no {noun} {name}", hint)
 
 
 def judge(

@@ -151,6 +151,7 @@ def judge(site: Site, given: Configured) -> Items:
         yield Finding(Level.WARNING, "scheduler.qconf", _REFUSED, hint)
         return
     yield from _queues(site, given)
+    yield from trial.unknown_tables(given, [queue.name for queue in site.queues], "queue")
     everywhere = site
     if chosen := [queue for queue in _chosen(site, given) if queue.name in site.usable]:
         site = site.replace(queues=chosen)  # a PE that only other queues offer is of no use

@@ -155,6 +155,9 @@ def judge(site: Site, given: Configured) -> Items:
     yield Finding(Level.OK, "scheduler", f"Slurm {version} answers; cluster {cluster}, partitions {names or 'none'}")
     chosen = choose(site, given)
     yield from _partition(chosen, site, given)
+    yield from trial.unknown_tables(given, [partition.name for partition in site.partitions], "partition")
+    for other in _further(chosen, site, given):
+        yield _further_partition(other)
     if chosen is not None:
         yield from _time(site, chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), given)
     yield from _gpus(site)
@@ -170,7 +173,8 @@ def choose(site: Site, given: Configured) -> Partition | None:
         given: What files and variables set.
 
     Returns:
-        The partition; of those to propose, one with GPUs and many nodes. None where the user has none.
+        The partition; of several that are set, the first that works;
+        of those to propose, one with GPUs and many nodes. None where the user has none.
     """
     named = str(given.spec.option("partition") or "").split(",")
     by_name = [partition for partition in site.partitions if partition.name in named]
@@ -178,7 +182,7 @@ def choose(site: Site, given: Configured) -> Partition | None:
     usable = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     usable.sort(key=lambda partition: (not show_gpus(partition), -partition.fitting(lambda nodes: nodes.works)))
     if given.spec.option("partition") is not None:
-        return by_name[0] if by_name else None
+        return min(by_name, key=lambda partition: not _works(partition), default=None)
     return next(iter((*default, *usable)), None)
 
 
@@ -227,6 +231,21 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
         yield Finding(
             Level.OK, "partition.state", f"partition {chosen.name}, {how}, is up; usable nodes: {count}{rest}"
         )
+
+
+def _further(chosen: Partition | None, site: Site, given: Configured) -> list[Partition]:
+    """The other partitions that jobs may start in, of a list such as ``gpu,short``."""
+    named = str(given.spec.option("partition") or "").split(",")
+    return [partition for partition in site.partitions if partition.name in named and partition is not chosen]
+
+
+def _further_partition(partition: Partition) -> Finding:
+    if partition.up == "up" and _works(partition):
+        count = partition.fitting(lambda nodes: nodes.works)
+        return Finding(Level.OK, "partition.state", f"partition {partition.name} is up; usable nodes: {count}")
+    why = f"it is {partition.up}" if partition.up != "up" else advice.unusable_nodes([partition]) or "it has no nodes"
+    what = f"no job starts in partition {partition.name}, one of several that are set: {why}"
+    return Finding(Level.WARNING, "partition.state", what, f"leave {partition.name} out of partition")
 
 
 def _about(partition: Partition) -> str:

@@ -158,6 +158,25 @@ def test_some_drained_nodes_are_no_problem() -> None:
     assert finding(found, "partition.state").message.endswith("usable nodes: 3 of 4 (not: n1 drained)")
 
 
+def test_table_of_a_partition_that_does_not_exist_is_a_warning() -> None:
+    tables = {"gpux": "mine.toml:4", "short": "mine.toml:6", "cpu,short": "mine.toml:8"}
+    found = collect(examine.judge(site(default_time="1:00"), given().replace(partitions=tables)))
+    assert problems(found) == [("warning", "partition.table")]
+    (one,) = (item for item in found.findings if item.check == "partition.table")
+    assert (one.message, one.hint) == ("mine.toml:4: there is no partition gpux", "did you mean gpu?")
+
+
+def test_each_of_several_partitions_is_judged() -> None:
+    found = judge(site(SINFO.replace("gpu*|up", "gpu*|down"), default_time="1:00"), partition="gpu,short")
+    states = [(item.level, item.message) for item in found.findings if item.check == "partition.state"]
+    assert states == [
+        ("ok", "partition short, set in mine.toml:1, is up; usable nodes: 4"),
+        ("warning", "no job starts in partition gpu, one of several that are set: it is down"),
+    ]
+    both = [item.level for item in judge(site(), partition="gpu,short").findings if item.check == "partition.state"]
+    assert both == ["ok", "ok"]
+
+
 def test_no_partition_at_all_is_a_failure() -> None:
     assert ("failure", "partition") in problems(judge(site("")))
 
