@@ -23,6 +23,7 @@ from gridtf.values import Value
 if TYPE_CHECKING:
     from gridtf.schedulers.api import Scheduler
 
+_FILES = "configuration"  # the check that files are valid
 _PATIENCE = 8.0  # seconds for all parts, which run side by side
 _NONE_FOUND = "no command of a cluster's scheduler was found on the PATH, so that jobs run on this machine"
 _LOAD_OR_NAME = (
@@ -132,7 +133,7 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
         UsageError: For an option that is not valid.
     """
     given, findings = configuration(environ, folder, options)
-    valid = all(finding.level != Level.FAILURE for finding in findings)
+    valid = not any(finding.level == Level.FAILURE and finding.check == _FILES for finding in findings)
     try:
         name = given.spec.scheduler or schedulers.to_submit_to(environ)
         if name == "local" and not given.spec.scheduler and valid:
@@ -158,7 +159,7 @@ def configuration(
     Raises:
         UsageError: For an option that is not valid.
     """
-    check, any_program = "configuration", (sys.executable,)  # which is there even where the PATH is empty
+    check, any_program = _FILES, (sys.executable,)  # which is there even where the PATH is empty
     command = None if any(option.key == "entry" for option, _, _ in options) else any_program
 
     def read(*, limited: bool) -> config.Configured:
@@ -188,5 +189,5 @@ def configuration(
             key = source.removeprefix("--").replace("-", "_")
             message, hint = f"{key}: {what}", f"write {key} = …"
         hint = "; ".join(filter(None, (hint, error.hint)))
-        findings.append(Finding(Level.WARNING, f"{check}.limits", f"{message} ({error.why})", hint))
+        findings.append(Finding(Level.FAILURE, f"{check}.limits", f"{message} ({error.why})", hint))
     return made, tuple(findings)

@@ -61,12 +61,14 @@ class Configured(Value):
         trusted: Ids of the users, besides this one and root, who may own the template; None: any user, since this user
             has named the template.
         notes: Messages for the user, one line each.
+        partitions: Partition or queue with a table of its own in the site's or the user's file -> its source.
     """
 
     spec: JobSpec
     sources: Mapping[str, str]
     trusted: frozenset[int] | None = None
     notes: tuple[str, ...] = ()
+    partitions: Mapping[str, str] = {}
 
     def source(self, key: str) -> str:
         """The source of a value, as in a message; "the defaults" without one."""
@@ -166,6 +168,8 @@ def configure(
     if job.owner is not None and merged.get(_TEMPLATE) is job.layer.get(_TEMPLATE):
         trusted = frozenset({job.owner})
     made = _configured(merged, {option.key for option in table}, trusted, notes)
+    tables = [table for file in general for table in file.partitions.items()]
+    made = made.replace(partitions={name: next(iter(keys.values())).source for name, keys in tables if keys})
     if limited and not runs_here:
         _check_limits(made, general)
     try:

@@ -58,13 +58,15 @@ class Answer(Value):
 
 
 class NoAnswerError(SchedulerError):
-    """A command that did not end in time.
+    """A command that did not end in time, or a server that does not answer.
 
     Attributes:
         out: Its standard output until then.
+        err: Its standard error until then.
     """
 
     out = ""
+    err = ""
 
 
 def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None) -> Answer:
@@ -107,6 +109,7 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
             f"{argv[0]} has not answered within {limit:g} s", hint="the scheduler may be down or overloaded: try later"
         )
         silent.out = (expired.stdout or b"").decode("utf-8", "replace")  # bytes, even with an encoding
+        silent.err = (expired.stderr or b"").decode("utf-8", "replace")
         raise silent from None
     return Answer(done.returncode, done.stdout, done.stderr)
 
@@ -242,13 +245,18 @@ class CommandScheduler(Scheduler):
             Its exit code, which need not be 0, and output.
 
         Raises:
-            SchedulerError: When the command cannot be run, or the server does not answer.
+            NoAnswerError: When the command does not end in time, or the server does not answer.
+            SchedulerError: When the command cannot be run, or is killed.
         """
         try:
             environ = self.command_environment()
             answer = run_command([self.locate(argv[0]), *argv[1:]], limit=limit, environ=environ)
         except NoAnswerError:
-            raise self.no_answer(f"{argv[0]} has waited for {limit:g} s") from None
+            raise self.no_answer(f"{argv[0]} has not answered within {limit:g} s") from None
+        if answer.code < 0:
+            from gridtf.host.processes import signal_name
+
+            raise SchedulerError(f"{argv[0]} was killed by {signal_name(-answer.code)}")
         if answer.code and self.unreachable(answer):
             raise self.no_answer(self.message(answer))
         return answer
@@ -271,9 +279,9 @@ class CommandScheduler(Scheduler):
             raise SchedulerError(f"{argv[0]} has failed: {self.message(answer)}")
         return answer.out
 
-    def no_answer(self, message: str) -> SchedulerError:
+    def no_answer(self, message: str) -> NoAnswerError:
         """The error for a server that does not answer."""
-        return SchedulerError(f"{self.title} does not answer: {message}", hint=TRY_LATER)
+        return NoAnswerError(f"{self.title} does not answer: {message}", hint=TRY_LATER)
 
     def submit(self, plan: Plan) -> SubmitResult:
         command = self.submit_command(plan)

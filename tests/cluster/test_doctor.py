@@ -20,9 +20,7 @@ CONFIG = "doctor/gridtf/config.toml"  # in alice's home
 ENVIRON = {"XDG_CONFIG_HOME": f"{SHARED}/home/alice/doctor", "GRIDTF_SUBMIT_ENV": "PYTHONPATH"}
 ON_DISK = ("warning", "run_root.shared")  # what the hosts of a bed share is a folder of this machine's disk
 # More than one host, with no other option.
-SIZES = {"slurm": ("--nodes", "2"), "sge": ("--workers", "6")}
-# A probe on two hosts.
-SPREAD: dict[str, tuple[str, ...]] = {"slurm": (), "sge": ("--pe", "rr")}
+SIZES = {"slurm": ("--nodes", "2"), "sge": ("--workers", "2")}
 ALL_QUEUES = "all.q csh.q left.q right.q short.q"
 
 
@@ -40,6 +38,7 @@ class Fault(NamedTuple):
         hint: A piece of its hint.
         cwd: alice's working folder; empty: her home.
         file: A user's file in place of the one that `gridtf init` writes.
+        words: Options of the job.
     """
 
     breaks: str
@@ -49,6 +48,7 @@ class Fault(NamedTuple):
     hint: str
     cwd: str = ""
     file: str = ""
+    words: tuple[str, ...] = ()
 
 
 def _queues(command: str) -> str:
@@ -87,21 +87,29 @@ FAULTS = {
         "file that is no TOML": Fault(
             ":", ":", "failure", "configuration", 'write time = "2h"', file='time = 2h\npartition = "gpu"\n'
         ),
+        **{
+            f"more than there is: {' '.join(words)}": Fault(":", ":", "failure", "submission", hint, words=words)
+            for words, hint in {
+                ("--nodes", "9"): "no partition has enough",
+                ("-p", "cpu", "--gpus-per-node", "1"): "these partitions have GPUs: gpu (4 each)",
+                ("-p", "short", "--time", "1:00:00"): 'write time = "00:30:00"',
+            }.items()
+        },
     },
     "sge": {
         "PE without control_slaves": Fault(
-            "qconf -mattr pe control_slaves FALSE fill",
-            "qconf -mattr pe control_slaves TRUE fill",
+            "qconf -mattr pe control_slaves FALSE rr",
+            "qconf -mattr pe control_slaves TRUE rr",
             "failure",
             "pe.control_slaves",
-            "write pe = …; suitable: fillj, rr",
+            "write pe = …; suitable: rrj, rrs",
         ),
         "PE on one host only": Fault(
-            "qconf -mattr pe allocation_rule '$pe_slots' fill",
-            "qconf -mattr pe allocation_rule '$fill_up' fill",
+            "qconf -mattr pe allocation_rule '$pe_slots' rr",
+            "qconf -mattr pe allocation_rule '$round_robin' rr",
             "warning",
             "pe.allocation_rule",
-            "for several hosts: fillj, rr",
+            "for several hosts: rrj, rrs",
         ),
         "no queue with a PE": Fault(
             _queues("-rattr queue pe_list NONE"),
@@ -110,7 +118,10 @@ FAULTS = {
             'qconf -rattr queue pe_list "rr fill two one rrj fillj rrs loose smp" all.q',
             "failure",
             "pe.queues",
-            "qconf -aattr queue pe_list fill all.q",
+            "qconf -aattr queue pe_list rr all.q",
+        ),
+        "more slots than there are": Fault(
+            ":", ":", "failure", "submission", "`qstat -g c` shows", words=("--slots", "400")
         ),
         "queues disabled": Fault("qmod -d '*'", "qmod -e '*'", "failure", "queues", "`qstat -f -explain E`"),
         "qmaster silent": Fault(
@@ -162,7 +173,7 @@ def test_first_job_runs_with_the_written_file_and_no_other_option(bed: Bed, writ
         assert "COMPLETED" in done.stdout, done.stdout + done.stderr
         status = json.loads(gridtf(bed, "status", "--json", name, env=ENVIRON).stdout)
         assert len({task["host"] for task in status["tasks"]}) == hosts
-    seen = doctor(bed, "--probe", *SPREAD[bed.kind])
+    seen = doctor(bed, "--probe")
     assert {finding["check"]: finding["level"] for finding in seen["findings"]}["probe.hosts"] == "ok"
     assert set(problems(seen)) <= {("warning", "time")}
     again = gridtf(bed, "init", env=ENVIRON, check=False)
@@ -189,6 +200,6 @@ def test_fault_of_a_site_is_one_finding(bed: Bed, what: str, written: str) -> No
     if fault.file:
         (bed.home() / CONFIG).write_text(fault.file)
     with broken(bed, fault):
-        found = problems(doctor(bed, cwd=fault.cwd or None))
+        found = problems(doctor(bed, *fault.words, cwd=fault.cwd or None))
     assert set(found) - {ON_DISK} == {(fault.level, fault.check)}
     assert fault.hint in found[fault.level, fault.check]

@@ -185,5 +185,5 @@ def test_qmaster_that_hangs_purges_no_job(sge: Bed) -> None:
         assert time.monotonic() - begin < 30
     finally:
         admin(sge, "kill", "-CONT", pid)
-    assert "qmaster on ctl does not answer: qstat has waited for 10 s" in found["error"]
+    assert "qmaster on ctl does not answer: qstat has not answered within 10 s" in found["error"]
     until_state(sge, job, "RUNNING")

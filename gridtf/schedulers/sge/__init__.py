@@ -231,16 +231,16 @@ class GridEngine(batch.BatchScheduler):
         specific += [line for line in lines if re.search(_NO_CELL, line)] + _lines(answer.err or answer.out)[-1:]
         return specific[0] if specific else f"exit code {answer.code}"
 
-    def no_answer(self, message: str) -> SchedulerError:
+    def no_answer(self, message: str) -> batch.NoAnswerError:
         """The error for a qmaster that does not answer, or a cell that the commands do not find."""
         if re.search(_NO_CELL, message) and not re.search(_NO_QMASTER, message):
-            return SchedulerError(
+            return batch.NoAnswerError(
                 f"Grid Engine's commands do not find their cell: {message}",
                 hint="load Grid Engine's settings: `source $SGE_ROOT/$SGE_CELL/common/settings.sh` or `module load`",
             )
         host = _qmaster(os.environ)
         what = f"Grid Engine's qmaster{f' on {host}' if host else ''} does not answer: {message}"
-        return SchedulerError(what, hint=batch.TRY_LATER)
+        return batch.NoAnswerError(what, hint=batch.TRY_LATER)
 
     # --- inside a job
 

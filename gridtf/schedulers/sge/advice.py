@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from gridtf.errors import SchedulerError, SpecError, nearest
+from gridtf.findings import FIRST_TIME
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
@@ -22,15 +23,21 @@ from gridtf.schedulers.batch import Answer, same_host, whole
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
 from gridtf.schedulers.sge.query import seconds
+from gridtf.text import some, toml
 from gridtf.values import Value
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
+_AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
 # -w v ignores the load of hosts, and so does not know resources that load sensors report, such as mem_free.
 _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
 
 
-def check(plan: Plan) -> tuple[str, ...]:
+def check(plan: Plan, *, limit: float = _PATIENCE) -> tuple[str, ...]:
     """Ask Grid Engine about a job without submitting it (qsub -w v); its script is in the plan's run directory.
+
+    Args:
+        plan: The submission.
+        limit: Seconds that each qsub may take.
 
     Returns:
         Notes for the user, one line each: why the job will wait, or may not run as requested.
@@ -40,21 +47,21 @@ def check(plan: Plan) -> tuple[str, ...]:
         SchedulerError: When the qmaster does not answer, or refuses the job for another reason.
     """
     try:
-        return _check(plan)
+        return _check(plan, limit)
     finally:
         _complex.clear()
 
 
-def _check(plan: Plan) -> tuple[str, ...]:
+def _check(plan: Plan, limit: float) -> tuple[str, ...]:
     gpu = gpu_resource(plan.request)
     requested = Requested.of(plan.request, plan.spec, gpu)
     script = str(RunDir(plan.run_dir).script)
     notes: list[str] = []
     if excluded := plan.request.options.get("exclude"):
         check_excluded(excluded, known_names("-sel"))
-    answer = _verify("v", script)
+    answer = _verify("v", script, limit=limit)
     if answer.code and _LOAD.search(answer.err + answer.out):
-        answer = _verify("p", script)
+        answer = _verify("p", script, limit=limit)
         if answer.code:
             notes.append(f"no host currently has what the job requests: {_of_load(answer)}")
             answer = Answer(0, "", "")
@@ -72,12 +79,21 @@ def _check(plan: Plan) -> tuple[str, ...]:
         raise
     if answer.code:
         refuse(without_verdict(answer), requested, _cell(requested, script))
-    return tuple(notes)
+    return (*notes, *closed_queues(requested, _unusable_queues()))
 
 
-def _verify(how: str, script: str, *options: str) -> Answer:
+def _verify(how: str, script: str, *options: str, limit: float = _PATIENCE) -> Answer:
     """qsub -w HOW; options override those in the script's head."""
-    return scheduler.run(["qsub", "-w", how, *options, script], limit=_PATIENCE)
+    return scheduler.run(["qsub", "-w", how, *options, script], limit=limit)
+
+
+def _unusable_queues() -> list[tuple[Queue, bool]]:
+    """All queues, each with whether jobs can start there; empty where they can in every queue, or qconf is refused."""
+    with contextlib.suppress(SchedulerError):  # a note is not worth more
+        usable = parse_usable(scheduler.run(["qstat", "-g", "c"], limit=_PATIENCE).out)
+        if not all(usable.values()):
+            return [(queue, usable.get(queue.name, True)) for queue in known_queues()]
+    return []
 
 
 def _of_load(answer: Answer) -> str:
@@ -179,6 +195,22 @@ def check_pes(matching: Sequence[PE], requested: Requested) -> list[str]:
             for pe in dividing[:1]
         ]
     return notes
+
+
+def closed_queues(requested: Requested, queues: Sequence[tuple[Queue, bool]]) -> list[str]:
+    """A note where a job will wait, since no queue that it may start in can start jobs now. Pure.
+
+    Args:
+        requested: What the job requests.
+        queues: The queues of the cell, each with whether jobs can start there.
+    """
+    of_job = matching_queues((queue for queue, _ in queues), requested.queues)
+    of_job = [queue for queue in of_job if not requested.pe or fnmatch.filter(queue.pes, requested.pe)]
+    closed = [queue.name for queue, usable in queues if not usable]
+    if not of_job or any(queue.name not in closed for queue in of_job):
+        return []
+    names = some([queue.name for queue in of_job])
+    return [f"the job waits until one of its queues can start jobs, all are disabled or in error: {names}"]
 
 
 def check_excluded(excluded: Sequence[str], existing: Sequence[str]) -> None:
@@ -506,6 +538,16 @@ def parse_queues(text: str) -> list[Queue]:
     ]
 
 
+def parse_usable(text: str) -> dict[str, bool]:
+    """Parse the output of ``qstat -g c``: queue -> whether it has slots that are not in error, disabled or unknown.
+
+    ``all.q    1.11      0      0     16     16      0      0``: TOTAL, aoACDS and cdsuE are the last three columns.
+    """
+    rows = (line.split() for line in text.splitlines())
+    numbers = {row[0]: [whole(word) for word in row[-3:]] for row in rows if len(row) >= 7}
+    return {name: total > bad for name, (total, _, bad) in numbers.items() if total is not None and bad is not None}
+
+
 def parse_resources(text: str) -> list[Resource]:
     """Parse the output of ``qconf -sc``: name, shortcut, type, relation, requestable, consumable, … one row a line."""
     rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
@@ -541,6 +583,11 @@ def walltime(queue: Queue) -> str:
 def with_walltimes(queues: Iterable[Queue]) -> list[str]:
     """The names of queues with their time limits, for messages: ``short.q (0:30:00)``."""
     return [f"{queue.name} ({walltime(queue)})" for queue in queues]
+
+
+def forced_line(name: str, kind: str) -> str:
+    """The raw option for a resource that every job must request, with an amount to be adapted."""
+    return f"-l {name}={_AMOUNTS.get(kind, '1')}"
 
 
 def matching_queues(queues: Iterable[Queue], names: Sequence[str]) -> list[Queue]:
@@ -604,6 +651,7 @@ def refuse(answer: Answer, requested: Requested, cell: Cell) -> NoReturn:
     output, last = answer.err or answer.out, scheduler.message(answer)
     _refuse_names(output, requested, cell)
     _refuse_queues(requested, cell)
+    _refuse_without(output, requested, cell)
     _refuse_amounts(output, requested, cell)
     if requested.key(HOST) == "exclude" and re.search(r"offers only qf:hostname=", last):
         raise SpecError("exclude", "no host is left that could run the job", hint="`qhost` lists the hosts")
@@ -666,6 +714,21 @@ def _refuse_queues(requested: Requested, cell: Cell) -> None:
             f"{format_walltime(wanted)} is more than queue {longest.name} allows ({walltime(longest)})",
             hint=alternatives("queues that allow it", names, [queue.name for queue in cell.queues]),
         )
+
+
+def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
+    """Resources that every job must request."""
+    # Job 7 does not request 'forced' resource "h_rt" of queue instance all.q@n4
+    lacking = list(dict.fromkeys(re.findall(r"does not request 'forced' resource \"([^\"]+)\"", output)))
+    if "h_rt" in lacking:
+        times = [queue.limit for queue in matching_queues(cell.queues, requested.queues) if queue.limit is not None]
+        hint = f"write time = {toml(format_walltime(min([FIRST_TIME, *times])))}"
+        raise SpecError("time", "every job must ask for a walltime (h_rt is FORCED)", hint=hint)
+    if lacking:
+        kinds = {resource.name: resource.kind for resource in cell.resources}
+        lines = [forced_line(name, kinds.get(name, "")) for name in lacking]
+        what = f"every job must request {some(lacking)} (requestable FORCED)"
+        raise SpecError("native", what, hint=f"add to native: {some([toml(line) for line in lines])}")
 
 
 def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:

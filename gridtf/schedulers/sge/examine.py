@@ -7,13 +7,14 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 
 from gridtf.errors import nearest
 from gridtf.files import user_name
 from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Setting, collect, missing, with_first_job
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.units import format_walltime
-from gridtf.schedulers.batch import Answer, whole
+from gridtf.schedulers import trial
 from gridtf.schedulers.sge import advice, scheduler
 from gridtf.schedulers.sge.advice import PE, Queue, walltime, with_walltimes
 from gridtf.schedulers.sge.directives import Resource
@@ -23,7 +24,6 @@ from gridtf.values import Value
 _PATIENCE = 4.0  # seconds for each question
 _PES_PATIENCE = 2.5  # seconds for all parallel environments
 _COUNTED = {"YES": "per slot", "HOST": "per host"}
-_AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
 _REFUSED = "qconf does not answer on this host, so queues, PEs and resources are not known here"
 
 
@@ -69,7 +69,7 @@ def examine(given: Configured) -> Examination:
     site = _query(given)
     if not site.config:
         return collect(judge(site, given))
-    return with_first_job(judge(site, given), lambda settings: iter([judge_first_job(_verify(site, given, settings))]))
+    return with_first_job(judge(site, given), lambda settings: first_job(site, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -82,6 +82,7 @@ def _query(given: Configured) -> Site:
     if not config:
         return Site(version, hosts, {})
     queues = advice.known_queues()
+    shown = advice.parse_usable(scheduler.printed(["qstat", "-g", "c"], limit=_PATIENCE))
     own = dict(advice.pairs(advice.qconf("-suser", user_name(os.getuid()))))
     defaults = (own.get("default_project", ""), config.get("auto_user_default_project", ""))
     return Site(
@@ -90,7 +91,7 @@ def _query(given: Configured) -> Site:
         config,
         pes=_pes(str(given.spec.option("pe") or ""), queues),
         queues=queues,
-        usable=parse_usable(scheduler.printed(["qstat", "-g", "c"], limit=_PATIENCE)),
+        usable={name for name, usable in shown.items() if usable},
         resources=advice.parse_resources(advice.qconf("-sc")),
         projects=advice.known_names("-sprjl"),
         default_project=next((name for name in defaults if name.upper() not in ("", "NONE")), ""),
@@ -107,21 +108,16 @@ def _pes(named: str, queues: Sequence[Queue]) -> list[PE]:
     return [pe for pe in asked if pe is not None]
 
 
-def _verify(site: Site, given: Configured, settings: Sequence[Setting]) -> Answer:
-    """Let qsub judge a job of two slots with the settings of the files and of this examination."""
-    keys = {"partition": "-q", "account": "-P"}
-    values = {key: value for key in (*keys, "pe") if (value := given.spec.option(key)) is not None}
-    values |= {setting.key: setting.value for setting in settings if not setting.example}
-    options = [word for key, flag in keys.items() if key in values for word in (flag, str(values[key]))]
-    if "pe" in values:
-        named = [pe for pe in site.pes if pe.name == values["pe"]]
-        options += ["-pe", str(values["pe"]), str((named[0].fixed if named else None) or 2)]
-    if given.spec.walltime is not None:
-        options += ["-l", f"h_rt={given.spec.walltime}"]
-    elif "time" in values:
-        options += ["-l", f"h_rt={values['time']}"]
-    native = " ".join([*given.spec.native, *values.get("native", [])]).split()
-    return scheduler.run(["qsub", "-w", "v", *options, *native, "-b", "y", "/bin/true"], limit=_PATIENCE)
+def first_job(site: Site, given: Configured, settings: Sequence[Setting]) -> Items:
+    """Check a job of the files, of the options and of this examination's settings as its submission does."""
+    spec = trial.with_settings(given, settings)
+    pe = next((pe for pe in site.pes if pe.name == spec.option("pe")), None)
+    sizes = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "slots")
+    if pe is not None and not spec.tasks and all(spec.option(key) is None for key in sizes):
+        spec = trial.replaced(spec, {"slots": pe.fixed or 2})  # so that the PE counts
+    check = partial(advice.check, limit=_PATIENCE)
+    what, hint = "qsub accepts a job with these settings (-w v)", "`qstat -g c` shows queues and their slots"
+    yield from trial.judge(scheduler, given, spec, check, accepted=what, hint=hint)
 
 
 # --- parsing; pure -------------------------------------------------------------------------------------------------
@@ -134,16 +130,6 @@ def parse_hosts(text: str) -> dict[str, bool]:
     """
     rows = (line.split() for line in text.splitlines())
     return {row[0]: row[-5] != "-" for row in rows if len(row) >= 8 and row[0] not in ("HOSTNAME", "global")}
-
-
-def parse_usable(text: str) -> set[str]:
-    """Parse the output of ``qstat -g c``: the queues with slots that are not in error, disabled or unknown.
-
-    ``all.q    1.11      0      0     16     16      0      0``: TOTAL, aoACDS and cdsuE are the last three columns.
-    """
-    rows = (line.split() for line in text.splitlines())
-    numbers = {row[0]: [whole(word) for word in row[-3:]] for row in rows if len(row) >= 7}
-    return {name for name, (total, _, bad) in numbers.items() if total and bad is not None and total > bad}
 
 
 # --- judging; pure -------------------------------------------------------------------------------------------------
@@ -165,10 +151,12 @@ def judge(site: Site, given: Configured) -> Items:
         yield Finding(Level.WARNING, "scheduler.qconf", _REFUSED, hint)
         return
     yield from _queues(site, given)
+    yield from trial.unknown_tables(given, [queue.name for queue in site.queues], "queue")
+    everywhere = site
     if chosen := [queue for queue in _chosen(site, given) if queue.name in site.usable]:
         site = site.replace(queues=chosen)  # a PE that only other queues offer is of no use
     pe = choose(site, given)
-    yield from _pe(pe, site, given)
+    yield from _pe(pe, site, given, everywhere)
     yield from _gpus(site.resources, given.spec.gpu_resource)
     yield from _time(site, pe, given)
     yield from _forced(site.resources, given)
@@ -188,8 +176,12 @@ def _hosts(site: Site) -> Iterator[Finding]:
 
 def _chosen(site: Site, given: Configured) -> list[Queue]:
     """The queues that jobs may start in."""
-    names = str(given.spec.option("partition") or "").split(",")
-    return advice.matching_queues(site.queues, [name for name in names if name])
+    return advice.matching_queues(site.queues, _names(given))
+
+
+def _names(given: Configured) -> list[str]:
+    """The names or patterns of queues that files, variables and options set."""
+    return [name for name in str(given.spec.option("partition") or "").split(",") if name]
 
 
 def _queues(site: Site, given: Configured) -> Iterator[Finding]:
@@ -233,13 +225,14 @@ def _offered(site: Site) -> list[PE]:
 
 def _rank(pe: PE) -> tuple[bool, int]:
     """The lower, the better for jobs of any number of tasks on any number of hosts."""
-    rules = ("$fill_up", "$round_robin")
+    rules = ("$round_robin", "$fill_up")
     order = rules.index(pe.rule) if pe.rule in rules else len(rules) + (pe.fixed is None)
     return (not pe.control_slaves and pe.rule != "$pe_slots", order)
 
 
-def _pe(pe: PE | None, site: Site, given: Configured) -> Items:
+def _pe(pe: PE | None, site: Site, given: Configured, everywhere: Site) -> Items:
     named, known = given.spec.option("pe"), [one.name for one in site.pes]
+    names = _names(given)
     suitable = [one.name for one in sorted(_offered(site), key=_rank) if one.control_slaves]
     write = f"write pe = …; suitable: {some(suitable)}" if suitable else ""
     if pe is None and named is not None:
@@ -252,7 +245,10 @@ def _pe(pe: PE | None, site: Site, given: Configured) -> Items:
     elif pe is None:
         hint = "ask the administrators for one: qconf -ap NAME, with control_slaves TRUE and allocation_rule $fill_up"
         yield Finding(Level.FAILURE, "pe", "there is no PE: jobs have one slot", hint)
-    elif not (queues := site.carrying(pe)):
+    elif not (queues := site.carrying(pe)) and (closed := advice.matching_queues(everywhere.carrying(pe), names)):
+        what = f"all queues that offer PE {pe.name} are disabled or in error: {some([queue.name for queue in closed])}"
+        yield Finding(Level.FAILURE, "pe.queues", what, write or "`qstat -f -explain E` shows why")
+    elif not queues:
         hint = write or f"ask the administrators: qconf -aattr queue pe_list {pe.name} {_first_queue(site)}"
         yield Finding(
             Level.FAILURE, "pe.queues", f"no queue offers PE {pe.name} of {given.source('pe')} (pe_list)", hint
@@ -264,7 +260,7 @@ def _pe(pe: PE | None, site: Site, given: Configured) -> Items:
     else:
         offering = f"offered by {some([queue.name for queue in queues])}"
         flags = f"control_slaves {str(pe.control_slaves).upper()}, accounting_summary {str(pe.summary).upper()}"
-        what = f"PE {pe.name} ({pe.rule}, {flags}), {offering}"
+        what = f"PE {pe.name} (allocation_rule {pe.rule}, {flags}), {offering}"
         if named is not None:
             yield Finding(Level.OK, "pe", f"{what}, is set in {given.source('pe')}")
         else:
@@ -329,7 +325,10 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Items:
     limited = [queue for queue in queues if queue.limit is not None]
     longest = max((queue.limit or 0 for queue in limited), default=0) if len(limited) == len(queues) else None
     time = format_walltime(min(FIRST_TIME, longest or FIRST_TIME))
-    if given.spec.time is not None:
+    asked = given.spec.walltime
+    if asked is not None and longest is not None and asked > longest:
+        return  # a failure of the submission
+    if asked is not None:
         yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}")
     elif any(resource.forced and resource.name == "h_rt" for resource in site.resources):
         comment = "every job must ask for a walltime (h_rt is FORCED)"
@@ -339,6 +338,10 @@ def _time(site: Site, pe: PE | None, given: Configured) -> Items:
         what = f"a job without `time` may start in {names}, and is ended there after that time"
         comment = f"a job without a walltime may start in a queue with a short limit: {names}"
         yield from missing("time", what, Setting("time", time, comment))
+        for queue in short:
+            if queue.limit is not None and queue.limit < min(FIRST_TIME, longest or FIRST_TIME):
+                why = f"the longest walltime in queue {queue.name}"
+                yield Setting("time", walltime(queue), why, f"partitions.{queue.name}")
     else:
         shown = walltime(queues[0]) if queues else "no limit"
         yield Finding(Level.OK, "time", f"a job without `time` runs as long as its queue allows: {shown}")
@@ -350,7 +353,7 @@ def _forced(resources: Sequence[Resource], given: Configured) -> Items:
     forced = [one for one in forced if f"l {one.shortcut}" not in requested]
     if forced:
         names = some([one.name for one in forced])
-        lines = [f"-l {one.name}={_AMOUNTS.get(one.kind, '1')}" for one in forced]
+        lines = [advice.forced_line(one.name, one.kind) for one in forced]
         comment = f"every job must request {names} (requestable FORCED); write what your program needs"
         setting = Setting("native", [*given.spec.native, *lines], comment)
         yield from missing("resources", f"every job must request {names} (requestable FORCED in the complex)", setting)
@@ -386,12 +389,3 @@ def _reschedule(after: str) -> Finding:
     else:
         what = f"a job whose host is lost is started again after {after} (reschedule_unknown)"
     return Finding(Level.OK, "requeue", what)
-
-
-def judge_first_job(answer: Answer) -> Finding:
-    """Judge by the output of qsub -w v whether a first job could start. Pure."""
-    if not answer.code:
-        return Finding(Level.OK, "submission", "qsub accepts a first job (-w v)")
-    why = advice.without_job(scheduler.message(advice.without_verdict(answer)))
-    what = f"qsub refuses a first job: {why}"
-    return Finding(Level.FAILURE, "submission", what, "`qstat -g c` shows queues and their slots, `qhost -F` resources")

@@ -137,7 +137,7 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
     except NoAnswerError as error:
         if "submitting" in messages(error.out):
             return scheduler.look_for(plan, f"DRMAA has not answered within {patience:g} s")
-        raise scheduler.no_answer(f"DRMAA has waited for {patience:g} s") from None
+        raise scheduler.no_answer(f"DRMAA has not answered within {patience:g} s") from None
     reported = messages(answer.out)
     if "job_id" in reported:  # whatever happened to the session after that
         return SubmitResult(JobIdentity(str(reported["job_id"])))

@@ -46,6 +46,10 @@ _UNREACHABLE = (
 # sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
 _ANSWER_LOST = r"(?i)socket timed out|zero bytes were transmitted"
 _COMPLAINT = r"(?m)^\w+:? (?:error|fatal): (.*\S)"
+# sbatch: error: s_p_parse_file: cannot stat file /nope: No such file or directory, retrying in 1sec up to 60sec
+_NO_FILE = r"cannot stat file (\S+): ([^,\n]+)"
+# scontrol: error while loading shared libraries: /opt/lib/libreadline.so.8: file too short
+_NO_LIBRARY = r"error while loading shared libraries: .*\S|symbol lookup error: .*\S|version `\S+' not found.*\S"
 # Slurmctld(primary) at ctl1 is DOWN        (scontrol(1), ping)
 _PING = r"Slurmctld\(\S+\) at (\S+) is (?:UP|DOWN)"
 
@@ -89,14 +93,31 @@ class Slurm(batch.CommandScheduler):
     def outcome_unknown(self, answer: batch.Answer) -> bool:
         return re.search(_ANSWER_LOST, answer.err) is not None
 
-    def no_answer(self, message: str) -> SchedulerError:
+    def run(self, argv: Sequence[str], *, limit: float) -> batch.Answer:
+        answer = super().run(argv, limit=limit)
+        self.need_set_up(argv[0], answer)
+        return answer
+
+    def need_set_up(self, command: str, answer: batch.Answer) -> None:
+        """Raise SchedulerError where a command could not begin: without its configuration or its libraries."""
+        if answer.code and (missing := re.search(_NO_FILE, answer.err)):
+            own = " (SLURM_CONF)" if os.environ.get("SLURM_CONF") == missing[1] else ""
+            hint = "unset SLURM_CONF, or set it to the site's slurm.conf" if own else "ask the administrators"
+            raise SchedulerError(f"cannot read {missing[1]}{own}: {missing[2]}", hint=hint)
+        if answer.code and (wrong := re.search(_NO_LIBRARY, answer.err)):
+            hint = "unset LD_LIBRARY_PATH, or load its modules after Slurm's"
+            raise SchedulerError(f"{command} does not start: {wrong[0]}", hint=hint)
+
+    def no_answer(self, message: str) -> batch.NoAnswerError:
         try:
             ping = batch.run_command(["scontrol", "ping"], limit=5.0).out  # whatever its exit code
         except SchedulerError:
             ping = ""
         hosts = " and ".join(re.findall(_PING, ping))
         where = f" on {hosts}" if hosts else ""
-        return SchedulerError(f"Slurm's controller{where} does not answer: {message}", hint=batch.TRY_LATER)
+        if "is UP" in ping and "has not answered" in message:
+            return batch.NoAnswerError(f"{message}, although Slurm's controller{where} does", hint=batch.TRY_LATER)
+        return batch.NoAnswerError(f"Slurm's controller{where} does not answer: {message}", hint=batch.TRY_LATER)
 
     def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
         """Run a command whose output is useful but not necessary.

@@ -15,6 +15,7 @@ from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import whole
 from gridtf.schedulers.slurm import submit
+from gridtf.text import counted, toml
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -185,9 +186,25 @@ def show_gpus(partition: Partition) -> str:
 
 
 def _each(partition: Partition, kind: str) -> str:
+    return f"{_number_of_gpus(partition, kind)}{f' {kind}' if kind else ''} each"
+
+
+def _number_of_gpus(partition: Partition, kind: str) -> str:
     has = sorted({count for group in partition.nodes if (count := group.gres.get(("gpu", kind), 0))})
-    number = f"{has[0]}" if len(has) == 1 else f"{has[0]} to {has[-1]}"
-    return f"{number}{f' {kind}' if kind else ''} each"
+    return f"{has[0]}" if len(has) == 1 else f"{has[0]} to {has[-1]}"
+
+
+def gpus_per_node(partition: Partition) -> str:
+    """GPUs of a partition's nodes as a phrase: ``4 GPUs per node``, ``1 to 4 a100 GPUs per node``; empty without."""
+    kinds = sorted({kind for group in partition.nodes for name, kind in group.gres if name == "gpu"})
+    each = [f"{_number_of_gpus(partition, kind)}{f' {kind}' if kind else ''}" for kind in kinds]
+    return f"{' or '.join(each)} {'GPU' if each == ['1'] else 'GPUs'} per node" if each else ""
+
+
+def describe(partition: Partition) -> str:
+    """What one job may have in a partition: ``4 GPUs per node, up to 00:30:00``."""
+    limit = "no time limit" if partition.limit is None else f"up to {show_walltime(partition)}"
+    return ", ".join(filter(None, (gpus_per_node(partition), limit)))
 
 
 def unusable_nodes(chosen: Sequence[Partition]) -> str:
@@ -376,12 +393,13 @@ _OTHERS = (
 )
 
 
-def check(slurm: Slurm, plan: Plan) -> tuple[str, ...]:
+def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str, ...]:
     """Check with sbatch --test-only, and against the site's partitions, whether Slurm would accept and start a job.
 
     Args:
         slurm: The scheduler, which runs the commands.
         plan: The submission; its script is in the run directory.
+        limit: Seconds that each command may take; None: as any question to the queue.
 
     Returns:
         Notes for the user: what the job will have to wait for.
@@ -390,13 +408,14 @@ def check(slurm: Slurm, plan: Plan) -> tuple[str, ...]:
         SpecError: When the job requests what the site does not have; it names the key of the job file.
         SchedulerError: When Slurm does not answer, or refuses the job for another reason.
     """
-    answer = slurm.run(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=slurm.query_patience)
+    limit = limit or slurm.query_patience
+    answer = slurm.run(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=limit)
     requests = component_requests(plan, os.environ)
     # sbatch accepts a walltime above the partition's limit, unless the site has EnforcePartLimits
     if answer.code == 0 and all(request.time is None for request in requests):
         return ()
     try:
-        partitions = query_partitions(slurm)
+        partitions = query_partitions(slurm, limit=limit)
     except SchedulerError:
         if answer.code:
             raise
@@ -510,7 +529,8 @@ def _refuse_partition(request: ComponentRequest, output: str, message: str, part
     named = ",".join(request.partitions)
     names = [partition.name for partition in partitions]
     unknown = [name for name in request.partitions if name not in names]
-    others = [partition for partition in partitions if partition.name not in request.partitions]
+    chosen = _chosen(request, partitions)
+    others = [partition for partition in partitions if partition not in chosen]
     if unknown and _BAD_PARTITION.search(output):
         raise SpecError(
             key,
@@ -518,15 +538,15 @@ def _refuse_partition(request: ComponentRequest, output: str, message: str, part
             why=nearest(unknown[0], names),
             hint=f"this site has: {list_partitions(partitions)}",
         )
-    closed = [partition for partition in _chosen(request, partitions) if partition.up not in ("up", "down")]
+    closed = [partition for partition in chosen if partition.up not in ("up", "down")]
     if closed and _CLOSED.search(output):
         accepting = list_partitions(partition for partition in others if partition.up == "up")
         what = f"partition {closed[0].name} accepts no jobs now ({closed[0].up})"
-        raise SpecError(key, what, hint=f"these partitions do: {accepting}")
+        raise SpecError(key, what, hint=f"write partition = …; these do: {accepting}")
     if barred := _NOT_PERMITTED.search(output):
         key = {"account": request.key("account"), "qos": request.key("qos")}.get(barred[1].lower(), key)
         why = f"partition {named}" if named else "no partition is named, so it is the default one"
-        raise SpecError(key, message, why=why, hint=f"other partitions: {list_partitions(others)}")
+        raise SpecError(key, message, why=why, hint=f"write partition = …; others: {list_partitions(others)}")
 
 
 def _closed_now(chosen: Sequence[Partition]) -> str:
@@ -554,11 +574,12 @@ def _too_long(request: ComponentRequest, partition: Partition, partitions: Seque
     if request.time is None or partition.limit is None or request.time <= partition.limit or "qos" in request.keys:
         return None  # a QOS may allow more than its partition
     longer = [other for other in partitions if other.limit is None or other.limit >= request.time]
+    offers = _alternatives("allow it", longer, partitions, show_walltime)
     return SpecError(
         request.key("time"),
         f"{format_walltime(request.time)} is more than partition {partition.name} allows ({show_walltime(partition)})",
         why="if a QOS allows more, request it, such as with --native=--qos=long",
-        hint=_alternatives("allow it", longer, partitions, show_walltime),
+        hint=f"write time = {toml(show_walltime(partition))}; {offers}",
     )
 
 
@@ -628,10 +649,9 @@ def _alternatives(
     """What the site offers instead: the partitions that fit, or if none does, what each partition has."""
     if fitting:
         return f"these partitions {what}: {list_partitions(fitting, more)}"
-    return f"no partition does; there are: {list_partitions(partitions, lambda other: more(other) or 'none')}"
+    singular = what.replace("have", "has").replace("allow", "allows")
+    return f"no partition {singular}; there are: {list_partitions(partitions, lambda other: more(other) or 'none')}"
 
 
 def _offer(partition: Partition) -> str:
-    has = [f"{partition.size} nodes", f"walltime {show_walltime(partition)}"]
-    number = show_gpus(partition)
-    return f"{partition.name}: {', '.join([*has, f'GPUs {number}'] if number else has)}"
+    return f"{partition.name}: {counted(partition.size, 'node')}, {describe(partition)}"

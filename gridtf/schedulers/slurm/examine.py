@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from gridtf.errors import GridtfError, SchedulerError, nearest
+from gridtf.errors import SchedulerError, nearest
 from gridtf.files import user_name
-from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Setting, missing, with_first_job
+from gridtf.findings import FIRST_TIME, Examination, Finding, Items, Level, Setting, collect, missing, with_first_job
 from gridtf.jobspec.config import Configured
+from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
-from gridtf.schedulers import batch
+from gridtf.schedulers import batch, trial
 from gridtf.schedulers.slurm import advice
-from gridtf.schedulers.slurm.advice import ComponentRequest, Partition, list_partitions, show_gpus, show_walltime
+from gridtf.schedulers.slurm.advice import Partition, list_partitions, show_gpus, show_walltime
 from gridtf.schedulers.slurm.query import parse_fields
-from gridtf.schedulers.slurm.submit import native_words
-from gridtf.text import some
+from gridtf.text import counted, some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def examine(slurm: Slurm, given: Configured) -> Examination:
         SchedulerError: When the controller does not answer.
     """
     site = _query(slurm)
-    return with_first_job(judge(site, given), lambda settings: first_job(slurm, site, given, settings))
+    return with_first_job(judge(site, given), lambda settings: first_job(slurm, given, settings))
 
 
 # --- asking --------------------------------------------------------------------------------------------------------
@@ -68,9 +69,12 @@ def examine(slurm: Slurm, given: Configured) -> Examination:
 
 def _query(slurm: Slurm) -> Site:
     try:
-        ping = batch.run_command(["scontrol", "ping"], limit=_PATIENCE).out  # the other commands try for long
+        answer = batch.run_command(["scontrol", "ping"], limit=_PATIENCE)  # the other commands try for long
     except batch.NoAnswerError as error:
+        slurm.need_set_up("scontrol", batch.Answer(1, error.out, error.err))
         raise SchedulerError(f"Slurm's controller does not answer: {error.what}", hint=batch.TRY_LATER) from None
+    slurm.need_set_up("scontrol", answer)
+    ping = answer.out
     if "is DOWN" in ping and "is UP" not in ping:
         raise slurm.no_answer("`scontrol ping` reports it as DOWN")
     config = parse_config(slurm.printed(["scontrol", "show", "config"], limit=_PATIENCE))
@@ -98,32 +102,24 @@ def _groups() -> set[str]:
     return names
 
 
-def first_job(slurm: Slurm, site: Site, given: Configured, settings: Iterable[Setting]) -> Items:
-    """Let sbatch judge a job of one task with the settings of the files and of this examination."""
-    values = {key: value for key in ("partition", "account") if (value := given.spec.option(key)) is not None}
-    values |= {} if given.spec.walltime is None else {"time": format_walltime(given.spec.walltime)}
-    values |= {setting.key: setting.value for setting in settings if not setting.example}
-    code, output = _test(slurm, values, given.spec.native)
-    if code and "time" not in values and _WANTS_TIME.search(output):
+def first_job(slurm: Slurm, given: Configured, settings: Sequence[Setting]) -> Items:
+    """Check a job of the files, of the options and of this examination's settings as its submission does."""
+    spec = trial.with_settings(given, settings)
+
+    def judged(spec: JobSpec) -> Examination:
+        check = partial(advice.check, slurm, limit=_PATIENCE)
+        what, hint = "sbatch accepts a job with these settings (--test-only)", "`sinfo` shows partitions and nodes"
+        return collect(trial.judge(slurm, given, spec, check, accepted=what, hint=hint))
+
+    found = judged(spec)
+    why = next((finding.message for finding in found.failures), "")
+    if spec.time is None and _WANTS_TIME.search(why):
         time = Setting("time", format_walltime(FIRST_TIME), "the site takes no job without a walltime")
-        code, second = _test(slurm, {**values, time.key: time.value}, given.spec.native)
-        if not code:
-            yield from missing("time.compulsory", f"the site takes no job without a walltime: {_last(output)}", time)
-        output = second
-    partition = str(values.get("partition", ""))
-    yield judge_first_job(code, output, tuple(partition.split(",")) if partition else (), site)
-
-
-def _test(slurm: Slurm, values: Mapping[str, object], native: Sequence[str]) -> tuple[int, str]:
-    options = [f"--{key}={value}" for key, value in values.items()]
-    argv = ["sbatch", "--test-only", *options, *native_words(native), "--wrap=true"]
-    answer = slurm.run(argv, limit=_PATIENCE)
-    return answer.code, answer.err or answer.out
-
-
-def _last(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    return advice.plain_message(lines[-1]) if lines else "no message"
+        second = judged(spec.replace(time=time.value))
+        if not second.failures:
+            yield from missing("time.compulsory", f"the site takes no job without a walltime: {why}", time)
+        found = second
+    yield from found.findings
 
 
 # --- parsing; pure -------------------------------------------------------------------------------------------------
@@ -158,8 +154,11 @@ def judge(site: Site, given: Configured) -> Items:
     yield Finding(Level.OK, "scheduler", f"Slurm {version} answers; cluster {cluster}, partitions {names or 'none'}")
     chosen = choose(site, given)
     yield from _partition(chosen, site, given)
+    yield from trial.unknown_tables(given, [partition.name for partition in site.partitions], "partition")
+    for other in _further(chosen, site, given):
+        yield _further_partition(other)
     if chosen is not None:
-        yield from _time(chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), given)
+        yield from _time(site, chosen, site.rules.get(chosen.name, {}).get("DefaultTime", "NONE"), given)
     yield from _gpus(site)
     yield from _account(site, given)
     yield _requeue(site.config.get("JobRequeue", ""))
@@ -173,7 +172,8 @@ def choose(site: Site, given: Configured) -> Partition | None:
         given: What files and variables set.
 
     Returns:
-        The partition; of those to propose, one with GPUs and many nodes. None where the user has none.
+        The partition; of several that are set, the first that works;
+        of those to propose, one with GPUs and many nodes. None where the user has none.
     """
     named = str(given.spec.option("partition") or "").split(",")
     by_name = [partition for partition in site.partitions if partition.name in named]
@@ -181,7 +181,7 @@ def choose(site: Site, given: Configured) -> Partition | None:
     usable = [partition for partition in site.partitions if _works(partition) and _admits(partition, site)]
     usable.sort(key=lambda partition: (not show_gpus(partition), -partition.fitting(lambda nodes: nodes.works)))
     if given.spec.option("partition") is not None:
-        return by_name[0] if by_name else None
+        return min(by_name, key=lambda partition: not _works(partition), default=None)
     return next(iter((*default, *usable)), None)
 
 
@@ -232,15 +232,32 @@ def _partition(chosen: Partition | None, site: Site, given: Configured) -> Items
         )
 
 
+def _further(chosen: Partition | None, site: Site, given: Configured) -> list[Partition]:
+    """The other partitions that jobs may start in, of a list such as ``gpu,short``."""
+    named = str(given.spec.option("partition") or "").split(",")
+    return [partition for partition in site.partitions if partition.name in named and partition is not chosen]
+
+
+def _further_partition(partition: Partition) -> Finding:
+    if partition.up == "up" and _works(partition):
+        count = partition.fitting(lambda nodes: nodes.works)
+        return Finding(Level.OK, "partition.state", f"partition {partition.name} is up; usable nodes: {count}")
+    why = f"it is {partition.up}" if partition.up != "up" else advice.unusable_nodes([partition]) or "it has no nodes"
+    what = f"no job starts in partition {partition.name}, one of several that are set: {why}"
+    return Finding(Level.WARNING, "partition.state", what, f"leave {partition.name} out of partition")
+
+
 def _about(partition: Partition) -> str:
-    gpus = show_gpus(partition)
-    nodes = f"{partition.size} nodes" if partition.size != 1 else "1 node"
-    return f"no partition is the default; {partition.name} has {nodes}{f', GPUs {gpus}' if gpus else ''}"
+    has = ", ".join(filter(None, (counted(partition.size, "node"), advice.gpus_per_node(partition))))
+    return f"no partition is the default; {partition.name} has {has}"
 
 
-def _time(chosen: Partition, default: str, given: Configured) -> Items:
+def _time(site: Site, chosen: Partition, default: str, given: Configured) -> Items:
     longest = f"the longest in {chosen.name}: {show_walltime(chosen)}"
-    if given.spec.time is not None:
+    asked = given.spec.walltime
+    if asked is not None and chosen.limit is not None and asked > chosen.limit:
+        return  # a failure of the submission
+    if asked is not None:
         yield Finding(Level.OK, "time", f"time = {given.spec.time} is set in {given.source('time')}; {longest}")
     elif default != "NONE":
         yield Finding(Level.OK, "time", f"a job without `time` gets {default} in partition {chosen.name}; {longest}")
@@ -248,9 +265,13 @@ def _time(chosen: Partition, default: str, given: Configured) -> Items:
         yield Finding(Level.OK, "time", f"a job without `time` has no time limit in partition {chosen.name}")
     else:
         what = f"partition {chosen.name} has no default time: a job without `time` asks for {show_walltime(chosen)}"
-        time = format_walltime(min(FIRST_TIME, chosen.limit))
+        first = min(FIRST_TIME, chosen.limit)
         why = f"without it, a job in partition {chosen.name} asks for {show_walltime(chosen)}, and waits longer"
-        yield from missing("time", what, Setting("time", time, why))
+        yield from missing("time", what, Setting("time", format_walltime(first), why))
+        for short in site.partitions:
+            if short.limit is not None and short.limit < first and _admits(short, site):
+                why = f"the longest walltime in partition {short.name}"
+                yield Setting("time", format_walltime(short.limit), why, f"partitions.{short.name}")
 
 
 def _gpus(site: Site) -> Items:
@@ -262,8 +283,8 @@ def _gpus(site: Site) -> Items:
         return
     yield Finding(Level.OK, "gpus", f"GPUs (GRES) of each node: {list_partitions(having, show_gpus)}")
     for partition in [one for one in having if _admits(one, site)][:_MOST_EXAMPLES]:
-        number, limit = partition.most(lambda nodes: nodes.gpus()), show_walltime(partition)
-        comment = f"for jobs in partition {partition.name}: GPUs {show_gpus(partition)}, walltime {limit}"
+        number = partition.most(lambda nodes: nodes.gpus())
+        comment = f"for jobs in partition {partition.name}: {advice.describe(partition)}"
         yield Setting("gpus_per_node", number, comment, f"partitions.{partition.name}", example=True)
 
 
@@ -299,23 +320,3 @@ def _requeue(setting: str) -> Finding:
     else:
         what = "a job ends when one of its nodes fails (JobRequeue=0); --native=--requeue asks for a new start"
     return Finding(Level.OK, "requeue", what)
-
-
-def judge_first_job(code: int, output: str, partitions: tuple[str, ...], site: Site) -> Finding:
-    """Judge by the output of sbatch --test-only whether a first job would be accepted. Pure.
-
-    Args:
-        code: Exit code of sbatch --test-only.
-        output: Its output.
-        partitions: The partitions that the job named.
-        site: What Slurm's commands show.
-    """
-    check = "submission"
-    request = ComponentRequest(partitions=partitions, cpus=1, mem=0, time=None, keys={})
-    try:
-        notes = advice.judge((request,), code, output, site.partitions, available=advice.list_available(site.accounts))
-    except GridtfError as error:
-        return Finding(Level.FAILURE, check, f"sbatch refuses a job of one task: {_last(output)}", error.hint)
-    if notes:
-        return Finding(Level.WARNING, check, notes[0], "`sinfo` shows partitions and nodes")
-    return Finding(Level.OK, check, "sbatch accepts a job of one task (--test-only)")

@@ -69,13 +69,14 @@ def test_file_that_is_not_valid_is_one_finding(text: str, level: str, piece: str
     assert hint in finding.hint
 
 
-def test_key_that_the_site_requires_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_that_the_site_requires_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site.toml"
     site.write_text('nodes = 1\n[limits]\nrequire = ["account"]\n')
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", str(site))
     given, (valid, finding) = login.configuration(os.environ, Path())
     assert given.spec.nodes == 1
-    assert (valid.level, finding.level, finding.check) == ("ok", "warning", "configuration.limits")
+    assert (valid.level, finding.level, finding.check) == ("ok", "failure", "configuration.limits")
+    assert login.look(os.environ, Path()).valid  # what else is amiss is told as well
     assert finding.hint == "write account = …"
     assert "site.toml:3: require" in finding.message
 
@@ -91,7 +92,7 @@ def test_key_that_the_site_requires_is_a_warning(tmp_path: Path, monkeypatch: py
         ("", "--nodes: 32 requested, the site allows 16 (", "choose a value that the site allows; see the wiki"),
     ],
 )
-def test_value_beyond_a_limit_is_a_warning_with_its_source(
+def test_value_beyond_a_limit_is_a_failure_with_its_source(
     words: str, value: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = tmp_path / "site.toml"
@@ -100,7 +101,7 @@ def test_value_beyond_a_limit_is_a_warning_with_its_source(
     user_file(words)
     (nodes,) = (option for option in schedulers.job_options() if option.key == "nodes")
     _, (_, finding) = login.configuration(os.environ, Path(), [] if words else [(nodes, "--nodes", "32")])
-    assert (finding.level, finding.check, finding.hint) == ("warning", "configuration.limits", hint)
+    assert (finding.level, finding.check, finding.hint) == ("failure", "configuration.limits", hint)
     assert value in finding.message
 
 

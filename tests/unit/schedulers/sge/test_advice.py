@@ -394,11 +394,11 @@ def test_missing_parallel_environment_names_possible_ones(monkeypatch: pytest.Mo
     assert caught.value.hint == "name one with --pe; `qconf -spl` lists them"
 
 
-def test_check_of_a_valid_job_runs_two_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_a_valid_job_runs_three_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = Commands()
     monkeypatch.setattr(scheduler, "run", commands)
     assert advice.check(plan("sge", name="x", pe="rr", **workers(8))) == ()
-    assert [argv[:3] for argv in commands.calls] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"]]
+    assert [argv[:3] for argv in commands.calls] == [["qsub", "-w", "v"], ["qconf", "-sp", "rr"], ["qstat", "-g", "c"]]
     assert commands.calls[0][3].endswith("/job.sh")
 
 
@@ -414,11 +414,41 @@ def test_complex_is_asked_once_from_rendering_to_the_check(monkeypatch: pytest.M
         assert "-l gpu=2" in scheduler.directives(made)
         assert "-l h=!(n1)" in scheduler.directives(made)
         assert advice.check(made) == ()
-        assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp"]
+        assert [argv[1] for argv in commands.calls] == ["-sc", "-sel", "-w", "-sp", "-g"]
     commands.calls.clear()
     scheduler.directives(plan("sge", name="x", gpus_per_task=1))  # one slot: the same in any case
     scheduler.directives(plan("sge", name="x", pe="smp", native=["-l gpu=1"], **workers(2)))
     assert commands.calls == []
+
+
+def test_job_waits_where_all_of_its_queues_are_disabled() -> None:
+    queues = [Queue("all.q", frozenset({"fill", "rr"}), None), Queue("short.q", frozenset({"rr"}), 600)]
+    states = list(zip(queues, (False, True), strict=True))
+
+    def notes(**values: Any) -> list[str]:
+        made = plan("sge", name="x", **values)
+        return advice.closed_queues(advice.Requested.of(made.request, made.spec), states)
+
+    note = "the job waits until one of its queues can start jobs, all are disabled or in error: all.q"
+    assert notes(pe="fill", **workers(2)) == notes(partition="all.q") == [note]
+    assert notes(pe="rr", **workers(2)) == notes() == notes(partition="none.q") == []
+
+
+@pytest.mark.parametrize("pe", ["fill", ""])
+def test_job_without_a_resource_that_every_job_must_request_is_refused(pe: str) -> None:
+    lines = [
+        f"Job 7 does not request 'forced' resource \"{name}\" of queue instance {queue}@n4"
+        for name in ("h_rt", "h_vmem")
+        for queue in ("all.q", "short.q")
+    ]
+    end = 'Job 7 cannot run in PE "fill" because it only offers 0 slots' if pe else ""
+    values = {"pe": pe, **workers(2)} if pe else {}
+    error = refused("\n".join(["Unable to run job: " + lines[0], *lines[1:], end]), **values)
+    assert (error.key, error.problem) == ("time", "every job must ask for a walltime (h_rt is FORCED)")
+    assert error.hint.startswith('write time = "')
+    error = refused("\n".join([*lines[2:], end]), **values)
+    assert (error.key, error.problem) == ("native", "every job must request h_vmem (requestable FORCED)")
+    assert error.hint.startswith('add to native: "-l h_vmem=')
 
 
 def test_job_whose_hosts_are_all_excluded_is_refused() -> None:

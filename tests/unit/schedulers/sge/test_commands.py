@@ -69,7 +69,7 @@ def test_unreachable_qmaster_is_reported(output: str, root: Path) -> None:
 
 def test_command_that_hangs_is_reported(root: Path) -> None:
     command(root, "qstat", "exec sleep 20")
-    with pytest.raises(SchedulerError, match=r"qmaster on ctl does not answer: qstat has waited for 0\.2 s"):
+    with pytest.raises(SchedulerError, match=r"qmaster on ctl does not answer: qstat has not answered within 0\.2 s"):
         scheduler.run(["qstat"], limit=0.2)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.findings import Examination, Finding, Level, collect
+from gridtf.findings import Examination, Finding, Level, Setting, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.batch import Answer
-from gridtf.schedulers.sge import advice, examine
+from gridtf.schedulers.sge import advice, examine, scheduler
 from gridtf.schedulers.sge.advice import PE, Queue
 from gridtf.schedulers.sge.directives import Resource
 
@@ -84,7 +84,7 @@ def problems(found: Examination) -> list[tuple[str, str]]:
 
 def test_hosts_and_queues_are_parsed() -> None:
     assert examine.parse_hosts(QHOST) == {"n1": True, "n2": False}
-    assert examine.parse_usable(CLUSTER_QUEUES) == {"all.q", "left.q"}
+    assert advice.parse_usable(CLUSTER_QUEUES) == {"all.q": True, "csh.q": False, "left.q": True}
 
 
 def test_accounting_summary_and_forced_resources_are_parsed() -> None:
@@ -95,12 +95,15 @@ def test_accounting_summary_and_forced_resources_are_parsed() -> None:
 def test_cell_in_good_order_needs_a_pe_alone() -> None:
     found = judge()
     assert problems(found) == [("warning", "pe")]
-    assert lines(found) == ['pe = "fill"']
+    assert lines(found) == ['pe = "rr"']
     assert finding(found, "scheduler").message == "SGE 8.1.9 answers: 2 execution hosts"
     assert finding(found, "gpus").message == "GPUs are resource gpu (INT), counted per slot"
     set_in_file = judge({"pe": "rr"})
     assert (problems(set_in_file), lines(set_in_file)) == ([], [])
-    assert "PE rr ($round_robin, control_slaves TRUE, accounting_summary FALSE)" in finding(set_in_file, "pe").message
+    assert (
+        "PE rr (allocation_rule $round_robin, control_slaves TRUE, accounting_summary FALSE)"
+        in finding(set_in_file, "pe").message
+    )
 
 
 def test_cell_whose_qconf_is_refused_is_a_warning() -> None:
@@ -121,7 +124,7 @@ def test_hosts_that_report_no_load() -> None:
 @pytest.mark.parametrize(
     ("pes", "chosen"),
     [
-        (["rr", "fill"], "fill"),
+        (["fill", "rr"], "rr"),
         (["smp", "two", "rr"], "rr"),
         (["smp", "two"], "two"),
         (["smp"], "smp"),
@@ -139,7 +142,7 @@ def test_pe_without_control_slaves_is_one_failure() -> None:
     found = judge(pes=loose)
     assert (problems(found), lines(found)) == ([("failure", "pe.control_slaves")], [])
     assert finding(found, "pe.control_slaves").hint == (
-        "ask the administrators: qconf -mattr pe control_slaves TRUE fill"
+        "ask the administrators: qconf -mattr pe control_slaves TRUE rr"
     )
     named = judge({"pe": "fill"}, pes=[loose[0], PES["rr"]])
     assert problems(named) == [("failure", "pe.control_slaves")]
@@ -192,7 +195,8 @@ def test_gpu_resource(resource: Resource, values: dict[str, Any], level: str, pi
 def test_walltime() -> None:
     both = [Queue("all.q", frozenset(PES), None), Queue("short.q", frozenset(PES), 600)]
     short = judge({"pe": "rr"}, queues=both)
-    assert (problems(short), lines(short)) == ([("warning", "time")], ['time = "01:00:00"'])
+    assert (problems(short), lines(short)) == ([("warning", "time")], ['time = "01:00:00"', 'time = "00:10:00"'])
+    assert [setting.table for setting in short.settings] == ["", "partitions.short.q"]
     assert "short.q (00:10:00)" in finding(short, "time").message
     assert problems(judge({"pe": "rr", "time": "2h"}, queues=both)) == []
     assert lines(judge({"pe": "rr"}, queues=[both[0], both[1].replace(pes=frozenset({"smp"}))])) == []
@@ -230,13 +234,44 @@ def test_lost_hosts(after: str, piece: str) -> None:
     assert piece in finding(found, "requeue").message
 
 
-def test_first_job_is_judged_by_qsub() -> None:
-    why = 'Unable to run job: Job 2 cannot run in PE "idle" because it only offers 0 slots'
-    refused = f"{why}\nverification: no suitable queues\nExiting.\n"
-    assert examine.judge_first_job(Answer(0, "verification: found suitable queue(s)\n", "")).level == "ok"
-    found = examine.judge_first_job(Answer(1, "", refused))
-    assert found.level == "failure"
-    assert found.message == 'qsub refuses a first job: cannot run in PE "idle" because it only offers 0 slots'
+NO_GPUX = """\
+Unable to run job: unknown resource "gpux"
+Exiting.
+"""
+NOT_HERE = """\
+Unable to run job: denied: host "login" is no submit host
+Exiting.
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "values", "message", "hint"),
+    [
+        (NO_GPUX, {"gpu_resource": "gpux", "gpus_per_task": 1}, "mine.toml:1: gpu_resource: the cell has no", "likely"),
+        (NOT_HERE, {}, "jobs cannot be submitted from this host: denied: host", "submit from one of: ctl, n1"),
+    ],
+)
+def test_first_job_is_refused_in_the_words_of_a_submission(
+    monkeypatch: pytest.MonkeyPatch, output: str, values: dict[str, Any], message: str, hint: str
+) -> None:
+    answers = {"qsub": Answer(1, "", output), "-ss": Answer(0, "ctl\nn1\n", ""), "-sc": Answer(0, COMPLEX, "")}
+
+    def run(argv: list[str], *, limit: float) -> Answer:
+        return answers.get(argv[0]) or answers.get(argv[1]) or Answer(1, "", "denied")
+
+    monkeypatch.setattr(scheduler, "run", run)
+    settings = [Setting("gpu_resource", "gpu", "")]
+    (found,) = collect(examine.first_job(SITE, given(**values), settings)).findings
+    assert (found.level, found.check) == ("failure", "submission")
+    assert found.message.startswith(message)
+    assert hint in found.hint
+
+
+def test_queues_of_a_pe_that_are_disabled_are_named() -> None:
+    queues = [Queue("all.q", frozenset({"fill", "rr"}), None), Queue("short.q", frozenset({"rr"}), None)]
+    found = finding(judge({"pe": "fill"}, queues=queues, usable={"short.q"}), "pe.queues")
+    assert (found.level, found.hint) == ("failure", "write pe = …; suitable: rr")
+    assert found.message == "all queues that offer PE fill are disabled or in error: all.q"
 
 
 def test_gpus_that_count_per_slot_are_better_than_those_per_job() -> None:
@@ -266,7 +301,7 @@ case "${0##*/} $*" in
 "qconf -sc") cat complex;;
 "qconf -sprjl") echo ml;;
 "qconf -suser "*) echo "alice is not known as a user"; exit 1;;
-"qsub -w v -pe rrs 2 -l h_rt=01:00:00 -b y /bin/true") echo "verification: found suitable queue(s)";;
+"qsub -w v "*/job.sh) [ $(grep -xc '#$ -pe rrs 2\\|#$ -l h_rt=1:00:00' "${!#}") = 2 ] && echo found;;
 *) echo "unexpected: $0 $*" >&2; exit 9;;
 esac
 """
@@ -285,7 +320,7 @@ def test_examination_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = examine.examine(given())
     assert problems(found) == [("warning", "pe"), ("warning", "time")]
     assert lines(found) == ['pe = "rrs"', 'time = "01:00:00"']
-    assert finding(found, "submission").message == "qsub accepts a first job (-w v)"
+    assert finding(found, "submission").message == "qsub accepts a job with these settings (-w v)"
     (tmp_path / "qhost").rename(tmp_path / "moved")
     with pytest.raises(SchedulerError, match="qhost has failed: cat: qhost: No such file"):
         examine.examine(given())

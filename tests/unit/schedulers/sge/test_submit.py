@@ -14,6 +14,7 @@ import pytest
 
 from gridtf.errors import GridtfError, MaybeSubmittedError, SchedulerError, UsageError
 from gridtf.schedulers.api import JobIdentity, Plan, SubmitResult
+from gridtf.schedulers.batch import NoAnswerError
 from gridtf.schedulers.sge import GridEngine, drmaa_session, scheduler, submit
 from tests.support.rendering import plan
 
@@ -99,7 +100,7 @@ def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.Mon
         ),
         (
             'echo "unable to contact qmaster using port 6444 on host \\"ctl\\"" >&2; exit 1',
-            SchedulerError,
+            NoAnswerError,
             "qmaster does not answer: unable to contact qmaster",
         ),
         (
@@ -195,10 +196,10 @@ def test_qsub_submits_when_drmaa_cannot_be_used(
         ),
         (
             """echo '{"failed": "unable to contact qmaster using port 6444 on host \\"ctl\\""}'; exit 1""",
-            SchedulerError,
+            NoAnswerError,
             "qmaster does not answer: unable to contact",
         ),
-        ("sleep 30", SchedulerError, "qmaster does not answer: DRMAA has waited for 0.3 s"),
+        ("sleep 30", NoAnswerError, "qmaster does not answer: DRMAA has not answered within 0.3 s"),
         (
             """echo '{"submitting": true}'; sleep 30""",
             MaybeSubmittedError,

@@ -126,19 +126,21 @@ def test_unknown_partition_is_refused() -> None:
 def test_closed_or_forbidden_partition_is_refused() -> None:
     error = refusal(CLOSED, SINFO.replace("short|up", "short|drain"), partition="short")
     assert (error.key, error.problem) == ("partition", "partition short accepts no jobs now (drain)")
-    assert error.hint == "these partitions do: gpu (default), cpu"
+    assert error.hint == "write partition = …; these do: gpu (default), cpu"
     error = refusal("allocation failure: User's group not permitted to use this partition\n", partition="short")
     assert (error.key, error.why) == ("partition", "partition short")
-    assert "cpu" in error.hint
+    assert error.hint == "write partition = …; others: gpu (default), cpu"
+    error = refusal("allocation failure: User's group not permitted to use this partition\n")
+    assert error.hint == "write partition = …; others: cpu, short"  # not the default one, which is refused
 
 
 def test_walltime_above_the_partition_limit_is_refused() -> None:
     error = refusal(STARTS, partition="short", time="2h")
     assert (error.key, error.problem) == ("time", "02:00:00 is more than partition short allows (00:30:00)")
-    assert error.hint == "these partitions allow it: gpu (7-00:00:00), cpu (7-00:00:00)"
+    assert error.hint == 'write time = "00:30:00"; these partitions allow it: gpu (7-00:00:00), cpu (7-00:00:00)'
     assert "QOS" in error.why
     error = refusal(STARTS, time="30d")
-    assert error.hint.startswith("no partition does; there are: gpu (7-00:00:00)")
+    assert error.hint.startswith('write time = "7-00:00:00"; no partition allows it; there are: gpu (7-00:00:00)')
     tasks = {"ps": {"count": 1, "partition": "short"}}
     assert "partition short allows" in refusal(STARTS, time="1h", tasks=tasks).problem
     assert refusal(STARTS, environ={"SBATCH_TIMELIMIT": "8-0"}).key == "SBATCH_TIMELIMIT"
@@ -196,7 +198,7 @@ def test_refusal_without_a_known_key_lists_the_partitions() -> None:
     output = "allocation failure: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     with pytest.raises(SchedulerError, match="refuse this job: Job violates accounting/QOS policy") as caught:
         advice.judge(requests(), 1, output, parse_partitions(SINFO))
-    assert "short: 4 nodes, walltime 00:30:00, GPUs 4 each" in caught.value.hint
+    assert "cpu: 1 node, up to 7-00:00:00; short: 4 nodes, 4 GPUs per node, up to 00:30:00" in caught.value.hint
 
 
 def test_parse_partitions() -> None:

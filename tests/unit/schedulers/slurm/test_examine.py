@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gridtf.errors import SchedulerError
-from gridtf.findings import Examination, Finding, Level, collect
+from gridtf.findings import Examination, Finding, Level, Setting, collect
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.spec import JobSpec
-from gridtf.schedulers.slurm import examine, scheduler
+from gridtf.schedulers.batch import Answer
+from gridtf.schedulers.slurm import Slurm, examine, scheduler
 from gridtf.schedulers.slurm.advice import parse_partitions
 
 # scontrol show config, some of its lines
@@ -46,6 +47,8 @@ REFUSED = "sbatch: error: Batch job submission failed: Invalid account or accoun
 NO_TIME = (
     "sbatch: error: Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)\n"
 )
+INVALID_QOS = "sbatch: error: Batch job submission failed: Invalid qos specification\n"
+SHAPE = "allocation failure: Requested node configuration is not available\n"
 ACCEPTED = "sbatch: Job 1 to start at 2026-11-22T12:07:09 using 1 processors on nodes n1 in partition gpu\n"
 
 
@@ -93,6 +96,8 @@ def test_site_in_good_order_needs_no_settings() -> None:
     assert finding(found, "partition.state").message == "partition gpu, the default one, is up; usable nodes: 4"
     assert "gpu (4 each), short (4 each)" in finding(found, "gpus").message
     assert "starts a job again" in finding(found, "requeue").message
+    comment = "for jobs in partition short: 4 GPUs per node, up to 00:30:00"
+    assert comment in [setting.comment for setting in found.settings]
     tables = [(setting.table, setting.value) for setting in found.settings]
     assert tables == [("partitions.gpu", 4), ("partitions.short", 4)]
 
@@ -153,6 +158,25 @@ def test_some_drained_nodes_are_no_problem() -> None:
     assert finding(found, "partition.state").message.endswith("usable nodes: 3 of 4 (not: n1 drained)")
 
 
+def test_table_of_a_partition_that_does_not_exist_is_a_warning() -> None:
+    tables = {"gpux": "mine.toml:4", "short": "mine.toml:6", "cpu,short": "mine.toml:8"}
+    found = collect(examine.judge(site(default_time="1:00"), given().replace(partitions=tables)))
+    assert problems(found) == [("warning", "partition.table")]
+    (one,) = (item for item in found.findings if item.check == "partition.table")
+    assert (one.message, one.hint) == ("mine.toml:4: there is no partition gpux", "did you mean gpu?")
+
+
+def test_each_of_several_partitions_is_judged() -> None:
+    found = judge(site(SINFO.replace("gpu*|up", "gpu*|down"), default_time="1:00"), partition="gpu,short")
+    states = [(item.level, item.message) for item in found.findings if item.check == "partition.state"]
+    assert states == [
+        ("ok", "partition short, set in mine.toml:1, is up; usable nodes: 4"),
+        ("warning", "no job starts in partition gpu, one of several that are set: it is down"),
+    ]
+    both = [item.level for item in judge(site(), partition="gpu,short").findings if item.check == "partition.state"]
+    assert both == ["ok", "ok"]
+
+
 def test_no_partition_at_all_is_a_failure() -> None:
     assert ("failure", "partition") in problems(judge(site("")))
 
@@ -163,7 +187,7 @@ def test_no_partition_at_all_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("sinfo", "default", "values", "level", "line"),
     [
-        (SINFO, "NONE", {}, "warning", ['time = "01:00:00"']),
+        (SINFO, "NONE", {}, "warning", ['time = "01:00:00"', 'time = "00:30:00"']),
         (SINFO.replace("7-00:00:00", "20:00"), "NONE", {}, "warning", ['time = "00:20:00"']),
         (SINFO.replace("7-00:00:00", "infinite"), "NONE", {}, "ok", []),
         (SINFO, "00:10:00", {}, "ok", []),
@@ -205,49 +229,76 @@ def test_site_without_requeueing_says_how_to_ask_for_it() -> None:
 # --- a first job
 
 
+class FakeSlurm(Slurm):
+    """Answers of Slurm's commands, by the script that sbatch --test-only is given."""
+
+    def __init__(self, judge: Callable[[str], Answer]) -> None:
+        self.judge = judge
+        self.scripts: list[str] = []
+
+    def run(self, argv: Sequence[str], *, limit: float) -> Answer:
+        if argv[0] == "sinfo":
+            return Answer(0, SINFO, "")
+        self.scripts.append(Path(argv[-1]).read_text())
+        return self.judge(self.scripts[-1])
+
+    def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
+        return {"format=account": "ml\n", "format=qos": "normal,high\n"}[argv[-1]]
+
+
+def first_job(judge: Callable[[str], Answer], *settings: Setting, **values: Any) -> tuple[FakeSlurm, Examination]:
+    slurm = FakeSlurm(judge)
+    return slurm, collect(examine.first_job(slurm, given(**values), settings))
+
+
 @pytest.mark.parametrize(
-    ("code", "output", "level", "piece"),
+    ("output", "values", "message", "hint"),
     [
-        (0, ACCEPTED, "ok", "sbatch accepts a job"),
-        (1, REFUSED, "failure", "Invalid account or account/partition combination"),
-        (1, "allocation failure: Unspecified error\n", "failure", "refuses a job of one task: Unspecified error"),
+        (ACCEPTED, {}, "sbatch accepts a job", ""),
+        (REFUSED, {"account": "x"}, "mine.toml:1: account: Batch job submission failed: Inv", "available to you: ml"),
+        (INVALID_QOS, {"native": ["--qos=gold"]}, "Invalid qos specification", "available to you: high, normal"),
+        (
+            "allocation failure: Unspecified error\n",
+            {},
+            "refuse this job: Unspecified error",
+            "the site has gpu: 4 nodes",
+        ),
+        (SHAPE, {"nodes": 9}, "mine.toml:1: nodes: 9 nodes requested, partition gpu has 4", "no partition has enough"),
+        (SHAPE, {"partition": "cpu", "gpus_per_node": 1}, "no node of partition cpu has GPUs", "gpu (4 each)"),
+        (ACCEPTED, {"partition": "short", "time": "1h"}, "than partition short allows", 'write time = "00:30:00"'),
     ],
 )
-def test_first_job_is_judged_by_sbatch(code: int, output: str, level: str, piece: str) -> None:
-    found = examine.judge_first_job(code, output, (), site(accounts=["ml"]))
-    assert (found.level, found.check) == (level, "submission")
-    assert piece in found.message
-    assert ("available to you: ml" in found.hint) == (output == REFUSED)
-
-
-class FakeSlurm:
-    """Answers of sbatch --test-only: by whether a walltime is given."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[str]] = []
-
-    def run(self, argv: list[str], *, limit: float) -> Any:
-        from gridtf.schedulers.batch import Answer
-
-        self.asked.append(argv)
-        return Answer(0, "", ACCEPTED) if any("--time" in word for word in argv) else Answer(1, "", NO_TIME)
+def test_first_job_is_judged_as_its_submission_is(output: str, values: dict[str, Any], message: str, hint: str) -> None:
+    _, found = first_job(lambda script: Answer(output != ACCEPTED, "", output), **values)
+    (one,) = found.findings
+    assert (one.level, one.check) == ("failure" if hint else "ok", "submission")
+    assert message in one.message
+    assert hint in one.hint
 
 
 def test_walltime_that_a_site_s_plugin_demands_is_found_by_trying() -> None:
-    slurm = FakeSlurm()
-    found = collect(examine.first_job(slurm, site(), given(partition="cpu"), ()))  # type: ignore[arg-type]
+    def judge(script: str) -> Answer:
+        return Answer(0, "", ACCEPTED) if "--time" in script else Answer(1, "", NO_TIME)
+
+    slurm, found = first_job(judge, partition="cpu")
     assert [(item.level, item.check) for item in found.findings] == [
         ("warning", "time.compulsory"),
         ("ok", "submission"),
     ]
     assert lines(found) == ['time = "01:00:00"']
-    assert all("--partition=cpu" in argv for argv in slurm.asked)
+    assert all("#SBATCH --partition=cpu\n" in script for script in slurm.scripts)
 
 
-def test_raw_options_are_read_as_sbatch_reads_them() -> None:
-    slurm = FakeSlurm()
-    list(examine.first_job(slurm, site(), given(native=['--comment="a b" --qos high', "--time=5"]), ()))  # type: ignore[arg-type]
-    assert slurm.asked == [["sbatch", "--test-only", "--comment=a b", "--qos", "high", "--time=5", "--wrap=true"]]
+def test_first_job_has_the_settings_that_nothing_else_sets() -> None:
+    settings = [
+        Setting("partition", "gpu", ""),
+        Setting("time", "1:00", "", "partitions.gpu"),
+        Setting("account", "a", ""),
+    ]
+    slurm, _ = first_job(lambda script: Answer(0, "", ACCEPTED), *settings, partition="cpu")
+    assert "--partition=cpu\n" in slurm.scripts[0]
+    assert "--account=a\n" in slurm.scripts[0]
+    assert "--time" not in slurm.scripts[0]
 
 
 # --- all of it, with stand-ins for the commands
@@ -261,7 +312,7 @@ case "${0##*/} $*" in
 "sinfo "*) cat sinfo;;
 "sacctmgr "*format=account) printf 'Welcome to the cluster\\nml\\nbio\\nml\\n';;
 "sacctmgr "*format=defaultaccount) echo bio;;
-"sbatch --test-only --time=01:00:00 --wrap=true") cat accepted >&2;;
+"sbatch --test-only "*/job.sh) grep -xq '#SBATCH --time=01:00:00' "${!#}" && cat accepted >&2;;
 *) echo "unexpected: $0 $*" >&2; exit 9;;
 esac
 """
@@ -281,14 +332,51 @@ def test_examination_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     found = examine.examine(scheduler, given())
-    assert (problems(found), lines(found)) == ([("warning", "time")], ['time = "01:00:00"'])
+    assert problems(found) == [("warning", "time")]
+    assert lines(found) == ['time = "01:00:00"', 'time = "00:30:00"']
     assert finding(found, "account").message == "jobs without `account` run on bio; also yours: ml"
     assert finding(found, "submission").level == Level.OK
     (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nsleep 60\n")
     monkeypatch.setattr(examine, "_PATIENCE", 0.5)
     slow = examine.examine(scheduler, given())
     assert problems(slow) == [("warning", "time"), ("warning", "submission")]
-    assert "sbatch has waited for 0.5 s" in finding(slow, "submission").message
+    assert finding(slow, "submission").message == (
+        "sbatch has not answered within 0.5 s, although Slurm's controller on ctl does"
+    )
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\nkill -SEGV $$\n")
+    crashed = finding(examine.examine(scheduler, given()), "submission")
+    assert (crashed.level, crashed.message) == ("failure", "sbatch was killed by SIGSEGV")
     monkeypatch.setenv("CONTROLLER", "DOWN")
     with pytest.raises(SchedulerError, match="controller on ctl does not answer: `scontrol ping` reports it as DOWN"):
         examine.examine(scheduler, given())
+
+
+SLURM_CONF = """\
+scontrol: error: s_p_parse_file: cannot stat file /nope: No such file or directory, retrying in 1sec up to 60sec
+scontrol: error: ClusterName needs to be specified
+scontrol: fatal: Unable to process configuration file
+"""
+LIBRARY = "scontrol: error while loading shared libraries: /home/alice/lib/libreadline.so.8: file too short\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "end", "message", "hint"),
+    [
+        (SLURM_CONF, "exit 1", "cannot read /nope (SLURM_CONF): No such file or directory", "unset SLURM_CONF"),
+        (SLURM_CONF, "sleep 60", "cannot read /nope (SLURM_CONF): No such file or directory", "unset SLURM_CONF"),
+        (LIBRARY, "exit 127", "scontrol does not start: error while loading shared libraries", "LD_LIBRARY_PATH"),
+    ],
+)
+def test_commands_that_do_not_start_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, end: str, message: str, hint: str
+) -> None:
+    (tmp_path / "printed").write_text(printed)
+    (tmp_path / "scontrol").write_text(f"#!/bin/bash\ncat {tmp_path}/printed >&2\n{end}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_CONF", "/nope")
+    monkeypatch.setattr(examine, "_PATIENCE", 0.5)
+    with pytest.raises(SchedulerError) as caught:
+        examine.examine(scheduler, given())
+    assert message in caught.value.what
+    assert hint in caught.value.hint

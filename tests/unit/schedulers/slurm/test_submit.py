@@ -8,6 +8,7 @@ import pytest
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError
 from gridtf.schedulers.api import JobIdentity
+from gridtf.schedulers.batch import NoAnswerError
 from gridtf.schedulers.slurm import scheduler
 from tests.support.rendering import plan
 
@@ -79,7 +80,7 @@ def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatc
     [
         ("Batch job submission failed: Invalid qos specification", SchedulerError, "refused the job: .*Invalid qos"),
         ("Batch job submission failed: Socket timed out on send/recv operation", MaybeSubmittedError, "may have taken"),
-        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", SchedulerError, "answer"),
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", NoAnswerError, "answer"),
     ],
 )
 def test_submit_errors_of_sbatch(sbatch: Path, error: str, kind: type[Exception], message: str) -> None:
