@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gridtf import schedulers
 from gridtf.doctor import folders, shell
 from gridtf.doctor.aside import Aside
-from gridtf.errors import GridtfError, UsageError
+from gridtf.errors import GridtfError, SpecError, UsageError
 from gridtf.findings import Examination, Finding, Items, Level, Setting, collect, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.layers import Given
@@ -140,6 +140,8 @@ def look(environ: Mapping[str, str], folder: Path, options: Given = ()) -> Site:
             findings = (*findings, Finding(Level.WARNING, "scheduler.found", _NONE_FOUND, _LOAD_OR_NAME))
         return Site(given, schedulers.get(name), findings, valid)
     except GridtfError as error:  # a file that is not valid may name another one
+        if isinstance(error, SpecError) and given.sources.get("scheduler", "").startswith("-"):
+            raise config.located(error, given.sources) from None
         return Site(given, None, (*findings, failure("scheduler", error)) if valid else findings, valid)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gridtf import schedulers
 from gridtf.doctor import login
-from gridtf.errors import SchedulerError
+from gridtf.errors import SchedulerError, UsageError
 from gridtf.findings import Examination, Finding, Level, Setting, collect, missing
 from tests.support.scheduler import FakeScheduler
 
@@ -175,6 +175,15 @@ def test_file_that_is_not_valid_may_name_a_scheduler(monkeypatch: pytest.MonkeyP
     user_file('time = 2h\nscheduler = "local"\n')
     monkeypatch.setattr(schedulers, "to_submit_to", none)
     assert [finding.check for finding in login.look(os.environ, Path()).findings] == ["configuration"]
+
+
+def test_unknown_scheduler_is_wrong_usage_as_an_option_and_a_failure_in_a_file(rough_path: Path) -> None:
+    option = next(one for one in schedulers.job_options() if one.key == "scheduler")
+    with pytest.raises(UsageError, match="--scheduler: 'pbs' is not one of slurm, sge, local"):
+        login.look(os.environ, rough_path.parent, [(option, "--scheduler", "pbs")])
+    user_file('scheduler = "pbs"')
+    site = login.look(os.environ, rough_path.parent)
+    assert [finding.check for finding in site.findings if finding.level == Level.FAILURE] == ["scheduler"]
 
 
 def test_machine_without_a_scheduler_is_a_warning_unless_it_is_named(
