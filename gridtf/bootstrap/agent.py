@@ -197,7 +197,7 @@ class Agent(Fields):
             from gridtf.bootstrap import containers
 
             entrance = containers.find(plan.spec, self.host, self.system.environ)
-        owner, patience = f"{plan.spec.title}, job {plan.job_id}", 0.8 * plan.spec.start_timeout
+        owner, patience = f"{plan.spec.title}, job {plan.job_id}", rendezvous.GPU_SHARE * plan.spec.start_timeout
         need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
         grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
         self._waits, self._ignored = "", scheduler.warnings

@@ -59,7 +59,6 @@ from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
-_GPU_SHARE = 0.8  # of start_timeout, for which a process waits for its GPUs before it publishes its record
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -101,7 +100,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     def own() -> Record:
         nonlocal grant
-        grant = _own_gpus(scheduler, request, tasks[member.rank], job_id, system, _GPU_SHARE * spec.start_timeout)
+        grant = _own_gpus(
+            scheduler, request, tasks[member.rank], job_id, system, rendezvous.GPU_SHARE * spec.start_timeout
+        )
         record = _own_record(member, grant, grant.environment(environ), holder)
         return record | addresses.published(spec, scheduler.this_host(environ), record["address"])
 
@@ -297,7 +298,7 @@ class Joining(Fields):
         with self._reporting(attempt, nonce):
             write_record(record, {"nonce": nonce, **self.own()})
         # rank 0 gathers the records of the others only once it has its own GPUs
-        limit = (1 + _GPU_SHARE) * self.spec.start_timeout + _LEADER_MARGIN
+        limit = (1 + rendezvous.GPU_SHARE) * self.spec.start_timeout + _LEADER_MARGIN
         for _ in self._waiting(limit):
             problem = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
             if problem is not None:

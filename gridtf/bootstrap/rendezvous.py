@@ -38,6 +38,8 @@ from gridtf.values import Value, as_dict
 
 _CLUSTER = ',\n "cluster": '  # no JSON string can hold this: a newline in one is escaped
 
+GPU_SHARE = 0.8  # of start_timeout, for which a host or a process waits for its GPUs before it publishes its record
+
 
 class Rendezvous(Value):
     """What all tasks agree on.

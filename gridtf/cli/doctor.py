@@ -141,7 +141,8 @@ def _probed(found: Examination, given: Given, environ: Mapping[str, str], *, end
         say("no probe is submitted until the failures are fixed")
         return found
     # a probe has a command and a walltime of its own; a list that is proposed begins with what is given
-    proposed = [setting for setting in found.settings if not setting.example and setting.key != "time"]
+    for_all_jobs = [setting for setting in found.settings if not setting.example and not setting.table]
+    proposed = [setting for setting in for_all_jobs if setting.key != "time"]
     left_out = ("entry", "args", *(setting.key for setting in proposed if isinstance(setting.value, list)))
     of_job = [row for row in given if row[0].key not in left_out]
     words = [*_as_options(proposed), *(flag if value is None else f"{flag}={value}" for _, flag, value in of_job)]

@@ -32,13 +32,13 @@ _LOAD_OR_NAME = (
 
 
 class Site(Value):
-    """What is known before anything is asked.
+    """What files and variables set, before the scheduler and the file systems are examined.
 
     Attributes:
         given: What the site's file, the user's file and variables set.
         scheduler: The scheduler that jobs go to; None where there is none to use.
-        findings: On these, and on the scheduler if there is none.
-        valid: Whether they are valid.
+        findings: The findings on files and variables, and on the scheduler if there is none to use.
+        valid: Whether the files and variables are valid.
     """
 
     given: config.Configured
