@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 _HOME = {
     "ClusterResolver": "gridtf.training.resolver",
     "Context": "gridtf.training.context",
+    "checkpoint": "gridtf.training.checkpoints",
     "serve": "gridtf.training.server",
 }
 
 if TYPE_CHECKING:
+    from gridtf.training.checkpoints import checkpoint
     from gridtf.training.context import Context
     from gridtf.training.resolver import ClusterResolver
     from gridtf.training.server import serve
 
-__all__ = ["ClusterResolver", "Context", "serve"]
+__all__ = ["ClusterResolver", "Context", "checkpoint", "serve"]
 
 
 def __getattr__(name: str) -> object:
