@@ -128,7 +128,7 @@ class Checkpoints:
 
     def _save_and_exit(self) -> NoReturn:
         self.save()
-        self._say(f"a checkpoint was requested: saved step {self.step}, to be continued (exit code {SAVED_CODE})")
+        self._say(f"a checkpoint was requested: saved step {self.step} in {self.folder}, to be continued (exit code {SAVED_CODE})")
         sys.exit(SAVED_CODE)
 
     def save(self) -> None:
