@@ -18,7 +18,15 @@ EXAMPLES = sorted(folder.parent.name for folder in (ROOT / "examples").glob("*/g
 
 
 def test_all_examples_are_found() -> None:
-    assert EXAMPLES == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
+    assert EXAMPLES == [
+        "averaging",
+        "entry",
+        "multi_worker_keras_fit",
+        "multiworker",
+        "parameter_server",
+        "ps_flags",
+        "tf_config",
+    ]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
