@@ -1,4 +1,4 @@
-"""Inside a task, with TensorFlow: the resolver for strategies, the context of an entry function, served tasks.
+"""Inside a task, with TensorFlow: the resolver for strategies, entry functions' context, averaging, served tasks.
 
 No other package of gridtf imports TensorFlow, and this one only when one of its names is used.
 """
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 _HOME = {
     "ClusterResolver": "gridtf.training.resolver",
     "Context": "gridtf.training.context",
+    "averaging": "gridtf.training.group",
     "serve": "gridtf.training.server",
 }
 
 if TYPE_CHECKING:
     from gridtf.training.context import Context
+    from gridtf.training.group import averaging
     from gridtf.training.resolver import ClusterResolver
     from gridtf.training.server import serve
 
-__all__ = ["ClusterResolver", "Context", "serve"]
+__all__ = ["ClusterResolver", "Context", "averaging", "serve"]
 
 
 def __getattr__(name: str) -> object:

@@ -70,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
         "text",
         "values",
     },
-    "training": {"contract", "errors"},
+    "training": {"contract", "errors", "values"},
     "cli": {
         "",
         "bootstrap",
