@@ -1,4 +1,4 @@
-"""Inside a task, with TensorFlow: the resolver for strategies, the context of an entry function, served tasks.
+"""Inside a task, with TensorFlow: the resolver for strategies, entry functions' context, averaging, served tasks.
 
 No other package of gridtf imports TensorFlow, and this one only when one of its names is used.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 _HOME = {
     "ClusterResolver": "gridtf.training.resolver",
     "Context": "gridtf.training.context",
+    "averaging": "gridtf.training.group",
     "checkpoint": "gridtf.training.checkpoints",
     "serve": "gridtf.training.server",
 }
@@ -17,10 +18,11 @@ _HOME = {
 if TYPE_CHECKING:
     from gridtf.training.checkpoints import checkpoint
     from gridtf.training.context import Context
+    from gridtf.training.group import averaging
     from gridtf.training.resolver import ClusterResolver
     from gridtf.training.server import serve
 
-__all__ = ["ClusterResolver", "Context", "checkpoint", "serve"]
+__all__ = ["ClusterResolver", "Context", "averaging", "checkpoint", "serve"]
 
 
 def __getattr__(name: str) -> object:

@@ -17,7 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_all_examples_are_found() -> None:
-    assert names() == ["entry", "multiworker", "parameter_server", "ps_flags", "resume", "tf_config"]
+    assert names() == [
+        "averaging",
+        "entry",
+        "multi_worker_keras_fit",
+        "multiworker",
+        "parameter_server",
+        "ps_flags",
+        "resume",
+        "tf_config",
+    ]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
