@@ -11,16 +11,24 @@ _HOME = {
     "ClusterResolver": "gridtf.training.resolver",
     "Context": "gridtf.training.context",
     "averaging": "gridtf.training.group",
+    "checkpoint": "gridtf.training.checkpoints",
     "serve": "gridtf.training.server",
 }
 
 if TYPE_CHECKING:
+    from gridtf.training.checkpoints import checkpoint
     from gridtf.training.context import Context
     from gridtf.training.group import averaging
     from gridtf.training.resolver import ClusterResolver
     from gridtf.training.server import serve
 
-__all__ = ["ClusterResolver", "Context", "averaging", "serve"]
+__all__ = [
+    "ClusterResolver",
+    "Context",
+    "averaging",
+    "checkpoint",
+    "serve",
+]
 
 
 def __getattr__(name: str) -> object:
