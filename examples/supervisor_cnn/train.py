@@ -1,4 +1,4 @@
-"""A small CNN on handwritten digits, as TensorFlow 1 trained it: a Supervisor with checkpoints, summaries, an export."""
+"""A small CNN on handwritten digits, as in TensorFlow 1: a Supervisor with checkpoints and summaries; an export."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Export of a trained model as a SavedModel, which any TensorFlow program loads, without gridtf and the model's code."""
+"""Export of a trained model as a SavedModel, which TensorFlow loads without gridtf and without the model's code."""
 
 from __future__ import annotations
 
@@ -123,9 +123,7 @@ def _writer(model: Any, name: str) -> Callable[[str], object]:
 def _takes_all(model: Any) -> bool:
     """Whether all tasks have to read the model's variables together."""
     for variable in model.variables:
-        value = getattr(
-            variable, "value", variable
-        )  # in Keras 3 an attribute, the tf.Variable; in tf.Variable a method
+        value = getattr(variable, "value", variable)  # Keras 3: the tf.Variable inside; tf.Variable: a method
         strategy = getattr(variable if callable(value) else value, "distribute_strategy", None)
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return True
@@ -165,7 +163,7 @@ def _layer_in(error: BaseException) -> str:
     name, trace = "", error.__traceback__
     while trace:
         owner = trace.tb_frame.f_locals.get("self")
-        if hasattr(owner, "add_weight") and not hasattr(owner, "export"):
+        if owner is not None and hasattr(owner, "add_weight") and not hasattr(owner, "export"):
             name = str(owner.name)
         trace = trace.tb_next
     return name

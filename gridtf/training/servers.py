@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 from gridtf import contract
 from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError, nearest
-from gridtf.jobspec.tasktypes import LEADERS
 
 _LISTEN = "0A"  # tcp_states.h, as /proc/net/tcp prints it
 _VISIBLE = (contract.GPUS, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
@@ -68,10 +67,9 @@ def device_filters(task: Task, way: str) -> list[str]:
     if not task.cluster.get("ps"):
         what = f"filters={way!r} are for jobs with parameter servers, and this job has none"
         raise UsageError(what, hint="submit it with --ps 1, or start tf.distribute.Server yourself")
-    leader = next((name for name in LEADERS if task.cluster.get(name)), "worker")
-    tasks = [task.name] if way == "async" else [f"{leader}:0", task.name]
-    names = (name.replace(":", "/task:") for name in dict.fromkeys(tasks) if task.type != "ps" or name != task.name)
-    return ["/job:ps", *(f"/job:{name}" for name in names)]
+    tasks = [task.leader] if way == "sync" else []
+    tasks += [task.name] if task.type != "ps" else []
+    return ["/job:ps", *(f"/job:{name.replace(':', '/task:')}" for name in dict.fromkeys(tasks))]
 
 
 def session_config(filters: Sequence[str], config: Any = None) -> Any:

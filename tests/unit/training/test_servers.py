@@ -31,6 +31,7 @@ def make_task(name: str, cluster: dict[str, tuple[str, ...]]) -> Task:
         ("chief:0", CHIEF, "sync", ["/job:ps", "/job:chief/task:0"]),
         ("chief:0", CHIEF, "async", ["/job:ps", "/job:chief/task:0"]),
         ("ps:1", CHIEF, "async", ["/job:ps"]),
+        ("ps:0", CHIEF, "sync", ["/job:ps", "/job:chief/task:0"]),
     ],
 )
 def test_device_filters(name: str, cluster: dict[str, tuple[str, ...]], way: str, filters: list[str]) -> None:
