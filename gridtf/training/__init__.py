@@ -15,6 +15,7 @@ _HOME = {
     "export_session": "gridtf.training.exports",
     "serve": "gridtf.training.servers",
     "server": "gridtf.training.servers",
+    "session": "gridtf.training.sessions",
 }
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from gridtf.training.exports import export, export_session
     from gridtf.training.resolver import ClusterResolver
     from gridtf.training.servers import serve, server
+    from gridtf.training.sessions import session
 
-__all__ = ["ClusterResolver", "Context", "export", "export_session", "serve", "server"]
+__all__ = ["ClusterResolver", "Context", "export", "export_session", "serve", "server", "session"]
 
 
 def __getattr__(name: str) -> object:

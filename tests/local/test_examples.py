@@ -17,7 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_all_examples_are_found() -> None:
-    assert names() == ["entry", "multiworker", "parameter_server", "ps_flags", "supervisor_cnn", "tf_config"]
+    assert names() == [
+        "between_graph_async",
+        "between_graph_sync",
+        "entry",
+        "multiworker",
+        "parameter_server",
+        "ps_flags",
+        "supervisor_cnn",
+        "tf_config",
+    ]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
