@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gridtf.errors import GridtfError
-from gridtf.jobspec.tasktypes import LEADERS
+from gridtf.jobspec.tasktypes import DATA_WORKER, DISPATCHER, LEADERS
 from gridtf.run import recordtypes
-from gridtf.run.rundir import read_record
+from gridtf.run.rundir import RunDir, read_record
 from gridtf.values import Value
 
 RUN_DIR = "GRIDTF_RUN_DIR"
@@ -26,6 +26,8 @@ OUTPUT_DIR = "OUTPUT_DIR"
 TF_CONFIG = "TF_CONFIG"
 REUSE_PORT = "TF_GRPC_REUSE_PORT"
 GPUS = "CUDA_VISIBLE_DEVICES"
+
+DATA_TYPES = (DISPATCHER, DATA_WORKER)  # served by the tf.data service
 
 NOTICE = "checkpoint"  # the file in LOCAL_DIR by which an agent requests a checkpoint of the tasks of its host
 
@@ -45,7 +47,7 @@ class Task(Value):
         gpus: The task's GPUs: indices or UUIDs, as in CUDA_VISIBLE_DEVICES.
         rank: Rank among the tasks that train; None for other tasks.
         world_size: Number of tasks that train; None for other tasks.
-        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, and types with
+        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, and types with
             ``in_cluster = false``.
     """
 
@@ -74,6 +76,29 @@ class Task(Value):
             return True
         has_leader = any(self.cluster.get(leader) or self.outside.get(leader) for leader in LEADERS)
         return self.type == "worker" and self.index == 0 and not has_leader
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of this task."""
+        return (self.cluster.get(self.type) or self.outside[self.type])[self.index]
+
+    @property
+    def dispatcher(self) -> str:
+        """``host:port`` of the dispatcher of the data workers; empty in a job without them."""
+        return next(iter(self.outside.get(DISPATCHER, ())), "")
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of the dispatcher's journal, in the run directory."""
+        return RunDir(self.run_dir).attempt(self.attempt).data
+
+    def mark_distributed(self) -> None:
+        """Note that a dataset was given to the data workers, for the verdict.
+
+        Raises:
+            OSError: The note cannot be made.
+        """
+        RunDir(self.run_dir).attempt(self.attempt).distributed.touch()
 
 
 def task(environ: Mapping[str, str] | None = None) -> Task:

@@ -138,11 +138,9 @@ def _components(request: Request) -> Iterator[str]:
 
 def _tasks(request: Request) -> Iterator[str]:
     """The tasks, as far as they are known before the hosts are allocated."""
-    from gridtf.jobspec.tasktypes import TASK_TYPES
-
     for role in request.roles:
         more = " (served by gridtf)" if role.served else ""
-        if role.in_cluster != TASK_TYPES[role.type].in_cluster:
+        if role.in_cluster != role.row.in_cluster:
             more += " (not in the cluster)"
         if role.count is None:
             per_gpu = request.scheduler == "local" and request.chosen("tasks_per_node") is None

@@ -77,6 +77,7 @@ _TABLE = {
         ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief in addition to the workers"),
         ("tasks.master.count", "--master --no-master", "switch", "", "a chief under TensorFlow 1's name"),
         ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
+        ("tasks.data_worker.count", "--data-workers", "whole", "N", "tasks that prepare the data for those that train"),
         ("serve", "--serve", "words", "TYPE[,TYPE]", "run TensorFlow servers as ps or worker tasks"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
         ("success_policy", "--success-policy", "text", "all|chief", "whose exit code 0 completes the job"),

@@ -13,7 +13,7 @@ from typing import Any
 from gridtf.errors import SpecError
 from gridtf.jobspec.options import Option
 from gridtf.jobspec.spec import JobSpec, check_text
-from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import parse_memory
 from gridtf.text import counted
 from gridtf.values import Value, as_dict, fields
@@ -31,6 +31,7 @@ class Role(Value):
         component: Index of the component of the job that the tasks belong to; 0 is the job's own partition.
         served: Whether gridtf runs a plain TensorFlow server in each of them.
         in_cluster: Whether they are members of TensorFlow's cluster.
+        kind: Their kind, for a type of the job's own; empty for TensorFlow's types.
     """
 
     type: str
@@ -41,11 +42,17 @@ class Role(Value):
     component: int = 0
     served: bool = False
     in_cluster: bool = True
+    kind: str = ""
+
+    @property
+    def row(self) -> TaskType:
+        """How gridtf treats tasks of this type."""
+        return properties(self.type, self.kind)
 
     @property
     def takes_gpu(self) -> bool:
         """Whether tasks of this type take GPUs (or slots, without GPUs); the others run on any host."""
-        return TASK_TYPES[self.type].takes_gpu
+        return self.row.takes_gpu
 
 
 class Component(Value):
@@ -53,7 +60,7 @@ class Component(Value):
 
     Attributes:
         partition: Its name; None: the scheduler's default.
-        types: The task types of this component, in the order of TASK_TYPES.
+        types: The task types of this component, in rank order.
         count: Number of these tasks; 0 for the first component, whose number of workers may be open.
         cpus: CPUs of the largest of these tasks; None when not specified.
         mem: Memory of the largest of these tasks in MiB; None when not specified.
@@ -77,7 +84,7 @@ class Request(Value):
         gpus_per_node: GPUs per host; 0 without GPUs.
         gpus_per_task: GPUs of the training task that has the most; 0 without GPUs.
         training: Number of training tasks; None: as many as the allocation has room for.
-        roles: The request of each task type that has tasks, in the order of TASK_TYPES.
+        roles: The request of each task type that has tasks, in rank order.
         components: The partitions of the job; the first is the job's own.
         task_cpus: CPUs of a training task; None when not specified.
         non_training_cpus: CPUs of all non-training tasks (ps, evaluator) on the job's own partition.
@@ -233,8 +240,8 @@ def _roles(spec: JobSpec) -> tuple[Role, ...]:
     per_task = _gpus_per_task(spec)
     places = _places(spec)
     roles = []
-    for name, row in TASK_TYPES.items():
-        table, count = spec.task(name), spec.count(name)
+    for name in spec.types:
+        row, table, count = spec.row(name), spec.task(name), spec.count(name)
         if count == 0:
             continue
         mem = spec.mem_per_task if table.mem is None else table.mem
@@ -248,6 +255,7 @@ def _roles(spec: JobSpec) -> tuple[Role, ...]:
                 component=places.index(table.partition or spec.partition),
                 served=spec.serves(name),
                 in_cluster=spec.in_cluster(name),
+                kind=table.kind or "",
             )
         )
     return tuple(roles)
@@ -265,8 +273,8 @@ def _gpus_per_task(spec: JobSpec) -> int | None:
 
 def _places(spec: JobSpec) -> list[str | None]:
     """The partitions of the job, as the components of a heterogeneous job are numbered: the job's own, then those that
-    task types name, in the order of TASK_TYPES."""
-    named = [spec.task(name).partition or spec.partition for name in TASK_TYPES if spec.count(name) != 0]
+    task types name, in rank order."""
+    named = [spec.task(name).partition or spec.partition for name in spec.types if spec.count(name) != 0]
     return list(dict.fromkeys([spec.partition, *named]))
 
 

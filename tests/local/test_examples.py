@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_all_examples_are_found() -> None:
-    assert names() == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
+    assert names() == ["data_service", "entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:

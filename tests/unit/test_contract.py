@@ -44,6 +44,18 @@ def make_task(task_type: str, index: int, **cluster: tuple[str, ...]) -> Task:
     return Task(task_type, index, cluster, "42", "digits", 1, here, here / "output", (), None, None)
 
 
+def test_task_knows_its_address_and_the_dispatcher_of_the_data_workers(tmp_path: Path) -> None:
+    outside = {"data_dispatcher": ("b:3",), "data_worker": ("a:4", "b:5")}
+    made = make_task("data_worker", 1, worker=("a:1",)).replace(outside=outside, run_dir=tmp_path, attempt=2)
+    assert (made.address, made.dispatcher) == ("b:5", "b:3")
+    assert made.data_dir == tmp_path / "attempt-2" / "data_dispatcher"
+    made.data_dir.mkdir(parents=True)
+    made.mark_distributed()
+    assert [path.name for path in made.data_dir.iterdir()] == ["distributed"]
+    alone = make_task("worker", 0, worker=("a:1",))
+    assert (alone.address, alone.dispatcher) == ("a:1", "")
+
+
 def test_task_from_a_complete_environment(environ: dict[str, str], tmp_path: Path) -> None:
     assert task(environ) == Task(
         type="worker",

@@ -183,6 +183,14 @@ def test_grpc_fail_fast_is_set_with_served_workers(tmp_path: Path) -> None:
     assert "GRPC_FAIL_FAST" not in environment(task_plan(tmp_path / "own", hosts(2), tasks=tables), "chief:0")
 
 
+def test_data_workers_are_in_no_tf_config(tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", hosts(2), tasks={"worker": {"count": 1}, "data_worker": {"count": 1}})
+    for name in ("worker:0", "data_worker:0", "data_dispatcher:0"):
+        assert json.loads(environment(plan, name)["TF_CONFIG"])["cluster"] == {"worker": ["h0:20001"]}
+    assert argv(plan, "data_worker:0")[3:] == ["/site/gridtf", "/run:1/python", "gridtf.training.serve"]
+    assert environment(plan, "data_worker:0")["CUDA_VISIBLE_DEVICES"] == ""
+
+
 @pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy"])
 def test_no_grpc_proxy_lists_the_hosts_of_the_cluster(proxy: str, plan: AttemptPlan) -> None:
     base = {**USUAL, proxy: "http://proxy:3128"}

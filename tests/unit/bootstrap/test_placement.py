@@ -96,6 +96,18 @@ def test_more_ps_than_hosts_are_placed_in_turn() -> None:
 # --- GPUs
 
 
+def test_data_workers_are_spread_like_ps_and_share_the_cpus() -> None:
+    tables = {"worker": {"count": 2}, "data_worker": {"count": 3}}
+    tasks = placed(hosts(1, 1, cpus=12), tasks=tables)
+    assert by_host(tasks) == {
+        "h0": ["worker:0", "data_dispatcher:0", "data_worker:1"],
+        "h1": ["worker:1", "data_worker:0", "data_worker:2"],
+    }
+    assert [(task.gpus, task.cpus, task.served) for task in tasks] == [(1, 4, False)] * 2 + [(0, 4, True)] * 4
+    assert [task.rank for task in tasks] == [0, 1, None, None, None, None]
+    assert not any(task.in_cluster for task in tasks[2:])
+
+
 def test_tasks_default_to_one_gpu_on_hosts_with_gpus() -> None:
     assert [task.gpus for task in placed(hosts(2))] == [1, 1]
     assert [task.gpus for task in placed(hosts(None, slots=2))] == [0, 0]

@@ -11,6 +11,7 @@ import pytest
 
 from gridtf.errors import SpecError
 from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path
+from tests.support.plans import job
 
 RUNS = ("python", "train.py")
 
@@ -97,12 +98,28 @@ RUNS = ("python", "train.py")
         ("tasks.evaluator.count", {"tasks": {"evaluator": TaskSpec(count=2)}}),
         ("tasks.master", {"tasks": {"chief": TaskSpec(), "master": TaskSpec()}}),
         ("tasks.worker.count", {"tasks": {"worker": TaskSpec(count=0)}}),
+        ("tasks.data_worker.command", {"tasks": {"data_worker": TaskSpec(command=("x",))}}),
+        ("tasks.data_worker.in_cluster", {"tasks": {"data_worker": TaskSpec(in_cluster=True)}}),
+        ("tasks.data_worker.gpus", {"tasks": {"data_worker": TaskSpec(gpus=1)}}),
+        ("tasks.data_worker.count", {"tasks": {"data_dispatcher": TaskSpec()}}),
+        ("tasks.data_dispatcher.count", {"tasks": {"data_worker": TaskSpec(), "data_dispatcher": TaskSpec(count=0)}}),
+        ("tasks.data_dispatcher.count", {"tasks": {"data_worker": TaskSpec(), "data_dispatcher": TaskSpec(count=2)}}),
+        ("serve", {"serve": ["data_worker"]}),
     ],
 )
 def test_invalid_value_is_refused_with_its_key(key: str, values: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
         JobSpec(**values)
     assert caught.value.key == key
+
+
+def test_data_workers_bring_a_dispatcher_and_are_served_outside_the_cluster() -> None:
+    spec = job(tasks={"data_worker": {"count": 3}})
+    assert (spec.count("data_worker"), spec.count("data_dispatcher")) == (3, 1)
+    for name in ("data_worker", "data_dispatcher"):
+        assert (spec.serves(name), spec.in_cluster(name)) == (True, False)
+    none = job(tasks={"data_worker": {"count": 0}})
+    assert (none.count("data_worker"), none.count("data_dispatcher")) == (0, 0)
 
 
 @pytest.mark.parametrize(
