@@ -132,6 +132,16 @@ def test_chief_with_more_gpus_than_a_worker_takes_places_of_workers() -> None:
     assert error.why == "requested: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
 
 
+def test_chief_with_two_gpus_and_six_workers_fill_two_hosts_of_four() -> None:
+    tables = {"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 6}}
+    tasks = placed(hosts(4, 4), nodes=2, gpus_per_node=4, tasks=tables)
+    assert by_host(tasks) == {
+        "h0": ["chief:0", "worker:0", "worker:1"],
+        "h1": ["worker:2", "worker:3", "worker:4", "worker:5"],
+    }
+    assert [task.gpus for task in tasks] == [2, 1, 1, 1, 1, 1, 1]
+
+
 def test_chief_without_gpu_takes_no_place_of_a_worker() -> None:
     tasks = placed(hosts(2, 2, slots=1), tasks={"chief": {"gpus": 0}, "worker": {"count": 4}})
     assert [(task.name, task.host, task.gpus) for task in tasks] == [
