@@ -71,11 +71,11 @@ class Task(Value):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the leader: the chief (master), or worker 0 in a job without chief."""
+        """Whether this task is the leader: the chief (master), else worker 0, else the first client."""
         if self.type in LEADERS:
             return True
         has_leader = any(self.cluster.get(leader) or self.outside.get(leader) for leader in LEADERS)
-        return self.type == "worker" and self.index == 0 and not has_leader
+        return self.index == 0 and not has_leader if self.type == "worker" else self.rank == 0
 
     @property
     def address(self) -> str:

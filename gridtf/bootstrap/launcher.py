@@ -254,7 +254,7 @@ class Launcher(Fields):
             self.hosts.read()
             if self.hosts.checkpoint:
                 self._request_checkpoint()
-            now = verdict.decide(self.tasks, self.hosts.tasks, policy)
+            now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.leader and leaders.over():

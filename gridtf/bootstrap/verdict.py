@@ -239,13 +239,16 @@ class Outcome(Value):
     leader: str = ""
 
 
-def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
+def decide(
+    tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all", *, leader: str | None = None
+) -> Outcome:
     """Decide whether the attempt goes on.
 
     Args:
         tasks: All tasks, in rank order.
         records: Task name -> its record.
         policy: As JobSpec.success_policy.
+        leader: As JobSpec.leader.
     """
     completed = {task.name for task in tasks if _state(records, task) == TaskState.COMPLETED}
     waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
@@ -255,19 +258,19 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
     cause = first_failure(tasks, records)
     if cause:
         return Outcome(True, cause)
-    leader = _leader(tasks)
-    needed = (task for task in tasks if task.in_cluster and (task == leader or not task.trains))
+    first = _leader(tasks, leader)
+    needed = (task for task in tasks if task.in_cluster and (task == first or not task.trains))
     early = tuple(task.name for task in needed if task.name in completed)
-    led = leader.name if leader and leader.name in early else ""
+    led = first.name if first and first.name in early else ""
     return Outcome(False, early=early, awaited=waited if early else (), leader=led)
 
 
-def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
+def _leader(tasks: Sequence[PlacedTask], chosen: str | None) -> PlacedTask | None:
     """The task that leads the others, as in TensorFlow's programs for parameter servers: the chief, else worker 0.
-    Without a ps the workers may be independent of each other, and none of them leads."""
+    Without a ps the workers may be independent of each other, and none of them leads unless it is chosen."""
     first = next((task for task in tasks if task.trains), None)
     with_ps = any(task.type == "ps" and task.in_cluster for task in tasks)
-    return first if first and (first.type in LEADERS or with_ps) else None
+    return first if first and (chosen or first.type in LEADERS or with_ps) else None
 
 
 def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:

@@ -74,6 +74,7 @@ _TABLE = {
     "tasks": (
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as fit; local, no GPUs: one)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
+        ("leader", "--leader", "text", "chief|master|first-worker", "which task leads; a chief or master is added"),
         ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief in addition to the workers"),
         ("tasks.master.count", "--master --no-master", "switch", "", "a chief under TensorFlow 1's name"),
         ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import GridtfError, SpecError, UsageError, nearest
-from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, misspelt
+from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, is_whole, misspelt, placeholders
 from gridtf.jobspec.tasktypes import (
     ALWAYS,
     DATA_WORKER,
@@ -95,6 +95,9 @@ class JobSpec(_Keywords):
         name: Job name; up to 63 letters, digits and ``_ . + = -``. None: derived from the command or the entry.
         scheduler: Name of the scheduler, such as "slurm". None: the one found on this machine, else "local".
         tasks: Task type -> TaskSpec.
+        leader: The task that leads the others: "chief" or "master" (TensorFlow 1's name for it), which is added to the
+            workers, or "first-worker". When it has exited with 0, the others have ``leader_wait`` seconds left. None:
+            the chief or master if ``tasks`` has one, in a job with ps the first worker, else none.
         serve: Task types ("ps", "worker") for which gridtf runs a plain TensorFlow server instead of the command.
         success_policy: Which exit codes of 0 complete the job: those of "all" tasks that train, or the "chief"'s alone.
         nodes: Number of hosts, or a range such as "2-4". None: as many as the tasks need.
@@ -148,6 +151,7 @@ class JobSpec(_Keywords):
     name: str | None = None
     scheduler: str | None = None
     tasks: Mapping[str, TaskSpec] = {}
+    leader: str | None = None
     serve: Strings = ()
     success_policy: str = "all"
     nodes: int | str | None = None
@@ -258,6 +262,8 @@ class JobSpec(_Keywords):
             return None
         if task_type == DISPATCHER:  # data workers need one
             return int(table is not None or bool(self.count(DATA_WORKER)))
+        if task_type in LEADERS and self.leader is not None:
+            return int(task_type == self.leader)
         return 0 if table is None else 1
 
     def in_cluster(self, task_type: str) -> bool:
@@ -388,6 +394,7 @@ def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> 
 _A_KIND = f'kind = "{next(iter(KINDS))}", or {" or ".join(toml(name) for name in [*KINDS][1:])}'
 A_TYPE_OF_ONE_S_OWN = f"a type of your own needs a kind: {_A_KIND}"
 _TYPE = re.compile(r"[a-z][a-z_]{0,31}")
+FIRST_WORKER = "first-worker"
 _SUCCESS_POLICIES = ("all", "chief")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -504,16 +511,24 @@ def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
             raise SpecError(key, f"{item!r} contains a {'NUL' if newlines else 'newline'}, which cannot be passed on")
 
 
-def _command(key: str, words: Sequence[object]) -> None:
+def _command(key: str, words: Sequence[object], names: Sequence[str]) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
         raise SpecError(key, "the first item, the program to run, is empty")
-    for name, meant in (pair for word in words for pair in misspelt(str(word))):
-        hint = f"did you mean {{{meant}}}? to pass braces to the program itself, write {{ {name} }}"
+    for word in map(str, words):
+        _placeholders(key, word, names)
+
+
+def _placeholders(key: str, word: str, names: Sequence[str], *, whole: bool = True) -> None:
+    """Refuse an unknown placeholder. whole: also a word that is like none, if it is all there is in braces."""
+    for name, meant in misspelt(word, names, whole=whole and is_whole(word)):
+        hint = f"did you mean {{{meant}}}?" if meant else "`gridtf submit --help` lists the placeholders;"
+        literal = f"{{{{{name}}}}}" if is_whole(word) else f"{{ {name} }}"
+        hint += f" to pass braces to the program itself, write {literal}"
         raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
 
 
-def _environment(key: str, value: object) -> None:
+def _environment(key: str, value: object, names: Sequence[str]) -> None:
     if not isinstance(value, Mapping):
         raise SpecError(key, "expected a table of strings")
     for name, text in value.items():
@@ -521,6 +536,7 @@ def _environment(key: str, value: object) -> None:
             raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export")
         if not isinstance(text, str) or "\0" in text:
             raise SpecError(f"{key}.{name}", f"{spell(text)} is not a string", hint=f'write {name} = "{spell(text)}"')
+        _placeholders(f"{key}.{name}", text, names, whole=False)  # {message} may be the format of a log
 
 
 def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
@@ -545,12 +561,13 @@ def _check_texts(spec: JobSpec) -> None:
             f"{spell(spec.name)} is not a job name",
             hint="use up to 63 letters, digits and _ . + = -, with a letter, digit or _ first",
         )
-    _command("command", spec.command)
+    names = placeholders(spec.tasks)
+    _command("command", spec.command, names)
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
     for host in spec.exclude:
         check_text("exclude", host)
-    _environment("env", spec.env)
+    _environment("env", spec.env, names)
     for key, value in spec.options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise SpecError(f"options.{key}", f"{spell(value)} is neither a string nor a number")
@@ -598,6 +615,7 @@ def _check_types(spec: JobSpec) -> None:
 
 
 def _check_tasks(spec: JobSpec) -> None:
+    names = placeholders(spec.tasks)
     for task_type, table in spec.tasks.items():
         key, row = f"tasks.{task_type}", spec.row(task_type)
         _whole(f"{key}.count", table.count, 0)
@@ -606,14 +624,14 @@ def _check_tasks(spec: JobSpec) -> None:
         _parsed(f"{key}.mem", table.mem, parse_memory, _MEM_FORMS)
         _check_partition(f"{key}.partition", task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
-        _environment(f"{key}.env", table.env)
+        _environment(f"{key}.env", table.env, names)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
                 given: object = table.command
                 hint = _as_list("command", given) if isinstance(given, str) else ""
                 what = "one string" if hint else spell(given)
                 raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
-            _command(f"{key}.command", table.command)
+            _command(f"{key}.command", table.command, names)
             if row.served == ALWAYS:
                 raise SpecError(f"{key}.command", f"gridtf runs a server in a {task_type}", hint="leave it out")
         if row.limit is not None and (table.count or 0) > row.limit:
@@ -624,11 +642,27 @@ def _check_tasks(spec: JobSpec) -> None:
         has, lacks = (DISPATCHER, DATA_WORKER) if spec.count(DISPATCHER) else (DATA_WORKER, DISPATCHER)
         hint = "request data workers with --data-workers N: that adds the dispatcher"
         raise SpecError(f"tasks.{lacks}.count", f"there is a {has}, but no {lacks}", hint=hint)
+    _check_leader(spec)
     leaders = [leader for leader in LEADERS if spec.count(leader)]
     if len(leaders) > 1:
         raise SpecError("tasks.master", "chief and master are two names of one task", hint="keep one of them")
     if not any(spec.count(name) != 0 and spec.row(name).trains for name in spec.types):
         raise SpecError("tasks.worker.count", "no worker and no chief: nothing would train")
+
+
+def _check_leader(spec: JobSpec) -> None:
+    if spec.leader is None:
+        return
+    known = (*LEADERS, FIRST_WORKER)
+    if spec.leader not in known:
+        hint = nearest(str(spec.leader), list(known)) or f"choose from {', '.join(known)}"
+        raise SpecError("leader", f"{spell(spec.leader)} is not one of {', '.join(known)}", hint=hint)
+    for name in LEADERS:
+        if (count := spec.task(name).count) is not None and count != (name == spec.leader):
+            what = f"the leader is {spec.leader}, but tasks.{name}.count is {count}"
+            raise SpecError("leader", what, hint=f"leave out tasks.{name}.count")
+    if spec.leader == FIRST_WORKER and spec.count("worker") == 0:
+        raise SpecError("leader", "there is no worker that could lead", hint='write leader = "chief"')
 
 
 def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
@@ -668,11 +702,10 @@ def _check_program(spec: JobSpec) -> None:
             raise SpecError("serve", f"{spell(task_type)} cannot be served by gridtf", hint=hint)
         if spec.task(task_type).command is not None:
             raise SpecError("serve", f"{task_type} has a command of its own: tasks.{task_type}.command")
-    leader = any(spec.count(leader) for leader in LEADERS)
     trains = any(spec.count(name) != 0 and spec.row(name).trains and not spec.serves(name) for name in spec.types)
     if "worker" in spec.serve and not trains:
         raise SpecError("serve", "with the workers served by gridtf nothing would train", hint="request a chief too")
-    if spec.success_policy == "chief" and not leader and spec.count("worker") == 0:
+    if spec.success_policy == "chief" and not trains:
         raise SpecError("success_policy", "there is neither a chief nor a worker")
 
 

@@ -147,6 +147,13 @@ def test_is_chief(found: Task, leads: bool) -> None:
     assert found.is_chief is leads
 
 
+def test_first_client_leads_where_all_workers_serve() -> None:
+    driver = make_task("driver", 0, worker=("a:1",))
+    assert driver.replace(rank=0).is_chief
+    assert not driver.replace(rank=1).is_chief
+    assert not driver.is_chief
+
+
 def test_is_chief_of_a_chief_outside_the_cluster() -> None:
     served = {"ps": ("a:1",), "worker": ("a:2",)}
     outside = {"chief": ("a:3",)}
