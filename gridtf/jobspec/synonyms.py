@@ -41,7 +41,7 @@ _OPTIONS = {
     ),
     "ps": "num_ps nps n_ps ps_count parameter_server parameter_servers num_parameter_servers n_parameter_servers",
     "evaluator": "eval evaluators num_evaluators",
-    "chief": "leader coordinator chiefs num_chiefs",
+    "chief": "coordinator chiefs num_chiefs",
     "nodes": "nnodes num_nodes n_nodes node hosts num_hosts machines num_machines",
     "gpus_per_node gpus_per_task": "gpus gpu ngpus n_gpus num_gpus gpu_count G",
     "gpus_per_node": "gpus_per_host gpus_per_machine gpu_per_node",

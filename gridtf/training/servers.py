@@ -124,6 +124,8 @@ def start_server(task: Task, config: Any = None) -> Any:
 def serve(task: Task | None = None) -> NoReturn:
     """Run the server of a task without user code until a signal ends the process. A ps sees no GPU.
 
+    It is a TensorFlow server, or the dispatcher or a worker of the tf.data service.
+
     Args:
         task: The task; None: this process's.
 
@@ -135,10 +137,15 @@ def serve(task: Task | None = None) -> NoReturn:
     task = task or contract.task()
     if task.type == "ps":
         os.environ.update(dict.fromkeys(_VISIBLE, ""))  # read once, when TensorFlow is imported
-    server = start_server(task)
-    print(f"gridtf serves {task.name} at {task.cluster[task.type][task.index]}", flush=True)
+    if task.type in contract.DATA_TYPES:
+        from gridtf.training import data
+
+        server = data.start_server(task)
+    else:
+        server = start_server(task)
+    print(f"gridtf serves {task.name} at {task.address}", flush=True)
     server.join()
-    raise GridtfError(f"the TensorFlow server of {task.name} has ended by itself")
+    raise GridtfError(f"the server of {task.name} has ended by itself")
 
 
 def listens_on(port: int) -> bool:
