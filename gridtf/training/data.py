@@ -20,6 +20,7 @@ _SHARDING = {"dynamic": _service.ShardingPolicy.DYNAMIC, "off": _service.Shardin
 _numbers = itertools.count()
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def distribute(dataset: Any, sharding: str = "dynamic") -> Any:
     """Let the job's data workers prepare a dataset, for all tasks that train.
 
@@ -29,7 +30,8 @@ def distribute(dataset: Any, sharding: str = "dynamic") -> Any:
 
     The transformations before ``distribute`` run in the data workers, so they must be TensorFlow's: a Python function
     (``from_generator``, ``py_function``) exists in its own process only. Transformations after it run in this task. A
-    batch made before it is prepared in one piece by one data worker; a shuffle before it shuffles what that worker has.
+    data worker makes batches of the elements that it has, so each may have one last, smaller batch, and a shuffle
+    shuffles these elements.
 
     With "dynamic" sharding each element is given out exactly once as long as no data worker dies. A data worker that is
     killed is restarted, and its elements that were under way may be lost: then each element is given out at most once.
@@ -62,6 +64,8 @@ def distribute(dataset: Any, sharding: str = "dynamic") -> Any:
     )
     with contextlib.suppress(OSError):
         task.mark_distributed()
+    if not tf.executing_eagerly():  # in the dataset function of ParameterServerStrategy
+        return given
     options = tf.data.Options()  # a strategy must not divide among the tasks what is divided already
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return given.with_options(options)
