@@ -21,6 +21,8 @@ def test_all_examples_are_found() -> None:
         "between_graph_async",
         "between_graph_sync",
         "entry",
+        "in_graph",
+        "model_parallel",
         "multiworker",
         "parameter_server",
         "ps_flags",
