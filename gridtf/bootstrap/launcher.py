@@ -246,6 +246,7 @@ class Launcher(Fields):
         """
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
+        saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
         begin = self.system.monotonic()
         self.hosts.listen()
@@ -256,6 +257,8 @@ class Launcher(Fields):
             now = verdict.decide(self.tasks, self.hosts.tasks, policy)
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
+            if now.saved and (now.ended or saving.over()):
+                return verdict.of_saved(self.tasks, self.hosts.tasks, policy, self.spec)
             if now.leader and leaders.over():
                 policy = "chief"  # from now on its success is the job's
                 continue
@@ -265,9 +268,10 @@ class Launcher(Fields):
                 self._report("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
                 self.hosts.check()
-                waiting = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
-                waiting += f" {leaders}" if now.leader else ""
-                self._report("running", f"{started}; {waiting}" if now.early else started)
+                limit = f" {saving}" if now.saved else f" {leaders}" if now.leader else ""
+                how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
+                waiting = f"; {how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
+                self._report("running", f"{started}{waiting}")
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
 
     # --- waiting
@@ -334,6 +338,7 @@ class Launcher(Fields):
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
         lost = verdict.lost_hosts(self.tasks, self.hosts.tasks)
         also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
+        also = also or verdict.saved_before(self.tasks, self.hosts.tasks)
         final = self._of_tasks(end, also)
         return final if final.reason else self._of_hosts()
 

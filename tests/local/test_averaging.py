@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.fixtures import Launch
-from tests.support.tfcluster import LIMIT, Cluster
+from tests.support.tasks import LIMIT, Cluster
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tfcluster import LIMIT, Cluster
+from tests.support.tasks import LIMIT, Cluster
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
 

@@ -1,4 +1,4 @@
-"""Processes of TensorFlow as the tasks of a job, but without a launcher, which would end them all with the first."""
+"""Tasks started by hand: real TensorFlow processes on this host, without launcher and agents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 120.0  # seconds; a run takes a tenth of it
+LIMIT = 120.0  # seconds; what tests wait for takes a tenth of it
 
 
 class Cluster:
@@ -42,6 +42,7 @@ class Cluster:
             "GRIDTF_TASK_INDEX": str(index),
             "GRIDTF_RENDEZVOUS": str(self.folder / "rendezvous.json"),
             "GRIDTF_NONCE": "n",
+            "GRIDTF_LOCAL_DIR": str(self.folder / "local"),
             "OUTPUT_DIR": str(self.folder),
             "TF_GRPC_REUSE_PORT": "1",
             "TF_CPP_MIN_LOG_LEVEL": "2",
