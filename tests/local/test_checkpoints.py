@@ -140,6 +140,71 @@ def test_training_goes_on_after_a_request_and_after_a_kill_in_a_save(launch: Lau
     assert sorted(os.listdir(folder)) == sorted(f"step-{step}" for step in (stall, stall + 10, stall + 20))
 
 
+AVERAGED = """
+import os, time
+import tensorflow as tf
+import gridtf
+from gridtf import training
+
+group = training.averaging(every=5)
+
+class Model(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(0.0, name="weight")
+
+model, steps = Model(), int(os.environ.get("STEPS", "1000000"))
+saved = training.checkpoint(model, every=7, folder=os.environ["FOLDER"])
+group.attach(model)
+try:
+    if gridtf.task().index == 1:
+        steps = 3  # its data end early: from then on it waits for the others
+    while saved.step < steps:
+        model.weight.assign_add(1.0)
+        time.sleep(0.01)
+        group.step()
+        saved.after_step()
+    group.finish()
+except SystemExit:
+    print("leaves at step", saved.step, "with weight", float(model.weight), flush=True)
+    raise
+saved.save()
+print(f"done: step {saved.step}, weight {float(model.weight):g}", flush=True)
+"""
+
+
+def test_averaging_group_saves_after_an_exchange_and_one_member_goes_on(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(AVERAGED)
+    folder = tmp_path / "checkpoints"
+    command = (sys.executable, str(tmp_path / "train.py"))
+    env = {**QUIET, "FOLDER": str(folder)}
+    (tmp_path / "two").mkdir()
+    job = launch(
+        *command, folder=tmp_path / "two", env=env, tasks={"worker": {"count": 2, "cpus": 1}}, tasks_per_node=2
+    )
+    until(lambda: (folder / "step-10").exists() or job.process.poll() is not None, "a checkpoint", LIMIT)
+    os.kill(job.process.pid, signal.SIGUSR1)
+    verdict = job.verdict(LIMIT)
+    assert (job.process.returncode, verdict["state"]) == (42, "SAVED"), job.output + "".join(logs(job).values())
+    ends = {name: re.findall(r"leaves at step (\d+) with weight (\S+)", log) for name, log in logs(job).items()}
+    ((step, weight),) = ends["worker-0"]
+    assert {int(name.removeprefix("step-")) % 5 for name in os.listdir(folder)} == {0}  # due after 7, possible after 10
+    assert int(step) % 5 == 0
+    assert ends["worker-1"] == [("3", weight)]  # averaged
+
+    (tmp_path / "one").mkdir()
+    job = launch(
+        *command,
+        folder=tmp_path / "one",
+        env={**env, "STEPS": str(int(step) + 4)},
+        tasks={"worker": {"count": 1, "cpus": 1}},
+    )
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
+    output = logs(job)["worker-0"]
+    assert f"gridtf: continues from step {step}, " in output
+    assert f"done: step {int(step) + 4}, weight {float(weight) + 4:g}\n" in output
+
+
 COORDINATED = """
 import os, sys, time
 import keras
