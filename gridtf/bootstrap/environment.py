@@ -83,7 +83,7 @@ def task_environment(
             "MASTER_PORT": str(rendezvous.master_port),
         }
     )
-    config = rendezvous.config(task.type, task.index)
+    config = rendezvous.config(task.type, task.index) if has_config(plan, task.type) else None
     env.pop(contract.TF_CONFIG, None)
     if config is not None:
         env[contract.TF_CONFIG] = config
@@ -96,6 +96,11 @@ def task_environment(
     if any(env.get(name) for name in _PROXIES):
         env["no_grpc_proxy"] = _unproxied(env, rendezvous)
     return env
+
+
+def has_config(plan: AttemptPlan, task_type: str) -> bool:
+    """Whether tasks of a type get a TF_CONFIG: unless the job sets it to nothing, since its program needs none."""
+    return {**plan.spec.env, **plan.spec.task(task_type).env}.get(contract.TF_CONFIG) != ""
 
 
 def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> set[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import verdict
+from gridtf.bootstrap import membership, verdict
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff, interval
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
@@ -100,6 +100,7 @@ class Launcher(Fields):
         self.tasks: Sequence[PlacedTask] = ()
         self.hosts = self._monitor((), ())
         self._gathered = False  # every host has reported
+        self._warned = False  # that the tasks train separately
         self._phase, self._detail = "allocating", "learning the allocation"
         self._identity = self.system.identity()
         self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
@@ -264,8 +265,19 @@ class Launcher(Fields):
                 self.hosts.check()
                 waiting = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
                 waiting += f" {leaders}" if now.leader else ""
-                self._report("running", f"{started}; {waiting}" if now.early else started)
+                parts = [started, *([waiting] if now.early else []), *self._separate(begin)]
+                self._report("running", "; ".join(parts))
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
+
+    def _separate(self, begin: float) -> list[str]:
+        """The warning that the tasks train separately, once they have had the time to join the cluster."""
+        if self.system.monotonic() - begin < membership.SOON:
+            return []
+        found = membership.separate(self.tasks, self.hosts.tasks)
+        if found and not self._warned:
+            self._warned = True
+            self.system.log(f"{found.running}\n{found.hint}")
+        return [found.running] if found else []
 
     # --- waiting
 
@@ -317,7 +329,7 @@ class Launcher(Fields):
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
         if end.state != JobState.FAILED:
-            return end
+            return membership.noted(end, self.tasks, self.hosts.tasks)
         self._read_if_possible()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
         lost = verdict.lost_hosts(self.tasks, self.hosts.tasks)

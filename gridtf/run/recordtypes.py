@@ -164,6 +164,7 @@ _TaskState = {
     "oom?": bool,
     "error?": (str, None),
     "restarts?": Count,
+    "tensorflow?": str,
 }
 _Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {

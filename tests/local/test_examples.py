@@ -53,6 +53,7 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
     reached = json.loads((run_dir / "output" / "result.json").read_text())["accuracy"]
     assert stated_accuracy(example) <= reached <= 1, output
     assert f"accuracy on 360 held-out digits: {reached:.3f}" in output
+    assert "trained separately" not in output
 
 
 @pytest.mark.tensorflow

@@ -241,6 +241,30 @@ def test_missing_command_fails_the_tasks_with_exit_code_127(tmp_path: Path) -> N
     assert {task["exit"] for task in host.record["tasks"].values()} == {127}
 
 
+def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
+    spec = {"tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}}, "serve": ["ps"]}
+    host = OneHost(tmp_path, **spec).answer().stop(10)
+    loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
+
+    def use_tensorflow() -> None:
+        host.system.files = dict.fromkeys(host.pids, loaded)
+        host.system.opened = {(read_record(host.attempt.host_record("h0")) or {})["ports"]["worker:1"]}
+
+    host.system.at(5, use_tensorflow)
+    host.main()
+    seen = {name: task["tensorflow"] for name, task in host.record["tasks"].items()}
+    assert seen == {"worker:0": "loaded", "worker:1": "joined", "ps:0": ""}
+
+
+def test_a_job_that_sets_tf_config_to_nothing_has_none_and_is_not_watched(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, env={"TF_CONFIG": ""}).answer().stop(10)
+    loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
+    host.system.at(5, lambda: host.system.files.update(dict.fromkeys(host.pids, loaded)))
+    host.main()
+    assert [task["tensorflow"] for task in host.record["tasks"].values()] == ["", ""]
+    assert all("TF_CONFIG" not in started["env"] for started in host.system.started.values())
+
+
 def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(tmp_path: Path) -> None:
     """A scheduler sends TERM to all processes of a job: the agent may see the task's end first."""
     host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)

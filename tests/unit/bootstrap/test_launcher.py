@@ -387,6 +387,26 @@ def test_evaluator_that_finishes_ends_evaluator_wait(tmp_path: Path) -> None:
     assert seconds(attempt) < 11
 
 
+def test_tasks_that_train_separately_are_reported_after_a_minute_and_in_the_verdict(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    begin = {name: state("RUNNING", tensorflow="loaded") for name in ("worker:0", "worker:1")}
+    attempt.at(2, lambda: attempt.states.update(h0={"worker:0": begin["worker:0"]}, h1={"worker:1": begin["worker:1"]}))
+    seen: list[int] = []
+    attempt.at(58, lambda: seen.append(sum("has joined" in detail for detail in attempt.phases)))
+    attempt.task("h0", "worker:0", "COMPLETED", 100, exit=0, tensorflow="loaded")
+    attempt.task("h1", "worker:1", "COMPLETED", 101, exit=0, tensorflow="loaded")
+    code, verdict = attempt.launch()
+    running = "2 workers have loaded TensorFlow, and none has joined the cluster so far"
+    assert seen == [0]
+    assert f"2 tasks on 2 hosts; {running}" in attempt.phases
+    assert [line.split("\n")[0] for line in attempt.system.logged].count(running) == 1
+    separately = "2 workers trained separately: none joined the cluster"
+    assert (code, verdict["state"]) == (0, "COMPLETED")
+    assert verdict["reason"] == f"all training tasks have exited with 0; {separately}"
+    assert "gridtf.training.ClusterResolver()" in verdict["hint"]
+    assert separately in attempt.system.logged[-1]
+
+
 def test_placement_error_ends_the_job_at_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.cluster.refusal = PlacementError("too few hosts", why="1 of 2", hint="ask for more")
