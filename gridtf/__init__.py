@@ -15,12 +15,13 @@ _HOME = {
     "submit": "gridtf.login.api",
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
+    "checkpoint_requested": "gridtf.contract",
 }
 
 TYPE_CHECKING = False  # importing typing would take longer than everything else here
 if TYPE_CHECKING:
     from gridtf import training
-    from gridtf.contract import Task, task
+    from gridtf.contract import Task, checkpoint_requested, task
     from gridtf.errors import GridtfError
     from gridtf.jobspec.spec import JobSpec, TaskSpec
     from gridtf.login.api import submit
@@ -37,7 +38,19 @@ else:  # hidden from type checkers, which would accept any name otherwise
         return getattr(import_module(_HOME[name]), name)
 
 
-__all__ = ["GridtfError", "Job", "JobSpec", "Task", "TaskSpec", "__version__", "find", "submit", "task", "training"]
+__all__ = [
+    "GridtfError",
+    "Job",
+    "JobSpec",
+    "Task",
+    "TaskSpec",
+    "__version__",
+    "checkpoint_requested",
+    "find",
+    "submit",
+    "task",
+    "training",
+]
 
 
 def __dir__() -> list[str]:

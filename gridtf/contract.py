@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,10 +21,13 @@ TASK_TYPE = "GRIDTF_TASK_TYPE"
 TASK_INDEX = "GRIDTF_TASK_INDEX"
 RENDEZVOUS = "GRIDTF_RENDEZVOUS"
 NONCE = "GRIDTF_NONCE"
+LOCAL_DIR = "GRIDTF_LOCAL_DIR"
 OUTPUT_DIR = "OUTPUT_DIR"
 TF_CONFIG = "TF_CONFIG"
 REUSE_PORT = "TF_GRPC_REUSE_PORT"
 GPUS = "CUDA_VISIBLE_DEVICES"
+
+NOTICE = "checkpoint"  # the file in LOCAL_DIR by which an agent requests a checkpoint of the tasks of its host
 
 
 class Task(Value):
@@ -110,6 +114,42 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
         world_size=_number("WORLD_SIZE", env) if env.get("WORLD_SIZE") else None,
         outside={name: tuple(members) for name, members in record.get("outside", {}).items()},
     )
+
+
+_signals: list[int] = []  # those that have requested a checkpoint of this process
+_catches: list[bool] = []  # whether this process catches SIGUSR1 for that; empty until it is known
+
+
+def checkpoint_requested() -> bool:
+    """Whether this job was asked to save a checkpoint and to end: a microsecond, so ask after every step.
+
+    The request is SIGUSR1, to the job script (``scancel --batch --signal=USR1``, Slurm's ``--signal=B:USR1@300``, Grid
+    Engine's ``-notify`` and ``s_rt``) or to a task. All hosts learn of it within seconds, but not at the same moment:
+    tasks that work together have to agree on the step at which they save, as ``gridtf.training.checkpoint`` does. A
+    program that has saved exits with 42: saved, to be continued.
+
+    The first call also makes the main thread catch SIGUSR1, which would end the program, unless it has a handler.
+
+    Returns:
+        True from the request on; always False outside a gridtf task that nobody signals.
+    """
+    if not _catches:
+        _catches.append(_catch_requests())
+    if _signals:
+        return True
+    folder = os.environ.get(LOCAL_DIR)
+    return folder is not None and os.path.exists(f"{folder}/{NOTICE}")  # noqa: PTH110 - a Path takes ten times as long
+
+
+def _catch_requests() -> bool:
+    try:
+        if signal.getsignal(signal.SIGUSR1) not in (signal.SIG_DFL, signal.SIG_IGN):
+            return False
+        signal.signal(signal.SIGUSR1, lambda number, _: _signals.append(number))
+        signal.siginterrupt(signal.SIGUSR1, False)
+    except ValueError:  # not in the main thread
+        return False
+    return True
 
 
 def _number(name: str, env: Mapping[str, str]) -> int:

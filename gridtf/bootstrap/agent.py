@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import addresses, environment, rendezvous
+from gridtf.bootstrap import addresses, environment, local_dir, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
 from gridtf.bootstrap.membership import Membership
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
@@ -121,6 +121,8 @@ class Agent(Fields):
         self._reported = 0.0  # when the end of a task was last reported to the launcher
         self._gone: Record | None = None  # why this agent ends although the launcher has not stopped it
         self._launcher: Record | None = None  # the last record of the launcher
+        self._local_dir: Path | None = None
+        self._checkpoint = False  # a checkpoint was requested on this host
         self._listened = float("-inf")
 
     def main(self, gpus: GpuGrant | None = None) -> int:
@@ -169,6 +171,8 @@ class Agent(Fields):
         self._heartbeat = Heartbeat(state, self._record, len(plan.hosts), limit, self.system)
         self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
         self._patience = Patience(limit, self.system)
+        folder = local_dir.path(self.system.environ, self.nonce, self.host)
+        self._local_dir = local_dir.make(folder)
         try:
             with PortHolder() as holder:
                 try:
@@ -184,6 +188,7 @@ class Agent(Fields):
                     survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._heartbeat.beat_if_possible)
                     self._over = not survivors
         finally:
+            local_dir.remove(folder)
             self._heartbeat.beat_if_possible(now=True)
             self._recover_launcher(scheduler)
         if survivors:
@@ -305,7 +310,7 @@ class Agent(Fields):
         scheduler = self.scheduler_of(plan.request.scheduler)
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         for task in mine:
-            env = environment.task_environment(base, plan, task, meeting, shares[task.name])
+            env = environment.task_environment(base, plan, task, meeting, shares[task.name], self._local_dir)
             argv = environment.command(plan, task, meeting, environment.HOME, package)
             if entrance:
                 argv, env = self._contained(entrance, plan, task, meeting, argv, env)
@@ -330,7 +335,8 @@ class Agent(Fields):
         from gridtf.bootstrap import containers
 
         names = {name for name in environment.own_variables(plan, task, meeting) if name in env}
-        folders = [self.attempt.run.path, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
+        local = [self._local_dir] if self._local_dir else []
+        folders = [self.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
 
@@ -348,6 +354,8 @@ class Agent(Fields):
                 raise _Stopped(number)
             if number in processes.PASSED_ON and number not in self._ignored:
                 self.supervisor.forward(signal.Signals(number))
+                if number == signal.SIGUSR1:
+                    self._request_checkpoint()
             changed = self.supervisor.collect()
             if changed and self.supervisor.possibly_terminated():
                 for _ in self._waiting(_AT_ONCE):  # raises when the signal reaches this agent as well
@@ -358,11 +366,23 @@ class Agent(Fields):
                 self._reported = self.system.time()
             self._listen()
 
+    def _request_checkpoint(self) -> None:
+        """Request a checkpoint of the tasks of this host, and of the launcher one on the other hosts."""
+        if self._checkpoint:
+            return
+        self._checkpoint = True
+        if not (self._local_dir and local_dir.notify(self._local_dir)):
+            self.system.log(
+                f"agent on {self.host}: cannot pass the request for a checkpoint on: is /tmp or TMPDIR full?"
+            )
+        self._heartbeat.beat(now=True)
+
     # --- reporting and listening
 
     def _record(self) -> Record:
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
-        more = {name: value for name, value in (("gone", self._gone), ("waits", self._waits)) if value}
+        exceptions = {"gone": self._gone, "waits": self._waits, "checkpoint": self._checkpoint}
+        more = {name: value for name, value in exceptions.items() if value}
         who = {"nonce": self.nonce, "host": self.host, "pid": self.system.pid}
         return {**who, "tasks": tasks, "over": self._over, **more}
 
@@ -391,6 +411,8 @@ class Agent(Fields):
         if launcher is not None:
             self._launcher = launcher
             self._watch.heard(launcher.get("beat"))
+            if launcher.get("checkpoint"):
+                self._request_checkpoint()
 
     def _stop_is_written(self) -> bool:
         return read_record(self.attempt.stop, recordtypes.Stop, nonce=self.nonce, own=True) is not None

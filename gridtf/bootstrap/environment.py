@@ -41,6 +41,7 @@ def task_environment(
     task: PlacedTask,
     rendezvous: Rendezvous,
     share: Sequence[str],
+    local_dir: Path | None = None,
 ) -> dict[str, str]:
     """The environment of one task: the agent's, then the job's variables, then the contract.
 
@@ -50,6 +51,7 @@ def task_environment(
         task: The task.
         rendezvous: What all tasks agree on.
         share: The ids of the task's GPUs, among those that are visible in base.
+        local_dir: The folder of the attempt on this host; None where there is none.
     """
     env = dict(base)
     env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # base may hold the OUTPUT_DIR of the submitting shell
@@ -83,6 +85,9 @@ def task_environment(
             "MASTER_PORT": str(rendezvous.master_port),
         }
     )
+    env.pop(contract.LOCAL_DIR, None)
+    if local_dir is not None:
+        env[contract.LOCAL_DIR] = str(local_dir)
     config = rendezvous.config(task.type, task.index) if has_config(plan, task.type) else None
     env.pop(contract.TF_CONFIG, None)
     if config is not None:
@@ -111,7 +116,8 @@ def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -
         task: The task.
         rendezvous: What all tasks agree on.
     """
-    return {*task_environment({}, plan, task, rendezvous, ()), *gpus.SHOWING, "CUDA_DEVICE_ORDER", "no_grpc_proxy"}
+    own = task_environment({}, plan, task, rendezvous, (), Path())
+    return {*own, *gpus.SHOWING, "CUDA_DEVICE_ORDER", "no_grpc_proxy"}
 
 
 def _unproxied(env: Mapping[str, str], rendezvous: Rendezvous) -> str:

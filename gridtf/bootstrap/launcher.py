@@ -102,6 +102,7 @@ class Launcher(Fields):
         self._gathered = False  # every host has reported
         self._warned = False  # that the tasks train separately
         self._phase, self._detail = "allocating", "learning the allocation"
+        self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
         self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
         self._last_pause = self.system.monotonic()
@@ -251,6 +252,8 @@ class Launcher(Fields):
         self.hosts.listen()
         while True:
             self.hosts.read()
+            if self.hosts.checkpoint:
+                self._request_checkpoint()
             now = verdict.decide(self.tasks, self.hosts.tasks, policy)
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
@@ -300,6 +303,15 @@ class Launcher(Fields):
         self._last_pause = now
         if number is not None and (processes.is_end(number) or number in self.scheduler.last_warnings):
             raise _Terminated(number)
+        if number == signal.SIGUSR1:
+            self._request_checkpoint()
+
+    def _request_checkpoint(self) -> None:
+        """Request a checkpoint on all hosts: the agents read it in the launcher's record."""
+        if not self._checkpoint:
+            self._checkpoint = True
+            self.system.log("a checkpoint was requested")
+            self._heartbeat.beat(now=True)
 
     # --- the end
 
@@ -411,7 +423,8 @@ class Launcher(Fields):
 
     def _record(self) -> Record:
         phase = {"phase": self._phase, "detail": self._detail, "began": self.started}
-        return {"nonce": self.nonce, **self._identity, **phase}
+        more = {"checkpoint": True} if self._checkpoint else {}
+        return {"nonce": self.nonce, **self._identity, **phase, **more}
 
     def _report(self, phase: str, detail: str) -> None:
         if (phase, detail) == (self._phase, self._detail):
@@ -476,6 +489,7 @@ class HostMonitor(Fields):
         system: This host.
         tasks: Task name -> its record, as its host has last reported it.
         waits: Host -> what its agent waits for.
+        checkpoint: Whether a host reports that a checkpoint was requested there.
     """
 
     attempt: Attempt
@@ -489,6 +503,7 @@ class HostMonitor(Fields):
     def __post_init__(self) -> None:
         self.tasks: dict[str, Record] = {}
         self.waits: dict[str, str] = {}
+        self.checkpoint = False
         self._patience = Patience(self.limit, self.system)
         self._watches: dict[str, Watch] = {}
         self._gone: dict[str, Record] = {}  # host -> why its agent has ended by itself
@@ -521,6 +536,8 @@ class HostMonitor(Fields):
             self.tasks.update(record["tasks"])
             if record.get("waits"):
                 self.waits[host] = record["waits"]
+            if record.get("checkpoint"):
+                self.checkpoint = True
             if record.get("over"):
                 self._over.add(host)
             if record.get("gone"):

@@ -11,6 +11,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Sequence
 
+from gridtf.bootstrap import local_dir
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RunDirError, UsageError
@@ -189,6 +190,7 @@ class AgentSupervisor:
             return end.code
         what = f"the agent on host {self.host} was killed by {signal_name(-end.code)}"
         self.system.log(what)
+        local_dir.remove(local_dir.path(self.system.environ, self._nonce, self.host))
         with contextlib.suppress(GridtfError):
             self._report(what)
         return LEFTOVERS if Supervisor([], self.system).tear_down(_GRACE, lambda: None) else KILLED

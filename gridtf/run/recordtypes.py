@@ -151,6 +151,7 @@ Launcher = {
     "began?": float,
     "phase?": str,
     "detail?": str,
+    "checkpoint?": bool,
     "beat?": Count,
     "time?": float,
 }
@@ -174,6 +175,7 @@ HostState = {
     "over?": bool,
     "waits?": str,
     "gone?": _Gone,
+    "checkpoint?": bool,
     "beat?": Count,
     "time?": float,
 }

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.examples import stated_accuracy
+from tests.support.examples import names, stated_accuracy
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted(folder.parent.name for folder in (ROOT / "examples").glob("*/gridtf.toml"))
 
 
 def test_all_examples_are_found() -> None:
-    assert EXAMPLES == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
+    assert names() == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -33,7 +32,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", names())
 def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     environ = environment(tmp_path)

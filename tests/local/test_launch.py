@@ -197,7 +197,10 @@ def test_rendered_script_run_twice_has_two_run_directories(launch: Launch) -> No
 
 def test_checkpoint_signal_reaches_the_task_and_ends_no_process(launch: Launch) -> None:
     """With control groups Slurm sends it to what srun has started, which is the supervisor."""
-    trap = "trap 'echo asked >>asked' USR1; echo $$ >pid; until [ -s asked ]; do sleep 0.05; done"
+    trap = (
+        "trap 'echo asked >>asked' USR1; echo $GRIDTF_LOCAL_DIR >local_dir; echo $$ >pid;"
+        "until [ -s asked ] && [ -e $GRIDTF_LOCAL_DIR/checkpoint ]; do sleep 0.05; done"
+    )
     job = launch("bash", "-c", trap, hosts=[{"name": "h1"}], tasks={"worker": {"count": 1}})
     job.written("pid")
     agent = job.agent_pid("h1")
@@ -205,3 +208,4 @@ def test_checkpoint_signal_reaches_the_task_and_ends_no_process(launch: Launch) 
     os.kill(job.process.pid, signal.SIGUSR1)  # as --signal=B:USR1@120 would
     os.kill(supervisor, signal.SIGUSR1)
     assert job.verdict()["state"] == "COMPLETED", job.output
+    assert not Path((job.folder / "local_dir").read_text().strip()).exists()

@@ -8,6 +8,11 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+def names() -> list[str]:
+    """The examples with a job file."""
+    return sorted(path.parent.name for path in EXAMPLES.glob("*/gridtf.toml"))
+
+
 def stated_accuracy(example: str) -> float:
     """The minimum accuracy that the README of an example states."""
     text = (EXAMPLES / example / "README.md").read_text()

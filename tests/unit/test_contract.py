@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +140,36 @@ def test_is_chief_of_a_chief_outside_the_cluster() -> None:
     outside = {"chief": ("a:3",)}
     assert make_task("chief", 0, **served).replace(outside=outside).is_chief
     assert not make_task("worker", 0, **served).replace(outside=outside).is_chief
+
+
+def asks(body: str, environ: dict[str, str] | None = None) -> str:
+    """What a process prints that has gridtf as ``gridtf``."""
+    code = f"import gridtf, os, signal\n{body}\n"
+    env = {**os.environ, **(environ or {})}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_checkpoint_is_requested_by_the_file_of_the_agent_or_by_a_signal(tmp_path: Path) -> None:
+    body = """
+print(gridtf.checkpoint_requested())
+open(os.environ["GRIDTF_LOCAL_DIR"] + "/checkpoint", "w").close()
+print(gridtf.checkpoint_requested())
+os.remove(os.environ["GRIDTF_LOCAL_DIR"] + "/checkpoint")
+print(gridtf.checkpoint_requested())
+os.kill(os.getpid(), signal.SIGUSR1)
+print(gridtf.checkpoint_requested())"""
+    assert asks(body, {"GRIDTF_LOCAL_DIR": str(tmp_path)}).split() == ["False", "True", "False", "True"]
+
+
+def test_request_by_a_signal_needs_no_agent_and_leaves_the_program_s_own_handler_alone() -> None:
+    signalled = "os.kill(os.getpid(), signal.SIGUSR1); print(gridtf.checkpoint_requested())"
+    ignored = "signal.signal(signal.SIGUSR1, signal.SIG_IGN)"  # as Grid Engine starts tasks
+    assert asks(f"{ignored}; gridtf.checkpoint_requested(); {signalled}") == "True\n"
+    own = "signal.signal(signal.SIGUSR1, lambda *_: print('own', end=' '))"
+    assert asks(f"{own}; gridtf.checkpoint_requested(); {signalled}") == "own False\n"
+    thread = "import threading; t = threading.Thread(target=lambda: print(gridtf.checkpoint_requested()))"
+    assert asks(f"{thread}; t.start(); t.join()") == "False\n"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap import heartbeat, rendezvous
+from gridtf import contract
+from gridtf.bootstrap import heartbeat, local_dir, rendezvous
 from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
 from gridtf.errors import PlacementError
 from gridtf.host.gpus import GpuGrant
@@ -59,10 +60,11 @@ class OneHost:
         values = {"tasks": {"worker": {"count": 2}}, "kill_grace": 1.0, "heartbeat_timeout": 20.0, **spec}
         self.plan = task_plan(folder / "run", Allocation((Host("h0", 4, 0, 4, address),)), **values)
         self.attempt = self.plan.attempt
-        self.system, self.site = FakeSystem(ENVIRON), FakeSite()
+        self.system, self.site = FakeSystem({**ENVIRON, "TMPDIR": str(folder)}), FakeSite()
         self.gpus: GpuGrant | None = None  # what the launcher has claimed
         self.silent = False
         self.beats = 0
+        self.more: Record = {}  # what else the launcher's record says
         self.agent = Agent("h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site)
         self.system.known = {1234}
         self.system.every(1.0, self._beat)
@@ -79,7 +81,9 @@ class OneHost:
                 "start": 1,
                 "boot": "b",
             }
-            write_record(self.attempt.launcher, {"nonce": NONCE, **launcher, "beat": self.beats, "time": 1.0})
+            write_record(
+                self.attempt.launcher, {"nonce": NONCE, **launcher, **self.more, "beat": self.beats, "time": 1.0}
+            )
 
     def answer(self, plan: float = 1.0) -> OneHost:
         """The launcher writes the plan, and the rendezvous once the host's record is there."""
@@ -162,7 +166,9 @@ def test_tasks_start_in_their_container(tmp_path: Path) -> None:
     assert host.main() == 0
     started = host.system.started[host.pids[0]]
     run = host.plan.attempt.run.path
-    options = ["exec", "--bind=/home/user:/home/user", f"--bind={run}:{run}", "--pwd=/home/user"]
+    local = local_dir.path(host.system.environ, NONCE, "h0")
+    binds = [f"--bind={folder}:{folder}" for folder in ("/home/user", run, local)]
+    options = ["exec", *binds, "--pwd=/home/user"]
     assert started["argv"] == [str(tmp_path / "apptainer"), *options, "docker://i", "train"]
     assert started["env"]["APPTAINERENV_TF_CONFIG"].replace("\\", "") == started["env"]["TF_CONFIG"]
 
@@ -293,6 +299,32 @@ def test_sigusr_is_forwarded_except_the_scheduler_s_warning(tmp_path: Path) -> N
     assert host.main() == 0
     passed = [(pid, number) for pid, number in host.system.sent if number in (signal.SIGUSR1, signal.SIGUSR2)]
     assert passed == [(pid, signal.SIGUSR1) for pid in host.pids]
+
+
+@pytest.mark.parametrize("by", ["signal", "launcher"])
+def test_request_for_a_checkpoint_reaches_the_tasks_and_the_launcher(by: str, tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+    folder = local_dir.path(host.system.environ, NONCE, "h0")
+    seen: list[tuple[object, object]] = []
+    if by == "signal":
+        host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))
+    else:
+        host.system.at(5, lambda: setattr(host, "more", {"checkpoint": True}))
+    host.system.at(4, lambda: seen.append((folder.stat().st_mode & 0o777, (folder / contract.NOTICE).exists())))
+    host.system.at(8, lambda: seen.append(((folder / contract.NOTICE).exists(), host.record.get("checkpoint"))))
+    assert host.main() == 0
+    assert seen == [(0o700, False), (True, True)]
+    assert {started["env"]["GRIDTF_LOCAL_DIR"] for started in host.system.started.values()} == {str(folder)}
+    assert not folder.exists()
+
+
+def test_tasks_run_without_a_local_folder_where_none_can_be_made(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+    host.system.environ = {**ENVIRON, "TMPDIR": str(tmp_path / "gone")}
+    host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))
+    assert host.main() == 0
+    assert not any("GRIDTF_LOCAL_DIR" in started["env"] for started in host.system.started.values())
+    assert "cannot pass the request for a checkpoint on" in "".join(host.system.logged)
 
 
 def test_silent_launcher_ends_the_tasks(tmp_path: Path) -> None:

@@ -275,11 +275,16 @@ def test_end_signal_cancels_the_job(number: signal.Signals, tmp_path: Path) -> N
     assert [agent.terminated for agent in attempt.cluster.agents.values()] == [1, 1]
 
 
-def test_warning_signal_does_not_end_the_job(tmp_path: Path) -> None:
+def test_request_for_a_checkpoint_is_passed_on_and_does_not_end_the_job(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",))
+    seen: list[object] = []
+    attempt.at(2, lambda: seen.append((read_record(attempt.attempt.launcher) or {}).get("checkpoint")))
     attempt.at(3, lambda: attempt.system.receive(signal.SIGUSR1))
+    attempt.at(5, lambda: seen.append((read_record(attempt.attempt.launcher) or {}).get("checkpoint")))
     attempt.task("h0", "worker:0", "COMPLETED", 6, exit=0)
     assert attempt.launch()[1]["state"] == "COMPLETED"
+    assert seen == [None, True]
+    assert attempt.system.logged.count("a checkpoint was requested") == 1
 
 
 def test_sigalrm_is_a_timeout(tmp_path: Path) -> None:

@@ -153,6 +153,7 @@ def test_mapped_files_names_the_libraries_of_a_process_and_its_children(start: S
     alone = procfs.mapped_files(shell.pid, 1)
     assert "/bash" in alone
     assert "_ssl" not in alone
-    shell.kill()
+    assert shell.stdin is not None
+    shell.stdin.close()  # ends both
     shell.wait(10)
     assert procfs.mapped_files(shell.pid, 2) == ""

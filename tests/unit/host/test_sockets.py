@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from gridtf.host import sockets
 
 TABLE = """\
@@ -18,11 +20,16 @@ TABLE_6 = """\
 
 
 def test_parsed_yields_ports_and_state_of_both_tables() -> None:
-    assert list(sockets.parsed(TABLE.splitlines())) == [(2222, 0, "0A"), (2222, 58868, "06")]
-    assert list(sockets.parsed(TABLE_6.splitlines())) == [(8080, 0, "0A")]
+    assert list(sockets.parsed(TABLE.splitlines())) == [(2222, 0, 10), (2222, 58868, 6)]
+    assert list(sockets.parsed(TABLE_6.splitlines())) == [(8080, 0, 10)]
 
 
-def test_a_port_is_listened_on_once_a_socket_listens_not_while_one_holds_it() -> None:
+@pytest.mark.parametrize("netlink", [True, False])
+def test_a_port_is_listened_on_once_a_socket_listens_not_while_one_holds_it(
+    netlink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not netlink:
+        monkeypatch.setattr(sockets, "_SOCK_DIAG_BY_FAMILY", 999)  # which the kernel refuses
     for family in (socket.AF_INET, socket.AF_INET6):
         with socket.socket(family) as holder, socket.socket(family) as server:
             for each in (holder, server):

@@ -1,0 +1,59 @@
+"""The folder of an attempt on one host, on a disk of that host: what an agent and its tasks tell each other.
+
+Tasks look into it after every step, which would be too much for a file system that all hosts share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gridtf.contract import NOTICE
+
+_COMMON = "/tmp"  # noqa: S108 - the name of the folder has the nonce in it, and one that exists is not used
+
+
+def path(environ: Mapping[str, str], nonce: str, host: str) -> Path:
+    """Where the folder is: below TMPDIR, else /tmp. Pure.
+
+    Args:
+        environ: The environment of a process of gridtf on that host.
+        nonce: The nonce of the attempt, which nobody can foresee.
+        host: The host, as the allocation calls it; several may be one machine.
+    """
+    return Path(environ.get("TMPDIR") or _COMMON, f"gridtf-{nonce}-{host}")
+
+
+def make(folder: Path) -> Path | None:
+    """Make the folder, for its owner alone.
+
+    Returns:
+        The folder; None where it cannot be made, as on a full disk: then no request for a checkpoint reaches tasks.
+    """
+    try:
+        os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists is somebody else's
+    except OSError:
+        return None
+    return folder
+
+
+def notify(folder: Path) -> bool:
+    """Request a checkpoint of all tasks of this host.
+
+    Returns:
+        Whether the tasks can see the request.
+    """
+    with contextlib.suppress(OSError):
+        (folder / NOTICE).touch()
+        return True
+    return False
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder with the files in it; one that does not exist is no error."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            (folder / name).unlink()
+        folder.rmdir()
