@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import addresses, environment, local_dir, rendezvous
+from gridtf.bootstrap import addresses, environment, local_dir, rendezvous, versions
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
 from gridtf.bootstrap.membership import Membership
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
@@ -209,9 +209,13 @@ class Agent(Fields):
         self._waits, self._ignored = "", scheduler.warnings
         processes.need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, grant.gpus)
-        ports, master_port = self._publish(plan, holder, shares)
+        installed = self._installed(plan, grant)
+        ports, master_port = self._publish(plan, holder, shares, installed)
         meeting = self._wait_for_rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
+        for task in plan.on(self.host):
+            if versions.releases_port(plan.spec.ports, installed.get(task.name)):
+                holder.release(ports[task.name])
         self._start(plan, meeting, shares, grant, entrance)
         self._supervise(self._membership(plan, ports, master_port))
 
@@ -244,7 +248,7 @@ class Agent(Fields):
             self._listen()
 
     def _publish(
-        self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]]
+        self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]], installed: dict[str, str]
     ) -> tuple[dict[str, int], int]:
         """Write the record of this host. Returns the port of each task, and MASTER_PORT; 0 where the task of rank 0 is
         on another host."""
@@ -261,9 +265,22 @@ class Agent(Fields):
             "master_port": master_port,
             "gpus": shares,
             "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
+            "tensorflow": installed,
         }
         write_record(self.attempt.host_record(self.host), record)
         return ports, master_port
+
+    def _installed(self, plan: AttemptPlan, grant: GpuGrant) -> dict[str, str]:
+        """Task -> the version of TensorFlow that its Python has, where that is known; empty: none."""
+        base = grant.environment(self.system.environ)
+        mine = plan.on(self.host)
+        found: dict[str, str | None] = {}  # type -> version: its tasks have the same command
+        for task in mine:
+            if task.type not in found:
+                env = {**base, **plan.spec.env, **plan.spec.task(task.type).env}
+                program = environment.program(plan, task)
+                found[task.type] = self.system.tensorflow_version(program, env, plan.cwd)
+        return {task.name: version for task in mine if (version := found[task.type]) is not None}
 
     def _wait_for_rendezvous(self, hosts: int) -> rendezvous.Rendezvous:
         limit = self.start_timeout + _RENDEZVOUS_MARGIN

@@ -154,6 +154,14 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
     return [fill(word, values) for word in own or plan.spec.command]
 
 
+def program(plan: AttemptPlan, task: PlacedTask) -> str:
+    """The first word of the task's command line; empty where a container or placeholder decides what it is."""
+    if plan.spec.contained:
+        return ""
+    word = plan.python if runs_gridtf(plan, task) else (plan.spec.task(task.type).command or plan.spec.command)[0]
+    return "" if "{" in word else word
+
+
 def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
     """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES.
 

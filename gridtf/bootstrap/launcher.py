@@ -100,6 +100,7 @@ class Launcher(Fields):
         self.tasks: Sequence[PlacedTask] = ()
         self.hosts = self._monitor((), ())
         self._gathered = False  # every host has reported
+        self._versions = ""  # how the hosts' versions of TensorFlow differ
         self._warned = False  # that the tasks train separately
         self._phase, self._detail = "allocating", "learning the allocation"
         self._checkpoint = False  # a checkpoint was requested
@@ -200,7 +201,7 @@ class Launcher(Fields):
 
     def _gather(self, plan: AttemptPlan) -> None:
         """Wait for every host's record, then write the rendezvous file."""
-        from gridtf.bootstrap import addresses, rendezvous
+        from gridtf.bootstrap import addresses, rendezvous, versions
 
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
         patience = Patience(self.spec.heartbeat_timeout, self.system)
@@ -223,6 +224,9 @@ class Launcher(Fields):
             self._pause(backoff(waited))
         addresses.check(sorted(collector.records.items()))
         self._gathered = True
+        self._versions = versions.differing(plan.tasks, collector.records)
+        if self._versions:
+            self.system.log(f"{self._versions}\n{versions.ONE_VERSION}")
         rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
         self._remove_environment()  # all hosts have it
 
@@ -268,8 +272,8 @@ class Launcher(Fields):
                 self.hosts.check()
                 waiting = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
                 waiting += f" {leaders}" if now.leader else ""
-                parts = [started, *([waiting] if now.early else []), *self._separate(begin)]
-                self._report("running", "; ".join(parts))
+                parts = [started, *([waiting] if now.early else []), *self._separate(begin), self._versions]
+                self._report("running", "; ".join(filter(None, parts)))
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
 
     def _separate(self, begin: float) -> list[str]:
@@ -368,7 +372,8 @@ class Launcher(Fields):
         cause = verdict.first_failure(self.tasks, self.hosts.tasks)
         if cause is None:
             return end
-        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, end.reason or also)
+        also = "; ".join(filter(None, (end.reason or also, self._versions)))
+        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, also)
 
     def _of_hosts(self) -> Verdict:
         """Why the tasks have ended, when no task has failed by itself."""

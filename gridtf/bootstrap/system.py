@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 from pathlib import Path
 from typing import BinaryIO
 
-from gridtf.host import processes, procfs, sockets
+from gridtf.host import processes, procfs, pythons, sockets
 from gridtf.run.rundir import Record
 
 
@@ -162,6 +162,10 @@ class System:
     def is_stopped(self, pid: int) -> bool:
         """Whether a process is stopped, as after SIGSTOP or Ctrl-Z."""
         return procfs.stopped(pid)
+
+    def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
+        """The version of TensorFlow that a program would import; empty: none; None: not known."""
+        return pythons.tensorflow_version(program, environ, folder)
 
     def mapped_files(self, pid: int, most: int) -> str:
         """The memory maps of a process and its descendants, at most this many processes."""

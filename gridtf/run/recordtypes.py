@@ -126,7 +126,14 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
-HostRecord = {"host": str, "address": str, "resolved?": [str], "ports": {str: Port}, "master_port": Port}
+HostRecord = {
+    "host": str,
+    "address": str,
+    "resolved?": [str],
+    "ports": {str: Port},
+    "master_port": Port,
+    "tensorflow?": {str: str},
+}
 RankRecord = {
     "host": str,
     "hostname": str,

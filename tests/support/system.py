@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap.system import System
@@ -28,6 +29,7 @@ class FakeSystem(System):
         sent: (pid, signal) of every signal that was sent.
         missing: Programs that cannot be started.
         files: pid -> text of its memory maps.
+        tensorflow: Program -> the version that it has.
         opened: Ports on which a process listens.
         closed: Ports with a connection that was closed.
     """
@@ -51,6 +53,7 @@ class FakeSystem(System):
         self.stopped: set[int] = set()
         self.oom_kills = 0
         self.files: dict[int, str] = {}
+        self.tensorflow: dict[str, str] = {}
         self.opened: set[int] = set()
         self.closed: set[int] = set()
         self._ended: dict[int, int] = {}
@@ -166,6 +169,9 @@ class FakeSystem(System):
 
     def is_stopped(self, pid: int) -> bool:
         return pid in self.stopped
+
+    def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
+        return self.tensorflow.get(program)
 
     def mapped_files(self, pid: int, most: int) -> str:
         return self.files.get(pid, "")

@@ -412,6 +412,18 @@ def test_tasks_that_train_separately_are_reported_after_a_minute_and_in_the_verd
     assert separately in attempt.system.logged[-1]
 
 
+def test_different_versions_of_tensorflow_are_in_status_log_and_the_verdict_on_a_failure(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.published = {"tensorflow": {"worker:0": "2.21.0", "worker:1": ""}}
+    attempt.task("h0", "worker:0", "STOPPED", 5, signal="SIGTERM")
+    attempt.task("h1", "worker:1", "FAILED", 5, exit=1)
+    _, verdict = attempt.launch()
+    differ = "hosts have different versions of TensorFlow: 2.21.0 on h0; none on h1"
+    assert attempt.system.logged[0].splitlines()[0] == differ
+    assert f"2 tasks on 2 hosts; {differ}" in attempt.phases
+    assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({differ})"
+
+
 def test_placement_error_ends_the_job_at_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.cluster.refusal = PlacementError("too few hosts", why="1 of 2", hint="ask for more")

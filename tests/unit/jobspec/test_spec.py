@@ -28,6 +28,7 @@ RUNS = ("python", "train.py")
         ("name", {"name": "-dash"}),
         ("name", {"name": "x" * 64}),
         ("success_policy", {"success_policy": "any"}),
+        ("ports", {"ports": "keep"}),
         ("nodes", {"nodes": 0}),
         ("nodes", {"nodes": "4-2"}),
         ("nodes", {"nodes": 1.5}),
@@ -110,6 +111,7 @@ def test_invalid_value_is_refused_with_its_key(key: str, values: dict[str, Any])
     [
         ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
         ({"success_policy": "chef"}, "did you mean chief?"),
+        ({"ports": "realease"}, "did you mean release?"),
         ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),
     ],
 )
