@@ -201,7 +201,7 @@ class Launcher(Fields):
 
     def _gather(self, plan: AttemptPlan) -> None:
         """Wait for every host's record, then write the rendezvous file."""
-        from gridtf.bootstrap import addresses, rendezvous, versions
+        from gridtf.bootstrap import addresses, environment, rendezvous, versions
 
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
         patience = Patience(self.spec.heartbeat_timeout, self.system)
@@ -227,7 +227,9 @@ class Launcher(Fields):
         self._versions = versions.differing(plan.tasks, collector.records)
         if self._versions:
             self.system.log(f"{self._versions}\n{versions.ONE_VERSION}")
-        rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
+        meeting = rendezvous.merge(plan.tasks, collector.records)
+        environment.need_room(plan, meeting)
+        rendezvous.publish(self.attempt, plan.job_id, self.nonce, meeting)
         self._remove_environment()  # all hosts have it
 
     def _remove_environment(self) -> None:

@@ -424,6 +424,16 @@ def test_different_versions_of_tensorflow_are_in_status_log_and_the_verdict_on_a
     assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({differ})"
 
 
+def test_a_cluster_that_does_not_fit_into_tf_config_ends_the_job_before_its_tasks_start(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.published = {"address": "x" * 66000}
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (1, "FAILED")
+    assert verdict["reason"].startswith("TF_CONFIG of worker:1 would have 132")
+    assert "--env TF_CONFIG=" in verdict["hint"]
+    assert read(attempt.attempt, attempt.nonce) is None
+
+
 def test_placement_error_ends_the_job_at_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.cluster.refusal = PlacementError("too few hosts", why="1 of 2", hint="ask for more")
