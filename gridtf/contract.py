@@ -68,12 +68,15 @@ class Task(Value):
         return f"{self.type}:{self.index}"
 
     @property
+    def leader(self) -> str:
+        """The name of the job's leader: ``chief:0`` (``master:0``), or ``worker:0`` in a job without chief."""
+        chief = (name for name in LEADERS if self.cluster.get(name) or self.outside.get(name))
+        return f"{next(chief, 'worker')}:0"
+
+    @property
     def is_chief(self) -> bool:
         """Whether this task is the leader: the chief (master), or worker 0 in a job without chief."""
-        if self.type in LEADERS:
-            return True
-        has_leader = any(self.cluster.get(leader) or self.outside.get(leader) for leader in LEADERS)
-        return self.type == "worker" and self.index == 0 and not has_leader
+        return self.type in LEADERS or self.name == self.leader
 
 
 def task(environ: Mapping[str, str] | None = None) -> Task:

@@ -6,7 +6,8 @@ from enum import Enum
 
 
 class JobState(str, Enum):
-    """State of a job: Slurm's names (squeue(1), JOB STATE CODES), and UNKNOWN, which is gridtf's own."""
+    """State of a job: Slurm's names (squeue(1), JOB STATE CODES), and two of gridtf: SAVED (its tasks have saved a
+    checkpoint and ended, to be continued) and UNKNOWN."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -17,6 +18,7 @@ class JobState(str, Enum):
     NODE_FAIL = "NODE_FAIL"
     PREEMPTED = "PREEMPTED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    SAVED = "SAVED"
     UNKNOWN = "UNKNOWN"
 
     __str__ = str.__str__
@@ -28,17 +30,42 @@ class JobState(str, Enum):
 
 
 class TaskState(str, Enum):
-    """State of a task. STOPPED: ended by gridtf or the scheduler; ENDED: it has ended, but how is not known."""
+    """State of a task. SAVED: it has saved a checkpoint, to be continued; STOPPED: ended by gridtf or the scheduler;
+    ENDED: it has ended, but how is not known."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+    SAVED = "SAVED"
     STOPPED = "STOPPED"
     ENDED = "ENDED"
     UNKNOWN = "UNKNOWN"
 
     __str__ = str.__str__
+
+
+SAVED_CODE = (
+    42  # exit code of a task, and of a job script, in this state; as of TensorFlow's PreemptionCheckpointHandler
+)
+
+
+def of_exit(code: int) -> TaskState:
+    """The state of a task that has ended by itself.
+
+    Args:
+        code: Its exit code; negative for a signal.
+    """
+    return {0: TaskState.COMPLETED, SAVED_CODE: TaskState.SAVED}.get(code, TaskState.FAILED)
+
+
+def exit_code(state: str) -> int:
+    """The exit code of a job script.
+
+    Args:
+        state: A final job state.
+    """
+    return 0 if state == JobState.COMPLETED else SAVED_CODE if state == JobState.SAVED else 1
 
 
 # The states of a job that has ended.

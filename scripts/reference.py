@@ -30,6 +30,7 @@ _EXIT_CODES = {
     "1": "gridtf failed; of `wait`, `run` and `submit --wait`: the job failed, or its first failed task's exit code; "
     "of `doctor` and `init`: at least one finding is a failure",
     "2": "wrong usage: a wrong command, option, key or value",
+    "42": "the job is SAVED: its tasks have saved a checkpoint, to be continued",
     "124": "`wait --timeout`: the job still runs",
     "130": "Ctrl-C; the job goes on",
 }

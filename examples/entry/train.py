@@ -8,6 +8,8 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from gridtf import training
+
 v1 = tf.compat.v1
 STEPS = int(os.environ.get("STEPS", "600"))  # of all workers together
 BATCH_SIZE = 64
@@ -27,19 +29,6 @@ def dense(name, x, inputs, outputs):
     return x @ weights + bias
 
 
-def open_session(ctx, saver):
-    """A session in which the variables have values: the chief's latest checkpoint, or new ones."""
-    # Without filters the session would wait for workers that it does not need.
-    config = v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{ctx.task.index}"])
-    manager = v1.train.SessionManager(ready_op=v1.report_uninitialized_variables(), recovery_wait_secs=0.2)
-    if not ctx.is_chief:
-        return manager.wait_for_session(ctx.server.target, config)
-    initialize = v1.global_variables_initializer()
-    return manager.prepare_session(
-        ctx.server.target, initialize, saver=saver, checkpoint_dir=str(ctx.output_dir), config=config
-    )
-
-
 def main(ctx):
     workers = len(ctx.cluster["worker"])
     (train_x, train_y), (test_x, test_y) = digits(ctx.task.index, workers)
@@ -53,22 +42,17 @@ def main(ctx):
         accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1), y), tf.float32))
         global_step = v1.train.get_or_create_global_step()
         train = v1.train.AdamOptimizer(0.003).minimize(loss, global_step=global_step)
-        saver = v1.train.Saver()
 
         random = np.random.default_rng(ctx.task.index)
-        with open_session(ctx, saver) as session:
+        with training.session() as session:  # uses the server that gridtf has started; saves on the chief
             step, report = 0, 100
-            while step < STEPS:
+            while step < STEPS and not session.should_stop():
                 batch = random.choice(len(train_x), BATCH_SIZE, replace=False)
                 _, value, step = session.run([train, loss, global_step], {x: train_x[batch], y: train_y[batch]})
                 if step >= report:
                     report = step + 100
                     print(f"{ctx.task.name}: step {step} of {STEPS}, loss {value:.3f}", flush=True)
-                if ctx.is_chief and ctx.checkpoint_requested:
-                    saver.save(session, str(ctx.output_dir / "model"), global_step=global_step)
-                    ctx.checkpoint_saved()
             if ctx.is_chief:
-                saver.save(session, str(ctx.output_dir / "model"), global_step=global_step)
                 reached = float(session.run(accuracy, {x: test_x, y: test_y}))
                 print(f"accuracy on {len(test_x)} held-out digits: {reached:.3f}", flush=True)
                 result = {"accuracy": reached, "steps": int(step)}

@@ -54,7 +54,7 @@ from gridtf.run.rundir import (
 )
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVariables, Scheduler
 from gridtf.schedulers.batch import whole
-from gridtf.states import TaskState
+from gridtf.states import TaskState, of_exit
 from gridtf.text import counted, some
 from gridtf.values import Fields, Value
 
@@ -653,6 +653,6 @@ def _end(process: JoinedTask, system: System) -> Record:
         code = process.end()
         if code is not None:
             how = {"exit": code} if code >= 0 else {"signal": signal_name(-code)}
-            return {"state": TaskState.COMPLETED if code == 0 else TaskState.FAILED, **how}
+            return {"state": of_exit(code), **how}
         system.sleep(0.02)
     return {"state": "ENDED"}

@@ -253,6 +253,7 @@ class Launcher(Fields):
         """
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
+        saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
         begin = self.system.monotonic()
         self.hosts.listen()
@@ -263,6 +264,8 @@ class Launcher(Fields):
             now = verdict.decide(self.tasks, self.hosts.tasks, policy)
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
+            if now.saved and (now.ended or saving.over()):
+                return verdict.of_saved(self.tasks, self.hosts.tasks, policy, self.spec)
             if now.leader and leaders.over():
                 policy = "chief"  # from now on its success is the job's
                 continue
@@ -272,21 +275,22 @@ class Launcher(Fields):
                 self._report("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
                 self.hosts.check()
-                waiting = f"{some(now.early)} ended, waiting for {some(now.awaited)}"
-                waiting += f" {leaders}" if now.leader else ""
-                parts = [started, *([waiting] if now.early else []), *self._separate(begin), self._versions]
+                limit = f" {saving}" if now.saved else f" {leaders}" if now.leader else ""
+                how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
+                waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
+                parts = (started, waiting, self._separate(begin), self._versions)
                 self._report("running", "; ".join(filter(None, parts)))
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
 
-    def _separate(self, begin: float) -> list[str]:
+    def _separate(self, begin: float) -> str:
         """The warning that the tasks train separately, once they have had the time to join the cluster."""
         if self.system.monotonic() - begin < membership.SOON:
-            return []
+            return ""
         found = membership.separate(self.tasks, self.hosts.tasks)
         if found and not self._warned:
             self._warned = True
             self.system.log(f"{found.running}\n{found.hint}")
-        return [found.running] if found else []
+        return found.running if found else ""
 
     # --- waiting
 
@@ -352,6 +356,7 @@ class Launcher(Fields):
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
         lost = verdict.lost_hosts(self.tasks, self.hosts.tasks)
         also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
+        also = also or verdict.saved_before(self.tasks, self.hosts.tasks)
         final = self._of_tasks(end, also)
         return final if final.reason else self._of_hosts()
 

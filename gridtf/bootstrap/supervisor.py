@@ -10,7 +10,7 @@ from typing import BinaryIO
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
-from gridtf.states import TaskState
+from gridtf.states import TaskState, of_exit
 from gridtf.values import Fields
 
 _TOGETHER = 1.0  # seconds within which a signal to all processes of a job has reached all of them
@@ -144,7 +144,7 @@ class Supervisor:
                 task.exit = code
             # a shell exits with 137 when SIGKILL has ended its program
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
-            task.state = TaskState.STOPPED if self._stopping else TaskState.COMPLETED if code == 0 else TaskState.FAILED
+            task.state = TaskState.STOPPED if self._stopping else of_exit(code)
             if task.state == TaskState.FAILED and code < 0 and task.restarts < task.max_restarts:
                 task.state = TaskState.PENDING
         return changed

@@ -11,7 +11,7 @@ from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
-from gridtf.states import JobState, TaskState
+from gridtf.states import SAVED_CODE, JobState, TaskState, exit_code
 from gridtf.text import counted, some, were
 from gridtf.values import Value
 
@@ -83,7 +83,7 @@ class Verdict(Value):
     @property
     def exit_code(self) -> int:
         """The exit code of the job script."""
-        return 0 if self.state == JobState.COMPLETED else 1
+        return exit_code(self.state)
 
     def record(self, nonce: str, started: float, ended: float) -> Record:
         """The record for verdict.json.
@@ -187,6 +187,47 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
     return Verdict(JobState.COMPLETED, "; ".join(parts), hint="; ".join(hints))
 
 
+def of_saved(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec) -> Verdict:
+    """The verdict on a job in which tasks have exited with 42: saved, to be continued.
+
+    Args:
+        tasks: All tasks, in rank order.
+        records: Task name -> its record.
+        policy: As JobSpec.success_policy.
+        spec: The specification of the job.
+
+    Returns:
+        SAVED, also where others than the leader, whose checkpoint is kept, had to be stopped; FAILED where the leader
+        did not end in time.
+    """
+    needed = awaited(tasks, policy)
+    saved = [task.name for task in needed if _state(records, task) == TaskState.SAVED]
+    late = [task.name for task in needed if _state(records, task) not in (TaskState.SAVED, TaskState.COMPLETED)]
+    ended = f"{some(saved)} saved a checkpoint and ended (exit code {SAVED_CODE})"
+    if needed[0].name in late:
+        return Verdict(
+            JobState.FAILED,
+            f"{ended}, but {some(late)} {were(late)} still running {spec.leader_wait:g} s later",
+            hint="all tasks must save at the same step, as gridtf.training.checkpoint does; "
+            "--leader-wait allows them more time",
+        )
+    parts = [f"{ended}, to be continued"]
+    if late:
+        parts.append(f"{some(late)} {were(late)} still running {spec.leader_wait:g} s later and {were(late)} stopped")
+    return Verdict(JobState.SAVED, "; ".join(parts), hint="to continue, submit it again with the same checkpoints")
+
+
+def saved_before(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:
+    """Name the tasks that saved a checkpoint before the job ended for another reason; empty where none did.
+
+    Args:
+        tasks: All tasks.
+        records: Task name -> its record.
+    """
+    saved = [task.name for task in tasks if task.trains and _state(records, task) == TaskState.SAVED]
+    return f"{some(saved)} had saved a checkpoint (exit code {SAVED_CODE})" if saved else ""
+
+
 def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
     """The verdict on a job that its walltime ended. It names the tasks that had finished by then.
 
@@ -199,6 +240,8 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
     done = [task.name for task in training if _state(records, task) == TaskState.COMPLETED]
     unfinished = [task.name for task in training if task.name not in done]
     hint = "request more with --time"
+    if saved := saved_before(tasks, records):
+        return Verdict(JobState.TIMEOUT, reason, saved, hint)
     if not done:
         return Verdict(JobState.TIMEOUT, reason, hint=hint)
     why = f"{some(done)} had exited with 0, {some(unfinished)} had not"
@@ -223,6 +266,7 @@ class Outcome(Value):
         early: Tasks that have finished although awaited tasks need them or are led by them, and may now wait forever.
         awaited: Tasks that the job waits for, where some finished early.
         leader: The early task that leads the others, which then have leader_wait to finish; empty if there is none.
+        saved: Awaited tasks that have saved a checkpoint, to be continued; the others then have leader_wait as well.
     """
 
     ended: bool
@@ -231,6 +275,7 @@ class Outcome(Value):
     early: tuple[str, ...] = ()
     awaited: tuple[str, ...] = ()
     leader: str = ""
+    saved: tuple[str, ...] = ()
 
 
 def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
@@ -242,16 +287,22 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
         policy: As JobSpec.success_policy.
     """
     completed = {task.name for task in tasks if _state(records, task) == TaskState.COMPLETED}
-    waited = tuple(task.name for task in awaited(tasks, policy) if task.name not in completed)
+    needed = [task for task in awaited(tasks, policy) if task.name not in completed]
+    saved = tuple(task.name for task in needed if _state(records, task) == TaskState.SAVED)
+    waited = tuple(task.name for task in needed if task.name not in saved)
+    if not waited and saved:
+        return Outcome(True, saved=saved)  # an evaluator would only delay the continuation
     if not waited:
         running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
         return Outcome(True, lingering=tuple(task.name for task in running if TASK_TYPES[task.type].lingers))
     cause = first_failure(tasks, records)
     if cause:
         return Outcome(True, cause)
+    if saved:
+        return Outcome(False, awaited=waited, saved=saved)
     leader = _leader(tasks)
-    needed = (task for task in tasks if task.in_cluster and (task == leader or not task.trains))
-    early = tuple(task.name for task in needed if task.name in completed)
+    leading = (task for task in tasks if task.in_cluster and (task == leader or not task.trains))
+    early = tuple(task.name for task in leading if task.name in completed)
     led = leader.name if leader and leader.name in early else ""
     return Outcome(False, early=early, awaited=waited if early else (), leader=led)
 
@@ -275,10 +326,16 @@ def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTa
     Returns:
         None where no critical task has failed.
     """
-    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _state(records, task) == TaskState.FAILED]
+    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _has_failed(task, records)]
     if not failed:
         return None
     return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))
+
+
+def _has_failed(task: PlacedTask, records: TaskRecords) -> bool:
+    """Whether a task has failed; one that does not train has nothing to save."""
+    state = _state(records, task)
+    return state == TaskState.FAILED or (state == TaskState.SAVED and not task.trains)
 
 
 def lost_hosts(tasks: Sequence[PlacedTask], records: TaskRecords) -> list[str]:

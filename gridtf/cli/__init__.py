@@ -22,6 +22,7 @@ COMMANDS = {
     "status": "show the state of a job and its tasks, and why it ended",
     "logs": "show the output of the tasks",
     "output": "print the folder with the results of the tasks",
+    "address": "print host:port of a task of a running job, for a client outside the job",
     "wait": "wait until a job has ended; the exit code is the job's",
     "cancel": "cancel a job",
     "doctor": "examine this site and this host: what jobs need here, and what is amiss",

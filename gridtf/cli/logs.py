@@ -16,7 +16,7 @@ def parser(**more: Any) -> Parser:
     made.add_argument("-f", "--follow", action="store_true", help="continue until the job ends")
     task_help = "this task (worker:0), all of a type (worker), or the job script (job); repeatable"
     task = made.add_argument("--task", metavar="TASK", action="append", help=task_help)
-    task.completer = _tasks  # type: ignore[attr-defined]
+    task.completer = complete_tasks  # type: ignore[attr-defined]
     made.add_argument("--tail", metavar="N", type=lines, help="start with the last N lines of each log")
     return made
 
@@ -52,7 +52,7 @@ def _for_terminal(line: str) -> str:
     return f"{log_line(text, colours=True)}\n"
 
 
-def _tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
+def complete_tasks(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
     """Tasks and task types of the job that begin with prefix, for tab completion."""
     from gridtf.observe import logs
 

@@ -148,6 +148,8 @@ _OF_COMMANDS = (
     ("logs", "n lines last", "write --tail {}"),
     ("logs", "worker rank index", "write --task worker:{}"),
     ("logs", "F watch", "write -f"),
+    ("address", "task", "write the task after JOB: {}"),
+    ("address", "worker rank index", "write the task after JOB: worker:{}"),
     ("list", "a", "write --all"),
     ("status", "w watch f follow wait", "write: gridtf wait JOB"),
     ("doctor", "fix repair", "write: gridtf init, which writes the settings that jobs need here"),

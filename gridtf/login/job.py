@@ -12,7 +12,7 @@ from pathlib import Path
 from gridtf import schedulers
 from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError, SchedulerError
 from gridtf.jobspec.spec import JobSpec
-from gridtf.observe import jobs, logs
+from gridtf.observe import addresses, jobs, logs
 from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView
 from gridtf.run import recordtypes, registry
@@ -68,6 +68,41 @@ class Job:
     def name(self) -> str:
         """The job's name."""
         return str(self._record().get("name", self.run_dir.name))
+
+    @property
+    def output_dir(self) -> Path:
+        """The folder that its tasks have as OUTPUT_DIR."""
+        return self.run.output
+
+    @property
+    def cluster(self) -> addresses.Addresses:
+        """Task type -> ``host:port`` of its tasks, in index order, as in TF_CONFIG: what a client needs to connect.
+
+        Raises:
+            GridtfError: When the job is not running, or its tasks have not started yet.
+        """
+        return self._addresses()[0]
+
+    def address(self, task: str) -> str:
+        """Where a task of the running job is, be it in the cluster or not.
+
+        A session of TensorFlow 1 that connects to it should see that task only; otherwise it waits for the others::
+
+            only = tf.compat.v1.ConfigProto(device_filters=["/job:worker/task:0"])
+            session = tf.compat.v1.Session(f"grpc://{job.address('worker:0')}", config=only)
+
+        Args:
+            task: Such as ``worker:0``.
+
+        Returns:
+            ``host:port``.
+
+        Raises:
+            NotFoundError: When there is no such task.
+            GridtfError: When the job is not running, or its tasks have not started yet.
+        """
+        cluster, outside = self._addresses()
+        return addresses.choose({**cluster, **outside}, task)
 
     def status(self) -> JobView:
         """The state of the job, from its run directory and its scheduler; the latter may be unreachable."""
@@ -214,6 +249,11 @@ class Job:
         registry.need_one_job(self.run, "logs")
         text = "".join(logs.read(self.run, [task] if task else None, tail))
         return text.encode(errors="surrogateescape").decode(errors="replace")
+
+    def _addresses(self) -> tuple[addresses.Addresses, addresses.Addresses]:
+        registry.need_run(self.run)
+        registry.need_one_job(self.run, "address")
+        return addresses.read(self.run, self.status())
 
     def _own_record(self) -> Record | None:
         """submitted.json, to act upon. Raises RunDirError when it does not belong to this user."""

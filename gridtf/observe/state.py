@@ -11,7 +11,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.run.rundir import BY_HAND, Record, RunDir
 from gridtf.schedulers.api import JobStatus
-from gridtf.states import ENDED, JobState, TaskState
+from gridtf.states import ENDED, JobState, TaskState, exit_code
 from gridtf.text import some
 from gridtf.values import Fields, Value
 
@@ -75,8 +75,8 @@ class TaskView(Value):
     Attributes:
         name: Such as ``worker:0``.
         host: The host it is placed on; None when not known.
-        state: PENDING, RUNNING, COMPLETED, FAILED, STOPPED (ended by gridtf or the scheduler), ENDED (how is not known)
-            or UNKNOWN.
+        state: PENDING, RUNNING, COMPLETED, FAILED, SAVED (a checkpoint, to be continued), STOPPED (ended by gridtf or
+            the scheduler), ENDED (how is not known) or UNKNOWN.
         exit: Its exit code.
         signal: Name of the signal that ended it.
         started: Seconds since the epoch, by its host's clock.
@@ -103,7 +103,8 @@ class JobView(Value):
         name: Name of the job.
         job_id: The scheduler's id; empty when not known.
         scheduler: Name of the scheduler; empty when not known.
-        state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY or UNKNOWN.
+        state: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY, SAVED
+            (a checkpoint, to be continued) or UNKNOWN.
         reason: Why, in one line; may be empty.
         hint: What to do about it, in one line; may be empty.
         run_dir: The run directory.
@@ -193,7 +194,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         phase=str((records.launcher or {}).get("phase", "")),
         started=None if standing.state == JobState.PENDING else verdict.get("started", min(starts, default=None)),
         ended=verdict.get("ended", standing.ended) if over else standing.ended,
-        exit_code=verdict.get("exit_code", int(standing.state != JobState.COMPLETED)) if over else None,
+        exit_code=verdict.get("exit_code", exit_code(standing.state)) if over else None,
         tasks=tasks,
         cause=verdict.get("cause") if over else None,
         in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
@@ -260,6 +261,7 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
     hint = f"one element: gridtf status {run.elements / next(iter([*bad, *lost, *elements]))}"
     if None not in states:
         others = [state for state in states if state and state != JobState.COMPLETED]
+        others.sort(key=lambda state: state == JobState.SAVED)  # the failed ones first
         return _Standing(others[0] if others else JobState.COMPLETED, reason, hint)
     if queue is None or _unanswered(queue):
         return _Standing(JobState.UNKNOWN, f"{reason}; {_why_unanswered(queue)}", hint)
@@ -424,6 +426,8 @@ def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
         name = min(failed)[1]
         signal, code = train[name].get("signal"), train[name].get("exit")
         return _Standing(JobState.FAILED, f"{name}: " + (f"killed by {signal}" if signal else f"exit code {code}"))
+    if saved := [name for name, task in train.items() if task.get("state") == TaskState.SAVED]:
+        return _Standing(JobState.SAVED, f"{some(saved)} saved a checkpoint and ended, to be continued")
     if all(task.get("state") == JobState.COMPLETED for task in train.values()):
         return _Standing(JobState.COMPLETED, "all training tasks have exited with 0")
     return None

@@ -1,6 +1,7 @@
-"""Inside a task, with TensorFlow: the resolver for strategies, the context of an entry function, served tasks.
+"""Inside a task, with TensorFlow: the ways to train, checkpoints, export, servers and sessions, cluster resolver.
 
-No other package of gridtf imports TensorFlow, and this one only when one of its names is used.
+No other package of gridtf imports TensorFlow, and this one only when one of its names is used. No module is named like
+one of these names: once it is imported, the name would be the module.
 """
 
 from __future__ import annotations
@@ -10,15 +11,35 @@ from typing import TYPE_CHECKING
 _HOME = {
     "ClusterResolver": "gridtf.training.resolver",
     "Context": "gridtf.training.context",
-    "serve": "gridtf.training.server",
+    "averaging": "gridtf.training.group",
+    "checkpoint": "gridtf.training.checkpoints",
+    "export": "gridtf.training.exports",
+    "export_session": "gridtf.training.exports",
+    "serve": "gridtf.training.servers",
+    "server": "gridtf.training.servers",
+    "session": "gridtf.training.sessions",
 }
 
 if TYPE_CHECKING:
+    from gridtf.training.checkpoints import checkpoint
     from gridtf.training.context import Context
+    from gridtf.training.exports import export, export_session
+    from gridtf.training.group import averaging
     from gridtf.training.resolver import ClusterResolver
-    from gridtf.training.server import serve
+    from gridtf.training.servers import serve, server
+    from gridtf.training.sessions import session
 
-__all__ = ["ClusterResolver", "Context", "serve"]
+__all__ = [
+    "ClusterResolver",
+    "Context",
+    "averaging",
+    "checkpoint",
+    "export",
+    "export_session",
+    "serve",
+    "server",
+    "session",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gridtf import contract
 from gridtf.contract import Task
 
 
@@ -19,7 +20,7 @@ class Context:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._server: Any = None
-        self._checkpoint_requested = False
+        self._saved = False
 
     @property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
@@ -44,20 +45,16 @@ class Context:
             GridtfError: For a task outside the cluster, and when a strategy has already started a server.
         """
         if self._server is None:
-            from gridtf.training.server import start_server
+            from gridtf.training.servers import start_server
 
             self._server = start_server(self.task)
         return self._server
 
     @property
     def checkpoint_requested(self) -> bool:
-        """Whether a checkpoint was requested (SIGUSR1) since the last checkpoint_saved()."""
-        return self._checkpoint_requested
+        """As ``gridtf.checkpoint_requested()``, until checkpoint_saved(): save, then exit with 42, to be continued."""
+        return not self._saved and contract.checkpoint_requested()
 
     def checkpoint_saved(self) -> None:
-        """Reset checkpoint_requested, after a checkpoint was written."""
-        self._checkpoint_requested = False
-
-    def request_checkpoint(self, *_: object) -> None:
-        """Set checkpoint_requested. Takes and ignores the arguments of a signal handler."""
-        self._checkpoint_requested = True
+        """Note that the requested checkpoint was written, where the function goes on instead of ending."""
+        self._saved = True

@@ -7,7 +7,6 @@ exception or by sys.exit.
 from __future__ import annotations
 
 import inspect
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -110,7 +109,7 @@ def prepare(argv: Sequence[str]) -> Callable[[], object]:
     if len(argv) != 1:
         raise UsageError("usage: python -m gridtf.training.run module:function")
     context = Context(contract.task())
-    signal.signal(signal.SIGUSR1, context.request_checkpoint)
+    contract.checkpoint_requested()  # from now on, a request does not end this process
     function = load(argv[0], Path.cwd())
     if context.task.type == "worker" and context.cluster.get("ps"):
         context.server  # noqa: B018 - started now: the chief may use this worker before its own code asks for a server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from gridtf.errors import GridtfError
-from gridtf.training.server import serve
+from gridtf.training.servers import serve
 
 if __name__ == "__main__":
     try:

@@ -17,7 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_all_examples_are_found() -> None:
-    assert names() == ["entry", "multiworker", "parameter_server", "ps_flags", "tf_config"]
+    assert names() == [
+        "averaging",
+        "between_graph_async",
+        "between_graph_sync",
+        "entry",
+        "multi_worker_keras_fit",
+        "multiworker",
+        "parameter_server",
+        "ps_flags",
+        "supervisor_cnn",
+        "tf_config",
+    ]
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -51,8 +62,15 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
     assert done.returncode == 0, output
     reached = json.loads((run_dir / "output" / "result.json").read_text())["accuracy"]
     assert stated_accuracy(example) <= reached <= 1, output
-    assert f"accuracy on 360 held-out digits: {reached:.3f}" in output
+    stated = f"accuracy on 360 held-out digits: {reached:.3f}"
+    assert stated in output
     assert "trained separately" not in output
+    if (program := ROOT / "examples" / example / "predict.py").exists():
+        # in a process of its own, without gridtf
+        command = [sys.executable, str(program), str(run_dir / "output" / "export")]
+        bare = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout.splitlines()[-1:] == [stated], done.stderr
 
 
 @pytest.mark.tensorflow

@@ -16,7 +16,7 @@ from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError
 from gridtf.training.context import Context
 from gridtf.training.run import arguments, load
-from gridtf.training.server import listening_inodes, listens_on, start_server
+from gridtf.training.servers import listening_inodes, listens_on, start_server
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = """
@@ -277,7 +277,7 @@ def test_listens_on_considers_this_process_only() -> None:
         assert not listens_on(port)  # as the agent holds it: bound only
         held.listen()
         assert listens_on(port)
-        script = f"from gridtf.training.server import listens_on; print(listens_on({port}))"
+        script = f"from gridtf.training.servers import listens_on; print(listens_on({port}))"
         other = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert other.stdout == "False\n"
     assert not listens_on(port)
@@ -296,7 +296,7 @@ def test_listening_inodes() -> None:
 
 def test_training_imports_tensorflow_on_first_use_only() -> None:
     script = (
-        "import sys, gridtf.training, gridtf.training.run, gridtf.training.server\n"
+        "import sys, gridtf.training, gridtf.training.run, gridtf.training.servers\n"
         "gridtf.training.Context, gridtf.training.serve\n"
         "print(*sorted({'tensorflow', 'numpy', 'subprocess', 'jinja2'} & set(sys.modules)))\n"
     )

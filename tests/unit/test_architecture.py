@@ -70,7 +70,7 @@ ARROWS: dict[str, set[str]] = {
         "text",
         "values",
     },
-    "training": {"contract", "errors"},
+    "training": {"contract", "errors", "states", "values"},
     "cli": {
         "",
         "bootstrap",
@@ -118,6 +118,7 @@ IMPURE_NAMES = {"open", "input", "print", "exec", "eval", "compile", "__import__
 ONLY_IN = {
     "tensorflow": {"training"},
     "keras": {"training"},
+    "tf_keras": {"training"},
     "numpy": {"training"},
     "jinja2": {"login.render"},
     "drmaa": {"schedulers.sge.drmaa_session"},

@@ -236,6 +236,7 @@ class Watched(JoinedTask):
     [
         (0, ("COMPLETED", 0, None)),
         (3, ("FAILED", 3, None)),
+        (42, ("SAVED", 42, None)),
         (-signal.SIGKILL, ("FAILED", None, "SIGKILL")),
         (None, ("ENDED", None, None)),
     ],

@@ -375,6 +375,43 @@ def test_task_failure_within_leader_wait_fails_the_job(tmp_path: Path) -> None:
     assert (verdict["state"], verdict["cause"]["task"]) == ("FAILED", "worker:0")
 
 
+def test_job_that_was_saved_ends_with_42_when_the_last_task_has_saved(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, leader_wait=30)
+    attempt.task("h1", "worker:1", "SAVED", 5, exit=42)
+    attempt.task("h0", "worker:0", "SAVED", 20, exit=42)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], verdict["exit_code"], verdict["cause"]) == (42, "SAVED", 42, None)
+    assert 20 <= seconds(attempt) < 23
+    assert any("worker:1 saved a checkpoint, waiting for worker:0 for at most 30 s" in text for text in attempt.phases)
+    assert (read_record(attempt.attempt.stop) or {})["state"] == "SAVED"
+
+
+def test_task_that_does_not_save_in_time_is_stopped(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, leader_wait=30)
+    attempt.task("h0", "worker:0", "SAVED", 5, exit=42)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (42, "SAVED")
+    assert verdict["reason"].endswith("worker:1 was still running 30 s later and was stopped")
+    assert 35 <= seconds(attempt) < 40
+
+
+def test_leader_that_does_not_save_in_time_fails_the_job(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, leader_wait=30)
+    attempt.task("h1", "worker:1", "SAVED", 5, exit=42)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (1, "FAILED")
+    assert "but worker:0 was still running 30 s later" in verdict["reason"]
+
+
+def test_failure_after_another_task_has_saved_tells_of_both(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.task("h0", "worker:0", "SAVED", 5, exit=42)
+    attempt.task("h1", "worker:1", "FAILED", 6, exit=3)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"], verdict["cause"]["task"]) == (1, "FAILED", "worker:1")
+    assert verdict["reason"] == "worker:1 on h1: exit code 3 (worker:0 had saved a checkpoint (exit code 42))"
+
+
 def test_evaluator_is_stopped_after_evaluator_wait(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), tasks={"worker": {"count": 1}, "evaluator": {}}, evaluator_wait=20)
     attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)

@@ -170,7 +170,8 @@ def test_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 def test_collect_records_exit_codes_and_signals(tmp_path: Path) -> None:
     report = supervised(
         tmp_path,
-        "ends = {'ok': 'exit 0', 'three': 'exit 3', 'kill': 'kill -KILL $$', 'segv': 'kill -SEGV $$',\n"
+        "ends = {'ok': 'exit 0', 'three': 'exit 3', 'saved': 'exit 42',\n"
+        "        'kill': 'kill -KILL $$', 'segv': 'kill -SEGV $$',\n"
         "        'real-time': 'kill -40 $$', 'term': 'kill -TERM $$'}\n"
         "s = Supervisor([*ends, 'never'], System())\n"
         "for name, end in ends.items(): start(s, name, 'bash', '-c', end)\n"
@@ -180,6 +181,7 @@ def test_collect_records_exit_codes_and_signals(tmp_path: Path) -> None:
     assert found == {
         "ok": ("COMPLETED", 0, None),
         "three": ("FAILED", 3, None),
+        "saved": ("SAVED", 42, None),
         "kill": ("FAILED", None, "SIGKILL"),
         "segv": ("FAILED", None, "SIGSEGV"),
         "real-time": ("FAILED", None, "signal 40"),

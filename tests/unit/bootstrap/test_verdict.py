@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.verdict import Verdict, of_success, of_task, of_timeout
+from gridtf.bootstrap.verdict import Verdict, of_saved, of_success, of_task, of_timeout
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from gridtf.run.tail import last_lines
 from gridtf.text import some
 from tests.support.plans import task
-from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, TIMEOUT
+from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, SAVED, TIMEOUT
 
 WORKER = task("worker:1", "n3", rank=1)
 LOST = "the agent on host n3 was killed by SIGKILL"
@@ -154,6 +154,30 @@ def test_of_timeout_names_tasks_that_had_finished() -> None:
     assert (found.why, found.hint) == ("worker:1 had exited with 0, worker:0 had not", "request more with --time")
     plain = of_timeout("the walltime is over", CLUSTER, {})
     assert plain == Verdict(TIMEOUT, "the walltime is over", hint="request more with --time")
+
+    found = of_timeout("the walltime is over", CLUSTER, states(chief_0="RUNNING", worker_0="SAVED"))
+    assert found.why == "worker:0 had saved a checkpoint (exit code 42)"
+
+
+def test_of_saved_asks_to_continue() -> None:
+    spec = JobSpec(leader_wait=30.0)
+    found = of_saved(CLUSTER, states(chief_0="SAVED", worker_0="SAVED", worker_1="COMPLETED"), "all", spec)
+    assert (found.state, found.exit_code) == (SAVED, 42)
+    assert found.reason == "chief:0, worker:0 saved a checkpoint and ended (exit code 42), to be continued"
+    assert found.hint == "to continue, submit it again with the same checkpoints"
+
+
+def test_of_saved_names_those_who_did_not_end_and_fails_without_the_leader() -> None:
+    spec = JobSpec(leader_wait=30.0)
+    found = of_saved(CLUSTER, states(chief_0="SAVED", worker_0="RUNNING", worker_1="SAVED"), "all", spec)
+    assert found.state == SAVED
+    assert found.reason.endswith("to be continued; worker:0 was still running 30 s later and was stopped")
+    assert of_saved(CLUSTER, states(chief_0="SAVED"), "chief", spec).reason.endswith("to be continued")
+    found = of_saved(CLUSTER, states(chief_0="RUNNING", worker_0="SAVED", worker_1="COMPLETED"), "all", spec)
+    assert (found.state, found.exit_code) == (FAILED, 1)
+    expected = "worker:0 saved a checkpoint and ended (exit code 42), but chief:0 was still running 30 s later"
+    assert found.reason == expected
+    assert "--leader-wait" in found.hint
 
 
 # --- the record, and the words for the log

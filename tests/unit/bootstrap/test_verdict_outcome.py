@@ -121,6 +121,27 @@ def test_served_workers_are_not_awaited_but_their_failure_counts() -> None:
     assert decide(tasks, {**reported(chief_0="RUNNING"), "worker:0": failed(1.0)}) == Outcome(True, served)
 
 
+# --- tasks that have saved a checkpoint, to be continued (exit code 42)
+
+
+def test_job_ends_when_all_training_tasks_have_saved_or_finished() -> None:
+    saved = reported(chief_0="SAVED", worker_0="SAVED", worker_1="SAVED", ps_0="RUNNING", evaluator_0="RUNNING")
+    assert decide(ALL, saved) == Outcome(True, saved=("chief:0", "worker:0", "worker:1"))
+    assert decide(ALL, {**saved, **reported(chief_0="COMPLETED", worker_0="COMPLETED")}).saved == ("worker:1",)
+    assert decide(ALL, reported(chief_0="SAVED", worker_0="RUNNING"), "chief") == Outcome(True, saved=("chief:0",))
+
+
+def test_task_that_has_saved_is_no_failure_while_others_still_save() -> None:
+    records = reported(chief_0="RUNNING", worker_0="SAVED", worker_1="RUNNING")
+    assert decide(ALL, records) == Outcome(False, awaited=("chief:0", "worker:1"), saved=("worker:0",))
+    assert decide(ALL, {**records, "worker:1": failed(1.0)}) == Outcome(True, WORKER1)
+
+
+def test_task_that_does_not_train_has_nothing_to_save() -> None:
+    records = {**reported(chief_0="RUNNING"), "ps:0": {"state": "SAVED", "ended": 1.0, "exit": 42}}
+    assert decide(ALL, records) == Outcome(True, PS)
+
+
 # --- the first failure
 
 
@@ -160,7 +181,7 @@ def _some_of(tasks: Sequence[PlacedTask]) -> list[tuple[PlacedTask, ...]]:
 
 @pytest.mark.parametrize("policy", ["all", "chief"])
 def test_outcome_is_never_both_success_and_failure(policy: str) -> None:
-    states = ("", "PENDING", "RUNNING", "COMPLETED", "FAILED", "STOPPED")
+    states = ("", "RUNNING", "COMPLETED", "FAILED", "STOPPED", "SAVED")
     for tasks in _some_of(ALL):
         if not any(one.trains for one in tasks):
             continue
@@ -169,11 +190,15 @@ def test_outcome_is_never_both_success_and_failure(policy: str) -> None:
                 one.name: {"state": state, "ended": 1.0} for one, state in zip(tasks, combination, strict=True) if state
             }
             outcome = decide(tasks, records, policy)
-            trained = [records.get(one.name, {}).get("state") == "COMPLETED" for one in tasks if one.trains]
+            ends = [records.get(one.name, {}).get("state") for one in tasks if one.trains]
+            trained = [end in ("COMPLETED", "SAVED") for end in ends]
+            assert bool(outcome.saved) <= ("SAVED" in ends)
             assert outcome.ended or not all(trained)
             if outcome.cause is not None:
                 assert outcome.ended
-                assert records[outcome.cause.name]["state"] == "FAILED"
+                assert records[outcome.cause.name]["state"] in (
+                    ("FAILED",) if outcome.cause.trains else ("FAILED", "SAVED")
+                )
                 assert not all(trained)
             elif outcome.ended:
                 assert trained[0] if policy == "chief" else all(trained)

@@ -214,6 +214,7 @@ def test_completion_of_tasks(tmp_path: Path) -> None:
     assert completions("gridtf logs . --task ", tmp_path) == {"worker:0", "worker:1", "worker", "ps:0", "ps", "job"}
     assert completions("gridtf logs . --task p", tmp_path) == {"ps:0", "ps"}
     assert completions("gridtf logs --task p", tmp_path) == set()
+    assert completions("gridtf address . p", tmp_path) == {"ps:0"}
 
 
 @pytest.mark.parametrize(

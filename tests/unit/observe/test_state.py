@@ -15,7 +15,7 @@ from gridtf.run.rundir import Attempt, Record, RunDir, write_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState
 from gridtf.values import as_dict
-from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, PENDING, RUNNING, TIMEOUT, UNKNOWN
+from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, PENDING, RUNNING, SAVED, TIMEOUT, UNKNOWN
 
 NOW = 1_800_000_000.0
 NONCE = "0123456789abcdef"
@@ -254,6 +254,7 @@ def test_joined_job_is_unknown_when_its_tasks_ended_without_exit_codes() -> None
 
 
 WELL = {"state": COMPLETED, "exit": 0, "ended": NOW - 2}
+LEFT = {"state": SAVED, "exit": 42, "ended": NOW - 2}
 
 
 @pytest.mark.parametrize(
@@ -261,6 +262,8 @@ WELL = {"state": COMPLETED, "exit": 0, "ended": NOW - 2}
     [
         ([WELL, WELL], COMPLETED, "all training tasks have exited with 0"),
         ([WELL, {"state": FAILED, "exit": 7, "ended": NOW - 3}], FAILED, "worker:1: exit code 7"),
+        ([WELL, LEFT], SAVED, "worker:1 saved a checkpoint and ended, to be continued"),
+        ([LEFT, {"state": FAILED, "exit": 7, "ended": NOW - 3}], FAILED, "worker:1: exit code 7"),
         (
             [
                 {"state": FAILED, "signal": "SIGTERM", "ended": NOW - 2},
@@ -282,7 +285,7 @@ def test_exit_codes_of_joined_tasks_decide_whatever_the_queue_reports(
 ) -> None:
     seen = joined(*ends, queue=queue)
     assert (seen.state, seen.reason, seen.finished, seen.ended) == (state, reason, True, NOW - 1)
-    assert seen.exit_code == (0 if state == COMPLETED else 1)
+    assert seen.exit_code == {COMPLETED: 0, SAVED: 42}.get(JobState(state), 1)
 
 
 @pytest.mark.parametrize("state", [COMPLETED, FAILED, CANCELLED])
@@ -458,6 +461,8 @@ def test_state_of_a_job_array_sums_up_its_elements() -> None:
     assert failed.state == TIMEOUT
     assert failed.reason == "array of 3: 2 COMPLETED, 1 TIMEOUT; element 1 TIMEOUT: so it TIMEOUT"
     assert failed.hint == f"one element: gridtf status {RUN.elements / '1'}"
+    assert array(gone, COMPLETED, SAVED).exit_code == 42
+    assert array(gone, SAVED, FAILED, COMPLETED).state == FAILED
     many = array(gone, None, *[FAILED] * 6)
     assert many.reason.count("so it FAILED") == 3
     why = "element 3 FAILED: so it FAILED; also failed: elements 4, 5, 6; without a verdict: element 0"

@@ -5,22 +5,96 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gridtf import contract
 from gridtf.contract import Task
-from gridtf.errors import GridtfError
+from gridtf.errors import GridtfError, UsageError, nearest
 
 _LISTEN = "0A"  # tcp_states.h, as /proc/net/tcp prints it
 _VISIBLE = (contract.GPUS, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+WAYS = ("async", "sync")
+_started: list[Any] = []  # the server that gridtf has started in this process
 
 
-def start_server(task: Task) -> Any:
+def server(filters: str = "async", config: Any = None) -> Any:
+    """Start this task's ``tf.distribute.Server`` for between-graph training with parameter servers.
+
+    Args:
+        filters: The way of training, for which the server's configuration gets device filters: ``async`` (the parameter
+            servers and this task) or ``sync`` (the leader as well). Without them a session waits for all workers.
+        config: A ``ConfigProto`` with further configuration; its own device filters, if it has any, are kept.
+
+    Returns:
+        The server. ``training.session`` uses it and its filters. TensorFlow does not pass them on to other sessions::
+
+            v1.Session(server.target, config=server.server_def.default_session_config)
+
+    Raises:
+        UsageError: For another way, and in a job without parameter servers.
+        GridtfError: As start_server does.
+    """
+    task = contract.task()
+    return start_server(task, session_config(device_filters(task, filters), config))
+
+
+def own_server(config: Any) -> Any:
+    """The server that gridtf has started in this process; if there is none, it is started.
+
+    Args:
+        config: For a new server, as in start_server.
+    """
+    return _started[0] if _started else start_server(contract.task(), config)
+
+
+def device_filters(task: Task, way: str) -> list[str]:
+    """The tasks whose devices a session of a task has to see.
+
+    Args:
+        task: The task.
+        way: One of WAYS.
+
+    Returns:
+        Device filters, such as ``/job:ps`` and ``/job:worker/task:1``.
+
+    Raises:
+        UsageError: For another way, and in a job without parameter servers.
+    """
+    if way not in WAYS:
+        raise UsageError(f"filters={way!r}: filters are 'async' or 'sync'", hint=nearest(str(way), [*WAYS]))
+    if not task.cluster.get("ps"):
+        what = f"filters={way!r} are for jobs with parameter servers, and this job has none"
+        raise UsageError(what, hint="submit it with --ps 1, or start tf.distribute.Server yourself")
+    tasks = [task.leader] if way == "sync" else []
+    tasks += [task.name] if task.type != "ps" else []
+    return ["/job:ps", *(f"/job:{name.replace(':', '/task:')}" for name in dict.fromkeys(tasks))]
+
+
+def session_config(filters: Sequence[str], config: Any = None) -> Any:
+    """A ``ConfigProto`` with device filters.
+
+    Args:
+        filters: The filters, unless ``config`` has some.
+        config: Further configuration; it is not changed.
+    """
+    import tensorflow as tf
+
+    made = tf.compat.v1.ConfigProto()
+    if config is not None:
+        made.CopyFrom(config)
+    if not made.device_filters:
+        made.device_filters.extend(filters)
+    return made
+
+
+def start_server(task: Task, config: Any = None) -> Any:
     """Start a ``tf.distribute.Server`` for a task.
 
     Args:
         task: This process's task.
+        config: Its ``ConfigProto``, if any.
 
     Returns:
         The server.
@@ -42,7 +116,9 @@ def start_server(task: Task) -> Any:
     import tensorflow as tf
 
     cluster = tf.train.ClusterSpec({name: list(addresses) for name, addresses in task.cluster.items()})
-    return tf.distribute.Server(cluster, job_name=task.type, task_index=task.index)
+    options = {} if config is None else {"config": config}
+    _started[:] = [tf.distribute.Server(cluster, job_name=task.type, task_index=task.index, **options)]
+    return _started[0]
 
 
 def serve(task: Task | None = None) -> NoReturn:

@@ -1,0 +1,291 @@
+"""Checkpoints of a training: all processes take part, the leader's is kept, and all continue from the newest one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from gridtf import contract
+from gridtf.errors import GridtfError, UsageError
+from gridtf.states import SAVED_CODE
+from gridtf.training import checkpointfolder as folders
+from gridtf.training.checkpointfolder import PREFIX, Finished, Shapes
+from gridtf.training.mirrored import Mirrored
+from gridtf.training.ranks import Alone
+
+_VISIBLE_AFTER = 60.0  # seconds after which every host must see what the leader has seen
+
+
+def checkpoint(
+    model: Any,
+    optimizer: Any = None,
+    *,
+    every: int | None = None,
+    step: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    keep: int = 3,
+) -> Checkpoints:
+    """Continue from the newest finished checkpoint of this training, if there is one, and save further ones.
+
+    ::
+
+        saved = training.checkpoint(model, optimizer, every=100)
+        while saved.step < STEPS:
+            train_step(next(batches))
+            saved.after_step()
+        saved.save()
+
+    With ``fit`` of Keras, give it ``saved.callback()``::
+
+        model.fit(data, epochs=EPOCHS, initial_epoch=saved.epoch, callbacks=[saved.callback()])
+
+    It works without a strategy, with ``MirroredStrategy``, ``MultiWorkerMirroredStrategy`` (all workers call the same
+    functions after the same steps) and ``ParameterServerStrategy`` (in the coordinator, after ``join()``). A checkpoint
+    can be restored with another number of workers.
+
+    Args:
+        model: A ``tf.Module`` or a model of Keras 3 or tf_keras. Its variables must exist (``model.build(…)``).
+        optimizer: The optimizer; None: the one that a Keras model was compiled with, if it was.
+        every: Steps between two checkpoints; None: after each epoch of ``fit``, on request, and by save().
+        step: The program's own counter of steps, such as ``optimizer.iterations``: it is restored, and read instead of
+            counting the calls of after_step().
+        folder: A folder that all hosts share; None: ``checkpoints`` in OUTPUT_DIR.
+        keep: How many checkpoints are kept.
+
+    Returns:
+        The checkpoints of this training.
+
+    Raises:
+        GridtfError: The folder cannot be written, or its newest checkpoint does not fit the model.
+        UsageError: The model has no variables yet, or an argument is not valid.
+    """
+    for name, value in (("every", every), ("keep", keep)):
+        if not (value is None and name == "every") and (type(value) is not int or value < 1):
+            what = f"training.checkpoint: {name}={value!r} is not a whole number from 1 on"
+            raise UsageError(what, hint=f"such as {name}=100" if name == "every" else "such as keep=3")
+    where = folder or Path(os.environ.get(contract.OUTPUT_DIR, "output"), "checkpoints")
+    return Checkpoints(model, optimizer, every, step, Path(where).absolute(), keep)
+
+
+class Checkpoints:
+    """The checkpoints of a training: made by checkpoint().
+
+    Attributes:
+        folder: The folder that holds them.
+        epoch: The number of epochs of ``fit`` that have ended.
+        batch: The number of batches of the next epoch that the model has been trained on.
+    """
+
+    def __init__(self, model: Any, optimizer: Any, every: int | None, step: Any, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self._every, self._keep = every, keep
+        self._count, self._variable = 0, step
+        self.epoch = self.batch = 0
+        self._model = model
+        optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
+        self._parts = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
+        strategy = _strategy(model)
+        self._shapes = _built(model, optimizer, strategy)
+        self._objects = tf.train.Checkpoint(**self._parts)
+        mirrored = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        requested = contract.checkpoint_requested
+        self._ranks = Mirrored(strategy, requested) if mirrored else Alone(requested)
+        self._all_read = mirrored and any(map(_is_reduced_by_reading, _variables(model)))
+        self._saved: int | None = None  # the step of the last checkpoint
+        contract.checkpoint_requested()  # from now on, a request does not end this process
+        self.restore()
+
+    @property
+    def step(self) -> int:
+        """The number of steps that the model has been trained for."""
+        return self._count if self._variable is None else int(_plain(self._variable).numpy())
+
+    def after_step(self, steps: int = 1) -> None:
+        """Count a step, and save when a checkpoint is due. When one is requested, save it and exit with 42.
+
+        Args:
+            steps: How many steps were made since the last call, such as those between two ``join()``s.
+
+        Raises:
+            GridtfError: The checkpoint cannot be written. The last one is still there.
+        """
+        self._count += steps
+        if self._ranks.wanted(steps):
+            self._save_and_exit()
+        if self._every and self.step // self._every > (self._saved or 0) // self._every:
+            self.save()
+
+    def after_epoch(self) -> None:
+        """Save, unless checkpoints are due after a number of steps. callback() calls this after each epoch."""
+        if not self._every:
+            self.save()
+
+    def _save_and_exit(self) -> NoReturn:
+        self.save()
+        self._say(f"a checkpoint was requested: saved step {self.step}, to be continued (exit code {SAVED_CODE})")
+        sys.exit(SAVED_CODE)
+
+    def save(self) -> None:
+        """Save a checkpoint, unless the last one is of the same step. All processes of a strategy must call this.
+
+        Raises:
+            GridtfError: It cannot be written. The last one is still there.
+        """
+        step = self.step
+        if step == self._saved:
+            return
+        problem = self._ranks.told(self._write(step))
+        if problem:
+            what, _, why = problem.partition("\n")
+            last = "no earlier one is there" if self._saved is None else f"the one of step {self._saved} is still there"
+            raise GridtfError(what, why=why, hint=f"{last}; look at df and your quota, or choose another folder=…")
+        self._saved = step
+
+    def _write(self, step: int) -> str:
+        """Write this process's part. Returns what went wrong."""
+        taken_part = False
+
+        def files(prefix: str) -> None:
+            nonlocal taken_part
+            taken_part = True
+            self._objects.write(prefix)
+
+        problem = ""
+        if self._ranks.leads:
+            try:
+                folders.write(self.folder, step, self.epoch, self.batch, self._shapes, files)
+                folders.prune(self.folder, self._keep)
+            except (OSError, tf.errors.OpError) as error:
+                problem = f"the checkpoint of step {step} cannot be written to {self.folder}\n{_reason(error)}"
+        if self._all_read and not taken_part:
+            with tempfile.TemporaryDirectory() as scratch:
+                self._objects.write(str(Path(scratch, PREFIX)))
+        return problem
+
+    def restore(self) -> int:
+        """Restore the newest finished checkpoint, if there is one. All processes of a strategy must call this.
+
+        Returns:
+            Its step; 0 without one.
+
+        Raises:
+            GridtfError: The folder cannot be read or written, or the checkpoint does not fit the model.
+        """
+        kind, _, rest = self._ranks.told(self._look()).partition(" ")
+        if kind == "problem":
+            what, why, hint = (*rest.split("\n"), "", "")[:3]
+            raise GridtfError(what, why=why, hint=hint)
+        if kind == "none":
+            return 0
+        found = self._open(int(rest))
+        folders.need_fit(found, self._shapes)
+        try:
+            self._objects.read(found.prefix).assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            hint = "to continue from the one before, remove this folder"
+            raise GridtfError(f"{found.path} cannot be restored", why=_reason(error), hint=hint) from error
+        self._count = self._saved = found.step
+        self.epoch, self.batch = found.epoch, found.batch
+        if self._variable is not None:
+            self._variable.assign(found.step)
+        self._say(f"continues from step {found.step}, saved in {found.path}")
+        return found.step
+
+    def callback(self) -> Any:
+        """Make a callback for ``fit`` of the model's Keras, Keras 3 or tf_keras.
+
+        It counts the batches as steps, saves as after_step() does, and, without ``every``, after each epoch. An epoch
+        that was interrupted is continued with the batches that remained.
+        """
+        from gridtf.training.kerascallback import make_callback
+
+        return make_callback(self, self._model)
+
+    def _look(self) -> str:
+        """What the leader tells: ``step N``, ``none``, or ``problem`` and its lines."""
+        try:
+            if self._ranks.leads:
+                folders.need_writable(self.folder)
+            found, skipped = folders.newest(self.folder)
+        except GridtfError as error:
+            return f"problem {error.what}\n{error.why}\n{error.hint}"
+        for why in skipped:
+            self._say(f"skips a checkpoint: {why}")
+        return f"step {found.step}" if found else "none"
+
+    def _open(self, step: int) -> Finished:
+        """The checkpoint that the leader has found; other hosts may see it a little later."""
+        deadline = time.monotonic() + _VISIBLE_AFTER
+        path = self.folder / f"step-{step}"
+        while isinstance(found := folders.open_finished(path), str):
+            if time.monotonic() > deadline:
+                host = os.uname().nodename
+                raise GridtfError(
+                    f"{path} cannot be read on host {host}", why=found, hint="all hosts must see the same folder"
+                )
+            time.sleep(0.2)
+        return found
+
+    def _say(self, what: str) -> None:
+        if self._ranks.leads:
+            print(f"gridtf: {what}", flush=True)
+
+
+# --- models and optimizers of tf.Module, Keras 3 and tf_keras
+
+
+def _variables(part: Any) -> list[Any]:
+    found = part.variables
+    return list(found() if callable(found) else found)  # a method of the optimizers before TensorFlow 2.11
+
+
+def _plain(variable: Any) -> Any:
+    """TensorFlow's variable in a variable of Keras 3."""
+    return variable.value if type(variable).__module__.startswith("keras.") else variable
+
+
+def _shapes(parts: Any) -> Shapes:
+    return {
+        name: [(getattr(item, "path", item.name), tuple(map(int, item.shape))) for item in _variables(part)]
+        for name, part in parts.items()
+    }
+
+
+def _strategy(model: Any) -> Any:
+    """The strategy in whose scope the model was made."""
+    for variable in _variables(model):
+        return getattr(_plain(variable), "distribute_strategy", None) or tf.distribute.get_strategy()
+    raise UsageError(
+        "training.checkpoint: the model has no variables yet",
+        hint="make them first: model.build((None, features)), or call it on a batch",
+    )
+
+
+def _built(model: Any, optimizer: Any, strategy: Any) -> Shapes:
+    """The variables of the program, those of the optimizer included, which otherwise come with the first step."""
+    parts = {"model": model}
+    if optimizer is not None:
+        parts["optimizer"] = optimizer
+        if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+            with (
+                getattr(optimizer, "_distribution_strategy", None) or strategy
+            ).scope():  # variables on ps do not know
+                optimizer.build(model.trainable_variables)
+    return _shapes(parts)
+
+
+def _is_reduced_by_reading(variable: Any) -> bool:
+    """Whether the workers have different values of it, so that reading it takes all of them: a mean of batches."""
+    return bool(getattr(_plain(variable), "synchronization", None) == tf.VariableSynchronization.ON_READ)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror or error)
+    return str(getattr(error, "message", error)).splitlines()[0]

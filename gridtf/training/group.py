@@ -1,0 +1,323 @@
+"""Averaging: every task trains alone, and every N steps the variables of all become their mean."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gridtf import contract
+from gridtf.contract import Task
+from gridtf.errors import GridtfError, UsageError
+from gridtf.training import exchange
+from gridtf.training.exchange import LostError, Member, TooLateError
+from gridtf.training.variables import built, describe, floating, name_of, tensorflow_variable, variables_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from gridtf.training.collective import Average
+
+_group: Group | None = None
+
+
+class Link(Protocol):
+    """The members' connection; see gridtf.training.collective.Collective."""
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """Sum vectors over all members."""
+
+    def average(self, variables: Sequence[Any]) -> Average:
+        """Make the function that averages variables over all members."""
+
+
+class _Alone:
+    """The link of the only member."""
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+    def average(self, variables: Sequence[Any]) -> Average:
+        return lambda numbers, weight: list(numbers)
+
+
+_ALONE: Link = _Alone()
+
+
+class Group:
+    """The tasks that train a model by averaging, as one of them sees it. Made by ``gridtf.training.averaging()``.
+
+    As a context manager, it calls finish() at the end of the block, unless the block raised an exception.
+
+    Attributes:
+        members: Names of all members, such as ``worker:0``; this task's alone outside of gridtf.
+        rank: This member's place among them.
+        exchanged: Whether the last step() has averaged.
+        agreed_checkpoint: Whether a checkpoint had been requested from any member at the last exchange. The same in all
+            members.
+        on_agreed_checkpoint: Called in finish() after an exchange that has set agreed_checkpoint, since a member whose
+            data have ended makes no steps after which it could look; None: nothing.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[str],
+        rank: int,
+        link: Link,
+        every: int = 20,
+        seconds: float | None = None,
+        optimizer_state: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        wish: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.members = tuple(members)
+        self.rank = rank
+        self.exchanged = False
+        self.agreed_checkpoint = False
+        self.on_agreed_checkpoint: Callable[[], object] | None = None
+        self._link = link
+        self._every = every
+        self._seconds = seconds
+        self._optimizer_state = optimizer_state
+        self._clock = clock
+        self._wish = wish
+        self._average: Average | None = None
+        self._find: Callable[[], list[Any]] = list
+        self._attached: dict[int, Any] = {}  # by id, in the order of the vector
+        self._steps = 0  # since the beginning
+        self._since = 0  # steps since the last exchange
+        self._weight = 0.0  # since the last exchange
+        self._last = 0.0  # when it was
+        self._finished = False
+
+    def attach(self, model: Any, optimizer: Any = None) -> None:
+        """Say what is averaged, and give all members the leader's values.
+
+        All floating-point variables of the model are averaged, also those that are not trained, such as the moving
+        means of a batch normalization. Counters and seeds (integers) stay each member's own. All members call this,
+        with the same model.
+
+        Args:
+            model: A model with all its variables (Keras 3, tf_keras, tf.Module), or a list of variables.
+            optimizer: Averaged as well with ``optimizer_state=True``; None: the one the model was compiled with.
+
+        Raises:
+            GridtfError: When the model has no variables yet, when another was attached before, when members have
+                attached different models, and when a member is lost.
+        """
+
+        def find() -> list[Any]:
+            return floating([*variables_of(model), *(variables_of(optimizer) if self._optimizer_state else ())])
+
+        if not floating(variables_of(model)):
+            raise GridtfError(
+                "group.attach(model): the model has no variables to average",
+                hint="build it before: model.build(input_shape), or call it once",
+            )
+        if self._optimizer_state:
+            optimizer = built(model, optimizer)
+        variables = find()
+        if self._average is not None:
+            if [id(variable) for variable in variables] != list(self._attached):
+                raise GridtfError(
+                    "group.attach() was called before, with other variables",
+                    hint="to average two models, write group.attach([*a.variables, *b.variables])",
+                )
+            self._finished = False
+            return
+        self._compare(variables)
+        self._find, self._attached = find, {id(variable): variable for variable in variables}
+        self._average = self._link.average([tensorflow_variable(variable) for variable in variables])
+        self._exchange(Member(weight=float(self.rank == 0)))
+        self._finished = False
+
+    def step(self, weight: float = 1.0) -> None:
+        """Say that a step of training is done; averages when it is time to.
+
+        Args:
+            weight: Of this step in the average, such as the number of its examples. The weight of a member is the sum
+                of those since the last exchange.
+
+        Raises:
+            GridtfError: When no model was attached, when the model has got new variables since then, and when a member
+                is lost.
+        """
+        self.steps(1, weight)
+
+    def steps(self, number: int, weight: float) -> None:
+        """Like step(), for several steps at once.
+
+        Args:
+            number: How many.
+            weight: Of all of them together.
+        """
+        if not 0 <= weight < float("inf"):
+            raise GridtfError(f"group.step(weight={weight}): a weight is 0 or greater, and finite")
+        self.exchanged = self._finished = False
+        self._steps += number
+        self._since += number
+        self._weight += weight
+        if exchange.is_due(self._since, self._clock() - self._last, self._every, self._seconds):
+            self._exchange(Member(weight=self._weight))
+            self.exchanged = True
+
+    def finish(self) -> None:
+        """Say that this member's data have ended, and wait until those of all members have.
+
+        Its steps since the last exchange take part in the next one; in later ones it has weight 0. Afterwards all
+        members have the same values. Nothing is done when it was called before and no step was made since.
+
+        Raises:
+            GridtfError: As step().
+        """
+        while not self._finished:
+            members = self._exchange(Member(weight=self._weight, done=True))
+            self._finished = all(member.done for member in members)
+            if self.agreed_checkpoint and self.on_agreed_checkpoint is not None:
+                self.on_agreed_checkpoint()
+
+    def callback(self) -> Any:
+        """Make a callback for ``fit`` of Keras 3 (of tf_keras with ``TF_USE_LEGACY_KERAS=1``).
+
+        It attaches the model with its optimizer when training begins (after the first batch where that builds the
+        model), makes a step after each batch, of weight 1, and finishes at the end.
+
+        Returns:
+            A ``keras.callbacks.Callback``.
+        """
+        from gridtf.training.fit import AveragingCallback
+
+        return AveragingCallback(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._average is not None:
+            self.finish()
+
+    def _exchange(self, own: Member) -> list[Member]:
+        """Take part in an exchange; returns what all members have told."""
+        if self._average is None:
+            raise GridtfError(
+                "group.step() before group.attach(model)",
+                hint="call group.attach(model) where the model and its optimizer have been made",
+            )
+        late = [variable for variable in self._find() if id(variable) not in self._attached]
+        if late:
+            raise GridtfError(
+                f"{name_of(late[0])} was created after group.attach(model), and is not averaged",
+                hint="build the whole model before it is attached: call it once, or model.build(input_shape)",
+            )
+        own = own.replace(wish=self._wish())
+        average = self._average
+        members = exchange.decode(self._told(lambda: average(self._encode(own), own.weight)))
+        self.agreed_checkpoint = any(member.wish for member in members)
+        self._since, self._weight, self._last = 0, 0.0, self._clock()
+        return members
+
+    def _compare(self, variables: Sequence[Any]) -> None:
+        """Check that all members have the same variables, before their vectors are summed."""
+        text = "\n".join(describe(variable) for variable in variables).encode()
+        own = Member(signature=exchange.signature(text), size=len(text))
+        members = exchange.decode(self._told(lambda: self._link.total(self._encode(own))))
+        if len({member.signature for member in members}) == 1:
+            return
+        width = max(member.size for member in members)
+        places: list[float] = [0] * (width * len(members))
+        places[width * self.rank : width * self.rank + len(text)] = text
+        everyone = self._told(lambda: self._link.total(places))
+        texts = [everyone[width * rank : width * rank + member.size] for rank, member in enumerate(members)]
+        decoded = (bytes(map(round, text)).decode() for text in texts)
+        raise exchange.difference(dict(zip(self.members, decoded, strict=True)))
+
+    def _encode(self, own: Member) -> list[float]:
+        return exchange.encode(own, self.rank, len(self.members))
+
+    def _told(self, operation: Callable[[], list[float]]) -> list[float]:
+        try:
+            return operation()
+        except LostError as error:
+            raise exchange.failure(str(error), self.members[self.rank], self.members, self._steps) from error
+
+
+def averaging(every: int = 20, seconds: float | None = None, optimizer_state: bool = False) -> Group:
+    """Make the averaging group of this process: every task trains alone, and all are averaged every so many steps.
+
+    This must be the program's first use of TensorFlow, except for ``tf.config``. Members are the tasks that train: the
+    chief (master) and the workers. Outside of gridtf, in an evaluator and in a job with one worker the group has a
+    single member, so that the same program runs on a laptop.
+
+    Args:
+        every: Steps between two exchanges.
+        seconds: Seconds between two exchanges, in place of steps: for members of different speed.
+        optimizer_state: Whether to average the optimizer's variables as well, such as Adam's moments.
+
+    Returns:
+        The group: attach(model), step() after each step, and finish(), or callback() for Keras.
+
+    Raises:
+        GridtfError: When it is called twice or too late, for wrong arguments, and when the members cannot connect.
+    """
+    global _group
+    _check(every, seconds)
+    if _group is not None:
+        raise GridtfError(
+            "training.averaging() was called twice in this process", hint="use the group of the first call"
+        )
+    task = contract.task() if contract.TASK_TYPE in os.environ else None
+    members = _members(task)
+    rank, link = 0, _ALONE
+    if task is not None and len(members) > 1:
+        rank, link = members.index(task.name), _connected(task)
+    _group = Group(members, rank, link, every, seconds, optimizer_state, wish=contract.checkpoint_requested)
+    return _group
+
+
+def current() -> Group | None:
+    """The averaging group of this process; None when it has none."""
+    return _group
+
+
+def _check(every: int, seconds: float | None) -> None:
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise UsageError(f"training.averaging(every={every!r}): write a number of steps, such as every=20")
+    if seconds is not None and not 0 < seconds < float("inf"):
+        raise UsageError(f"training.averaging(seconds={seconds!r}): write a time in seconds, such as seconds=5")
+
+
+def _members(task: Task | None) -> tuple[str, ...]:
+    """The members of a task's group, in rank order; the leader first."""
+    if task is None or task.type not in task.cluster:
+        return (task.name if task else "this process",)
+    types = sorted((kind for kind in task.cluster if kind != "ps"), key=lambda kind: kind == "worker")
+    return tuple(f"{kind}:{index}" for kind in types for index in range(len(task.cluster[kind])))
+
+
+def _connected(task: Task) -> Link:
+    from gridtf.training.collective import Collective
+
+    try:
+        return Collective(task)
+    except TooLateError:
+        raise _too_late(*_caller()) from None
+
+
+def _caller() -> tuple[str, int]:
+    """File and line of the call that led into gridtf."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gridtf."):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _too_late(file: str, line: int) -> GridtfError:
+    return GridtfError(
+        f"{Path(file).name}, line {line}: training.averaging() comes too late",
+        why="a tensor, variable, model or data set was made before, and TensorFlow then allows no new connections",
+        hint=f"move this line to right after the imports: {linecache.getline(file, line).strip()}",
+    )

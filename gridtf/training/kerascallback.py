@@ -1,0 +1,123 @@
+"""A callback that counts and saves for ``fit``, of Keras 3 and of tf_keras."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gridtf.errors import UsageError
+
+if TYPE_CHECKING:
+    from gridtf.training.checkpoints import Checkpoints
+
+
+def make_callback(saved: Checkpoints, model: Any) -> Any:
+    """Make a callback: see Checkpoints.callback.
+
+    Args:
+        saved: The checkpoints.
+        model: A model of Keras 3 or tf_keras.
+    """
+    import tensorflow as tf
+
+    base = _callback_class(model)
+    by_epoch = isinstance(getattr(model, "distribute_strategy", None), tf.distribute.ParameterServerStrategy)
+    counter = EpochCounter(saved)
+
+    class Saving(base):  # type: ignore[misc, valid-type]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            del logs
+            counter.begin(epoch, self.params.get("steps"))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            del logs
+            if by_epoch:
+                counter.batches(self.params.get("steps") or 1)
+            if counter.cut_short:
+                self.model.stop_training = False
+            counter.end(epoch)
+
+    if by_epoch:
+        return Saving()  # its steps run ahead of fit, which refuses callbacks for batches
+
+    class SavingBatches(Saving):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            del logs
+            counter.batches(batch + 1)
+            if counter.cut_short:
+                self.model.stop_training = True
+
+    return SavingBatches()
+
+
+def _callback_class(model: Any) -> Any:
+    roots = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
+    if "tf_keras" in roots:
+        import tf_keras
+
+        return tf_keras.callbacks.Callback
+    if "keras" in roots:
+        import keras
+
+        return keras.callbacks.Callback
+    raise UsageError(f"callback() is for models of Keras: {type(model).__name__} is none", hint="call after_step()")
+
+
+class EpochCounter:
+    """Counts the batches of ``fit``.
+
+    Args:
+        saved: The checkpoints.
+
+    Attributes:
+        cut_short: Whether this epoch, which was interrupted before, has had its batches and ends here.
+    """
+
+    def __init__(self, saved: Checkpoints) -> None:
+        self._saved = saved
+        self._size: int | None = None  # batches in an epoch
+        self._before = 0  # batches of this epoch in the run that was interrupted
+        self._done = 0  # batches of this epoch in this run
+        self.cut_short = False
+
+    def begin(self, epoch: int, size: int | None) -> None:
+        """An epoch begins.
+
+        Args:
+            epoch: Its number, from 0.
+            size: The number of its batches; None where unknown.
+
+        Raises:
+            UsageError: It had ended before the checkpoint was saved.
+        """
+        saved = self._saved
+        if epoch < saved.epoch:
+            raise UsageError(
+                f"fit begins with epoch {epoch + 1}, but the checkpoint has {saved.epoch}",
+                hint="continue there: model.fit(…, initial_epoch=saved.epoch)",
+            )
+        if size is None:
+            saved.batch = 0  # where it was interrupted is unknown: it begins anew
+        self._size, self._before, self._done = size, saved.batch, 0
+        self.cut_short = False
+
+    def batches(self, done: int) -> None:
+        """Batches have been trained on.
+
+        Args:
+            done: Their number in this epoch and this run, so far.
+        """
+        steps, self._done = done - self._done, done
+        self._saved.batch = self._before + done
+        if self._size is not None and self._saved.batch >= self._size:
+            self._saved.epoch, self._saved.batch = self._saved.epoch + 1, 0
+            self.cut_short = self._before > 0
+        self._saved.after_step(steps)
+
+    def end(self, epoch: int) -> None:
+        """An epoch has ended.
+
+        Args:
+            epoch: Its number, from 0.
+        """
+        self._saved.epoch, self._saved.batch = epoch + 1, 0
+        self._saved.after_epoch()

@@ -1,0 +1,71 @@
+"""How the processes of a training agree: on the checkpoint to restore, on the step to save at, on how that went."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from gridtf import contract
+
+_PERIOD = 1.0  # seconds between two questions whether a checkpoint is requested
+_MOST_STEPS = 1 << 20  # between two such questions; a float32 holds it exactly
+
+
+class Alone:
+    """A process that saves without the help of others: without a strategy, with one for several GPUs, or the
+    coordinator of ParameterServerStrategy.
+
+    Args:
+        requested: Whether a checkpoint is requested.
+
+    Attributes:
+        leads: Whether this process keeps its checkpoints.
+    """
+
+    def __init__(self, requested: Callable[[], bool]) -> None:
+        self._requested = requested
+        self.leads = contract.TASK_TYPE not in os.environ or contract.task().is_chief
+
+    def told(self, text: str) -> str:
+        """Tell all processes what the leader knows. All of them must call this, and wait for each other.
+
+        Args:
+            text: What the leader tells, cut after 1000 bytes; that of the others is ignored.
+
+        Returns:
+            The leader's text.
+        """
+        return text
+
+    def wanted(self, steps: int) -> bool:
+        """Whether a checkpoint is requested: after the same step, the answer is the same in all processes.
+
+        Args:
+            steps: The number of steps since the last call.
+        """
+        del steps
+        return self._requested()
+
+
+def steps_until(steps: int, seconds: float) -> int:
+    """After how many steps a question is to be asked again.
+
+    Args:
+        steps: The number of steps since the last one.
+        seconds: The seconds since the last one.
+
+    Returns:
+        The steps of about a second, at least 1, and at most twice as many as last time: the first ones are slow.
+    """
+    return min(max(1, int(steps * _PERIOD / max(seconds, 1e-6))), 2 * steps, _MOST_STEPS)
+
+
+def is_leader(task_type: str, index: int, cluster: Mapping[str, Sequence[str]]) -> bool:
+    """Whether a worker of a strategy keeps checkpoints: the chief, else worker 0.
+
+    Args:
+        task_type: The type of its task, as in TF_CONFIG.
+        index: The index of its task.
+        cluster: Task type -> the addresses of its tasks.
+    """
+    return task_type == "chief" or (task_type == "worker" and index == 0 and not cluster.get("chief"))

@@ -1,0 +1,322 @@
+"""Checkpoints of real trainings: requested, interrupted by SIGKILL, continued with another number of workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.disks import small_disk
+from tests.support.fixtures import Launch
+from tests.support.jobs import ROOT, LaunchedJob, until
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+LIMIT = 120.0  # seconds; a run takes a tenth of it
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
+
+# batches: how many batches the workers have had in all, which only reading by all workers adds up.
+MIRRORED = """
+import os, sys, time
+import keras
+import tensorflow as tf
+from gridtf import training
+from gridtf.training import checkpointfolder
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+sync, stall_at = checkpointfolder._sync, f"step-{os.environ.get('STALL_AT')}.unfinished"
+
+def stall(path):
+    sync(path)
+    if path.name == stall_at:
+        print("stalls", flush=True)
+        time.sleep(600)
+
+checkpointfolder._sync = stall
+
+class Model(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(9.0, name="weight")
+        self.batches = tf.Variable(
+            0.0, trainable=False, name="batches",
+            synchronization=tf.VariableSynchronization.ON_READ, aggregation=tf.VariableAggregation.SUM,
+        )
+
+with strategy.scope():
+    model = Model()
+    optimizer = keras.optimizers.SGD(0.01)
+
+@tf.function
+def train_step():
+    def step():
+        model.batches.assign_add(1.0)
+        with tf.GradientTape() as tape:
+            loss = (model.weight - 3.0) ** 2 / strategy.num_replicas_in_sync
+        optimizer.apply(tape.gradient(loss, [model.weight]), [model.weight])
+    strategy.run(step)
+
+saved = training.checkpoint(model, optimizer, every=10, folder=os.environ["FOLDER"])
+try:
+    while saved.step < int(os.environ.get("STEPS", "1000000")):
+        train_step()
+        time.sleep(0.01)
+        saved.after_step()
+except SystemExit:
+    print("leaves at step", saved.step, flush=True)
+    raise
+saved.save()
+iterations, batches = int(optimizer.iterations.value.numpy()), float(model.batches.read_value())
+print(f"done: step {saved.step}, {iterations} updates, {batches:g} batches", flush=True)
+"""
+
+
+def logs(job: LaunchedJob) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in sorted(job.attempt.logs.glob("*.log"))}
+
+
+def said(job: LaunchedJob, words: str) -> str:
+    """Wait until a task of a job prints these words; returns all output of the tasks."""
+
+    def found() -> str:
+        text = "".join(logs(job).values())
+        assert words in text or job.process.poll() is None, job.output + text
+        return text if words in text else ""
+
+    return str(until(found, words, LIMIT))
+
+
+def test_training_goes_on_after_a_request_and_after_a_kill_in_a_save(launch: Launch, tmp_path: Path) -> None:
+    """Three workers, until a checkpoint is requested; two, until the leader is killed while it saves; then one."""
+    (tmp_path / "train.py").write_text(MIRRORED)
+    folder = tmp_path / "checkpoints"
+    command = (sys.executable, str(tmp_path / "train.py"))
+
+    def start(workers: int, **variables: str) -> LaunchedJob:
+        place = tmp_path / f"of-{workers}"
+        place.mkdir()
+        env = {**QUIET, "FOLDER": str(folder), **variables}
+        return launch(
+            *command, folder=place, env=env, tasks={"worker": {"count": workers, "cpus": 1}}, tasks_per_node=workers
+        )
+
+    job = start(3)
+    until(lambda: (folder / "step-10").exists() or job.process.poll() is not None, "a checkpoint", LIMIT)
+    os.kill(job.process.pid, signal.SIGUSR1)
+    assert job.wait(LIMIT) == 42, job.output + "".join(logs(job).values())
+    verdict = job.verdict()
+    assert verdict["state"] == "SAVED"
+    assert (
+        verdict["reason"] == "worker:0, worker:1, worker:2 saved a checkpoint and ended (exit code 42), to be continued"
+    )
+    assert {(task["state"], task["exit"]) for task in job.tasks().values()} == {("SAVED", 42)}
+    steps = {re.findall(r"^leaves at step (\d+)$", log, re.MULTILINE)[0] for log in logs(job).values()}
+    assert len(steps) == 1, steps
+    (first,) = map(int, steps)
+    assert f"gridtf: a checkpoint was requested: saved step {first}, to be continued (exit code 42)" in said(
+        job, "gridtf"
+    )
+
+    stall = (first // 10 + 2) * 10
+    job = start(2, STALL_AT=str(stall))
+    output = said(job, "stalls")
+    assert output.count(f"gridtf: continues from step {first}, saved in {folder}/step-{first}\n") == 1
+    os.kill(job.running("worker:0")["worker:0"], signal.SIGKILL)
+    verdict = job.verdict(LIMIT)
+    assert (verdict["state"], verdict["cause"]["task"], verdict["cause"]["signal"]) == ("FAILED", "worker:0", "SIGKILL")
+    assert (folder / f"step-{stall}.unfinished").is_dir()
+
+    job = start(1, STEPS=str(stall + 20))
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
+    output = logs(job)["worker-0"]
+    assert f"gridtf: skips a checkpoint: {folder}/step-{stall}.unfinished was not finished\n" in output
+    assert f"gridtf: continues from step {stall - 10}, " in output
+    batches = 3 * first + 2 * (stall - 10 - first) + 30
+    assert f"done: step {stall + 20}, {stall + 20} updates, {batches} batches\n" in output
+    assert sorted(os.listdir(folder)) == sorted(f"step-{step}" for step in (stall, stall + 10, stall + 20))
+
+
+COORDINATED = """
+import os, sys, time
+import keras
+import tensorflow as tf
+from gridtf import training
+
+if sys.argv[1] == "alone":
+    strategy = tf.distribute.get_strategy()
+else:
+    strategy = tf.distribute.ParameterServerStrategy(training.ClusterResolver())
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+with strategy.scope():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(0.01)
+
+@tf.function
+def train_step():
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(tf.ones([4, 2])) - 1.0) ** 2)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    strategy.run(step)
+
+saved = training.checkpoint(model, optimizer, every=20, step=optimizer.iterations, folder=os.environ["FOLDER"])
+while saved.step < int(os.environ.get("STEPS", "1000000")):
+    if sys.argv[1] == "alone":
+        train_step()
+        saved.after_step()
+    else:
+        for _ in range(10):
+            coordinator.schedule(train_step)
+        coordinator.join()
+        saved.after_step(10)
+saved.save()
+print(f"done: step {saved.step}, bias {float(model.variables[-1].value.numpy()[0]):.6f}", flush=True)
+"""
+
+
+def test_parameter_servers_save_between_joins_and_one_process_goes_on(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COORDINATED)
+    folder = tmp_path / "checkpoints"
+    (tmp_path / "ps").mkdir()
+    job = launch(
+        *(sys.executable, str(tmp_path / "train.py"), "together"),
+        folder=tmp_path / "ps",
+        env={**QUIET, "FOLDER": str(folder)},
+        tasks={"chief": {"count": 1}, "worker": {"count": 1}, "ps": {"count": 1}},
+        serve=["worker", "ps"],
+        tasks_per_node=2,
+    )
+    until(lambda: (folder / "step-20").exists() or job.process.poll() is not None, "a checkpoint", LIMIT)
+    os.kill(job.process.pid, signal.SIGUSR1)
+    verdict = job.verdict(LIMIT)
+    assert (job.process.returncode, verdict["state"]) == (42, "SAVED"), job.output + "".join(logs(job).values())
+    assert verdict["reason"] == "chief:0 saved a checkpoint and ended (exit code 42), to be continued"
+    step = int(re.findall(r"requested: saved step (\d+), ", logs(job)["chief-0"])[0])
+    assert step % 10 == 0
+
+    done = subprocess.run(
+        [sys.executable, "train.py", "alone"],
+        cwd=tmp_path,
+        env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "FOLDER": str(folder), "STEPS": str(step + 5)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"gridtf: continues from step {step}, " in done.stdout
+    assert f"done: step {step + 5}, " in done.stdout
+
+
+ALONE = """
+import os, signal, sys
+from pathlib import Path
+import keras
+import numpy as np
+import tensorflow as tf
+from gridtf import training
+from gridtf.errors import GridtfError
+from tests.support.disks import fill
+
+def tell(what, call):
+    try:
+        call()
+        print(f"{what}: no error")
+    except GridtfError as error:
+        print(f"{what}: {error.what} | {error.why} | {error.hint}")
+
+class Line(tf.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = tf.Variable(tf.zeros([size]), name="weight")
+
+disk, folder = Path(sys.argv[1]), Path(sys.argv[2])
+tell("empty", lambda: training.checkpoint(tf.Module()))
+tell("every", lambda: training.checkpoint(Line(3), every=0))
+tell("blocked", lambda: training.checkpoint(Line(3), folder=disk / "file"))
+
+saved = training.checkpoint(line := Line(200_000), folder=disk / "saved")
+line.weight.assign_add(tf.ones_like(line.weight))
+saved.after_step()
+saved.save()
+big = fill(disk)
+saved.after_step()
+tell("full", saved.save)
+print("left:", *sorted(os.listdir(disk / "saved")))
+again = training.checkpoint(same := Line(200_000), folder=disk / "saved")
+print("again at step", again.step, "with", float(same.weight[7]))
+big.unlink()
+tell("freed", saved.save)
+print("left:", *sorted(os.listdir(disk / "saved")))
+tell("other", lambda: training.checkpoint(Line(4), folder=disk / "saved"))
+data = disk / "saved" / "step-2" / "variables.data-00000-of-00001"
+data.write_bytes(b"x" * data.stat().st_size)
+tell("damaged", lambda: training.checkpoint(Line(200_000), folder=disk / "saved"))
+
+x = np.random.default_rng(1).random((80, 4), np.float32)
+
+class Interrupt(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if saved.step == 23:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+def fit():
+    global saved
+    keras.utils.clear_session()
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(2), layers.Dropout(0.5), layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    saved = training.checkpoint(model, folder=folder)
+    model.fit(x, x[:, :1], batch_size=8, epochs=5, initial_epoch=saved.epoch, verbose=0,
+              callbacks=[Interrupt(), saved.callback()])
+    print("fitted", saved.step, saved.epoch, int(model.optimizer.iterations), *sorted(os.listdir(folder)))
+
+try:
+    fit()
+except SystemExit as end:
+    print("exit", end.code, "at", saved.step, saved.epoch, saved.batch)
+from gridtf import contract
+contract._signals.clear()  # the next process would not know of the signal
+fit()
+"""
+
+
+@pytest.mark.root
+def test_what_goes_wrong_is_one_clear_error_and_keras_fit_is_continued(tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        (disk / "file").write_text("")
+        done = subprocess.run(
+            [sys.executable, "alone.py", str(disk), "fitted"],
+            cwd=tmp_path,
+            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = iter(done.stdout.splitlines())
+    told = dict(line.split(": ", 1) for line in lines if ": " in line and not line.startswith(("gridtf", "left")))
+    print(done.stdout)
+    assert told["empty"].startswith("training.checkpoint: the model has no variables yet | ")
+    assert told["every"].startswith("training.checkpoint: every=0 is not a whole number from 1 on")
+    where = f"the folder of the checkpoints {disk}/file cannot be written | "
+    assert told["blocked"].startswith(where), told["blocked"]
+    full = f"the checkpoint of step 2 cannot be written to {disk}/saved | "
+    assert told["full"].startswith(full)
+    assert "No space left on device" in told["full"]
+    assert "the one of step 1 is still there" in told["full"]
+    assert "left: step-1\ngridtf: continues from step 1, " in done.stdout
+    assert "again at step 1 with 1.0\n" in done.stdout
+    assert told["freed"] == "no error"
+    assert "left: step-1 step-2\n" in done.stdout
+    assert "does not fit this program | model: weight:0 has shape (4), in the checkpoint (200000) | " in told["other"]
+    assert told["damaged"].startswith(f"{disk}/saved/step-2 cannot be restored | ")
+    assert "to continue from the one before, remove this folder" in told["damaged"]
+    assert "exit 42 at 24 2 4\n" in done.stdout
+    assert "fitted 50 5 50 step-30 step-40 step-50\n" in done.stdout

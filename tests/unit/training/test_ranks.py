@@ -1,0 +1,37 @@
+"""Which process keeps checkpoints, and how often processes ask each other whether one is requested."""
+
+from __future__ import annotations
+
+import pytest
+
+from gridtf.training.ranks import Alone, is_leader, steps_until
+
+
+def test_leader_is_the_chief_else_worker_0() -> None:
+    both, workers = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}, {"worker": ["b:1", "c:1"]}
+    assert is_leader("chief", 0, both)
+    assert not is_leader("worker", 0, both)
+    assert is_leader("worker", 0, workers)
+    assert not is_leader("worker", 1, workers)
+    assert not is_leader("evaluator", 0, workers)
+
+
+def test_question_is_repeated_after_about_a_second() -> None:
+    assert steps_until(100, 1.0) == 100
+    assert steps_until(100, 2.0) == 50
+    assert steps_until(1, 30.0) == 1  # slow steps: after each of them
+    assert steps_until(1, 0.0001) == 2  # not at once after 10,000 steps: the first may have been a short one
+    assert steps_until(1 << 20, 0.001) == 1 << 20
+    steps, seconds = 1, 0.0
+    while seconds < 10:  # steps of a millisecond, asked from the first one on
+        seconds += steps / 1000
+        steps = steps_until(steps, steps / 1000)
+        assert steps <= 1000
+
+
+def test_process_outside_a_job_keeps_its_own_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [False, True]
+    alone = Alone(lambda: wanted.pop(0))
+    assert alone.leads
+    assert alone.told("step 3") == "step 3"
+    assert [alone.wanted(1), alone.wanted(1)] == [False, True]
