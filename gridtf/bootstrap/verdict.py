@@ -27,7 +27,11 @@ _HINTS = (
     ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
     ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
     ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
-    ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
+    (
+        "Could not start gRPC server",
+        "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded? TensorFlow before 2.3 needs "
+        "--ports release",
+    ),
     (
         "Resource temporarily unavailable",
         "the limit on your processes is reached on that host: see ulimit -u, or the site's limit",

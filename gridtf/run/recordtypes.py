@@ -128,7 +128,14 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
-HostRecord = {"host": str, "address": str, "resolved?": [str], "ports": {str: Port}, "master_port": Port}
+HostRecord = {
+    "host": str,
+    "address": str,
+    "resolved?": [str],
+    "ports": {str: Port},
+    "master_port": Port,
+    "tensorflow?": {str: str},
+}
 RankRecord = {
     "host": str,
     "hostname": str,
@@ -167,6 +174,7 @@ _TaskState = {
     "oom?": bool,
     "error?": (str, None),
     "restarts?": Count,
+    "tensorflow?": str,
 }
 _Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {
