@@ -24,8 +24,9 @@ from gridtf import schedulers
 from gridtf.bootstrap import addresses, environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, backoff
 from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
+from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, port_of, read_plan
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.versions import releases_port
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, SchedulerError, UsageError
 from gridtf.host import procfs
 from gridtf.host.gpus import GpuGrant
@@ -113,7 +114,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         holder.release(meeting.master_port)  # programs that are not TensorFlow do not share ports
     else:
         plan, shares, meeting = joining.follow()
+    environment.need_room(plan, meeting)
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
+    if releases_port(spec.ports, None):  # which program follows is not known yet
+        holder.release(port_of(meeting, task))
     fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, grant.descriptors)
     env = environment.task_environment(grant.environment(environ), plan, task, meeting, shares[task.name])
     print(exports(environ, env))

@@ -167,6 +167,12 @@ def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record
     return Rendezvous(json.dumps(cluster), leader["address"], leader.get("master_port") or 0, outside)
 
 
+def port_of(meeting: Rendezvous, task: PlacedTask) -> int:
+    """The port of a task."""
+    members = (meeting.cluster if task.in_cluster else meeting.outside)[task.type]
+    return int(members[task.index].rpartition(":")[2])
+
+
 def host_port(address: str, port: int) -> str:
     """``host:port``, with brackets around an IPv6 address."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

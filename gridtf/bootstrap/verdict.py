@@ -27,7 +27,11 @@ _HINTS = (
     ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
     ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
     ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
-    ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
+    (
+        "Could not start gRPC server",
+        "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded? TensorFlow before 2.3 needs "
+        "--ports release",
+    ),
     (
         "Resource temporarily unavailable",
         "the limit on your processes is reached on that host: see ulimit -u, or the site's limit",
@@ -48,6 +52,24 @@ _HINTS = (
     (
         "Could not find callback with key=pyfunc",
         "a data worker cannot run Python: use TensorFlow's functions before distribute, or the Python one after it",
+    ),
+    (
+        "Collective ops must be configured at program startup",
+        "a tensor was made before the strategy: make the strategy first of all, before data sets, models and variables",
+    ),
+    (
+        "Unrecognized task_type",
+        "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
+        "master is the chief",
+    ),
+    (
+        "Disallowed task type found in cluster spec",
+        "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
+        "master is the chief",
+    ),
+    (
+        "TensorBoard is not installed",
+        "tf.summary needs the package tensorboard, which TensorFlow does not install: pip install tensorboard",
     ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )

@@ -100,6 +100,7 @@ _TABLE = {
     "which network": (
         ("address", "--address", "text", "PATTERN", "name by which tasks reach a host, such as '{host}i'"),
         ("interface", "--interface", "text", "NAME", "network interface by which tasks reach a host, such as ib0"),
+        ("ports", "--ports", "text", "hold|release|auto", "release: for TensorFlow before 2.3, which auto recognizes"),
     ),
     "folders and timeouts": (
         ("template", "--template", "text", "FILE", "your own template of the job script"),

@@ -137,6 +137,9 @@ class JobSpec(_Keywords):
         address: Pattern of the name by which tasks reach a host, such as "{host}i" for a second network; ``{host}`` is
             the scheduler's name of the host, ``{short}`` that name up to the first dot. None: the scheduler's name.
         interface: The network interface by whose address tasks reach a host, such as "ib0". Excludes ``address``.
+        ports: What becomes of the port that gridtf reserves for a task: "hold" it, since TensorFlow 2.3 and newer share
+            it with gridtf, "release" it just before the task starts, or "auto": by the version that the task's Python
+            has, "hold" where that is not known.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -184,6 +187,7 @@ class JobSpec(_Keywords):
     address: str | None = None
     interface: str | None = None
     kill_grace: float = 5.0
+    ports: str = "auto"
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
@@ -395,7 +399,7 @@ _A_KIND = f'kind = "{next(iter(KINDS))}", or {" or ".join(toml(name) for name in
 A_TYPE_OF_ONE_S_OWN = f"a type of your own needs a kind: {_A_KIND}"
 _TYPE = re.compile(r"[a-z][a-z_]{0,31}")
 FIRST_WORKER = "first-worker"
-_SUCCESS_POLICIES = ("all", "chief")
+_CHOICES = {"success_policy": ("all", "chief"), "ports": ("hold", "release", "auto")}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -571,10 +575,12 @@ def _check_texts(spec: JobSpec) -> None:
     for key, value in spec.options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise SpecError(f"options.{key}", f"{spell(value)} is neither a string nor a number")
-    if spec.success_policy not in (None, *_SUCCESS_POLICIES):
-        choices = ", ".join(_SUCCESS_POLICIES)
-        hint = nearest(str(spec.success_policy), list(_SUCCESS_POLICIES)) or f"choose from {choices}"
-        raise SpecError("success_policy", f"{spell(spec.success_policy)} is not one of {choices}", hint=hint)
+    for key, words in _CHOICES.items():
+        value = getattr(spec, key)
+        if value not in (None, *words):
+            choices = ", ".join(words)
+            hint = nearest(str(value), list(words)) or f"choose from {choices}"
+            raise SpecError(key, f"{spell(value)} is not one of {choices}", hint=hint)
 
 
 def _check_sizes(spec: JobSpec) -> None:

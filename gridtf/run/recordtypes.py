@@ -128,7 +128,14 @@ Outline = {
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
-HostRecord = {"host": str, "address": str, "resolved?": [str], "ports": {str: Port}, "master_port": Port}
+HostRecord = {
+    "host": str,
+    "address": str,
+    "resolved?": [str],
+    "ports": {str: Port},
+    "master_port": Port,
+    "tensorflow?": {str: str},
+}
 RankRecord = {
     "host": str,
     "hostname": str,
@@ -157,6 +164,7 @@ Launcher = {
     "beat?": Count,
     "time?": float,
 }
+Progress = {"step": int, "values": {str: object}, "time": float}
 _TaskState = {
     "state?": str,
     "pid?": (Pid, None),
@@ -167,6 +175,8 @@ _TaskState = {
     "oom?": bool,
     "error?": (str, None),
     "restarts?": Count,
+    "tensorflow?": str,
+    "progress?": Progress,
 }
 _Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {

@@ -295,10 +295,9 @@ def _check(every: int, seconds: float | None) -> None:
 
 def _members(task: Task | None) -> tuple[str, ...]:
     """The members of a task's group, in rank order; the leader first."""
-    if task is None or task.type not in task.cluster:
+    if task is None or task.type not in exchange.TYPES or task.type not in task.cluster:
         return (task.name if task else "this process",)
-    types = sorted((kind for kind in task.cluster if kind != "ps"), key=lambda kind: kind == "worker")
-    return tuple(f"{kind}:{index}" for kind in types for index in range(len(task.cluster[kind])))
+    return tuple(f"{kind}:{index}" for kind in exchange.TYPES for index in range(len(task.cluster.get(kind, ()))))
 
 
 def _connected(task: Task) -> Link:

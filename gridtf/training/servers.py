@@ -40,13 +40,14 @@ def server(filters: str = "async", config: Any = None) -> Any:
     return start_server(task, session_config(device_filters(task, filters), config))
 
 
-def own_server(config: Any) -> Any:
-    """The server that gridtf has started in this process; if there is none, it is started.
+def own_server(task: Task, config: Any = None) -> Any:
+    """The server that gridtf has started in this process; if there is none, it is started, as start_server does.
 
     Args:
-        config: For a new server, as in start_server.
+        task: This process's task.
+        config: For a new server.
     """
-    return _started[0] if _started else start_server(contract.task(), config)
+    return _started[0] if _started else start_server(task, config)
 
 
 def device_filters(task: Task, way: str) -> list[str]:

@@ -64,7 +64,7 @@ def session(
     """
     task = contract.task()
     asked = session_config(device_filters(task, filters), config)
-    master = own_server(asked).target
+    master = own_server(task, asked).target
     scaffold = scaffold or v1.train.Scaffold()
     folder = task.output_dir / checkpoint_dir
     if task.is_chief:

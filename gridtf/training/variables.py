@@ -16,7 +16,7 @@ def variables_of(model: Any) -> list[Any]:
     """
     if isinstance(model, list | tuple):
         return list(model)
-    found = getattr(model, "variables", None)
+    found = getattr(model, "variables", getattr(model, "trainable_variables", None))
     if found is None:
         raise GridtfError(
             f"{type(model).__name__} has no variables",

@@ -19,17 +19,16 @@ from functools import partial
 from pathlib import Path
 
 from measure import scratch, table
-from training_task import THREADS
+from training_task import PREPARATION, THREADS
 
 ROUNDS = 5
 LIMIT = 180.0  # seconds for a program
 TASK = str(Path(__file__).with_name("training_task.py"))
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
-CLUSTERS: dict[str, dict[str, int]] = {
-    "mirrored": {"worker": 2},
-    "coordinated": {"chief": 1, "worker": 2, "ps": 1},
-    "averaged": {"worker": 2},
-}
+Cluster = dict[str, int]
+TWO: Cluster = {"worker": 2}
+CLUSTERS: dict[str, Cluster] = {"mirrored": TWO, "coordinated": {"chief": 1, "worker": 2, "ps": 1}}
+NOT_TRAINING = ("ps", "data_worker")
 SAME, DEFAULT = "by hand, same threads", "by hand, default threads"
 AIMS = {SAME: "0.98 or more", DEFAULT: "more than 1"}
 NAMES = {
@@ -46,16 +45,18 @@ def main() -> None:
         print(f"Steps per second, medians of {ROUNDS}, interleaved")
         strategies(folder)
         averages(folder)
+        data_workers(folder)
 
 
 def strategies(folder: Path) -> None:
     rows = [["", "steps/s", "from", "to", "gridtf is of it", "aim"]]
     for program, name in NAMES.items():
-        _, threads = job(folder, program)  # also to warm up
+        cluster = CLUSTERS[program]
+        _, threads = job(folder, cluster, program)  # also to warm up
         ways = {
-            "under gridtf": partial(measured, folder, program),
-            SAME: partial(by_hand, folder, program, threads),
-            DEFAULT: partial(by_hand, folder, program, {}),
+            "under gridtf": partial(measured, folder, cluster, program),
+            SAME: partial(by_hand, folder, cluster, program, threads),
+            DEFAULT: partial(by_hand, folder, cluster, program, {}),
         }
         rates = {way: [result["rate"] for result in results] for way, results in interleaved(ways).items()}
         own = statistics.median(rates["under gridtf"])
@@ -67,8 +68,8 @@ def strategies(folder: Path) -> None:
 
 
 def averages(folder: Path) -> None:
-    job(folder, "averaged", "20")  # to warm up
-    found = interleaved({every: partial(measured, folder, "averaged", every) for every in ("1", "20")})
+    job(folder, TWO, "averaged", "20")  # to warm up
+    found = interleaved({every: partial(measured, folder, TWO, "averaged", every) for every in ("1", "20")})
     rates = {every: [result["rate"] for result in results] for every, results in found.items()}
     floor = statistics.median(rates["1"])
     rows = [["Averaging, 2 workers", "steps/s", "from", "to", "ratio", "aim", "accuracy"]]
@@ -79,6 +80,22 @@ def averages(folder: Path) -> None:
     print()
     table(rows)
     print("  aim: accuracies within 0.01 of each other")
+
+
+def data_workers(folder: Path) -> None:
+    rounds = str(measured(folder, {"worker": 1}, "calibrate")["rounds"])
+    clusters: dict[str, Cluster] = {
+        "  by the worker itself": {"worker": 1},
+        "  by two data workers": {"worker": 1, "data_worker": 2},
+    }
+    found = interleaved({way: partial(measured, folder, cluster, "fed", rounds) for way, cluster in clusters.items()})
+    rates = {way: [result["rate"] for result in results] for way, results in found.items()}
+    floor, more = (statistics.median(values) for values in rates.values())
+    rows = [[f"A batch takes {PREPARATION * 1000:.0f} ms of CPU", "steps/s", "from", "to", "ratio", "aim"]]
+    ends = ([""] * 2, [f"{more / floor:.2f}", "1.6 or more"])
+    rows += [[way, *spread(values), *end] for (way, values), end in zip(rates.items(), ends, strict=True)]
+    print()
+    table(rows)
 
 
 def interleaved(ways: Mapping[str, Callable[[], Result]]) -> dict[str, list[Result]]:
@@ -94,22 +111,22 @@ def spread(values: list[float]) -> list[str]:
     return [f"{value:.1f}" for value in (statistics.median(values), min(values), max(values))]
 
 
-def measured(folder: Path, program: str, *arguments: str) -> Result:
-    return job(folder, program, *arguments)[0]
+def measured(folder: Path, cluster: Cluster, program: str, *arguments: str) -> Result:
+    return job(folder, cluster, program, *arguments)[0]
 
 
-def job(folder: Path, program: str, *arguments: str) -> tuple[Result, Threads]:
+def job(folder: Path, cluster: Cluster, program: str, *arguments: str) -> tuple[Result, Threads]:
     """Run a program as a local job; returns its result and the thread settings of its tasks."""
     import gridtf
 
-    cluster, folder = CLUSTERS[program], fresh(folder)
+    folder = fresh(folder)
     submitted = gridtf.submit(
         gridtf.JobSpec(
             command=(sys.executable, TASK, program, *arguments),
             name="bench",
             scheduler="local",
             tasks={kind: gridtf.TaskSpec(count=count) for kind, count in cluster.items()},
-            tasks_per_node=sum(count for kind, count in cluster.items() if kind != "ps"),
+            tasks_per_node=sum(count for kind, count in cluster.items() if kind not in NOT_TRAINING),
             gpus_per_task=0,
             success_policy="chief" if "chief" in cluster else "all",
             env=QUIET,
@@ -130,9 +147,9 @@ def job(folder: Path, program: str, *arguments: str) -> tuple[Result, Threads]:
     return json.loads((output / "result.json").read_text()), threads
 
 
-def by_hand(folder: Path, program: str, threads: Threads) -> Result:
+def by_hand(folder: Path, counts: Cluster, program: str, threads: Threads) -> Result:
     """Run a program as one process per task, each with these thread settings."""
-    cluster = {kind: [f"127.0.0.1:{port}" for port in free(count)] for kind, count in CLUSTERS[program].items()}
+    cluster = {kind: [f"127.0.0.1:{port}" for port in free(count)] for kind, count in counts.items()}
     folder = fresh(folder)
     base = {name: value for name, value in os.environ.items() if name not in THREADS}
     leader = "chief" if "chief" in cluster else "worker"

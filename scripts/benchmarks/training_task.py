@@ -19,6 +19,7 @@ FEATURES, HIDDEN, CLASSES = 64, 512, 10
 BATCH = 128  # of each worker
 WARM, STEPS = 50, 300
 AVERAGED_STEPS = 1000
+PREPARATION = 0.010  # seconds of CPU for a batch
 
 
 def tell(rate: float, **more: float) -> None:
@@ -138,7 +139,55 @@ def averaged(every: str) -> None:
         tell(found, accuracy=float(np.mean(np.argmax(model(test_x), axis=1) == test_y)))
 
 
-PROGRAMS: dict[str, Callable[..., None]] = {"mirrored": mirrored, "coordinated": coordinated, "averaged": averaged}
+def preparation(rounds: int) -> Callable[[Any], Any]:
+    """A function that prepares a batch, with so many rounds of one thread's work."""
+    import tensorflow as tf
+
+    def more(number: Any, x: Any) -> Any:
+        return number + 1, tf.tanh(tf.matmul(x, x))
+
+    def prepare(number: Any) -> Any:
+        x = tf.random.stateless_normal([FEATURES, FEATURES], [number, 1]) / FEATURES
+        _, x = tf.while_loop(lambda done, _: done < rounds, more, (0, x))
+        return x, tf.fill([FEATURES], tf.cast(number % CLASSES, tf.int32))
+
+    return prepare
+
+
+def calibrate() -> None:
+    """Find the rounds that take PREPARATION seconds of CPU."""
+    import tensorflow as tf
+
+    rounds, elements = 500, 50
+    data = iter(tf.data.Dataset.range(elements + 1).map(preparation(rounds)))
+    next(data)
+    begin = time.process_time()
+    for _ in data:
+        pass
+    write("result", {"rounds": round(rounds * PREPARATION * elements / (time.process_time() - begin))})
+
+
+def fed(rounds: str) -> None:
+    import tensorflow as tf
+
+    from gridtf import training
+
+    data = tf.data.Dataset.range(1 << 40).map(preparation(int(rounds)))
+    data = iter(training.data.distribute(data).prefetch(8))
+    _, step = network(hidden=64)
+    train = tf.function(step)
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            loss = train(*next(data))
+        loss.numpy()
+
+    tell(rate(run))
+
+
+PROGRAMS: dict[str, Callable[..., None]] = {
+    program.__name__: program for program in (mirrored, coordinated, averaged, calibrate, fed)
+}
 
 if __name__ == "__main__":
     task = json.loads(os.environ["TF_CONFIG"])["task"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,73 @@ def test_missing_command_fails_the_tasks_with_exit_code_127(tmp_path: Path) -> N
     host.system.missing = {"train"}
     assert host.main() == 0
     assert {task["exit"] for task in host.record["tasks"].values()} == {127}
+
+
+@pytest.mark.parametrize(("version", "free"), [("1.15.5", True), ("2.21.0", False)])
+def test_port_of_a_task_with_an_old_tensorflow_is_let_go_before_its_start(
+    version: str, free: bool, tmp_path: Path
+) -> None:
+    host = OneHost(tmp_path, command=["python", "train.py"]).answer().stop(10)
+    host.system.tensorflow = {"python": version}
+    bound: list[bool] = []
+
+    def bind() -> None:
+        for port in (read_record(host.attempt.host_record("h0")) or {})["ports"].values():
+            with socket.socket() as server, contextlib.suppress(OSError):
+                server.bind(("", port))
+                bound.append(True)
+
+    host.system.at(5, bind)
+    host.main()
+    assert bound == [True, True] * free
+    published = read_record(host.attempt.host_record("h0")) or {}
+    assert published["tensorflow"] == {"worker:0": version, "worker:1": version}
+
+
+def test_progress_of_a_task_is_in_the_record_also_what_it_reports_at_its_end(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+
+    def report(step: int) -> None:
+        folder = Path(host.system.started[host.pids[0]]["env"]["GRIDTF_LOCAL_DIR"])
+        record = {"step": step, "values": {"loss": 0.5, "accuracy": "nan"}, "time": 1.0}
+        write_record(folder / "progress-worker-0.json", record)
+
+    seen: list[object] = []
+    host.system.at(4, lambda: report(100))
+    host.system.at(6, lambda: seen.append(host.record["tasks"]["worker:0"].get("progress")))
+    host.system.at(9.99, lambda: report(200))
+    host.main()
+    values = {"loss": 0.5, "accuracy": "nan"}
+    assert seen == [{"step": 100, "values": values, "time": 1.0}]
+    assert host.record["tasks"]["worker:0"]["progress"] == {"step": 200, "values": values, "time": 1.0}
+    assert "progress" not in host.record["tasks"]["worker:1"]
+
+
+def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
+    spec: dict[str, Any] = {
+        "tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}},
+        "serve": ["ps"],
+    }
+    host = OneHost(tmp_path, **spec).answer().stop(10)
+    loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
+
+    def use_tensorflow() -> None:
+        host.system.files = dict.fromkeys(host.pids, loaded)
+        host.system.opened = {(read_record(host.attempt.host_record("h0")) or {})["ports"]["worker:1"]}
+
+    host.system.at(5, use_tensorflow)
+    host.main()
+    seen = {name: task["tensorflow"] for name, task in host.record["tasks"].items()}
+    assert seen == {"worker:0": "loaded", "worker:1": "joined", "ps:0": ""}
+
+
+def test_a_job_that_sets_tf_config_to_nothing_has_none_and_is_not_watched(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, env={"TF_CONFIG": ""}).answer().stop(10)
+    loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
+    host.system.at(5, lambda: host.system.files.update(dict.fromkeys(host.pids, loaded)))
+    host.main()
+    assert [task["tensorflow"] for task in host.record["tasks"].values()] == ["", ""]
+    assert all("TF_CONFIG" not in started["env"] for started in host.system.started.values())
 
 
 def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(tmp_path: Path) -> None:

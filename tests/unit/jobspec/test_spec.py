@@ -29,6 +29,7 @@ RUNS = ("python", "train.py")
         ("name", {"name": "-dash"}),
         ("name", {"name": "x" * 64}),
         ("success_policy", {"success_policy": "any"}),
+        ("ports", {"ports": "keep"}),
         ("nodes", {"nodes": 0}),
         ("nodes", {"nodes": "4-2"}),
         ("nodes", {"nodes": 1.5}),
@@ -166,6 +167,7 @@ def test_data_workers_bring_a_dispatcher_and_are_served_outside_the_cluster() ->
     [
         ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
         ({"success_policy": "chef"}, "did you mean chief?"),
+        ({"ports": "realease"}, "did you mean release?"),
         ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),
     ],
 )
