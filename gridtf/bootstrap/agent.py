@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 # The signal that the agent supervisor sends to the agent when srun's or qrsh's process on this host has died.
 ORPHANED = signal.SIGHUP
 
-_RESTARTS = 3  # how many times a served worker that was killed is restarted
 _AT_ONCE = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
 _RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
@@ -333,8 +332,7 @@ class Agent(Fields):
             if entrance:
                 argv, env = self._contained(entrance, plan, task, meeting, argv, env)
             log = self.attempt.task_log(task.type, task.index)
-            # its port stays reserved, and the chief's ParameterServerStrategy continues with the other workers
-            restarts = _RESTARTS if task.served and task.type == "worker" else 0
+            restarts = task.row.restarts if task.served else 0  # its port stays reserved
             # the task inherits the locks on its GPUs, and holds them even when the agent is killed
             locks = grant.descriptors
             self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, restarts)

@@ -15,7 +15,6 @@ from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
 from gridtf.errors import RendezvousError
 from gridtf.host import gpus
 from gridtf.jobspec.placeholders import fill
-from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
@@ -89,7 +88,9 @@ def task_environment(
     env.pop(contract.LOCAL_DIR, None)
     if local_dir is not None:
         env[contract.LOCAL_DIR] = str(local_dir)
-    config = rendezvous.config(task.type, task.index) if has_config(plan, task.type) else None
+    config = None
+    if has_config(plan, task.type):
+        config = rendezvous.config(task.type, task.index, alone=task.row.alone)
     env.pop(contract.TF_CONFIG, None)
     if config is not None:
         env[contract.TF_CONFIG] = config
@@ -214,7 +215,7 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
         rendezvous: What all tasks agree on.
     """
     tasks = {**rendezvous.cluster, **rendezvous.outside}
-    hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in TASK_TYPES}
+    hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in plan.spec.types}
     ranked = task.rank is not None
     return {
         **hosts,

@@ -23,6 +23,7 @@ from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, read_record, write_record
 from gridtf.run.tail import last_lines
@@ -261,7 +262,7 @@ class Launcher(Fields):
             self.hosts.read()
             if self.hosts.checkpoint:
                 self._request_checkpoint()
-            now = verdict.decide(self.tasks, self.hosts.tasks, policy)
+            now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.saved and (now.ended or saving.over()):
@@ -271,7 +272,8 @@ class Launcher(Fields):
                 continue
             if now.ended:
                 if not now.lingering or evaluators.over():
-                    return verdict.of_success(self.tasks, self.hosts.tasks, policy, self.spec)
+                    given = self._distributed()
+                    return verdict.of_success(self.tasks, self.hosts.tasks, policy, self.spec, distributed=given)
                 self._report("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
                 self.hosts.check()
@@ -281,6 +283,11 @@ class Launcher(Fields):
                 parts = (started, waiting, self._separate(begin), self._versions)
                 self._report("running", "; ".join(filter(None, parts)))
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
+
+    def _distributed(self) -> bool:
+        """Whether a dataset was given to the data workers; True without data workers."""
+        mark = self.attempt.distributed
+        return not self.spec.count(DATA_WORKER) or mark.name in listdir(mark.parent)
 
     def _separate(self, begin: float) -> str:
         """The warning that the tasks train separately, once they have had the time to join the cluster."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -16,8 +17,10 @@ from gridtf.errors import GridtfError, UsageError
 from gridtf.states import SAVED_CODE
 from gridtf.training import checkpointfolder as folders
 from gridtf.training.checkpointfolder import PREFIX, Finished, Shapes
+from gridtf.training.group import current as current_group
 from gridtf.training.mirrored import Mirrored
-from gridtf.training.ranks import Alone
+from gridtf.training.ranks import Alone, Averaged
+from gridtf.training.variables import name_of, tensorflow_variable, variables_of
 
 _VISIBLE_AFTER = 60.0  # seconds after which every host must see what the leader has seen
 
@@ -45,9 +48,10 @@ def checkpoint(
 
         model.fit(data, epochs=EPOCHS, initial_epoch=saved.epoch, callbacks=[saved.callback()])
 
-    It works without a strategy, with ``MirroredStrategy``, ``MultiWorkerMirroredStrategy`` (all workers call the same
-    functions after the same steps) and ``ParameterServerStrategy`` (in the coordinator, after ``join()``). A checkpoint
-    can be restored with another number of workers.
+    It works without a strategy, with ``MirroredStrategy``, with ``MultiWorkerMirroredStrategy`` (all workers call the
+    same functions after the same steps), with ``ParameterServerStrategy`` (in the coordinator, after ``join()``) and
+    with averaging (``after_step()`` follows ``group.step()``). A checkpoint can be restored with another number of
+    workers.
 
     Args:
         model: A ``tf.Module`` or a model of Keras 3 or tf_keras. Its variables must exist (``model.build(…)``).
@@ -94,17 +98,23 @@ class Checkpoints:
         self._shapes = _built(model, optimizer, strategy)
         self._objects = tf.train.Checkpoint(**self._parts)
         mirrored = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        requested = contract.checkpoint_requested
-        self._ranks = Mirrored(strategy, requested) if mirrored else Alone(requested)
-        self._all_read = mirrored and any(map(_is_reduced_by_reading, _variables(model)))
+        self._ranks = self._choose_ranks(strategy if mirrored else None)
+        self._all_read = mirrored and any(map(_is_reduced_by_reading, variables_of(model)))
         self._saved: int | None = None  # the step of the last checkpoint
         contract.checkpoint_requested()  # from now on, a request does not end this process
         self.restore()
 
+    def _choose_ranks(self, strategy: Any) -> Alone | Mirrored:
+        if strategy is not None:
+            return Mirrored(strategy, contract.checkpoint_requested)
+        if group := current_group():
+            return Averaged(group, self._save_and_exit)
+        return Alone(contract.checkpoint_requested)
+
     @property
     def step(self) -> int:
         """The number of steps that the model has been trained for."""
-        return self._count if self._variable is None else int(_plain(self._variable).numpy())
+        return self._count if self._variable is None else int(tensorflow_variable(self._variable).numpy())
 
     def after_step(self, steps: int = 1) -> None:
         """Count a step, and save when a checkpoint is due. When one is requested, save it and exit with 42.
@@ -118,7 +128,8 @@ class Checkpoints:
         self._count += steps
         if self._ranks.wanted(steps):
             self._save_and_exit()
-        if self._every and self.step // self._every > (self._saved or 0) // self._every:
+        due = self._every and self.step // self._every > (self._saved or 0) // self._every
+        if due and self._ranks.together:
             self.save()
 
     def after_epoch(self) -> None:
@@ -128,7 +139,8 @@ class Checkpoints:
 
     def _save_and_exit(self) -> NoReturn:
         self.save()
-        self._say(f"a checkpoint was requested: saved step {self.step}, to be continued (exit code {SAVED_CODE})")
+        done = f"saved step {self.step} in {self.folder}, to be continued (exit code {SAVED_CODE})"
+        self._say(f"a checkpoint was requested: {done}")
         sys.exit(SAVED_CODE)
 
     def save(self) -> None:
@@ -240,27 +252,17 @@ class Checkpoints:
 # --- models and optimizers of tf.Module, Keras 3 and tf_keras
 
 
-def _variables(part: Any) -> list[Any]:
-    found = part.variables
-    return list(found() if callable(found) else found)  # a method of the optimizers before TensorFlow 2.11
-
-
-def _plain(variable: Any) -> Any:
-    """TensorFlow's variable in a variable of Keras 3."""
-    return variable.value if type(variable).__module__.startswith("keras.") else variable
-
-
 def _shapes(parts: Any) -> Shapes:
     return {
-        name: [(getattr(item, "path", item.name), tuple(map(int, item.shape))) for item in _variables(part)]
+        name: [(name_of(item), tuple(map(int, item.shape))) for item in variables_of(part)]
         for name, part in parts.items()
     }
 
 
 def _strategy(model: Any) -> Any:
     """The strategy in whose scope the model was made."""
-    for variable in _variables(model):
-        return getattr(_plain(variable), "distribute_strategy", None) or tf.distribute.get_strategy()
+    for variable in variables_of(model):
+        return getattr(tensorflow_variable(variable), "distribute_strategy", None) or tf.distribute.get_strategy()
     raise UsageError(
         "training.checkpoint: the model has no variables yet",
         hint="make them first: model.build((None, features)), or call it on a batch",
@@ -273,19 +275,19 @@ def _built(model: Any, optimizer: Any, strategy: Any) -> Shapes:
     if optimizer is not None:
         parts["optimizer"] = optimizer
         if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-            with (
-                getattr(optimizer, "_distribution_strategy", None) or strategy
-            ).scope():  # variables on ps do not know
+            # variables on parameter servers do not know their strategy
+            with (getattr(optimizer, "_distribution_strategy", None) or strategy).scope():
                 optimizer.build(model.trainable_variables)
     return _shapes(parts)
 
 
 def _is_reduced_by_reading(variable: Any) -> bool:
     """Whether the workers have different values of it, so that reading it takes all of them: a mean of batches."""
-    return bool(getattr(_plain(variable), "synchronization", None) == tf.VariableSynchronization.ON_READ)
+    return bool(getattr(tensorflow_variable(variable), "synchronization", None) == tf.VariableSynchronization.ON_READ)
 
 
 def _reason(error: Exception) -> str:
+    """Why, in one line, without what TensorFlow puts around it: ``{{function_node …}} … [Op:SaveV2]``."""
     if isinstance(error, OSError):
         return str(error.strerror or error)
-    return str(getattr(error, "message", error)).splitlines()[0]
+    return re.sub(r"^\{\{.*?\}\} | \[Op:\w+\].*$", "", str(getattr(error, "message", error)).splitlines()[0])

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gridtf.contract import Task
-from gridtf.training.exchange import SLOTS, WEIGHT, LostError, TooLateError
+from gridtf.training.exchange import SLOTS, TYPES, WEIGHT, LostError, TooLateError
 from gridtf.training.resolver import ClusterResolver
 
 Average = Callable[[Sequence[float], float], list[float]]
@@ -91,7 +91,7 @@ class _OneDevice(ClusterResolver):
     """The tasks that train, each with one device: a second one would double the weight of its task."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task.replace(cluster={name: tasks for name, tasks in task.cluster.items() if name != "ps"}))
+        super().__init__(task.replace(cluster={name: tasks for name, tasks in task.cluster.items() if name in TYPES}))
 
     def num_accelerators(self, *arguments: Any, **named: Any) -> dict[str, int]:
         return {name: min(1, count) for name, count in super().num_accelerators(*arguments, **named).items()}

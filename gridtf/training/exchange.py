@@ -39,6 +39,7 @@ class Member(Value):
     size: int = 0
 
 
+TYPES = ("chief", "master", "worker")  # the types of tasks that are members, in rank order
 SLOTS = 6  # numbers per member
 WEIGHT = 0  # the slot of the weight
 
@@ -125,7 +126,7 @@ def failure(text: str, own: str, members: Sequence[str], steps: int) -> GridtfEr
     return GridtfError(
         f"{own}: averaging after step {steps} failed" + (f": {lost[0]} does not respond" if lost else ""),
         why=f"TensorFlow: {cause[0].strip()[:200]}" if cause else "",
-        hint=f"see the log of {lost[0]}: did it fail, or end without group.finish()?" if lost else "",
+        hint=f"see `gridtf logs JOB --task {lost[0]}`: did it fail, or end without group.finish()?" if lost else "",
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from gridtf.training.collective import Average
 
+_PATIENCE = 60.0  # seconds until a member that waits for others says so
 _group: Group | None = None
 
 
@@ -292,19 +295,33 @@ def _check(every: int, seconds: float | None) -> None:
 
 def _members(task: Task | None) -> tuple[str, ...]:
     """The members of a task's group, in rank order; the leader first."""
-    if task is None or task.type not in task.cluster:
+    if task is None or task.type not in exchange.TYPES or task.type not in task.cluster:
         return (task.name if task else "this process",)
-    types = sorted((kind for kind in task.cluster if kind != "ps"), key=lambda kind: kind == "worker")
-    return tuple(f"{kind}:{index}" for kind in types for index in range(len(task.cluster[kind])))
+    return tuple(f"{kind}:{index}" for kind in exchange.TYPES for index in range(len(task.cluster.get(kind, ()))))
 
 
 def _connected(task: Task) -> Link:
     from gridtf.training.collective import Collective
 
     try:
-        return Collective(task)
+        with _notice(
+            f"gridtf: {task.name} waits for the other tasks that train: each has to call training.averaging()"
+        ):
+            return Collective(task)
     except TooLateError:
         raise _too_late(*_caller()) from None
+
+
+@contextmanager
+def _notice(text: str, seconds: float = _PATIENCE) -> Iterator[None]:
+    """Print a text to standard error if the block takes longer than so many seconds."""
+    timer = threading.Timer(seconds, lambda: print(text, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _caller() -> tuple[str, int]:

@@ -25,8 +25,11 @@ class Mirrored:
         requested: Whether a checkpoint is requested; each worker asks its own host.
 
     Attributes:
-        leads: Whether this process keeps its checkpoints.
+        leads: As Alone's, like the next one.
+        together: Always true.
     """
+
+    together = True
 
     def __init__(self, strategy: Any, requested: Callable[[], bool]) -> None:
         self._strategy = strategy

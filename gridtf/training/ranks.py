@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gridtf import contract
+
+if TYPE_CHECKING:
+    from gridtf.training.group import Group
 
 _PERIOD = 1.0  # seconds between two questions whether a checkpoint is requested
 _MOST_STEPS = 1 << 20  # between two such questions; a float32 holds it exactly
@@ -20,7 +24,10 @@ class Alone:
 
     Attributes:
         leads: Whether this process keeps its checkpoints.
+        together: Whether all processes have the same values now, so that a checkpoint may be saved.
     """
+
+    together = True
 
     def __init__(self, requested: Callable[[], bool]) -> None:
         self._requested = requested
@@ -45,6 +52,29 @@ class Alone:
         """
         del steps
         return self._requested()
+
+
+class Averaged(Alone):
+    """A member of an averaging group. The wish for a checkpoint travels with the average, right after which all members
+    have the same values: then the leader saves, also where a checkpoint was due some steps before.
+
+    Args:
+        group: The group.
+        end: Saves and ends this process; called where a checkpoint is requested while the member waits for others.
+    """
+
+    def __init__(self, group: Group, end: Callable[[], object]) -> None:
+        self._group = group
+        self.leads = group.rank == 0
+        group.on_agreed_checkpoint = end
+
+    @property
+    def together(self) -> bool:  # type: ignore[override]
+        return self._group.exchanged
+
+    def wanted(self, steps: int) -> bool:
+        del steps
+        return self._group.exchanged and self._group.agreed_checkpoint
 
 
 def steps_until(steps: int, seconds: float) -> int:

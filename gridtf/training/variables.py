@@ -16,11 +16,11 @@ def variables_of(model: Any) -> list[Any]:
     """
     if isinstance(model, list | tuple):
         return list(model)
-    found = getattr(model, "variables", None)
+    found = getattr(model, "variables", getattr(model, "trainable_variables", None))
     if found is None:
         raise GridtfError(
-            f"group.attach(): {type(model).__name__} has no variables",
-            hint="attach a Keras model, a tf.Module or a list of variables",
+            f"{type(model).__name__} has no variables",
+            hint="it must be a Keras model, a tf.Module or a list of variables",
         )
     return list(found if isinstance(found, Iterable) else found())  # a method, in old optimizers
 

@@ -173,7 +173,7 @@ def test_faults_of_members_are_clear_errors(tmp_path: Path) -> None:
             assert f"worker:{index}: averaging after step " in cluster.log("worker", index).read_text()
         said = cluster.log("worker", 0).read_text()  # worker:1 may rather learn that worker:0 gives up
         assert "failed: worker:2 does not respond\n" in said
-        assert "see the log of worker:2: did it fail, or end without group.finish()?\n" in said
+        assert "see `gridtf logs JOB --task worker:2`: did it fail, or end without group.finish()?\n" in said
         # TensorFlow's coordination service would have SIGTERM ignored
         for member in members[:2]:
             member.terminate()

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from tests.support.python import environment
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """GRIDTF_LOCAL_DIR of worker:1, in a process that has reported nothing yet."""
     for name, value in (("LOCAL_DIR", str(tmp_path)), ("TASK_TYPE", "worker"), ("TASK_INDEX", "1")):
         monkeypatch.setenv(f"GRIDTF_{name}", value)
     monkeypatch.setattr(reporting, "_reporter", reporting._Reporter())
-    monkeypatch.setattr(reporting.atexit, "register", lambda _: None)
+    monkeypatch.setattr("atexit.register", lambda _: None)
     return tmp_path
 
 

@@ -290,7 +290,10 @@ def test_progress_of_a_task_is_in_the_record_also_what_it_reports_at_its_end(tmp
 
 
 def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
-    spec = {"tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}}, "serve": ["ps"]}
+    spec: dict[str, Any] = {
+        "tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}},
+        "serve": ["ps"],
+    }
     host = OneHost(tmp_path, **spec).answer().stop(10)
     loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
 
@@ -511,13 +514,23 @@ def test_restart_waits_for_child_processes_that_may_hold_the_port(tmp_path: Path
     assert host.record["tasks"]["worker:0"]["started"] >= 5008
 
 
-def test_served_worker_fails_after_three_restarts(tmp_path: Path) -> None:
-    host = OneHost(tmp_path, **SERVED).answer().stop(30)
+@pytest.mark.parametrize(
+    ("spec", "name", "restarts"),
+    [
+        (SERVED, "worker:0", 3),
+        ({"tasks": {"worker": {"count": 1}, "ps": {}}, "serve": ["ps"]}, "ps:0", 0),
+        ({"tasks": {"worker": {"count": 1}, "data_worker": {}}}, "data_dispatcher:0", 3),
+    ],
+)
+def test_served_task_fails_after_the_restarts_of_its_type(
+    spec: dict[str, Any], name: str, restarts: int, tmp_path: Path
+) -> None:
+    host = OneHost(tmp_path, **spec).answer().stop(30)
     for number in range(4):
-        host.system.at(5 + 2 * number, lambda: host.system.exit(host.system.pid_of("gridtf.training.serve"), -9))
+        host.system.at(5 + 2 * number, lambda: host.system.exit(host.record["tasks"][name]["pid"], -9))
     assert host.main() == 0
-    assert host.states()["worker:0"] == ("FAILED", None, "SIGKILL")
-    assert host.record["tasks"]["worker:0"]["restarts"] == 3
+    assert host.states()[name] == ("FAILED", None, "SIGKILL")
+    assert host.record["tasks"][name]["restarts"] == restarts
 
 
 def test_processes_that_survive_sigkill_are_reported(tmp_path: Path) -> None:

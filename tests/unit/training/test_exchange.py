@@ -66,7 +66,7 @@ def test_failure_names_the_lost_task_and_where_to_look() -> None:
     assert str(error).splitlines() == [
         "worker:0: averaging after step 40 failed: worker:1 does not respond",
         "TensorFlow: Connection reset by peer",
-        "see the log of worker:1: did it fail, or end without group.finish()?",
+        "see `gridtf logs JOB --task worker:1`: did it fail, or end without group.finish()?",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -267,7 +268,7 @@ def test_model_without_variables_is_refused() -> None:
     (error,) = failures(1, lambda group: group.attach(Model()))
     assert error.hint == "build it before: model.build(input_shape), or call it once"
     (error,) = failures(1, lambda group: group.attach("model"))
-    assert error.what == "group.attach(): str has no variables"
+    assert error.what == "str has no variables"
 
 
 def test_variable_that_is_created_later_is_an_error() -> None:
@@ -348,4 +349,16 @@ def test_members_are_the_tasks_that_train_in_rank_order() -> None:
 
     assert members("worker", worker=2, ps=1, master=1) == ("master:0", "worker:0", "worker:1")
     assert members("worker", worker=3) == ("worker:0", "worker:1", "worker:2")
+    assert members("worker", worker=2, reader=1) == ("worker:0", "worker:1")  # a type of the job's own
     assert members("evaluator", worker=3) == ("evaluator:0",)
+
+
+def test_member_that_waits_long_for_the_others_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    said = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.stderr, "flush", said.set)
+        with module._notice("waits", seconds=0.01):
+            assert said.wait(20)
+    with module._notice("not said"):
+        pass
+    assert capsys.readouterr().err == "waits\n"

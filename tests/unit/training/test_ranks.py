@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gridtf.training.ranks import Alone, is_leader, steps_until
+from gridtf.training.group import Group
+from gridtf.training.ranks import Alone, Averaged, is_leader, steps_until
 
 
 def test_leader_is_the_chief_else_worker_0() -> None:
@@ -35,3 +38,21 @@ def test_process_outside_a_job_keeps_its_own_checkpoints(monkeypatch: pytest.Mon
     assert alone.leads
     assert alone.told("step 3") == "step 3"
     assert [alone.wanted(1), alone.wanted(1)] == [False, True]
+
+
+def test_members_of_a_group_save_right_after_an_exchange() -> None:
+    """A group with one member and no link; ``exchanged`` and ``agreed_checkpoint`` as group.step() sets them."""
+    ended: list[str] = []
+    group: Any = Group(["worker:0"], 0, None, every=2)  # type: ignore[arg-type]
+    averaged = Averaged(group, lambda: ended.append("end"))
+    assert averaged.leads
+    assert (averaged.together, averaged.wanted(1)) == (False, False)
+    group.exchanged = True
+    assert (averaged.together, averaged.wanted(1)) == (True, False)
+    group.agreed_checkpoint = True
+    assert averaged.wanted(1)
+    group.exchanged = False  # the next step
+    assert (averaged.together, averaged.wanted(1)) == (False, False)
+    group.on_agreed_checkpoint()  # in group.finish(), of a member that waits for the others
+    assert ended == ["end"]
+    assert not Averaged(Group(["worker:0", "worker:1"], 1, None), print).leads  # type: ignore[arg-type]
