@@ -1,6 +1,6 @@
 """Handwritten digits the way of Horovod and torchrun: RANK and WORLD_SIZE, and gradients that the program averages.
 
-The program knows nothing of gridtf and uses no strategy. Horovod would have the class Ring ready; here it is forty lines.
+The program knows nothing of gridtf and uses no strategy. Horovod would have the class Ring ready.
 """
 
 import json
@@ -43,10 +43,9 @@ class Ring:
                 rank, port = struct.unpack("!II", other.recv(8, socket.MSG_WAITALL))
                 book[rank] = (host, port)
                 others.append(other)
-        text = json.dumps(book).encode()
         for other in others:
             with other:
-                other.sendall(text)
+                other.sendall(json.dumps(book).encode())
         return book
 
     def _register(self, master, own, patience):
@@ -71,10 +70,9 @@ class Ring:
             received = self._previous.recv(vector.nbytes, socket.MSG_WAITALL)
             if RANK % 2 == 1:
                 self._next.sendall(passing)
-            passing = received
-            if len(passing) < vector.nbytes:
+            if len(received) < vector.nbytes:
                 raise ConnectionError("the previous process has ended")
-            total += np.frombuffer(passing, np.float32)
+            total += np.frombuffer(passing := received, np.float32)
         return total
 
 
