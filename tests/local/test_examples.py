@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.examples import names, stated_accuracy
+from tests.support.examples import names, reached
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,10 +48,7 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
         gridtf("cancel", str(run_dir))  # a job that has not ended would outlive this test
     output = done.stdout + done.stderr + "".join(log.read_text() for log in run_dir.glob("attempt-*/logs/*"))
     assert done.returncode == 0, output
-    reached = json.loads((run_dir / "output" / "result.json").read_text())["accuracy"]
-    assert stated_accuracy(example) <= reached <= 1, output
-    stated = f"accuracy on 360 held-out digits: {reached:.3f}"
-    assert stated in output
+    stated = reached(example, run_dir / "output", output)
     assert "trained separately" not in output
     if (program := ROOT / "examples" / example / "predict.py").exists():
         # in a process of its own, without gridtf
