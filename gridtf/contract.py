@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gridtf.errors import GridtfError
-from gridtf.jobspec.tasktypes import LEADERS
+from gridtf.jobspec.tasktypes import DATA_WORKER, DISPATCHER, LEADERS
 from gridtf.run import recordtypes
-from gridtf.run.rundir import read_record
+from gridtf.run.rundir import RunDir, read_record
 from gridtf.values import Value
 
 RUN_DIR = "GRIDTF_RUN_DIR"
@@ -26,6 +26,8 @@ OUTPUT_DIR = "OUTPUT_DIR"
 TF_CONFIG = "TF_CONFIG"
 REUSE_PORT = "TF_GRPC_REUSE_PORT"
 GPUS = "CUDA_VISIBLE_DEVICES"
+
+DATA_TYPES = (DISPATCHER, DATA_WORKER)  # served by the tf.data service
 
 NOTICE = "checkpoint"  # the file in LOCAL_DIR by which an agent requests a checkpoint of the tasks of its host
 
@@ -45,7 +47,7 @@ class Task(Value):
         gpus: The task's GPUs: indices or UUIDs, as in CUDA_VISIBLE_DEVICES.
         rank: Rank among the tasks that train; None for other tasks.
         world_size: Number of tasks that train; None for other tasks.
-        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, and types with
+        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, and types with
             ``in_cluster = false``.
     """
 
@@ -75,8 +77,33 @@ class Task(Value):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task is the leader: the chief (master), or worker 0 in a job without chief."""
-        return self.type in LEADERS or self.name == self.leader
+        """Whether this task is the leader: the chief (master), else worker 0, else the first client."""
+        if self.type == "worker" or self.type in LEADERS:
+            return self.name == self.leader
+        return self.rank == 0
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of this task."""
+        return (self.cluster.get(self.type) or self.outside[self.type])[self.index]
+
+    @property
+    def dispatcher(self) -> str:
+        """``host:port`` of the dispatcher of the data workers; empty in a job without them."""
+        return next(iter(self.outside.get(DISPATCHER, ())), "")
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of the dispatcher's journal, in the run directory."""
+        return RunDir(self.run_dir).attempt(self.attempt).data
+
+    def mark_distributed(self) -> None:
+        """Note that a dataset was given to the data workers, for the verdict.
+
+        Raises:
+            OSError: The note cannot be made.
+        """
+        RunDir(self.run_dir).attempt(self.attempt).distributed.touch()
 
 
 def task(environ: Mapping[str, str] | None = None) -> Task:

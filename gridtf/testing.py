@@ -247,11 +247,14 @@ class _Plans:
         """Specifications of various jobs, by a description for messages."""
         hosts = self.most_hosts
         tasks = {"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 2}, "evaluator": {"count": 1}}
+        others = {"data_worker": {"count": 2}, "board": {"kind": "service"}}
+        uneven = {"chief": {"gpus": 2}, "worker": {"count": 4 * hosts - 2, "gpus": 1}}
         return {
             "the least": self.spec(),
             "hosts and CPUs": self.spec(nodes=hosts, tasks_per_node=4, cpus_per_task=2),
             "GPUs": self.spec(nodes=hosts, gpus_per_node=4),
-            "all task types": self.spec(tasks=tasks, cpus_per_task=2),
+            "GPUs by role": self.spec(nodes=hosts, gpus_per_node=4, tasks=uneven),
+            "all task types": self.spec(tasks={**tasks, **others}, cpus_per_task=2),
             "memory and time": self.spec(mem_per_task="2G", time="26:00:00"),
             "options": self.spec(**self.options(), native=self.native),
         }

@@ -29,7 +29,9 @@ def dense(name, x, outputs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="in each of them, every worker takes part")
+    parser.add_argument(
+        "--steps", type=int, default=300, help="each with the gradients of as many batches as there are workers"
+    )
     parser.add_argument("--batch_size", type=int, default=64)
     args = parser.parse_args()
 

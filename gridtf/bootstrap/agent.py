@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import addresses, environment, local_dir, rendezvous
+from gridtf.bootstrap import addresses, environment, local_dir, rendezvous, versions
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
+from gridtf.bootstrap.membership import Membership
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
 from gridtf.bootstrap.supervisor import Supervisor
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 # The signal that the agent supervisor sends to the agent when srun's or qrsh's process on this host has died.
 ORPHANED = signal.SIGHUP
 
-_RESTARTS = 3  # how many times a served worker that was killed is restarted
 _AT_ONCE = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
 _RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
@@ -208,11 +208,15 @@ class Agent(Fields):
         self._waits, self._ignored = "", scheduler.warnings
         processes.need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, grant.gpus)
-        master_port = self._publish(plan, holder, shares)
+        installed = self._installed(plan, grant)
+        ports, master_port = self._publish(plan, holder, shares, installed)
         meeting = self._wait_for_rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
+        for task in plan.on(self.host):
+            if versions.releases_port(plan.spec.ports, installed.get(task.name)):
+                holder.release(ports[task.name])
         self._start(plan, meeting, shares, grant, entrance)
-        self._supervise()
+        self._supervise(self._membership(plan, ports, master_port))
 
     # --- before the start
 
@@ -242,8 +246,11 @@ class Agent(Fields):
             self._heartbeat.beat()
             self._listen()
 
-    def _publish(self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]]) -> int:
-        """Write the record of this host. Returns MASTER_PORT; 0 where the task of rank 0 is on another host."""
+    def _publish(
+        self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]], installed: dict[str, str]
+    ) -> tuple[dict[str, int], int]:
+        """Write the record of this host. Returns the port of each task, and MASTER_PORT; 0 where the task of rank 0 is
+        on another host."""
         mine = plan.on(self.host)
         ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
@@ -257,9 +264,22 @@ class Agent(Fields):
             "master_port": master_port,
             "gpus": shares,
             "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
+            "tensorflow": installed,
         }
         write_record(self.attempt.host_record(self.host), record)
-        return master_port
+        return ports, master_port
+
+    def _installed(self, plan: AttemptPlan, grant: GpuGrant) -> dict[str, str]:
+        """Task -> the version of TensorFlow that its Python has, where that is known; empty: none."""
+        base = grant.environment(self.system.environ)
+        mine = plan.on(self.host)
+        found: dict[str, str | None] = {}  # type -> version: its tasks have the same command
+        for task in mine:
+            if task.type not in found:
+                env = {**base, **plan.spec.env, **plan.spec.task(task.type).env}
+                program = environment.program(plan, task)
+                found[task.type] = self.system.tensorflow_version(program, env, plan.cwd)
+        return {task.name: version for task in mine if (version := found[task.type]) is not None}
 
     def _wait_for_rendezvous(self, hosts: int) -> rendezvous.Rendezvous:
         limit = self.start_timeout + _RENDEZVOUS_MARGIN
@@ -311,8 +331,7 @@ class Agent(Fields):
             if entrance:
                 argv, env = self._contained(entrance, plan, task, meeting, argv, env)
             log = self.attempt.task_log(task.type, task.index)
-            # its port stays reserved, and the chief's ParameterServerStrategy continues with the other workers
-            restarts = _RESTARTS if task.served and task.type == "worker" else 0
+            restarts = task.row.restarts if task.served else 0  # its port stays reserved
             # the task inherits the locks on its GPUs, and holds them even when the agent is killed
             locks = grant.descriptors
             self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, restarts)
@@ -336,10 +355,16 @@ class Agent(Fields):
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
 
-    def _supervise(self) -> None:
+    def _membership(self, plan: AttemptPlan, ports: dict[str, int], master_port: int) -> Membership:
+        mine = plan.on(self.host)
+        joining = [task for task in mine if task.trains and task.in_cluster and environment.has_config(plan, task.type)]
+        master = next(((task.name, master_port) for task in mine if task.rank == 0), None)
+        return Membership({task.name: ports[task.name] for task in joining}, master, self.system)
+
+    def _supervise(self, membership: Membership) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         while True:
-            number = self.system.wait(min(self._heartbeat.interval, _LISTENING))
+            number = self.system.wait(min(self._heartbeat.interval, _LISTENING, membership.pause()))
             if processes.is_end(number):
                 raise _Stopped(number)
             if number in processes.PASSED_ON and number not in self._ignored:
@@ -350,6 +375,7 @@ class Agent(Fields):
             if changed and self.supervisor.possibly_terminated():
                 for _ in self._waiting(_AT_ONCE):  # raises when the signal reaches this agent as well
                     pass
+            changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
             if self._heartbeat.beat(now=changed):
                 self._reported = self.system.time()

@@ -12,9 +12,9 @@ from pathlib import Path
 from gridtf import contract
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
+from gridtf.errors import RendezvousError
 from gridtf.host import gpus
 from gridtf.jobspec.placeholders import fill
-from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
@@ -88,7 +88,9 @@ def task_environment(
     env.pop(contract.LOCAL_DIR, None)
     if local_dir is not None:
         env[contract.LOCAL_DIR] = str(local_dir)
-    config = rendezvous.config(task.type, task.index)
+    config = None
+    if has_config(plan, task.type):
+        config = rendezvous.config(task.type, task.index, alone=task.row.alone)
     env.pop(contract.TF_CONFIG, None)
     if config is not None:
         env[contract.TF_CONFIG] = config
@@ -101,6 +103,53 @@ def task_environment(
     if any(env.get(name) for name in _PROXIES):
         env["no_grpc_proxy"] = _unproxied(env, rendezvous)
     return env
+
+
+def has_config(plan: AttemptPlan, task_type: str) -> bool:
+    """Whether tasks of a type get a TF_CONFIG: unless the job sets it to nothing, since its program needs none."""
+    return {**plan.spec.env, **plan.spec.task(task_type).env}.get(contract.TF_CONFIG) != ""
+
+
+def need_room(plan: AttemptPlan, rendezvous: Rendezvous) -> None:
+    """Check that what commands find of the cluster fits into a variable or an argument.
+
+    Entry functions and served tasks are not checked: they read the rendezvous file.
+
+    Args:
+        plan: The plan of the attempt.
+        rendezvous: What all tasks agree on.
+
+    Raises:
+        RendezvousError: TF_CONFIG, another variable or an argument is longer than Linux allows.
+    """
+    if len(rendezvous.text) + len(str(rendezvous.outside)) < LONGEST_VARIABLE // 8:
+        return  # no command repeats it that often
+    last = {task.type: task for task in plan.tasks}  # with the longest index
+    for task in last.values():
+        if runs_gridtf(plan, task):
+            continue
+        if has_config(plan, task.type) and rendezvous.config(task.type, task.index) is None:
+            raise _too_long(f"TF_CONFIG of {task.name}", len(rendezvous.text), plan, _WITHOUT_CONFIG)
+        values = placeholders(plan, task, rendezvous)
+        variables = {**plan.spec.env, **plan.spec.task(task.type).env}
+        texts = [f"{name}={text}" for name, text in variables.items()]
+        for text in (*texts, *(plan.spec.task(task.type).command or plan.spec.command)):
+            if (size := len(fill(text, values).encode())) > LONGEST_VARIABLE:
+                raise _too_long(f"{text!r} of {task.name}", size, plan, "")
+
+
+_WITHOUT_CONFIG = (
+    "; or read the cluster by gridtf.training.ClusterResolver() or gridtf.task(), and add --env TF_CONFIG="
+)
+
+
+def _too_long(what: str, size: int, plan: AttemptPlan, more: str) -> RendezvousError:
+    count, longest = len(plan.tasks), max(plan.hosts.values(), key=len)
+    return RendezvousError(
+        f"{what} would have {size} bytes for {count} tasks, but Linux allows {LONGEST_VARIABLE} in one string",
+        why=f"it has host:port of every task, with host names such as {longest}",
+        hint=f"use shorter names (--address '{{short}}') or addresses (--interface NAME), or fewer tasks{more}",
+    )
 
 
 def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> set[str]:
@@ -149,6 +198,14 @@ def command(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous, home: P
     return [fill(word, values) for word in own or plan.spec.command]
 
 
+def program(plan: AttemptPlan, task: PlacedTask) -> str:
+    """The first word of the task's command line; empty where a container or placeholder decides what it is."""
+    if plan.spec.contained:
+        return ""
+    word = plan.python if runs_gridtf(plan, task) else (plan.spec.task(task.type).command or plan.spec.command)[0]
+    return "" if "{" in word else word
+
+
 def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -> dict[str, str]:
     """Name -> value of the placeholders ``{name}`` in commands and variables, for each of placeholders.NAMES.
 
@@ -158,7 +215,7 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
         rendezvous: What all tasks agree on.
     """
     tasks = {**rendezvous.cluster, **rendezvous.outside}
-    hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in TASK_TYPES}
+    hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in plan.spec.types}
     ranked = task.rank is not None
     return {
         **hosts,

@@ -24,15 +24,16 @@ from gridtf import schedulers
 from gridtf.bootstrap import addresses, environment, rendezvous
 from gridtf.bootstrap.heartbeat import Heartbeat, backoff
 from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
+from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, port_of, read_plan
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.versions import releases_port
 from gridtf.errors import GridtfError, PlacementError, RendezvousError, SchedulerError, UsageError
 from gridtf.host import procfs
 from gridtf.host.gpus import GpuGrant
 from gridtf.host.processes import die_with_parent, signal_name
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec
-from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.tasktypes import ALWAYS
 from gridtf.jobspec.units import MOST
 from gridtf.run import recordtypes
 from gridtf.run.rundir import (
@@ -113,7 +114,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         holder.release(meeting.master_port)  # programs that are not TensorFlow do not share ports
     else:
         plan, shares, meeting = joining.follow()
+    environment.need_room(plan, meeting)
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
+    if releases_port(spec.ports, None):  # which program follows is not known yet
+        holder.release(port_of(meeting, task))
     fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, grant.descriptors)
     env = environment.task_environment(grant.environment(environ), plan, task, meeting, shares[task.name])
     print(exports(environ, env))
@@ -422,12 +426,13 @@ def assign_ranks(spec: JobSpec, size: int) -> tuple[PlacedTask, ...]:
         PlacementError: The number of tasks is not the number of processes.
         UsageError: The specification requests tasks that gridtf serves.
     """
-    if spec.serve:
+    always = (name for name in spec.types if spec.count(name) != 0 and spec.row(name).served == ALWAYS)
+    if served := [*spec.serve, *always]:
         raise UsageError(
-            f"gridtf_join cannot serve {spec.serve[0]} tasks: the process that joins is the task",
+            f"gridtf_join cannot serve {served[0]} tasks: the process that joins is the task",
             hint="let it run `python -m gridtf.training.serve`, or start the job with gridtf_run",
         )
-    counts = {name: spec.count(name) for name in TASK_TYPES}
+    counts = {name: spec.count(name) for name in spec.types}
     if counts["worker"] is None:
         others = sum(count or 0 for count in counts.values())
         counts["worker"] = max(size - others, 0 if counts["chief"] or counts["master"] else 1)

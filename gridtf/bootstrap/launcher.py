@@ -14,7 +14,7 @@ from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import verdict
+from gridtf.bootstrap import membership, verdict
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff, interval
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
@@ -23,6 +23,7 @@ from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
+from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, read_record, write_record
 from gridtf.run.tail import last_lines
@@ -100,6 +101,8 @@ class Launcher(Fields):
         self.tasks: Sequence[PlacedTask] = ()
         self.hosts = self._monitor((), ())
         self._gathered = False  # every host has reported
+        self._versions = ""  # how the hosts' versions of TensorFlow differ
+        self._warned = False  # that the tasks train separately
         self._phase, self._detail = "allocating", "learning the allocation"
         self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
@@ -199,7 +202,7 @@ class Launcher(Fields):
 
     def _gather(self, plan: AttemptPlan) -> None:
         """Wait for every host's record, then write the rendezvous file."""
-        from gridtf.bootstrap import addresses, rendezvous
+        from gridtf.bootstrap import addresses, environment, rendezvous, versions
 
         collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
         patience = Patience(self.spec.heartbeat_timeout, self.system)
@@ -222,7 +225,12 @@ class Launcher(Fields):
             self._pause(backoff(waited))
         addresses.check(sorted(collector.records.items()))
         self._gathered = True
-        rendezvous.publish(self.attempt, plan.job_id, self.nonce, rendezvous.merge(plan.tasks, collector.records))
+        self._versions = versions.differing(plan.tasks, collector.records)
+        if self._versions:
+            self.system.log(f"{self._versions}\n{versions.ONE_VERSION}")
+        meeting = rendezvous.merge(plan.tasks, collector.records)
+        environment.need_room(plan, meeting)
+        rendezvous.publish(self.attempt, plan.job_id, self.nonce, meeting)
         self._remove_environment()  # all hosts have it
 
     def _remove_environment(self) -> None:
@@ -254,7 +262,7 @@ class Launcher(Fields):
             self.hosts.read()
             if self.hosts.checkpoint:
                 self._request_checkpoint()
-            now = verdict.decide(self.tasks, self.hosts.tasks, policy)
+            now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.saved and (now.ended or saving.over()):
@@ -264,15 +272,32 @@ class Launcher(Fields):
                 continue
             if now.ended:
                 if not now.lingering or evaluators.over():
-                    return verdict.of_success(self.tasks, self.hosts.tasks, policy, self.spec)
+                    given = self._distributed()
+                    return verdict.of_success(self.tasks, self.hosts.tasks, policy, self.spec, distributed=given)
                 self._report("running", f"training has ended; waiting for {some(now.lingering)} {evaluators}")
             else:
                 self.hosts.check()
                 limit = f" {saving}" if now.saved else f" {leaders}" if now.leader else ""
                 how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
-                waiting = f"; {how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
-                self._report("running", f"{started}{waiting}")
+                waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
+                parts = (started, waiting, self._separate(begin), self._versions)
+                self._report("running", "; ".join(filter(None, parts)))
             self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
+
+    def _distributed(self) -> bool:
+        """Whether a dataset was given to the data workers; True without data workers."""
+        mark = self.attempt.distributed
+        return not self.spec.count(DATA_WORKER) or mark.name in listdir(mark.parent)
+
+    def _separate(self, begin: float) -> str:
+        """The warning that the tasks train separately, once they have had the time to join the cluster."""
+        if self.system.monotonic() - begin < membership.SOON:
+            return ""
+        found = membership.separate(self.tasks, self.hosts.tasks)
+        if found and not self._warned:
+            self._warned = True
+            self.system.log(f"{found.running}\n{found.hint}")
+        return found.running if found else ""
 
     # --- waiting
 
@@ -333,7 +358,7 @@ class Launcher(Fields):
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
         if end.state != JobState.FAILED:
-            return end
+            return membership.noted(end, self.tasks, self.hosts.tasks)
         self._read_if_possible()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
         lost = verdict.lost_hosts(self.tasks, self.hosts.tasks)
@@ -361,7 +386,8 @@ class Launcher(Fields):
         cause = verdict.first_failure(self.tasks, self.hosts.tasks)
         if cause is None:
             return end
-        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, end.reason or also)
+        also = "; ".join(filter(None, (end.reason or also, self._versions)))
+        return verdict.of_task(cause, self.hosts.tasks[cause.name], self.attempt, also)
 
     def _of_hosts(self) -> Verdict:
         """Why the tasks have ended, when no task has failed by itself."""

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 from gridtf.errors import PlacementError
 from gridtf.jobspec.request import Request
-from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
 from gridtf.jobspec.units import MOST
 from gridtf.schedulers.api import Allocation, Host
 from gridtf.text import counted
@@ -27,6 +27,7 @@ class PlacedTask(Value):
         rank: Its number among the training tasks of the job; None for a task that does not train.
         served: Whether gridtf runs a plain TensorFlow server in it.
         in_cluster: Whether it is in TensorFlow's cluster.
+        kind: Its kind, for a type of the job's own; empty for TensorFlow's types.
     """
 
     type: str
@@ -38,6 +39,7 @@ class PlacedTask(Value):
     rank: int | None
     served: bool
     in_cluster: bool
+    kind: str = ""
 
     @property
     def name(self) -> str:
@@ -47,15 +49,20 @@ class PlacedTask(Value):
     @property
     def trains(self) -> bool:
         """Whether the end of the training depends on this task."""
-        return TASK_TYPES[self.type].trains and not self.served
+        return self.row.trains and not self.served
+
+    @property
+    def row(self) -> TaskType:
+        """How gridtf treats tasks of its type."""
+        return properties(self.type, self.kind)
 
 
 def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     """Place all tasks of the job.
 
     Training tasks are spread as evenly as the hosts' capacity allows and numbered host by host. Tasks without a GPU
-    (ps, evaluator) are distributed in turn, beginning with the hosts that have the fewest tasks: types with a partition
-    of their own to the hosts of that partition, other types to the hosts of the training tasks.
+    (ps, evaluator, data workers) are distributed in turn, beginning with the hosts that have the fewest tasks: types
+    with a partition of their own to the hosts of that partition, other types to the hosts of the training tasks.
 
     Args:
         allocation: The hosts that the scheduler allocated.
@@ -87,12 +94,7 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
     for home in seats:
         load[home] += 1
     homes = seats if start is None else [start, *seats]
-    others = [
-        (row.name, index)
-        for row in TASK_TYPES.values()
-        if not row.takes_gpu
-        for index in range(request.role(row.name).count or 0)
-    ]
+    others = [(role.type, index) for role in request.roles if not role.takes_gpu for index in range(role.count or 0)]
     turn = sorted(range(len(hosts)), key=lambda number: load[number])
     places: dict[str, Iterator[int]] = dict.fromkeys((name for name, _ in others), cycle(turn))
     # without components (one machine, or an allocation made by hand) a partition means nothing
@@ -107,7 +109,7 @@ def place(allocation: Allocation, request: Request) -> tuple[PlacedTask, ...]:
 
 def _refuse_many(workers: int, request: Request) -> None:
     """A typing error, or an absurd variable such as 10^8 tasks per host, must not cost hours of computing."""
-    total = workers + sum(request.role(name).count or 0 for name in TASK_TYPES if name != "worker")
+    total = workers + sum(role.count or 0 for role in request.roles if role.type != "worker")
     if total > MOST:
         raise PlacementError(
             f"{counted(total, 'task')} are more than the maximum of {MOST}",
@@ -165,8 +167,8 @@ def _placed(
     rank = 0
     local = [0] * len(hosts)
     for (task_type, index), home, cpus in zip(members, homes, fixed, strict=True):
-        served = request.role(task_type).served
-        ranked = TASK_TYPES[task_type].trains and not served
+        role = request.role(task_type)
+        ranked = role.row.trains and not role.served
         present = hosts[home].cpus
         if cpus is None and present is not None:
             cpus = max(1, (present - given[home]) // sharers[home])
@@ -179,8 +181,9 @@ def _placed(
                 cpus=cpus,
                 local_rank=local[home] if ranked else None,
                 rank=rank if ranked else None,
-                served=served,
-                in_cluster=request.role(task_type).in_cluster,
+                served=role.served,
+                in_cluster=role.in_cluster,
+                kind=role.kind,
             )
         )
         if ranked:

@@ -67,7 +67,7 @@ class Rendezvous(Value):
             raise RendezvousError("the cluster in the rendezvous file is damaged", hint="is the file system in order?")
         return {task_type: tuple(members) for task_type, members in cluster.items()}
 
-    def config(self, task_type: str, index: int) -> str | None:
+    def config(self, task_type: str, index: int, *, alone: bool = False) -> str | None:
         """TF_CONFIG of one task; None when it is too long for an environment variable.
 
         The TF_CONFIG of a task outside the cluster has its own type as well, since TensorFlow looks each task up in the
@@ -76,11 +76,12 @@ class Rendezvous(Value):
         Args:
             task_type: The type of the task.
             index: Its index.
+            alone: Whether the TF_CONFIG of a task outside the cluster has the cluster only.
         """
         if len(self.text) > LONGEST_VARIABLE:
             return None
         text = self.text
-        if task_type in self.outside:
+        if task_type in self.outside and not alone:
             text = json.dumps({**self.cluster, task_type: self.outside[task_type]})
         config = f'{{"cluster": {text}, "task": {{"type": "{task_type}", "index": {index}}}}}'
         return config if len(f"TF_CONFIG={config}".encode()) <= LONGEST_VARIABLE else None
@@ -164,6 +165,12 @@ def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record
             raise RendezvousError(f"host {task.host} published no port for {task.name}: {port!r}")
         (cluster if task.in_cluster else outside).setdefault(task.type, []).append(host_port(address, port))
     return Rendezvous(json.dumps(cluster), leader["address"], leader.get("master_port") or 0, outside)
+
+
+def port_of(meeting: Rendezvous, task: PlacedTask) -> int:
+    """The port of a task."""
+    members = (meeting.cluster if task.in_cluster else meeting.outside)[task.type]
+    return int(members[task.index].rpartition(":")[2])
 
 
 def host_port(address: str, port: int) -> str:

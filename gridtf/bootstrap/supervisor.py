@@ -31,6 +31,7 @@ class TaskProcess(Fields):
         oom: Whether SIGKILL ended it after the kernel's out-of-memory killer had been active on this host.
         error: Why it could not be started.
         restarts: How many times it was restarted.
+        tensorflow: What was seen of TensorFlow in it, as in membership.py.
         max_restarts: How many times it may be restarted.
         start: Starts or restarts it.
     """
@@ -45,6 +46,7 @@ class TaskProcess(Fields):
     oom: bool = False
     error: str | None = None
     restarts: int = 0
+    tensorflow: str = ""
     max_restarts: int = 0
     start: Callable[[], None] = lambda: None
 
@@ -55,7 +57,7 @@ class TaskProcess(Fields):
 
     def record(self) -> Record:
         """The entry of the task in the record of its host."""
-        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts")
+        names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
         return {name: getattr(self, name) for name in names}
 
 

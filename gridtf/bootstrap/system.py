@@ -10,11 +10,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from gridtf.host import processes, procfs
+from gridtf.host import processes, procfs, pythons, sockets
 from gridtf.run.rundir import Record
 
 
@@ -162,6 +162,22 @@ class System:
     def is_stopped(self, pid: int) -> bool:
         """Whether a process is stopped, as after SIGSTOP or Ctrl-Z."""
         return procfs.stopped(pid)
+
+    def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
+        """The version of TensorFlow that a program would import; empty: none; None: not known."""
+        return pythons.tensorflow_version(program, environ, folder)
+
+    def mapped_files(self, pid: int, most: int) -> str:
+        """The memory maps of a process and its descendants, at most this many processes."""
+        return procfs.mapped_files(pid, most)
+
+    def listening(self, ports: Collection[int]) -> set[int]:
+        """Those of these TCP ports on which a process of this host listens."""
+        return sockets.listening(ports)
+
+    def connected(self, ports: Collection[int]) -> set[int]:
+        """Those of these TCP ports with a connection on this host, or with one that was closed within a minute."""
+        return sockets.connected(ports)
 
     def out_of_memory_kills(self) -> int:
         """How many processes of this host the kernel's out-of-memory killer has ended since boot."""

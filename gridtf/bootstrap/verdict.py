@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.host.processes import signal_name
-from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.states import SAVED_CODE, JobState, TaskState, exit_code
@@ -27,7 +27,11 @@ _HINTS = (
     ("MemoryError", "the task ran out of memory: request more with --mem, or use less"),
     ("std::bad_alloc", "the task ran out of memory: request more with --mem, or use less"),
     ("RESOURCE_EXHAUSTED", "the GPU or the host ran out of memory: use a smaller batch or model"),
-    ("Could not start gRPC server", "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded?"),
+    (
+        "Could not start gRPC server",
+        "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded? TensorFlow before 2.3 needs "
+        "--ports release",
+    ),
     (
         "Resource temporarily unavailable",
         "the limit on your processes is reached on that host: see ulimit -u, or the site's limit",
@@ -44,6 +48,10 @@ _HINTS = (
     (
         "coordinator_address should be defined",
         "give jax.distributed.initialize MASTER_ADDR:MASTER_PORT, WORLD_SIZE and RANK, which the environment has",
+    ),
+    (
+        "Could not find callback with key=pyfunc",
+        "a data worker cannot run Python: use TensorFlow's functions before distribute, or the Python one after it",
     ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
@@ -149,7 +157,9 @@ def _of_exit(code: int | None) -> tuple[str, str]:
     return f"exit code {code}, with which a shell reports {name}", _SIGNAL_HINTS.get(name, "")
 
 
-def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec) -> Verdict:
+def of_success(
+    tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy: str, spec: JobSpec, *, distributed: bool = True
+) -> Verdict:
     """The verdict on a job that has succeeded. It names tasks that failed nevertheless, or still run and are stopped.
 
     Args:
@@ -157,6 +167,7 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         records: Task name -> its record.
         policy: As JobSpec.success_policy, or ``chief`` because leader_wait has expired.
         spec: The specification of the job.
+        distributed: Whether a dataset was given to the data workers, if there are any.
     """
     if policy == "chief":
         reason = f"{awaited(tasks, policy)[0].name} has exited with 0"
@@ -164,7 +175,7 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         reason = "all training tasks have exited with 0"
     running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
     late = [task.name for task in running if task.trains and policy != spec.success_policy]
-    cut_off = [task.name for task in running if TASK_TYPES[task.type].lingers]
+    cut_off = [task.name for task in running if task.row.lingers]
     failed = [task.name for task in tasks if _state(records, task) == TaskState.FAILED]
     parts = [reason]
     hints = []
@@ -180,6 +191,9 @@ def of_success(tasks: Sequence[PlacedTask], records: Mapping[str, Record], polic
         after = f"{spec.evaluator_wait:g} s after the training"
         parts.append(f"{some(cut_off)} {were(cut_off)} still running {after} and {were(cut_off)} stopped")
         hints.append("--evaluator-wait allows an evaluator more time")
+    if not distributed:
+        parts.append("the data workers were given no dataset")
+        hints.append("gridtf.training.data.distribute(dataset) gives them one; without it, leave out --data-workers")
     return Verdict(JobState.COMPLETED, "; ".join(parts), hint="; ".join(hints))
 
 
@@ -274,13 +288,16 @@ class Outcome(Value):
     saved: tuple[str, ...] = ()
 
 
-def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all") -> Outcome:
+def decide(
+    tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all", *, leader: str | None = None
+) -> Outcome:
     """Decide whether the attempt goes on.
 
     Args:
         tasks: All tasks, in rank order.
         records: Task name -> its record.
         policy: As JobSpec.success_policy.
+        leader: As JobSpec.leader.
     """
     completed = {task.name for task in tasks if _state(records, task) == TaskState.COMPLETED}
     needed = [task for task in awaited(tasks, policy) if task.name not in completed]
@@ -290,25 +307,25 @@ def decide(tasks: Sequence[PlacedTask], records: TaskRecords, policy: str = "all
         return Outcome(True, saved=saved)  # an evaluator would only delay the continuation
     if not waited:
         running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
-        return Outcome(True, lingering=tuple(task.name for task in running if TASK_TYPES[task.type].lingers))
+        return Outcome(True, lingering=tuple(task.name for task in running if task.row.lingers))
     cause = first_failure(tasks, records)
     if cause:
         return Outcome(True, cause)
     if saved:
         return Outcome(False, awaited=waited, saved=saved)
-    leader = _leader(tasks)
-    leading = (task for task in tasks if task.in_cluster and (task == leader or not task.trains))
+    first = _leader(tasks, leader)
+    leading = (task for task in tasks if task.in_cluster and (task == first or not task.trains))
     early = tuple(task.name for task in leading if task.name in completed)
-    led = leader.name if leader and leader.name in early else ""
+    led = first.name if first and first.name in early else ""
     return Outcome(False, early=early, awaited=waited if early else (), leader=led)
 
 
-def _leader(tasks: Sequence[PlacedTask]) -> PlacedTask | None:
+def _leader(tasks: Sequence[PlacedTask], chosen: str | None) -> PlacedTask | None:
     """The task that leads the others, as in TensorFlow's programs for parameter servers: the chief, else worker 0.
-    Without a ps the workers may be independent of each other, and none of them leads."""
+    Without a ps the workers may be independent of each other, and none of them leads unless it is chosen."""
     first = next((task for task in tasks if task.trains), None)
     with_ps = any(task.type == "ps" and task.in_cluster for task in tasks)
-    return first if first and (first.type in LEADERS or with_ps) else None
+    return first if first and (chosen or first.type in LEADERS or with_ps) else None
 
 
 def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
@@ -322,7 +339,7 @@ def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTa
     Returns:
         None where no critical task has failed.
     """
-    failed = [task for task in tasks if TASK_TYPES[task.type].critical and _has_failed(task, records)]
+    failed = [task for task in tasks if task.row.critical and _has_failed(task, records)]
     if not failed:
         return None
     return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))

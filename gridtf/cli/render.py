@@ -111,17 +111,24 @@ def _resources(request: Request, cpus_per_task: int | None, slots: str = "") -> 
     if slots:
         words = ["1 slot" if slots == "1" else f"{slots} slots on hosts that the job learns when it starts"]
         words += [counted(request.training, "training task")] if request.training else []
-        words.append(f"{counted(request.gpus_per_task, 'GPU')} per task" if request.gpus_per_task else "no GPUs")
+        words.append(_gpus_of_tasks(request, "GPU") if request.gpus_per_task else "no GPUs")
     else:
         words = [
             counted(high, "host") if low == high else f"{low}-{high} hosts",
             f"{counted(request.tasks_per_node, 'training task')} each",
             f"{counted(request.gpus_per_node, 'GPU')} each" if request.gpus_per_node else "no GPUs",
         ]
-        words += [f"{request.gpus_per_task} per task"] if request.gpus_per_node else []
+        words += [_gpus_of_tasks(request)] if request.gpus_per_node else []
     if cpus_per_task:
         words.append(f"{counted(cpus_per_task, 'CPU')} per task")
     return ", ".join(words)
+
+
+def _gpus_of_tasks(request: Request, unit: str = "") -> str:
+    """The GPUs of a task, by its type where they differ."""
+    differ = request.gpu_share != request.gpus_per_task
+    each = {role.type: role.gpus for role in request.roles if role.gpus} if differ else {"task": request.gpus_per_task}
+    return ", ".join(f"{counted(gpus, unit) if unit else gpus} per {name}" for name, gpus in each.items())
 
 
 def _components(request: Request) -> Iterator[str]:
@@ -138,11 +145,9 @@ def _components(request: Request) -> Iterator[str]:
 
 def _tasks(request: Request) -> Iterator[str]:
     """The tasks, as far as they are known before the hosts are allocated."""
-    from gridtf.jobspec.tasktypes import TASK_TYPES
-
     for role in request.roles:
         more = " (served by gridtf)" if role.served else ""
-        if role.in_cluster != TASK_TYPES[role.type].in_cluster:
+        if role.in_cluster != role.row.in_cluster:
             more += " (not in the cluster)"
         if role.count is None:
             per_gpu = request.scheduler == "local" and request.chosen("tasks_per_node") is None

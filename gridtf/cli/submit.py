@@ -12,7 +12,7 @@ from gridtf.cli.common import configured, new_parser
 from gridtf.errors import UsageError
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
-from gridtf.jobspec.placeholders import MEANINGS
+from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
 from gridtf.text import plain
 
 LAYERS = """\
@@ -22,7 +22,7 @@ of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/confi
 line does not say what to run; words after -- that begin with a dash are added to its command."""
 
 PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task:\n" + "".join(
-    f"  {f'{{{name}}}':<20}{meaning}\n" for name, meaning in MEANINGS.items()
+    f"  {f'{{{name}}}':<20}{meaning}\n" for name, meaning in {**MEANINGS, "TYPE_hosts": OF_OWN_TYPES}.items()
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -79,6 +80,24 @@ def name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").removesuffix("\n")
     except OSError:
         return ""
+
+
+def mapped_files(pid: int, most: int) -> str:
+    """The memory maps of a process and its descendants, which name the libraries that they have loaded.
+
+    Args:
+        pid: Its process id.
+        most: How many processes are read, parents before children.
+
+    Returns:
+        The text of their /proc/PID/maps (proc_pid_maps(5)); without processes that are gone or other users'.
+    """
+    family, texts = [pid], []
+    for member in family:  # grows meanwhile
+        family += children(member)[: most - len(family)]
+        with contextlib.suppress(OSError):
+            texts.append(Path(f"/proc/{member}/maps").read_text(errors="replace"))
+    return "".join(texts)
 
 
 def ancestors(pid: int) -> Iterator[int]:

@@ -47,8 +47,9 @@ _ADDRESS, _INTERFACE = ("address",), ("interface",)
 _CONTAINER, _CONTAINER_COMMAND = ("container",), ("container_command",)
 # The first of a pair overrides the second in lower layers.
 _PROFILE, _PARTITION = ("profile",), ("partition",)
-_EXCLUSIVE = ((COMMAND, _ENTRY), (_ENTRY, COMMAND), (_ADDRESS, _INTERFACE), (_INTERFACE, _ADDRESS))
-_CHIEF, _MASTER = ("tasks", "chief", "count"), ("tasks", "master", "count")
+_CHIEF, _MASTER, _LEADER = ("tasks", "chief", "count"), ("tasks", "master", "count"), ("leader",)
+_PAIRS = ((COMMAND, _ENTRY), (_ADDRESS, _INTERFACE), (_LEADER, _CHIEF), (_LEADER, _MASTER))
+_EXCLUSIVE = (*_PAIRS, *((other, one) for one, other in _PAIRS))
 
 
 class Configured(Value):

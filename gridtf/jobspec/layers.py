@@ -19,7 +19,7 @@ from gridtf.jobspec import limits, options
 from gridtf.jobspec.jobfile import load
 from gridtf.jobspec.limits import Limit
 from gridtf.jobspec.options import Key, Option, Table, aliases
-from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path, spell
+from gridtf.jobspec.spec import A_TYPE_OF_ONE_S_OWN, JobSpec, TaskSpec, container_path, spell
 from gridtf.jobspec.tasktypes import TASK_TYPES
 from gridtf.text import plain, toml
 from gridtf.values import Value, fields
@@ -214,9 +214,12 @@ class _Tables(Value):
         layer: Layer = {}
         left_out: set[str] = set()
         other_names = aliases(self.reader.table)
+        tasks = values.get("tasks")
+        # a table without a kind may add to one of a lower layer, but a misspelt type is more likely
+        own = [name for name, made in tasks.items() if "kind" in made] if isinstance(tasks, dict) else []
         for key, value in flat(values):
             place = self._place((*prefix, *key))
-            error = _unknown_key(key, value, self.reader.table)
+            error = _unknown_key(key, value, self.reader.table, own)
             if error and self.unknown is not None:
                 advice = "" if error.hint.startswith("known: ") else f"; {error.hint}"
                 if error.key not in left_out:  # an unknown task type has several keys
@@ -277,11 +280,12 @@ def _is_table(key: Key) -> bool:
     return key in (("env",), ("tasks",)) or (key[0] == "tasks" and (len(key) == 2 or key[2:] == ("env",)))
 
 
-def _unknown_key(key: Key, value: object, table: Table) -> SpecError | None:
-    """The error for an unknown key or task type; None for a known one."""
+def _unknown_key(key: Key, value: object, table: Table, own: Collection[str]) -> SpecError | None:
+    """The error for an unknown key or task type; None for a known one. own: the job's own task types."""
     tables = [*fields(TaskSpec)]
+    types = [*TASK_TYPES, *own]
     tops = dict.fromkeys([*fields(JobSpec)] + [option.key.partition(".")[0] for option in table])
-    for depth, known in enumerate(([*tops, *aliases(table)], list(TASK_TYPES), tables)):
+    for depth, known in enumerate(([*tops, *aliases(table)], types, tables)):
         if len(key) > depth and (depth == 0 or key[0] == "tasks") and key[depth] not in known:
             what = "unknown task type" if depth == 1 else "unknown key"
             if key[0] == "limits":
@@ -315,7 +319,7 @@ def _other_word(depth: int, word: str, value: object, tops: Collection[str], tab
 def _in_general(depth: int, value: object, known: Collection[str]) -> str:
     """A hint for a key that is like no other."""
     if depth:
-        return f"known: {', '.join(known)}"
+        return f"known: {', '.join(known)}{f'; {A_TYPE_OF_ONE_S_OWN}' if depth == 1 else ''}"
     if not isinstance(value, Mapping):
         return "the keys are the options that `gridtf submit --help` lists, with _ for -"
     lines = [f"{part} = {toml(item)}" for part, item in value.items() if not isinstance(item, Mapping)]

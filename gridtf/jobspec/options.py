@@ -74,9 +74,11 @@ _TABLE = {
     "tasks": (
         ("tasks.worker.count", "--workers", "whole", "N", "workers (default: as many as fit; local, no GPUs: one)"),
         ("tasks.ps.count", "--ps", "whole", "N", "parameter servers"),
+        ("leader", "--leader", "text", "chief|master|first-worker", "which task leads; a chief or master is added"),
         ("tasks.chief.count", "--chief --no-chief", "switch", "", "a chief in addition to the workers"),
         ("tasks.master.count", "--master --no-master", "switch", "", "a chief under TensorFlow 1's name"),
         ("tasks.evaluator.count", "--evaluator --no-evaluator", "switch", "", "an evaluator"),
+        ("tasks.data_worker.count", "--data-workers", "whole", "N", "tasks that prepare the data for those that train"),
         ("serve", "--serve", "words", "TYPE[,TYPE]", "run TensorFlow servers as ps or worker tasks"),
         ("serve", "--ps-builtin", "served_ps", "", "the same as --serve ps"),
         ("success_policy", "--success-policy", "text", "all|chief", "whose exit code 0 completes the job"),
@@ -98,6 +100,7 @@ _TABLE = {
     "which network": (
         ("address", "--address", "text", "PATTERN", "name by which tasks reach a host, such as '{host}i'"),
         ("interface", "--interface", "text", "NAME", "network interface by which tasks reach a host, such as ib0"),
+        ("ports", "--ports", "text", "hold|release|auto", "release: for TensorFlow before 2.3, which auto recognizes"),
     ),
     "folders and timeouts": (
         ("template", "--template", "text", "FILE", "your own template of the job script"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from gridtf.jobspec.tasktypes import TASK_TYPES
@@ -19,15 +19,19 @@ MEANINGS = {
     "local_rank": "its rank among the training tasks of its host",
     "master_addr": "address of the host of rank 0",
     "master_port": "a port on that host",
-    "cluster": "host:port of all tasks, by type, as JSON",
+    "cluster": "host:port of all tasks in the cluster, by type, as JSON",
     "run_dir": "the run directory",
     "output_dir": "the folder that all tasks share for their results",
     "job_id": "the scheduler's id of the job",
 }
+OF_OWN_TYPES = "the same for a task type of the job's own"
 NAMES = tuple(MEANINGS)
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")  # ${name} is the shell's
 _NEAR = 0.8  # by difflib: task_id is close enough to task_index, run_id is the user's own
-_WHOLE = re.compile(r"(?:--?[\w-]+=)?\{([a-z_]+)\}")  # an argument that is one placeholder, or an option set to one
+_NEAREST = 0.6  # of an unknown one: hosts is most like ps_hosts
+_WHOLE = re.compile(r"(?:--?[\w-]+=)?\{[a-z_]+\}")
+_LITERAL = re.compile(r"((?:--?[\w-]+=)?)\{(\{[a-z_]+\})\}")
+_OF_AWK = ("exit", "getline", "next", "nextfile", "print")  # programs of one statement: awk '{print}'
 # Names that other launchers and TensorFlow's own examples have for them.
 _ELSEWHERE = {
     "job_name": "task_type",
@@ -45,7 +49,12 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     Args:
         text: An argument of a command, or a variable's value.
         values: Placeholder, without braces -> text. Other braces stay as they are: programs have their own.
+
+    Returns:
+        The text; an argument ``{{word}}``, or an option ``--x={{word}}``, becomes ``{word}``.
     """
+    if literal := _LITERAL.fullmatch(text):
+        return f"{literal[1]}{literal[2]}"
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
 
@@ -66,19 +75,37 @@ def host_address(pattern: str, host: str) -> str:
     return fill(pattern, {"host": host, "short": host.partition(".")[0]})
 
 
-def misspelt(text: str) -> Iterator[tuple[str, str]]:
-    """Find likely misspelt placeholders.
+def placeholders(types: Iterable[str]) -> tuple[str, ...]:
+    """The placeholders of a job.
 
-    Only words with an underscore, placeholders without theirs, and arguments that are nothing but a placeholder count;
-    other braces, as in ``awk '{print}'``, are the program's.
+    Args:
+        types: The task types of its own, others are known.
+    """
+    return (*NAMES, *(f"{name}_hosts" for name in types if name not in TASK_TYPES))
+
+
+def is_whole(text: str) -> bool:
+    """Whether an argument is nothing but a word in braces, or an option set to one: ``--index={task_index}``."""
+    return bool(_WHOLE.fullmatch(text))
+
+
+def misspelt(text: str, names: Sequence[str], *, whole: bool) -> Iterator[tuple[str, str]]:
+    """Find unknown placeholders.
+
+    An argument that is nothing but a word in braces is one, except a statement of awk. Elsewhere only words that are
+    like a placeholder count, with an underscore, or without that of the placeholder: other braces are the program's.
+
+    Args:
+        text: An argument of a command.
+        names: The known placeholders.
+        whole: Whether it is nothing but a word in braces.
 
     Yields:
-        (name as written, the placeholder it probably stands for).
+        (name as written, the placeholder that it probably stands for; empty where none is similar).
     """
-    joined = {name.replace("_", ""): name for name in NAMES if "_" in name}
-    whole = _WHOLE.fullmatch(text)
+    joined = {name.replace("_", ""): name for name in names if "_" in name}
     for name in _PLACEHOLDER.findall(text):
-        if name in NAMES:
+        if name in names or (whole and name in _OF_AWK):
             continue
         if name in joined:
             yield name, joined[name]
@@ -87,7 +114,9 @@ def misspelt(text: str) -> Iterator[tuple[str, str]]:
         elif whole or "_" in name:
             from difflib import get_close_matches
 
-            yield from ((name, near) for near in get_close_matches(name, NAMES, n=1, cutoff=_NEAR))
+            near = get_close_matches(name, names, n=1, cutoff=_NEAREST if whole else _NEAR)
+            if near or whole:
+                yield name, "".join(near)
 
 
 def without_braces(words: Sequence[str]) -> Iterator[tuple[str, str]]:

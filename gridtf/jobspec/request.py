@@ -8,13 +8,14 @@ made inside the job, where the scheduler's allocation takes precedence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 from typing import Any
 
 from gridtf.errors import SpecError
 from gridtf.jobspec.options import Option
 from gridtf.jobspec.spec import JobSpec, check_text
-from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
-from gridtf.jobspec.units import parse_memory
+from gridtf.jobspec.tasktypes import LEADERS, TaskType, properties
+from gridtf.jobspec.units import MOST, parse_memory
 from gridtf.text import counted
 from gridtf.values import Value, as_dict, fields
 
@@ -31,6 +32,7 @@ class Role(Value):
         component: Index of the component of the job that the tasks belong to; 0 is the job's own partition.
         served: Whether gridtf runs a plain TensorFlow server in each of them.
         in_cluster: Whether they are members of TensorFlow's cluster.
+        kind: Their kind, for a type of the job's own; empty for TensorFlow's types.
     """
 
     type: str
@@ -41,11 +43,17 @@ class Role(Value):
     component: int = 0
     served: bool = False
     in_cluster: bool = True
+    kind: str = ""
+
+    @property
+    def row(self) -> TaskType:
+        """How gridtf treats tasks of this type."""
+        return properties(self.type, self.kind)
 
     @property
     def takes_gpu(self) -> bool:
         """Whether tasks of this type take GPUs (or slots, without GPUs); the others run on any host."""
-        return TASK_TYPES[self.type].takes_gpu
+        return self.row.takes_gpu
 
 
 class Component(Value):
@@ -53,7 +61,7 @@ class Component(Value):
 
     Attributes:
         partition: Its name; None: the scheduler's default.
-        types: The task types of this component, in the order of TASK_TYPES.
+        types: The task types of this component, in rank order.
         count: Number of these tasks; 0 for the first component, whose number of workers may be open.
         cpus: CPUs of the largest of these tasks; None when not specified.
         mem: Memory of the largest of these tasks in MiB; None when not specified.
@@ -77,7 +85,7 @@ class Request(Value):
         gpus_per_node: GPUs per host; 0 without GPUs.
         gpus_per_task: GPUs of the training task that has the most; 0 without GPUs.
         training: Number of training tasks; None: as many as the allocation has room for.
-        roles: The request of each task type that has tasks, in the order of TASK_TYPES.
+        roles: The request of each task type that has tasks, in rank order.
         components: The partitions of the job; the first is the job's own.
         task_cpus: CPUs of a training task; None when not specified.
         non_training_cpus: CPUs of all non-training tasks (ps, evaluator) on the job's own partition.
@@ -127,6 +135,23 @@ class Request(Value):
         """
         gpus = self.role(task_type).gpus
         return default if gpus is None else gpus
+
+    @property
+    def gpu_share(self) -> int:
+        """The most GPUs of which all tasks with GPUs have a multiple: those of each where all have the same."""
+        return gcd(*(role.gpus or 0 for role in self.roles))
+
+    @property
+    def shares(self) -> int | None:
+        """The training tasks, each counted as often as it has gpu_share GPUs; None where the number is open."""
+        if self.training is None or self.gpu_share == self.gpus_per_task:
+            return self.training
+        return (self.gpus_in_all(0) or 0) // self.gpu_share
+
+    @property
+    def shares_per_node(self) -> int:
+        """The shares per host, counted like ``shares``."""
+        return self.tasks_per_node if self.gpu_share == self.gpus_per_task else self.gpus_per_node // self.gpu_share
 
     def most_gpus(self, default: int) -> int:
         """GPUs of the task that has the most; default as in gpus_of."""
@@ -185,12 +210,7 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
     roles = _roles(spec)
     training = _training_tasks(spec, roles)
     gpus = max((role.gpus or 0 for role in roles), default=0)
-    low, high, per_node = _shape(spec, training, gpus)
-    gpus_per_node = spec.gpus_per_node if spec.gpus_per_node is not None else gpus * per_node
-    if gpus * per_node > gpus_per_node:
-        raise SpecError(
-            "tasks_per_node", f"{per_node} tasks x {gpus} GPUs need more than gpus_per_node = {gpus_per_node}"
-        )
+    low, high, per_node, gpus_per_node = _uneven_shape(spec, roles) or _shape(spec, training, gpus)
     if memory:
         _need_all_memory(roles, spec)
     own = [role for role in roles if not role.component]
@@ -233,8 +253,8 @@ def _roles(spec: JobSpec) -> tuple[Role, ...]:
     per_task = _gpus_per_task(spec)
     places = _places(spec)
     roles = []
-    for name, row in TASK_TYPES.items():
-        table, count = spec.task(name), spec.count(name)
+    for name in spec.types:
+        row, table, count = spec.row(name), spec.task(name), spec.count(name)
         if count == 0:
             continue
         mem = spec.mem_per_task if table.mem is None else table.mem
@@ -248,6 +268,7 @@ def _roles(spec: JobSpec) -> tuple[Role, ...]:
                 component=places.index(table.partition or spec.partition),
                 served=spec.serves(name),
                 in_cluster=spec.in_cluster(name),
+                kind=table.kind or "",
             )
         )
     return tuple(roles)
@@ -257,16 +278,17 @@ def _gpus_per_task(spec: JobSpec) -> int | None:
     """GPUs of a training task whose table does not specify them; None when the spec does not mention GPUs at all."""
     if spec.gpus_per_task is not None:
         return spec.gpus_per_task
-    specified = [table.gpus for name, table in spec.tasks.items() if table.gpus and spec.count(name) != 0]
-    if specified:
-        return max(specified)
+    if spec.count("worker") != 0 and spec.task("worker").gpus:
+        return spec.task("worker").gpus
+    if any(table.gpus for name, table in spec.tasks.items() if spec.count(name) != 0):
+        return 1  # only the leader's are specified
     return None if spec.gpus_per_node is None else min(spec.gpus_per_node, 1)
 
 
 def _places(spec: JobSpec) -> list[str | None]:
     """The partitions of the job, as the components of a heterogeneous job are numbered: the job's own, then those that
-    task types name, in the order of TASK_TYPES."""
-    named = [spec.task(name).partition or spec.partition for name in TASK_TYPES if spec.count(name) != 0]
+    task types name, in rank order."""
+    named = [spec.task(name).partition or spec.partition for name in spec.types if spec.count(name) != 0]
     return list(dict.fromkeys([spec.partition, *named]))
 
 
@@ -301,8 +323,50 @@ def _training_tasks(spec: JobSpec, roles: Sequence[Role]) -> int | None:
     return workers + len(leaders)
 
 
-def _shape(spec: JobSpec, training: int | None, gpus: int) -> tuple[int, int, int]:
-    """(fewest hosts, most hosts, training tasks per host).
+_Shape = tuple[int, int, int, int]  # fewest hosts, most hosts, training tasks per host, GPUs per host
+
+
+def _uneven_shape(spec: JobSpec, roles: Sequence[Role]) -> _Shape | None:
+    """The shape of a job whose leader and workers have different numbers of GPUs; None for other jobs."""
+    gpus = {role.type: role.gpus for role in roles if role.gpus}
+    if len(set(gpus.values())) < 2:
+        return None
+    (leader, of_leader), of_worker = next((name, gpus[name]) for name in LEADERS if name in gpus), gpus["worker"]
+    workers, most = spec.count("worker"), spec.tasks_per_node or MOST
+
+    def room(hosts: int, per_host: int) -> int:
+        """How many workers fit beside the leader on hosts with this many GPUs each."""
+        beside = min((per_host - of_leader) // of_worker, most - 1)
+        return beside + (hosts - 1) * min(per_host // of_worker, most)
+
+    least = max(of_leader, of_worker)
+    per_host, (low, high) = spec.gpus_per_node, spec.node_range or (0, 0)
+    if per_host is not None and least > per_host:
+        key = f"tasks.{leader if of_leader == least else 'worker'}.gpus"
+        raise SpecError(key, f"{least} GPUs per task, but gpus_per_node is {per_host}")
+    if not low and per_host is not None and workers is not None:
+        low = high = 1 + max(0, -(-(workers - room(1, per_host)) // (room(2, per_host) - room(1, per_host))))
+    if not low:
+        low = high = 1 if workers is None else -(-(1 + workers) // most)
+    if per_host is None:
+        fewest = max(least, -(-(of_leader + (workers or 0) * of_worker) // low))  # each host may waste some
+        sizes = range(fewest, fewest + of_leader + of_worker)
+        per_host = next((size for size in sizes if room(low, size) >= (workers or 0)), fewest)
+    if workers and room(high, per_host) < workers:
+        fits = f"{counted(high, 'node')} with {counted(per_host, 'GPU')}"
+        limit = f" and at most {counted(most, 'task')}" if spec.tasks_per_node else ""
+        raise SpecError(
+            "tasks.worker.count",
+            f"a {leader} with {counted(of_leader, 'GPU')} and {counted(workers, 'worker')} with {of_worker} do not fit "
+            f"into {fits}{limit} each (room for {counted(room(high, per_host), 'worker')})",
+            hint="request more nodes, more GPUs or tasks per node, or fewer workers",
+        )
+    fullest = max(1 + (per_host - of_leader) // of_worker, per_host // of_worker)
+    return low, high, min(fullest, most, 1 + (fullest if workers is None else workers)), per_host
+
+
+def _shape(spec: JobSpec, training: int | None, gpus: int) -> _Shape:
+    """The shape of a job whose training tasks with GPUs have the same number of them.
 
     Args:
         spec: The job.
@@ -327,7 +391,12 @@ def _shape(spec: JobSpec, training: int | None, gpus: int) -> tuple[int, int, in
             f"{training} training tasks do not fit into {counted(high, 'node')} with {counted(per_node, 'task')} each",
             hint="request more nodes, more GPUs or tasks per node, or fewer workers",
         )
-    return low, high, per_node
+    gpus_per_node = spec.gpus_per_node if spec.gpus_per_node is not None else gpus * per_node
+    if gpus * per_node > gpus_per_node:
+        raise SpecError(
+            "tasks_per_node", f"{per_node} tasks x {gpus} GPUs need more than gpus_per_node = {gpus_per_node}"
+        )
+    return low, high, per_node, gpus_per_node
 
 
 def _need_all_memory(roles: Sequence[Role], spec: JobSpec) -> None:

@@ -7,8 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import GridtfError, SpecError, UsageError, nearest
-from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, misspelt
-from gridtf.jobspec.tasktypes import LEADERS, TASK_TYPES
+from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, is_whole, misspelt, placeholders
+from gridtf.jobspec.tasktypes import (
+    ALWAYS,
+    DATA_WORKER,
+    DISPATCHER,
+    KINDS,
+    LEADERS,
+    ON_REQUEST,
+    TASK_TYPES,
+    TaskType,
+    properties,
+)
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
 from gridtf.text import toml
 from gridtf.values import Value, fields
@@ -46,6 +56,9 @@ class TaskSpec(_Keywords):
         mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
         partition: For a ps or an evaluator: the partition its tasks run on (Slurm only), such as one without GPUs. The
             job's ``mem`` does not apply there. None: the job's.
+        kind: What a type of the job's own is. A "service" runs beside the training, in no cluster: it is stopped when
+            the training ends, and its failure does not end the job. A "member" is in TensorFlow's cluster, and is
+            treated as a ps is. A "client" trains, and is in nobody's cluster. None for TensorFlow's and gridtf's types.
         in_cluster: Whether its tasks are members of TensorFlow's cluster. None: the type's default (all but the
             evaluator are). Other tasks have a port, but appear in no TF_CONFIG except their own type's: a client
             without a server (chief), or helpers such as those of the tf.data service (ps).
@@ -58,6 +71,7 @@ class TaskSpec(_Keywords):
     cpus: int | None = None
     mem: str | int | None = None
     partition: str | None = None
+    kind: str | None = None
     in_cluster: bool | None = None
     command: Strings | None = None
     env: Mapping[str, str] = {}
@@ -81,6 +95,9 @@ class JobSpec(_Keywords):
         name: Job name; up to 63 letters, digits and ``_ . + = -``. None: derived from the command or the entry.
         scheduler: Name of the scheduler, such as "slurm". None: the one found on this machine, else "local".
         tasks: Task type -> TaskSpec.
+        leader: The task that leads the others: "chief" or "master" (TensorFlow 1's name for it), which is added to the
+            workers, or "first-worker". When it has exited with 0, the others have ``leader_wait`` seconds left. None:
+            the chief or master if ``tasks`` has one, in a job with ps the first worker, else none.
         serve: Task types ("ps", "worker") for which gridtf runs a plain TensorFlow server instead of the command.
         success_policy: Which exit codes of 0 complete the job: those of "all" tasks that train, or the "chief"'s alone.
         nodes: Number of hosts, or a range such as "2-4". None: as many as the tasks need.
@@ -120,6 +137,9 @@ class JobSpec(_Keywords):
         address: Pattern of the name by which tasks reach a host, such as "{host}i" for a second network; ``{host}`` is
             the scheduler's name of the host, ``{short}`` that name up to the first dot. None: the scheduler's name.
         interface: The network interface by whose address tasks reach a host, such as "ib0". Excludes ``address``.
+        ports: What becomes of the port that gridtf reserves for a task: "hold" it, since TensorFlow 2.3 and newer share
+            it with gridtf, "release" it just before the task starts, or "auto": by the version that the task's Python
+            has, "hold" where that is not known.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -134,6 +154,7 @@ class JobSpec(_Keywords):
     name: str | None = None
     scheduler: str | None = None
     tasks: Mapping[str, TaskSpec] = {}
+    leader: str | None = None
     serve: Strings = ()
     success_policy: str = "all"
     nodes: int | str | None = None
@@ -166,6 +187,7 @@ class JobSpec(_Keywords):
     address: str | None = None
     interface: str | None = None
     kill_grace: float = 5.0
+    ports: str = "auto"
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
@@ -225,6 +247,16 @@ class JobSpec(_Keywords):
         """The table of one task type; an empty one if the job has none."""
         return self.tasks.get(task_type, TaskSpec())
 
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The task types that the job can have, in rank order: TensorFlow's and its own."""
+        own = sorted(name for name in self.tasks if name not in TASK_TYPES)  # inside the job as at the submission
+        return tuple(sorted([*TASK_TYPES, *own], key=lambda name: not self.row(name).trains))
+
+    def row(self, task_type: str) -> TaskType:
+        """How gridtf treats tasks of this type."""
+        return properties(task_type, self.task(task_type).kind or "")
+
     def count(self, task_type: str) -> int | None:
         """Number of tasks of this type; None: as many workers as the allocation has room for."""
         table = self.tasks.get(task_type)
@@ -232,20 +264,24 @@ class JobSpec(_Keywords):
             return table.count
         if task_type == "worker":
             return None
+        if task_type == DISPATCHER:  # data workers need one
+            return int(table is not None or bool(self.count(DATA_WORKER)))
+        if task_type in LEADERS and self.leader is not None:
+            return int(task_type == self.leader)
         return 0 if table is None else 1
 
     def in_cluster(self, task_type: str) -> bool:
         """Whether tasks of this type are members of TensorFlow's cluster."""
         in_cluster = self.task(task_type).in_cluster
-        return TASK_TYPES[task_type].in_cluster if in_cluster is None else in_cluster
+        return self.row(task_type).in_cluster if in_cluster is None else in_cluster
 
     def serves(self, task_type: str) -> bool:
         """Whether gridtf runs a TensorFlow server in tasks of this type.
 
-        It does for the types in ``serve``, and for the ps of an entry job unless it has a command or is left out of the
-        cluster.
+        It does for the types in ``serve``, for those of the tf.data service, and for the ps of an entry job unless it
+        has a command or is left out of the cluster.
         """
-        if task_type in self.serve:
+        if task_type in self.serve or self.row(task_type).served == ALWAYS:
             return True
         has_command = self.task(task_type).command is not None
         return task_type == "ps" and bool(self.entry) and not has_command and self.in_cluster(task_type)
@@ -359,7 +395,11 @@ def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> 
             )
 
 
-_SUCCESS_POLICIES = ("all", "chief")
+_A_KIND = f'kind = "{next(iter(KINDS))}", or {" or ".join(toml(name) for name in [*KINDS][1:])}'
+A_TYPE_OF_ONE_S_OWN = f"a type of your own needs a kind: {_A_KIND}"
+_TYPE = re.compile(r"[a-z][a-z_]{0,31}")
+FIRST_WORKER = "first-worker"
+_CHOICES = {"success_policy": ("all", "chief"), "ports": ("hold", "release", "auto")}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -395,7 +435,7 @@ def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:
             raise SpecError(key, what, hint='write the program first, such as "python"')
     if spec.command or spec.entry:
         return
-    types = [name for name in TASK_TYPES if spec.count(name) != 0 and name not in spec.serve]
+    types = [name for name in spec.types if spec.count(name) != 0 and not spec.serves(name)]
     idle = [name for name in types if spec.task(name).command is None]
     if idle:
         which = "" if len(idle) == len(types) else f" on {', '.join(idle)}"
@@ -475,16 +515,24 @@ def _strings(key: str, value: Sequence[object], *, newlines: bool) -> None:
             raise SpecError(key, f"{item!r} contains a {'NUL' if newlines else 'newline'}, which cannot be passed on")
 
 
-def _command(key: str, words: Sequence[object]) -> None:
+def _command(key: str, words: Sequence[object], names: Sequence[str]) -> None:
     _strings(key, words, newlines=True)
     if words and not words[0]:
         raise SpecError(key, "the first item, the program to run, is empty")
-    for name, meant in (pair for word in words for pair in misspelt(str(word))):
-        hint = f"did you mean {{{meant}}}? to pass braces to the program itself, write {{ {name} }}"
+    for word in map(str, words):
+        _placeholders(key, word, names)
+
+
+def _placeholders(key: str, word: str, names: Sequence[str], *, whole: bool = True) -> None:
+    """Refuse an unknown placeholder. whole: also a word that is like none, if it is all there is in braces."""
+    for name, meant in misspelt(word, names, whole=whole and is_whole(word)):
+        hint = f"did you mean {{{meant}}}?" if meant else "`gridtf submit --help` lists the placeholders;"
+        literal = f"{{{{{name}}}}}" if is_whole(word) else f"{{ {name} }}"
+        hint += f" to pass braces to the program itself, write {literal}"
         raise SpecError(key, f"there is no placeholder {{{name}}}", hint=hint)
 
 
-def _environment(key: str, value: object) -> None:
+def _environment(key: str, value: object, names: Sequence[str]) -> None:
     if not isinstance(value, Mapping):
         raise SpecError(key, "expected a table of strings")
     for name, text in value.items():
@@ -492,6 +540,7 @@ def _environment(key: str, value: object) -> None:
             raise SpecError(f"{key}.{name}", f"{name!r} is not a name that a shell can export")
         if not isinstance(text, str) or "\0" in text:
             raise SpecError(f"{key}.{name}", f"{spell(text)} is not a string", hint=f'write {name} = "{spell(text)}"')
+        _placeholders(f"{key}.{name}", text, names, whole=False)  # {message} may be the format of a log
 
 
 def _parsed(key: str, value: str | int | None, parse: Callable[[str | int], object], forms: str) -> None:
@@ -516,19 +565,22 @@ def _check_texts(spec: JobSpec) -> None:
             f"{spell(spec.name)} is not a job name",
             hint="use up to 63 letters, digits and _ . + = -, with a letter, digit or _ first",
         )
-    _command("command", spec.command)
+    names = placeholders(spec.tasks)
+    _command("command", spec.command, names)
     _strings("setup", spec.setup, newlines=True)
     _strings("native", spec.native, newlines=False)
     for host in spec.exclude:
         check_text("exclude", host)
-    _environment("env", spec.env)
+    _environment("env", spec.env, names)
     for key, value in spec.options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise SpecError(f"options.{key}", f"{spell(value)} is neither a string nor a number")
-    if spec.success_policy not in (None, *_SUCCESS_POLICIES):
-        choices = ", ".join(_SUCCESS_POLICIES)
-        hint = nearest(str(spec.success_policy), list(_SUCCESS_POLICIES)) or f"choose from {choices}"
-        raise SpecError("success_policy", f"{spell(spec.success_policy)} is not one of {choices}", hint=hint)
+    for key, words in _CHOICES.items():
+        value = getattr(spec, key)
+        if value not in (None, *words):
+            choices = ", ".join(words)
+            hint = nearest(str(value), list(words)) or f"choose from {choices}"
+            raise SpecError(key, f"{spell(value)} is not one of {choices}", hint=hint)
 
 
 def _check_sizes(spec: JobSpec) -> None:
@@ -550,43 +602,80 @@ def _check_sizes(spec: JobSpec) -> None:
         raise SpecError("gpus_per_task", what)
 
 
-def _check_tasks(spec: JobSpec) -> None:
+def _check_types(spec: JobSpec) -> None:
     for task_type, table in spec.tasks.items():
         key = f"tasks.{task_type}"
-        if task_type not in TASK_TYPES:
-            hint = nearest(str(task_type), list(TASK_TYPES)) or f"known: {', '.join(TASK_TYPES)}"
+        kind: object = table.kind
+        if task_type in TASK_TYPES and kind is not None:
+            raise SpecError(f"{key}.kind", f"{task_type} is a type of TensorFlow's or gridtf's", hint="leave kind out")
+        if task_type in TASK_TYPES:
+            continue
+        if kind is None:
+            hint = nearest(str(task_type), list(TASK_TYPES)) or f"known: {', '.join(TASK_TYPES)}; {A_TYPE_OF_ONE_S_OWN}"
             raise SpecError(key, "unknown task type", hint=hint)
+        if kind not in KINDS:
+            raise SpecError(f"{key}.kind", f"{spell(kind)} is no kind of task", hint=f"write {_A_KIND}")
+        if not _TYPE.fullmatch(str(task_type)):
+            hint = "use up to 32 lower-case letters and _, with a letter first, as in parameter_cache"
+            raise SpecError(key, f"{task_type!r} cannot be the name of a task type", hint=hint)
+
+
+def _check_tasks(spec: JobSpec) -> None:
+    names = placeholders(spec.tasks)
+    for task_type, table in spec.tasks.items():
+        key, row = f"tasks.{task_type}", spec.row(task_type)
         _whole(f"{key}.count", table.count, 0)
         _whole(f"{key}.gpus", table.gpus, 0)
         _whole(f"{key}.cpus", table.cpus, 1)
         _parsed(f"{key}.mem", table.mem, parse_memory, _MEM_FORMS)
         _check_partition(f"{key}.partition", task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
-        _environment(f"{key}.env", table.env)
+        _environment(f"{key}.env", table.env, names)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
                 given: object = table.command
                 hint = _as_list("command", given) if isinstance(given, str) else ""
                 what = "one string" if hint else spell(given)
                 raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
-            _command(f"{key}.command", table.command)
-        limit = TASK_TYPES[task_type].limit
-        if limit is not None and (table.count or 0) > limit:
-            raise SpecError(f"{key}.count", f"{table.count} requested, but a job can have only {limit}")
-        if table.gpus and not TASK_TYPES[task_type].takes_gpu:
+            _command(f"{key}.command", table.command, names)
+            if row.served == ALWAYS:
+                raise SpecError(f"{key}.command", f"gridtf runs a server in a {task_type}", hint="leave it out")
+        if row.limit is not None and (table.count or 0) > row.limit:
+            raise SpecError(f"{key}.count", f"{table.count} requested, but a job can have only {row.limit}")
+        if table.gpus and not row.takes_gpu:
             raise SpecError(f"{key}.gpus", f"a {task_type} takes no GPU", hint="leave it out, or write 0")
+    if bool(spec.count(DISPATCHER)) != bool(spec.count(DATA_WORKER)):
+        has, lacks = (DISPATCHER, DATA_WORKER) if spec.count(DISPATCHER) else (DATA_WORKER, DISPATCHER)
+        hint = "request data workers with --data-workers N: that adds the dispatcher"
+        raise SpecError(f"tasks.{lacks}.count", f"there is a {has}, but no {lacks}", hint=hint)
+    _check_leader(spec)
     leaders = [leader for leader in LEADERS if spec.count(leader)]
     if len(leaders) > 1:
         raise SpecError("tasks.master", "chief and master are two names of one task", hint="keep one of them")
-    if spec.count("worker") == 0 and not leaders:
+    if not any(spec.count(name) != 0 and spec.row(name).trains for name in spec.types):
         raise SpecError("tasks.worker.count", "no worker and no chief: nothing would train")
+
+
+def _check_leader(spec: JobSpec) -> None:
+    if spec.leader is None:
+        return
+    known = (*LEADERS, FIRST_WORKER)
+    if spec.leader not in known:
+        hint = nearest(str(spec.leader), list(known)) or f"choose from {', '.join(known)}"
+        raise SpecError("leader", f"{spell(spec.leader)} is not one of {', '.join(known)}", hint=hint)
+    for name in LEADERS:
+        if (count := spec.task(name).count) is not None and count != (name == spec.leader):
+            what = f"the leader is {spec.leader}, but tasks.{name}.count is {count}"
+            raise SpecError("leader", what, hint=f"leave out tasks.{name}.count")
+    if spec.leader == FIRST_WORKER and spec.count("worker") == 0:
+        raise SpecError("leader", "there is no worker that could lead", hint='write leader = "chief"')
 
 
 def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
     partition = spec.task(task_type).partition
     check_text(key, partition)
-    if partition not in (None, spec.partition) and TASK_TYPES[task_type].takes_gpu:
-        non_training = " and ".join(name for name, row in TASK_TYPES.items() if not row.takes_gpu)
+    if partition not in (None, spec.partition) and spec.row(task_type).takes_gpu:
+        non_training = ", ".join(name for name in spec.types if not spec.row(name).takes_gpu)
         raise SpecError(
             key,
             f"a {task_type} trains, and training tasks run on the job's own partition",
@@ -598,12 +687,12 @@ def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:
     member = spec.task(task_type).in_cluster
     if member is not None and not isinstance(member, bool):
         raise SpecError(key, f"{spell(member)} is neither true nor false")
-    if member and not TASK_TYPES[task_type].in_cluster:
+    if member and not spec.row(task_type).in_cluster:
         what = f"TensorFlow's strategies would wait for a cluster member of type {task_type}"
         raise SpecError(key, what, hint="leave in_cluster out")
     if member is False and task_type in spec.serve:
         raise SpecError(key, f"gridtf serves {task_type}, and a TensorFlow server is a member of the cluster")
-    if member is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in TASK_TYPES):
+    if member is False and not any(spec.count(name) != 0 and spec.in_cluster(name) for name in spec.types):
         raise SpecError(key, "no task would be left in the cluster", hint="leave in_cluster out")
 
 
@@ -613,14 +702,16 @@ def _check_program(spec: JobSpec) -> None:
     if spec.entry is not None and not (isinstance(spec.entry, str) and _ENTRY.fullmatch(spec.entry)):
         raise SpecError("entry", f"{spell(spec.entry)} is not module:function", hint="main() in train.py is train:main")
     for task_type in spec.serve:
-        if task_type not in ("ps", "worker"):
-            raise SpecError("serve", f"{spell(task_type)} cannot be served by gridtf", hint="ps, worker or both")
+        servable = [name for name in spec.types if spec.row(name).served == ON_REQUEST]
+        if task_type not in servable:
+            hint = f"choose from {', '.join(servable)}"
+            raise SpecError("serve", f"{spell(task_type)} cannot be served by gridtf", hint=hint)
         if spec.task(task_type).command is not None:
             raise SpecError("serve", f"{task_type} has a command of its own: tasks.{task_type}.command")
-    leader = any(spec.count(leader) for leader in LEADERS)
-    if "worker" in spec.serve and not leader:
+    trains = any(spec.count(name) != 0 and spec.row(name).trains and not spec.serves(name) for name in spec.types)
+    if "worker" in spec.serve and not trains:
         raise SpecError("serve", "with the workers served by gridtf nothing would train", hint="request a chief too")
-    if spec.success_policy == "chief" and not leader and spec.count("worker") == 0:
+    if spec.success_policy == "chief" and not trains:
         raise SpecError("success_policy", "there is neither a chief nor a worker")
 
 
@@ -682,4 +773,4 @@ def _check_container(spec: JobSpec) -> None:
         raise SpecError("container_command", "it has no {bind} for container_binds", hint=hint)
 
 
-_CHECKS = (_check_texts, _check_sizes, _check_tasks, _check_program, _check_network, _check_container)
+_CHECKS = (_check_types, _check_texts, _check_sizes, _check_tasks, _check_program, _check_network, _check_container)

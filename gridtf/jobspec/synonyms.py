@@ -41,7 +41,8 @@ _OPTIONS = {
     ),
     "ps": "num_ps nps n_ps ps_count parameter_server parameter_servers num_parameter_servers n_parameter_servers",
     "evaluator": "eval evaluators num_evaluators",
-    "chief": "leader coordinator chiefs num_chiefs",
+    "data_workers": "data_worker num_data_workers dataset_workers num_dataset_workers input_workers",
+    "chief": "coordinator chiefs num_chiefs",
     "nodes": "nnodes num_nodes n_nodes node hosts num_hosts machines num_machines",
     "gpus_per_node gpus_per_task": "gpus gpu ngpus n_gpus num_gpus gpu_count G",
     "gpus_per_node": "gpus_per_host gpus_per_machine gpu_per_node",
@@ -87,6 +88,7 @@ _TASK_KEYS = {
     "gpus": "gpus_per_task gpu ngpus num_gpus",
     "mem": "mem_per_task memory ram",
     "partition": "queue",
+    "kind": "type role",
     "command": "cmd args program script run",
     "env": "environment variables",
 }
@@ -95,6 +97,8 @@ _TASK_TYPES = {
     "ps": "parameter_server parameter_servers server servers",
     "chief": "leader coordinator head",
     "evaluator": "eval validator",
+    "data_worker": "dataset_worker input_worker data_workers",
+    "data_dispatcher": "dispatcher",
 }
 
 # Items of lists, {} being the value.

@@ -16,7 +16,7 @@ from gridtf.text import some
 JOB = "job"  # stands for the job script among the names of tasks
 _CHUNK = 1 << 20
 _FASTEST, _SLOWEST = 0.1, 1.0
-_LOG = re.compile(r"([a-z]+)-(\d+)\.log")
+_LOG = re.compile(r"([a-z_]+)-(\d+)\.log")
 
 Chosen = list[tuple[str, Path]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gridtf.jobspec.spec import JobSpec
-from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 from gridtf.run.rundir import BY_HAND, Record, RunDir
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState, TaskState, exit_code
@@ -394,7 +394,8 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     at, age = float(last.get("time") or 0.0), _age(last, now)
     running = any(task.get("state") == JobState.RUNNING for task in tasks.values())
     all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
-    if last and all_joined and not running and (known := _by_their_ends(tasks)):
+    train = {name: task for name, task in tasks.items() if _trains(name, records)}
+    if last and all_joined and not running and (known := _by_their_ends(train)):
         return known.replace(ended=at)
     how = "only the program that started them (srun, mpirun or a script) knows how they end"
     if queue is not None and queue.state in ENDED:
@@ -418,9 +419,16 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     return _Standing(JobState.UNKNOWN, f"its tasks are still joining; {how}")
 
 
-def _by_their_ends(tasks: Mapping[str, Record]) -> _Standing | None:
-    """State of a job whose tasks have all ended: tasks that train decide. None when it is not known how they ended."""
-    train = {name: task for name, task in tasks.items() if TASK_TYPES[name.partition(":")[0]].trains}
+def _trains(name: str, records: Records) -> bool:
+    """Whether the end of the training depends on this task."""
+    planned = (records.plan or {}).get("tasks", ())
+    kind = next((task.get("kind", "") for task in planned if f"{task['type']}:{task['index']}" == name), "")
+    row = KINDS.get(kind) or TASK_TYPES.get(name.partition(":")[0])
+    return row is None or row.trains
+
+
+def _by_their_ends(train: Mapping[str, Record]) -> _Standing | None:
+    """State of a job whose tasks have all ended: those that train decide. None when it is not known how they ended."""
     failed = [(task.get("ended") or 0.0, name) for name, task in train.items() if task.get("state") == JobState.FAILED]
     if failed:
         name = min(failed)[1]

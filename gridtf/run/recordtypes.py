@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from reprlib import repr as _short  # limited in length and depth
 
-from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ Kind = object
 
 # A job id: never an option, a pattern or a path, hence safe as an argument of scancel or qdel.
 Word = re.compile(r"[A-Za-z0-9][\w.+\[\]-]*", re.ASCII)
-TaskType = frozenset(TASK_TYPES)
+TaskType = re.compile(r"[a-z][a-z_]*")  # part of a log's name
+# what names a task type in a table: one of TensorFlow's or gridtf's, or one of the job's own and its kind
+_NAMED = ({"type": TaskType, "kind": frozenset(KINDS)}, {"type": frozenset(TASK_TYPES), "kind?": frozenset({""})})
 Pid = range(1, (1 << 22) + 1)
 Port = range(1 << 16)
 _MOST = 1 << 53
@@ -64,8 +66,7 @@ Opened = {
     "job_id?": Word,
     "cluster?": Word,
 }
-_PlannedTask = {
-    "type": TaskType,
+_planned = {
     "index": Count,
     "host": str,
     "gpus": Count,
@@ -75,8 +76,8 @@ _PlannedTask = {
     "served": bool,
     "in_cluster": bool,
 }
-_Role = {
-    "type": TaskType,
+_PlannedTask = tuple({**named, **_planned} for named in _NAMED)
+_role = {
     "count": (Count, None),
     "gpus": (Count, None),
     "cpus": (Count, None),
@@ -85,6 +86,7 @@ _Role = {
     "served": bool,
     "in_cluster": bool,
 }
+_Role = tuple({**named, **_role} for named in _NAMED)
 _Component = {
     "partition": (str, None),
     "types": [TaskType],
@@ -122,11 +124,18 @@ Plan = {
 Outline = {
     "nonce?": str,
     "job?": {"id?": str, "name?": str, "scheduler?": str},
-    "tasks?": [{"type": TaskType, "index": Count, "host?": str}],
+    "tasks?": [tuple({**named, "index": Count, "host?": str} for named in _NAMED)],
     "spec?": _Spec,
 }
 Environment = {"environ": {str: str}}
-HostRecord = {"host": str, "address": str, "resolved?": [str], "ports": {str: Port}, "master_port": Port}
+HostRecord = {
+    "host": str,
+    "address": str,
+    "resolved?": [str],
+    "ports": {str: Port},
+    "master_port": Port,
+    "tensorflow?": {str: str},
+}
 RankRecord = {
     "host": str,
     "hostname": str,
@@ -165,6 +174,7 @@ _TaskState = {
     "oom?": bool,
     "error?": (str, None),
     "restarts?": Count,
+    "tensorflow?": str,
 }
 _Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {

@@ -160,6 +160,8 @@ class Attempt:
         environment: environment.json: the job's environment, for agents that the scheduler starts without it.
         stop: stop.json: written when all agents are to end their tasks.
         verdict: verdict.json: how the attempt ended.
+        data: The folder of the journal of the tf.data service's dispatcher.
+        distributed: An empty file in it, from the first dataset on that a task has given to the data workers.
         launcher: The launcher's heartbeat.
     """
 
@@ -177,6 +179,8 @@ class Attempt:
         self.stop = self.path / "stop.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
+        self.data = self.path / "data_dispatcher"
+        self.distributed = self.data / "distributed"
 
     def __repr__(self) -> str:
         return f"Attempt({str(self.path)!r})"

@@ -20,7 +20,10 @@ _HOME = {
     "session": "gridtf.training.sessions",
 }
 
+_MODULES = ("data",)
+
 if TYPE_CHECKING:
+    from gridtf.training import data
     from gridtf.training.checkpoints import checkpoint
     from gridtf.training.context import Context
     from gridtf.training.exports import export, export_session
@@ -34,6 +37,7 @@ __all__ = [
     "Context",
     "averaging",
     "checkpoint",
+    "data",
     "export",
     "export_session",
     "serve",
@@ -43,10 +47,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in (*_HOME, *_MODULES):
         raise AttributeError(f"module 'gridtf.training' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _MODULES:
+        return import_module(f"gridtf.training.{name}")
     return getattr(import_module(_HOME[name]), name)
 
 

@@ -45,9 +45,9 @@ class Context:
             GridtfError: For a task outside the cluster, and when a strategy has already started a server.
         """
         if self._server is None:
-            from gridtf.training.servers import start_server
+            from gridtf.training.servers import own_server
 
-            self._server = start_server(self.task)
+            self._server = own_server(self.task)
         return self._server
 
     @property

@@ -40,13 +40,14 @@ def server(filters: str = "async", config: Any = None) -> Any:
     return start_server(task, session_config(device_filters(task, filters), config))
 
 
-def own_server(config: Any) -> Any:
-    """The server that gridtf has started in this process; if there is none, it is started.
+def own_server(task: Task, config: Any = None) -> Any:
+    """The server that gridtf has started in this process; if there is none, it is started, as start_server does.
 
     Args:
-        config: For a new server, as in start_server.
+        task: This process's task.
+        config: For a new server.
     """
-    return _started[0] if _started else start_server(contract.task(), config)
+    return _started[0] if _started else start_server(task, config)
 
 
 def device_filters(task: Task, way: str) -> list[str]:
@@ -124,6 +125,8 @@ def start_server(task: Task, config: Any = None) -> Any:
 def serve(task: Task | None = None) -> NoReturn:
     """Run the server of a task without user code until a signal ends the process. A ps sees no GPU.
 
+    It is a TensorFlow server, or the dispatcher or a worker of the tf.data service.
+
     Args:
         task: The task; None: this process's.
 
@@ -135,10 +138,15 @@ def serve(task: Task | None = None) -> NoReturn:
     task = task or contract.task()
     if task.type == "ps":
         os.environ.update(dict.fromkeys(_VISIBLE, ""))  # read once, when TensorFlow is imported
-    server = start_server(task)
-    print(f"gridtf serves {task.name} at {task.cluster[task.type][task.index]}", flush=True)
+    if task.type in contract.DATA_TYPES:
+        from gridtf.training import data
+
+        server = data.start_server(task)
+    else:
+        server = start_server(task)
+    print(f"gridtf serves {task.name} at {task.address}", flush=True)
     server.join()
-    raise GridtfError(f"the TensorFlow server of {task.name} has ended by itself")
+    raise GridtfError(f"the server of {task.name} has ended by itself")
 
 
 def listens_on(port: int) -> bool:

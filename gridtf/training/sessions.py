@@ -11,12 +11,12 @@ import tensorflow as tf
 
 from gridtf import contract
 from gridtf.contract import Task
+from gridtf.states import SAVED_CODE
 from gridtf.training.servers import device_filters, own_server, session_config
 
 v1 = tf.compat.v1
 _LOOK = 0.3  # seconds between two looks of a worker whether the chief has initialized the variables; 30 by default
 _GRACE = 1  # seconds that threads get to end with the session; 120 by default
-_SAVED = 42  # exit code: saved, to be continued
 _numbers = count()
 
 
@@ -64,7 +64,7 @@ def session(
     """
     task = contract.task()
     asked = session_config(device_filters(task, filters), config)
-    master = own_server(asked).target
+    master = own_server(task, asked).target
     scaffold = scaffold or v1.train.Scaffold()
     folder = task.output_dir / checkpoint_dir
     if task.is_chief:
@@ -140,10 +140,11 @@ class _Chief(_Marks):
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if contract.checkpoint_requested():
             session = run_context.session
-            self._scaffold.saver.save(session, self._path, global_step=v1.train.get_global_step())
+            saved = self._scaffold.saver.save(session, self._path, global_step=v1.train.get_global_step())
+            print(f"saved {saved}, to be continued (exit code {SAVED_CODE})", flush=True)
             session.run(self._mark_saved)
             self.end(session)
-            raise SystemExit(_SAVED)
+            raise SystemExit(SAVED_CODE)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         self._coordinator = coord
@@ -172,4 +173,4 @@ class _Worker(_Marks):
 
     def end(self, session: Any) -> None:
         if session.run(self._is_saved):
-            raise SystemExit(_SAVED)
+            raise SystemExit(SAVED_CODE)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.cluster import Bed
+from tests.support.clusterfaults import kill9
 from tests.support.clusterjobs import ClusterJob, received
 
 pytestmark = pytest.mark.timeout(180)
@@ -94,6 +95,43 @@ def test_training_runs_over_the_second_network(bed: Bed, words: tuple[str, ...],
     for host in HOSTS:
         grown = {link: after[link][host] - before[link][host] for link in after}
         assert grown["eth1"] > 5_000_000 > 10 * grown["eth0"], grown
+
+
+SHARING = """
+import gridtf, time
+import tensorflow as tf
+from gridtf.training import data
+task = gridtf.task()
+with open(task.output_dir / f"seen-{task.index}", "w", buffering=1) as file:
+    for count, number in enumerate(data.distribute(tf.data.Dataset.range(1000))):
+        print(int(number), file=file)
+        while count == 100 and not (task.output_dir / "go").exists():
+            time.sleep(0.1)
+"""
+
+
+@on_two_networks
+@pytest.mark.tensorflow
+@pytest.mark.timeout(290)
+def test_data_workers_over_the_second_network_also_when_the_dispatcher_is_killed(bed: Bed) -> None:
+    words = ("--interface", "eth1", "--data-workers", "2", "--", "python", "-c", SHARING)
+
+    def seen() -> list[list[str]]:
+        return [path.read_text().split() for path in job.run.output.glob("seen-*")]
+
+    with tasks_kept_from_the_first_network(bed):
+        job = on_two_hosts(bed, *words, name="shared-data")
+        job.until(lambda: [len(numbers) > 100 for numbers in seen()] == [True, True], "half of the elements", 120)
+        dispatcher = job.tasks()["data_dispatcher:0"]
+        kill9(bed, dispatcher["host"], dispatcher["pid"])
+        (job.run.output / "go").touch()
+        verdict = job.verdict(120)
+    assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
+    assert "1 restart of data_dispatcher:0 after it was killed" in verdict["reason"]
+    assert sorted(int(number) for numbers in seen() for number in numbers) == list(range(1000))
+    tasks = job.tasks()
+    assert {tasks[f"data_worker:{index}"]["host"] for index in range(2)} == set(HOSTS)
+    assert "gridtf serves data_worker:0 at 10.8" in job.logs()["data_worker-0"]
 
 
 @on_two_networks

@@ -78,7 +78,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_node": 0,
   "gpus_per_task": 0,
   "training": null,
-  "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "roles": [{"type": "worker", "count": null, "gpus": null, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
   "components": [{"partition": null, "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": null,
   "non_training_cpus": 0,

@@ -57,7 +57,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_node": 2,
   "gpus_per_task": 1,
   "training": 8,
-  "roles": [{"type": "worker", "count": 8, "gpus": 1, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}, {"type": "ps", "count": 2, "gpus": 0, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "roles": [{"type": "worker", "count": 8, "gpus": 1, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}, {"type": "ps", "count": 2, "gpus": 0, "cpus": null, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
   "components": [{"partition": "gpu.q", "types": ["worker", "ps"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": null,
   "non_training_cpus": 0,

@@ -70,7 +70,7 @@ export GRIDTF_REQUEST='{
   "gpus_per_node": 4,
   "gpus_per_task": 1,
   "training": null,
-  "roles": [{"type": "worker", "count": null, "gpus": 1, "cpus": 6, "mem": null, "component": 0, "served": false, "in_cluster": true}],
+  "roles": [{"type": "worker", "count": null, "gpus": 1, "cpus": 6, "mem": null, "component": 0, "served": false, "in_cluster": true, "kind": ""}],
   "components": [{"partition": "gpu,long", "types": ["worker"], "count": 0, "cpus": null, "mem": null}],
   "task_cpus": 6,
   "non_training_cpus": 0,

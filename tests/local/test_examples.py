@@ -53,6 +53,7 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
     assert stated_accuracy(example) <= reached <= 1, output
     stated = f"accuracy on 360 held-out digits: {reached:.3f}"
     assert stated in output
+    assert "trained separately" not in output
     if (program := ROOT / "examples" / example / "predict.py").exists():
         # in a process of its own, without gridtf
         command = [sys.executable, str(program), str(run_dir / "output" / "export")]

@@ -45,6 +45,13 @@ def test_one_task_per_gpu_and_no_gpu_for_ps(on_gpus: Any) -> None:
     assert [_gpus(job, task) for task in ("worker-0", "worker-1", "ps-0")] == ["gpus=0", "gpus=1", "gpus="]
 
 
+def test_chief_has_more_gpus_than_a_worker(on_gpus: Any) -> None:
+    tasks = {"chief": {"gpus": 2}, "worker": {"count": 1, "gpus": 1}}
+    job = on_gpus("uneven", "bash", "-c", 'echo "gpus=$CUDA_VISIBLE_DEVICES"', gpus="0,1,2", tasks=tasks)
+    assert job.verdict()["state"] == "COMPLETED"
+    assert [_gpus(job, task) for task in ("chief-0", "worker-0")] == ["gpus=0,1", "gpus=2"]
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"), [("1 0", ["gpus=1", "gpus=0"]), ("MIG-7/1/0,MIG-8", ["gpus=MIG-7/1/0", "gpus=MIG-8"])]
 )

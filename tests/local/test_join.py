@@ -136,6 +136,13 @@ def test_port_holder_ends_with_its_task(join: Join) -> None:
     assert not bound(ports[1])
 
 
+def test_ports_are_let_go_for_programs_that_cannot_share_them(join: Join) -> None:
+    ranks = [join(rank, 2, "--ports release") for rank in range(2)]
+    workers = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]
+    assert ranks[1].environment["TF_CONFIG"]  # both have joined
+    assert not any(bound(int(worker.rsplit(":", 1)[1])) for worker in workers)
+
+
 def test_records_in_the_run_directory(join: Join) -> None:
     ranks = [join(rank, 2) for rank in range(2)]
     attempt = run_of(ranks[1]).attempt(1)

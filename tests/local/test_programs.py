@@ -120,15 +120,24 @@ with v1.Session("grpc://" + workers[0]) as session:
 """
 
 
-def test_chief_outside_the_cluster(launch: Launch) -> None:
+def test_client_and_service_outside_the_cluster(launch: Launch) -> None:
     """With the client as a member, the workers' servers would wait for one of its own."""
-    tasks = {"chief": {"in_cluster": False}, "worker": {"count": 2}, "ps": {"count": 1}}
+    tasks = {
+        "driver": {"kind": "client"},
+        "worker": {"count": 2},
+        "ps": {"count": 1},
+        "board": {"kind": "service", "command": ["sleep", "600"]},
+        "broken_board": {"kind": "service", "command": ["false"]},
+    }
     words = (sys.executable, "-c", IN_GRAPH, "{ps_hosts}", "{worker_hosts}")
     job = launch(*words, tasks=tasks, tasks_per_node=3, serve=["ps", "worker"], python=sys.executable, env=QUIET)
-    completed(job)
-    assert "total 11.0\n" in log_of(job, "chief:0")
+    verdict = completed(job)
+    assert verdict["reason"] == "all training tasks have exited with 0; broken_board:0 failed"
+    assert "total 11.0\n" in log_of(job, "driver:0")
+    assert job.tasks()["board:0"]["state"] == "STOPPED"
     record = read_record(job.attempt.rendezvous) or {}
-    assert (sorted(record["cluster"]), sorted(record["outside"])) == (["ps", "worker"], ["chief"])
+    assert sorted(record["cluster"]) == ["ps", "worker"]
+    assert sorted(record["outside"]) == ["board", "broken_board", "driver"]
 
 
 # A dispatcher and a worker of tf.data service as helpers, workers that read from them, and an evaluator: one program

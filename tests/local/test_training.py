@@ -24,10 +24,18 @@ import os
 print("tensorflow imported, GPUs:", repr(os.environ.get("CUDA_VISIBLE_DEVICES")), flush=True)
 class train:
     ClusterSpec = dict
+class compat:
+    class v1:
+        class ConfigProto:
+            def __init__(self, *filters):
+                self.device_filters = [*filters]
+            def CopyFrom(self, other):
+                self.device_filters = [*other.device_filters]
 class distribute:
     class Server:
-        def __init__(self, cluster, job_name, task_index):
-            print(f"server of {job_name}:{task_index} in {cluster}", flush=True)
+        def __init__(self, cluster, job_name, task_index, config=None):
+            filters = config.device_filters if config else ()
+            print(f"server of {job_name}:{task_index} in {cluster}", *filters, flush=True)
             self.target = "grpc://there"
         def join(self):
             import time
@@ -122,6 +130,29 @@ def test_server_of_a_worker_with_ps_starts_before_the_entry(bench: Bench) -> Non
         "server of worker:1 in {'ps': ['h:1'], 'worker': ['h:2', 'h:3']}",
         "called grpc://there",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "filters"),
+    [
+        ("'async'", "/job:ps /job:worker/task:1"),
+        ("filters='sync'", "/job:ps /job:worker/task:0 /job:worker/task:1"),
+        ("config=ConfigProto('/job:mine')", "/job:mine"),
+    ],
+)
+def test_server_has_the_filters_of_its_way_of_training(bench: Bench, arguments: str, filters: str) -> None:
+    bench.write(
+        "train.py",
+        "from gridtf import training\n"
+        "from gridtf.training.servers import own_server\n"
+        "import tensorflow\n"
+        "ConfigProto = tensorflow.compat.v1.ConfigProto\n"
+        f"server = training.server({arguments})\n"
+        "assert own_server(None) is server\n",
+    )
+    code, out, err = bench.run("train", task="worker:1", ps=["h:1"], worker=["h:2", "h:3"])
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"server of worker:1 in {{'ps': ['h:1'], 'worker': ['h:2', 'h:3']}} {filters}"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap.system import System
@@ -27,6 +28,10 @@ class FakeSystem(System):
         immortal: Ids of descendants that ignore KILL as well.
         sent: (pid, signal) of every signal that was sent.
         missing: Programs that cannot be started.
+        files: pid -> text of its memory maps.
+        tensorflow: Program -> the version that it has.
+        opened: Ports on which a process listens.
+        closed: Ports with a connection that was closed.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, host: str = "h0") -> None:
@@ -47,6 +52,10 @@ class FakeSystem(System):
         self.known: set[int] = set()  # ids of processes for which is_alive() is true
         self.stopped: set[int] = set()
         self.oom_kills = 0
+        self.files: dict[int, str] = {}
+        self.tensorflow: dict[str, str] = {}
+        self.opened: set[int] = set()
+        self.closed: set[int] = set()
         self._ended: dict[int, int] = {}
         self._planned: list[tuple[float, int, Callable[[], object]]] = []
         self._number = 0
@@ -160,6 +169,18 @@ class FakeSystem(System):
 
     def is_stopped(self, pid: int) -> bool:
         return pid in self.stopped
+
+    def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
+        return self.tensorflow.get(program)
+
+    def mapped_files(self, pid: int, most: int) -> str:
+        return self.files.get(pid, "")
+
+    def listening(self, ports: Collection[int]) -> set[int]:
+        return self.opened & set(ports)
+
+    def connected(self, ports: Collection[int]) -> set[int]:
+        return self.closed & set(ports)
 
     def out_of_memory_kills(self) -> int:
         return self.oom_kills

@@ -44,6 +44,18 @@ def make_task(task_type: str, index: int, **cluster: tuple[str, ...]) -> Task:
     return Task(task_type, index, cluster, "42", "digits", 1, here, here / "output", (), None, None)
 
 
+def test_task_knows_its_address_and_the_dispatcher_of_the_data_workers(tmp_path: Path) -> None:
+    outside = {"data_dispatcher": ("b:3",), "data_worker": ("a:4", "b:5")}
+    made = make_task("data_worker", 1, worker=("a:1",)).replace(outside=outside, run_dir=tmp_path, attempt=2)
+    assert (made.address, made.dispatcher) == ("b:5", "b:3")
+    assert made.data_dir == tmp_path / "attempt-2" / "data_dispatcher"
+    made.data_dir.mkdir(parents=True)
+    made.mark_distributed()
+    assert [path.name for path in made.data_dir.iterdir()] == ["distributed"]
+    alone = make_task("worker", 0, worker=("a:1",))
+    assert (alone.address, alone.dispatcher) == ("a:1", "")
+
+
 def test_task_from_a_complete_environment(environ: dict[str, str], tmp_path: Path) -> None:
     assert task(environ) == Task(
         type="worker",
@@ -133,6 +145,13 @@ def test_missing_rendezvous(environ: dict[str, str], tmp_path: Path) -> None:
 )
 def test_is_chief(found: Task, leads: bool) -> None:
     assert found.is_chief is leads
+
+
+def test_first_client_leads_where_all_workers_serve() -> None:
+    driver = make_task("driver", 0, worker=("a:1",))
+    assert driver.replace(rank=0).is_chief
+    assert not driver.replace(rank=1).is_chief
+    assert not driver.is_chief
 
 
 def test_is_chief_of_a_chief_outside_the_cluster() -> None:

@@ -263,23 +263,23 @@ def pe_problem(pe: PE, requested: Requested) -> str:
         return f"{fixed}: {wanted} is not a multiple of that"
     if counts[0] > high or counts[-1] < low:
         return f"{fixed}: {wanted.low} slots are {counts[0]} hosts, not {low}"
-    tasks = request.chosen("tasks_per_node") or 1
+    tasks = request.shares_per_node if request.chosen("tasks_per_node") else 1
     need = tasks * wanted.per_task
     if need > pe.fixed:
         return f"{fixed}: {f'{tasks} tasks per host need' if tasks > 1 else 'a task needs'} {need}"
     a_host = pe.fixed // wanted.per_task
-    if (room := counts[-1] * a_host) < (request.training or 0):
+    if (room := counts[-1] * a_host) < (request.shares or 0):
         fit = f"{a_host} {'tasks of' if a_host > 1 else 'task of'} {wanted.per_task} slots"
-        return f"{fixed}: {fit} on each, {wanted} slots have room for {room} of {request.training}"
+        return f"{fixed}: {fit} on each, {wanted} slots have room for {room} of {request.shares}"
     return ""
 
 
 def _other_slots(pe: PE, requested: Requested) -> str:
     """A hint: the number of slots to request in a parallel environment with a fixed number of slots per host."""
     request, wanted = requested.request, requested.slots
-    if not pe.fixed or pe.fixed < wanted.per_task or not request.training or requested.key("pe") == "native":
+    if not pe.fixed or pe.fixed < wanted.per_task or not request.shares or requested.key("pe") == "native":
         return ""
-    hosts = -(-request.training // (pe.fixed // wanted.per_task))
+    hosts = -(-request.shares // (pe.fixed // wanted.per_task))
     low, high = request.chosen("nodes") or (hosts, hosts)
     enough = low <= hosts <= high and hosts * pe.fixed <= pe.slots and hosts * pe.fixed != wanted.low
     return f"write slots = {hosts * pe.fixed}" if enough else ""

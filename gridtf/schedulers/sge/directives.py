@@ -107,12 +107,13 @@ def slots(request: Request) -> Slots:
     """The slots to request: a slot is a CPU. A task whose CPUs are not specified has one slot.
 
     Where GPUs may be counted per slot, no slots are requested for tasks that do not train, since each would come with a
-    part of a GPU: the slots of a training task include its share of their CPUs.
+    part of a GPU: the slots of a training task include its share of their CPUs. A leader with more GPUs than a worker
+    has more slots as well: each slot comes with as many GPUs as all others.
 
     Raises:
         SpecError: For too few slots, and for an empty range.
     """
-    fewest, most = (request.training or nodes * request.tasks_per_node for nodes in request.nodes)
+    fewest, most = (request.shares or nodes * request.shares_per_node for nodes in request.nodes)
     cpus, non_training = request.task_cpus or 1, request.non_training_cpus
     if requests_gpus(request):
         cpus, non_training = cpus + -(-non_training // fewest), 0
@@ -138,16 +139,18 @@ def _chosen_slots(text: str, request: Request, fewest: int, cpus: int) -> Slots:
     Args:
         text: ``8`` or ``4-8``.
         request: What the job requests.
-        fewest: The fewest training tasks.
+        fewest: The fewest training tasks, as Request.shares counts them.
         cpus: The CPUs of one of them.
     """
     first, _, last = text.partition("-")
     low, high = int(first), int(last or first)
-    training = request.training
+    training = request.shares
     if low > high:
         raise SpecError("slots", f"{low}-{high} is an empty range", hint="write the smaller number first")
     if training and low < training:
-        raise SpecError("slots", f"{low} slots for {training} training tasks", hint="a task needs a slot at least")
+        gpus = "" if training == request.training else f", and a slot has {counted(request.gpu_share, 'GPU')}"
+        what = f"{low} slots for {request.training} training tasks"
+        raise SpecError("slots", what, hint=f"a task needs a slot at least{gpus}: write slots = {training}")
     if request.task_cpus is not None and fewest * cpus <= low:
         return Slots(low, high, cpus)
     return Slots(low, high, low // training if training else 1)
@@ -207,17 +210,17 @@ def gpu_amount(request: Request, wanted: Slots, gpu: Resource) -> str:
         )
     if gpu.consumable in ("JOB", "HOST"):
         by_slots = request.options.get("slots") is not None and request.training is None
-        tasks = wanted.low // wanted.per_task if by_slots else request.tasks_per_node
-        return str(request.chosen("gpus_per_node") or tasks * request.gpus_per_task)
-    whole, rest = divmod(request.gpus_per_task, wanted.per_task)
+        tasks = wanted.low // wanted.per_task if by_slots else request.shares_per_node
+        return str(request.chosen("gpus_per_node") or tasks * request.gpu_share)
+    whole, rest = divmod(request.gpu_share, wanted.per_task)
     if not rest:
         return str(whole)
-    part = request.gpus_per_task * 10**6 // wanted.per_task  # rounded down, so that no GPU seems to be missing
+    part = request.gpu_share * 10**6 // wanted.per_task  # rounded down, so that no GPU seems to be missing
     text = f"{part // 10**6}.{part % 10**6:06}".rstrip("0")
     if not gpu.divisible:
         raise SpecError(
             "slots" if request.options.get("slots") is not None else "cpus_per_task",
-            f"{counted(request.gpus_per_task, 'GPU')} for {wanted.per_task} slots would be {gpu.name}={text} per slot, "
+            f"{counted(request.gpu_share, 'GPU')} for {wanted.per_task} slots would be {gpu.name}={text} per slot, "
             f"and the resource has whole numbers only (type {gpu.kind})",
             hint=whole_slots(request, wanted),
         )

@@ -229,7 +229,7 @@ def _gpus(
         return [int(requested.amount), *[0] * (len(lines) - 1)], False
     if (per_node := request.chosen("gpus_per_node")) is not None:
         return [per_node] * len(lines), True
-    return [line.slots // per_task * request.gpus_per_task for line in lines], True
+    return [line.slots // per_task * request.gpu_share for line in lines], True
 
 
 # --- agents, on other hosts by qrsh -inherit: qrsh(1), sge_pe(5) -------------------------------------------------

@@ -91,7 +91,7 @@ def _training_hosts(
             hint="leave --gpus-per-node out, or request as many GPUs from sbatch",
         )
     tasks = request.chosen("tasks_per_node")
-    per_task = request.most_gpus(1 if any(gpus.values()) else 0)
+    per_task = request.gpu_share or request.most_gpus(1 if any(gpus.values()) else 0)
     if tasks and tasks * per_task > gpus.get(least, 0):  # request.resolve checks the same before a submission
         raise PlacementError(
             f"tasks_per_node: {tasks} tasks x {per_task} GPUs need more than this job has on {least}, "

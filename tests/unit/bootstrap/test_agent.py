@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,6 +249,54 @@ def test_missing_command_fails_the_tasks_with_exit_code_127(tmp_path: Path) -> N
     assert {task["exit"] for task in host.record["tasks"].values()} == {127}
 
 
+@pytest.mark.parametrize(("version", "free"), [("1.15.5", True), ("2.21.0", False)])
+def test_port_of_a_task_with_an_old_tensorflow_is_let_go_before_its_start(
+    version: str, free: bool, tmp_path: Path
+) -> None:
+    host = OneHost(tmp_path, command=["python", "train.py"]).answer().stop(10)
+    host.system.tensorflow = {"python": version}
+    bound: list[bool] = []
+
+    def bind() -> None:
+        for port in (read_record(host.attempt.host_record("h0")) or {})["ports"].values():
+            with socket.socket() as server, contextlib.suppress(OSError):
+                server.bind(("", port))
+                bound.append(True)
+
+    host.system.at(5, bind)
+    host.main()
+    assert bound == [True, True] * free
+    published = read_record(host.attempt.host_record("h0")) or {}
+    assert published["tensorflow"] == {"worker:0": version, "worker:1": version}
+
+
+def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
+    spec: dict[str, Any] = {
+        "tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}},
+        "serve": ["ps"],
+    }
+    host = OneHost(tmp_path, **spec).answer().stop(10)
+    loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
+
+    def use_tensorflow() -> None:
+        host.system.files = dict.fromkeys(host.pids, loaded)
+        host.system.opened = {(read_record(host.attempt.host_record("h0")) or {})["ports"]["worker:1"]}
+
+    host.system.at(5, use_tensorflow)
+    host.main()
+    seen = {name: task["tensorflow"] for name, task in host.record["tasks"].items()}
+    assert seen == {"worker:0": "loaded", "worker:1": "joined", "ps:0": ""}
+
+
+def test_a_job_that_sets_tf_config_to_nothing_has_none_and_is_not_watched(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, env={"TF_CONFIG": ""}).answer().stop(10)
+    loaded = "7f00-7f01 r-xp 0 fe:00 1  /lib/libtensorflow_framework.so.2\n"
+    host.system.at(5, lambda: host.system.files.update(dict.fromkeys(host.pids, loaded)))
+    host.main()
+    assert [task["tensorflow"] for task in host.record["tasks"].values()] == ["", ""]
+    assert all("TF_CONFIG" not in started["env"] for started in host.system.started.values())
+
+
 def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(tmp_path: Path) -> None:
     """A scheduler sends TERM to all processes of a job: the agent may see the task's end first."""
     host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)
@@ -445,13 +495,23 @@ def test_restart_waits_for_child_processes_that_may_hold_the_port(tmp_path: Path
     assert host.record["tasks"]["worker:0"]["started"] >= 5008
 
 
-def test_served_worker_fails_after_three_restarts(tmp_path: Path) -> None:
-    host = OneHost(tmp_path, **SERVED).answer().stop(30)
+@pytest.mark.parametrize(
+    ("spec", "name", "restarts"),
+    [
+        (SERVED, "worker:0", 3),
+        ({"tasks": {"worker": {"count": 1}, "ps": {}}, "serve": ["ps"]}, "ps:0", 0),
+        ({"tasks": {"worker": {"count": 1}, "data_worker": {}}}, "data_dispatcher:0", 3),
+    ],
+)
+def test_served_task_fails_after_the_restarts_of_its_type(
+    spec: dict[str, Any], name: str, restarts: int, tmp_path: Path
+) -> None:
+    host = OneHost(tmp_path, **spec).answer().stop(30)
     for number in range(4):
-        host.system.at(5 + 2 * number, lambda: host.system.exit(host.system.pid_of("gridtf.training.serve"), -9))
+        host.system.at(5 + 2 * number, lambda: host.system.exit(host.record["tasks"][name]["pid"], -9))
     assert host.main() == 0
-    assert host.states()["worker:0"] == ("FAILED", None, "SIGKILL")
-    assert host.record["tasks"]["worker:0"]["restarts"] == 3
+    assert host.states()[name] == ("FAILED", None, "SIGKILL")
+    assert host.record["tasks"][name]["restarts"] == restarts
 
 
 def test_processes_that_survive_sigkill_are_reported(tmp_path: Path) -> None:

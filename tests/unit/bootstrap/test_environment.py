@@ -183,6 +183,31 @@ def test_grpc_fail_fast_is_set_with_served_workers(tmp_path: Path) -> None:
     assert "GRPC_FAIL_FAST" not in environment(task_plan(tmp_path / "own", hosts(2), tasks=tables), "chief:0")
 
 
+def test_tf_config_and_hosts_of_types_of_the_job_s_own(tmp_path: Path) -> None:
+    tables = {
+        "worker": {"count": 1},
+        "cache": {"kind": "member"},
+        "driver": {"kind": "client", "command": ["drive", "{cache_hosts}", "{board_hosts}"]},
+        "board": {"kind": "service"},
+    }
+    plan = task_plan(tmp_path / "run", hosts(2), tasks=tables, serve=["worker"])
+    cluster = {"worker": ["h0:20001"], "cache": ["h0:20004"]}
+    for name in ("worker:0", "cache:0", "driver:0", "board:0"):
+        kind, index = name.split(":")
+        config = json.loads(environment(plan, name)["TF_CONFIG"])
+        assert config == {"cluster": cluster, "task": {"type": kind, "index": int(index)}}
+    assert argv(plan, "driver:0") == ["drive", "h0:20004", "h0:20003"]
+    assert environment(plan, "driver:0")["RANK"] == "0"  # it trains, and the served worker does not
+
+
+def test_data_workers_are_in_no_tf_config(tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", hosts(2), tasks={"worker": {"count": 1}, "data_worker": {"count": 1}})
+    for name in ("worker:0", "data_worker:0", "data_dispatcher:0"):
+        assert json.loads(environment(plan, name)["TF_CONFIG"])["cluster"] == {"worker": ["h0:20001"]}
+    assert argv(plan, "data_worker:0")[3:] == ["/site/gridtf", "/run:1/python", "gridtf.training.serve"]
+    assert environment(plan, "data_worker:0")["CUDA_VISIBLE_DEVICES"] == ""
+
+
 @pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy"])
 def test_no_grpc_proxy_lists_the_hosts_of_the_cluster(proxy: str, plan: AttemptPlan) -> None:
     base = {**USUAL, proxy: "http://proxy:3128"}

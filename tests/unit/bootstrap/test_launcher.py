@@ -429,6 +429,48 @@ def test_evaluator_that_finishes_ends_evaluator_wait(tmp_path: Path) -> None:
     assert seconds(attempt) < 11
 
 
+def test_tasks_that_train_separately_are_reported_after_a_minute_and_in_the_verdict(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    begin = {name: state("RUNNING", tensorflow="loaded") for name in ("worker:0", "worker:1")}
+    attempt.at(2, lambda: attempt.states.update(h0={"worker:0": begin["worker:0"]}, h1={"worker:1": begin["worker:1"]}))
+    seen: list[int] = []
+    attempt.at(58, lambda: seen.append(sum("has joined" in detail for detail in attempt.phases)))
+    attempt.task("h0", "worker:0", "COMPLETED", 100, exit=0, tensorflow="loaded")
+    attempt.task("h1", "worker:1", "COMPLETED", 101, exit=0, tensorflow="loaded")
+    code, verdict = attempt.launch()
+    running = "2 workers have loaded TensorFlow, and none has joined the cluster so far"
+    assert seen == [0]
+    assert f"2 tasks on 2 hosts; {running}" in attempt.phases
+    assert [line.split("\n")[0] for line in attempt.system.logged].count(running) == 1
+    separately = "2 workers trained separately: none joined the cluster"
+    assert (code, verdict["state"]) == (0, "COMPLETED")
+    assert verdict["reason"] == f"all training tasks have exited with 0; {separately}"
+    assert "gridtf.training.ClusterResolver()" in verdict["hint"]
+    assert separately in attempt.system.logged[-1]
+
+
+def test_different_versions_of_tensorflow_are_in_status_log_and_the_verdict_on_a_failure(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.published = {"tensorflow": {"worker:0": "2.21.0", "worker:1": ""}}
+    attempt.task("h0", "worker:0", "STOPPED", 5, signal="SIGTERM")
+    attempt.task("h1", "worker:1", "FAILED", 5, exit=1)
+    _, verdict = attempt.launch()
+    differ = "hosts have different versions of TensorFlow: 2.21.0 on h0; none on h1"
+    assert attempt.system.logged[0].splitlines()[0] == differ
+    assert f"2 tasks on 2 hosts; {differ}" in attempt.phases
+    assert verdict["reason"] == f"worker:1 on h1: exit code 1 ({differ})"
+
+
+def test_a_cluster_that_does_not_fit_into_tf_config_ends_the_job_before_its_tasks_start(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.published = {"address": "x" * 66000}
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (1, "FAILED")
+    assert verdict["reason"].startswith("TF_CONFIG of worker:1 would have 132")
+    assert "--env TF_CONFIG=" in verdict["hint"]
+    assert read(attempt.attempt, attempt.nonce) is None
+
+
 def test_placement_error_ends_the_job_at_once(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.cluster.refusal = PlacementError("too few hosts", why="1 of 2", hint="ask for more")

@@ -96,6 +96,18 @@ def test_more_ps_than_hosts_are_placed_in_turn() -> None:
 # --- GPUs
 
 
+def test_data_workers_are_spread_like_ps_and_share_the_cpus() -> None:
+    tables = {"worker": {"count": 2}, "data_worker": {"count": 3}}
+    tasks = placed(hosts(1, 1, cpus=12), tasks=tables)
+    assert by_host(tasks) == {
+        "h0": ["worker:0", "data_dispatcher:0", "data_worker:1"],
+        "h1": ["worker:1", "data_worker:0", "data_worker:2"],
+    }
+    assert [(task.gpus, task.cpus, task.served) for task in tasks] == [(1, 4, False)] * 2 + [(0, 4, True)] * 4
+    assert [task.rank for task in tasks] == [0, 1, None, None, None, None]
+    assert not any(task.in_cluster for task in tasks[2:])
+
+
 def test_tasks_default_to_one_gpu_on_hosts_with_gpus() -> None:
     assert [task.gpus for task in placed(hosts(2))] == [1, 1]
     assert [task.gpus for task in placed(hosts(None, slots=2))] == [0, 0]
@@ -118,6 +130,16 @@ def test_chief_with_more_gpus_than_a_worker_takes_places_of_workers() -> None:
     error = refused(hosts(4, 4), tasks={"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 7}})
     assert error.what == "8 training tasks do not fit into 2 hosts with 4 GPUs each (room for 7)"
     assert error.why == "requested: 1 chief with 2 GPUs + 7 workers with 1 GPU each"
+
+
+def test_chief_with_two_gpus_and_six_workers_fill_two_hosts_of_four() -> None:
+    tables = {"chief": {"gpus": 2}, "worker": {"gpus": 1, "count": 6}}
+    tasks = placed(hosts(4, 4), nodes=2, gpus_per_node=4, tasks=tables)
+    assert by_host(tasks) == {
+        "h0": ["chief:0", "worker:0", "worker:1"],
+        "h1": ["worker:2", "worker:3", "worker:4", "worker:5"],
+    }
+    assert [task.gpus for task in tasks] == [2, 1, 1, 1, 1, 1, 1]
 
 
 def test_chief_without_gpu_takes_no_place_of_a_worker() -> None:

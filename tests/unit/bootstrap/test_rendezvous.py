@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap import rendezvous
-from gridtf.bootstrap.environment import placeholders, task_environment
+from gridtf.bootstrap.environment import need_room, placeholders, task_environment
 from gridtf.bootstrap.rendezvous import AttemptPlan, Collector, Rendezvous, host_port, merge, merge_ranks
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.jobspec.units import LONGEST_VARIABLE
@@ -201,10 +202,10 @@ def test_tf_config_is_read_by_tensorflow() -> None:
 # --- large clusters
 
 
-def _large(folder: Path, count: int) -> tuple[AttemptPlan, Rendezvous]:
+def _large(folder: Path, count: int, **spec: Any) -> tuple[AttemptPlan, Rendezvous]:
     name = "node-with-a-rather-long-name.compute.example.org"
     room = Allocation(tuple(Host(f"{number:04}.{name}", 8) for number in range(count)))
-    plan = task_plan(folder / "run", room)
+    plan = task_plan(folder / "run", room, **spec)
     return plan, merge(plan.tasks, records(plan))
 
 
@@ -226,6 +227,31 @@ def test_cluster_too_large_for_tf_config_is_read_from_the_file(tmp_path: Path) -
         contract.task({**env, "GRIDTF_NONCE": "another"})
 
 
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        ({}, r"TF_CONFIG of worker:4095 would have \d{6} bytes for 4096 tasks, but Linux allows 131071 in one string"),
+        ({"command": ["train", "--workers={worker_hosts}"], "env": {"TF_CONFIG": ""}}, "'--workers={worker_hosts}' of"),
+        ({"env": {"TF_CONFIG": "", "CLUSTER": "{cluster}"}}, "'CLUSTER={cluster}' of worker:4095 would have"),
+    ],
+)
+def test_cluster_too_large_for_a_variable_or_an_argument_is_an_error_before_the_start(
+    spec: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    plan, meeting = _large(tmp_path, 512, **spec)
+    with pytest.raises(RendezvousError, match=what) as error:
+        need_room(plan, meeting)
+    assert error.value.hint.startswith("use shorter names (--address '{short}')")
+    assert ("--env TF_CONFIG=" in error.value.hint) == (not spec)
+
+
+@pytest.mark.parametrize("spec", [{"env": {"TF_CONFIG": ""}}, {"entry": "train:main"}])
+def test_a_large_cluster_is_no_error_for_tasks_that_read_the_rendezvous_file(
+    spec: dict[str, Any], tmp_path: Path
+) -> None:
+    need_room(*_large(tmp_path, 512, **spec))
+
+
 def test_longest_variable_is_the_kernel_s_limit(tmp_path: Path) -> None:
     """One byte more, and execve(2) refuses to start anything."""
     plan, _ = _large(tmp_path, 1)
@@ -234,6 +260,8 @@ def test_longest_variable_is_the_kernel_s_limit(tmp_path: Path) -> None:
         meeting = Rendezvous(json.dumps({"worker": ("x" * (LONGEST_VARIABLE - fixed + longer) + ":1",)}), "a", 3)
         env = _environment(plan, meeting)
         assert ("TF_CONFIG" in env) == there
+        with nullcontext() if there else pytest.raises(RendezvousError, match="TF_CONFIG of worker:7"):
+            need_room(plan, meeting)
         config = "x" * (LONGEST_VARIABLE - len("TF_CONFIG=") + longer)
         pid = os.fork()
         if pid == 0:

@@ -49,6 +49,7 @@ def test_plan_json_is_readable_by_people(plan: AttemptPlan) -> None:
         "local_rank": 1,
         "rank": 1,
         "served": False,
+        "kind": "",
         "in_cluster": True,
     }
     assert plan.attempt.plan.read_text().count("\n") > 50

@@ -233,6 +233,7 @@ def test_task_record_is_json() -> None:
         "oom": False,
         "error": None,
         "restarts": 0,
+        "tensorflow": "",
     }
 
 

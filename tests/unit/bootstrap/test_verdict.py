@@ -136,6 +136,13 @@ def test_restarts_are_reported(attempt: Attempt) -> None:
     assert verdict(attempt, "", signal="SIGKILL", restarts=1).reason == reason
 
 
+def test_of_success_tells_of_data_workers_without_a_dataset() -> None:
+    records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED")
+    found = of_success(CLUSTER, records, "all", JobSpec(command=["x"]), distributed=False)
+    assert found.reason == "all training tasks have exited with 0; the data workers were given no dataset"
+    assert "training.data.distribute(dataset)" in found.hint
+
+
 def test_of_success_names_a_stopped_evaluator() -> None:
     records = states(chief_0="COMPLETED", worker_0="COMPLETED", worker_1="COMPLETED", evaluator_0="RUNNING")
     found = of_success(CLUSTER, records, "all", JobSpec(command=["x"]))

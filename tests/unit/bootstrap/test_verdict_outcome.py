@@ -46,6 +46,23 @@ def test_success_needs_chief_and_workers_but_no_ps(state: str) -> None:
     assert outcome == Outcome(True)
 
 
+def test_chosen_first_worker_leads_without_ps() -> None:
+    records = reported(worker_0="COMPLETED", worker_1="RUNNING")
+    assert decide((WORKER0, WORKER1), records).leader == ""
+    assert decide((WORKER0, WORKER1), records, leader="first-worker").leader == "worker:0"
+
+
+def test_types_of_the_job_s_own_count_by_their_kind() -> None:
+    own = {kind: task(f"{kind}:0", rank=1 if kind == "client" else None) for kind in ("service", "member", "client")}
+    service, member, client = (placed.replace(kind=kind) for kind, placed in own.items())
+    tasks = (WORKER0, client, member.replace(in_cluster=True), service.replace(in_cluster=False))
+    running = reported(worker_0="RUNNING", client_0="COMPLETED")
+    assert not decide(tasks, {**running, "service:0": failed(1.0)}).ended
+    assert decide(tasks, {**running, "member:0": failed(1.0)}).cause == tasks[2]
+    assert decide(tasks, {**running, "client:0": failed(1.0)}).cause == client
+    assert decide(tasks, {**running, "worker:0": {"state": "COMPLETED"}}) == Outcome(True)
+
+
 def test_ps_failure_before_the_end_fails_the_job() -> None:
     records = {**DONE, **reported(worker_1="RUNNING"), "ps:0": failed(5.0)}
     assert decide(ALL, records) == Outcome(True, PS)

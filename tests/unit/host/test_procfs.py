@@ -142,3 +142,18 @@ def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: st
         assert procfs.ended_how(watched) == (how if KERNEL_REPORTS_EXITS else None)
     finally:
         os.close(watched)
+
+
+def test_mapped_files_names_the_libraries_of_a_process_and_its_children(start: Start) -> None:
+    script = f"{sys.executable} -c 'import _ssl, sys; print(1, flush=True); sys.stdin.read()' <&0; exit 0"
+    shell = start("bash", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == b"1\n"
+    assert "_ssl" in procfs.mapped_files(shell.pid, 2)
+    alone = procfs.mapped_files(shell.pid, 1)
+    assert "/bash" in alone
+    assert "_ssl" not in alone
+    assert shell.stdin is not None
+    shell.stdin.close()  # ends both
+    shell.wait(10)
+    assert procfs.mapped_files(shell.pid, 2) == ""

@@ -282,6 +282,42 @@ def test_address_overrides_interface_of_a_lower_layer_and_vice_versa(tmp_path: P
     assert (spec.address, spec.interface) == (None, "eth1")
 
 
+def test_types_of_the_job_s_own_are_read_and_misspelt_types_refused(tmp_path: Path) -> None:
+    own = 'command = ["x"]\n[tasks.board]\nkind = "service"\ncommand = ["tensorboard"]\n'
+    write(tmp_path / "job.toml", own)
+    assert read("job.toml", tmp_path).spec.tasks["board"] == TaskSpec(kind="service", command=("tensorboard",))
+    write(tmp_path / "job.toml", own.replace("kind", "kid"))
+    with pytest.raises(UsageError) as caught:
+        read("job.toml", tmp_path)
+    assert caught.value.what == "job.toml:3: tasks.board: unknown task type"
+    assert 'a type of your own needs a kind: kind = "service", or "member" or "client"' in caught.value.hint
+    write(tmp_path / "job.toml", own.replace('"service"', '"servise"'))
+    with pytest.raises(UsageError) as caught:
+        read("job.toml", tmp_path)
+    assert caught.value.what == "job.toml:3: tasks.board.kind: 'servise' is no kind of task"
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts"),
+    [
+        ("", (1, 0)),
+        ("--leader master", (0, 1)),
+        ("--leader first-worker", (0, 0)),
+        ("--no-chief", (0, 0)),
+        ("--master", (0, 1)),
+    ],
+)
+def test_leader_and_the_flags_of_leaders_override_each_other(
+    flags: str, counts: tuple[int, int], tmp_path: Path
+) -> None:
+    for lines in ('leader = "chief"\n', "tasks.chief.count = 1\n"):
+        write(tmp_path / "job.toml", f'command = ["x"]\n{lines}')
+        if flags == "--master" and "count" in lines:
+            continue  # two leaders, which is refused
+        spec = read(f"job.toml {flags}", tmp_path).spec
+        assert (spec.count("chief"), spec.count("master")) == counts
+
+
 def test_chief_flag_sets_the_master_if_the_job_file_has_a_master(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", 'command = ["x"]\n[tasks.master]\ncpus = 2\n')
     assert read("job.toml --no-chief", tmp_path).spec.tasks == {"master": TaskSpec(count=0, cpus=2)}

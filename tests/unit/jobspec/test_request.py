@@ -57,6 +57,60 @@ def test_resolve_fills_in_unspecified_fields(asked: JobSpec, expected: tuple[obj
     assert (*shape, found.task_cpus, found.training) == expected
 
 
+def uneven(workers: int | None, chief: int, worker: int | None = None, **values: Any) -> JobSpec:
+    tasks = {"chief": TaskSpec(gpus=chief), "worker": TaskSpec(count=workers, gpus=worker)}
+    return JobSpec(command=("x",), tasks=tasks, **values)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        # columns: nodes, tasks per node, GPUs per node, shares, GPUs of a share
+        (uneven(6, 2, 1, nodes=2, gpus_per_node=4), ((2, 2), 4, 4, 8, 1)),
+        (uneven(6, 2, nodes=2, gpus_per_node=4), ((2, 2), 4, 4, 8, 1)),  # a worker has one unless somebody says more
+        (uneven(6, 2, 1, gpus_per_node=4), ((2, 2), 4, 4, 8, 1)),
+        (uneven(6, 2, 1, nodes=2), ((2, 2), 4, 4, 8, 1)),
+        (uneven(6, 2, 1, tasks_per_node=4), ((2, 2), 4, 4, 8, 1)),
+        (uneven(6, 2, 1), ((1, 1), 7, 8, 8, 1)),
+        (uneven(2, 2, 4, nodes=2, gpus_per_node=8), ((2, 2), 2, 8, 5, 2)),
+        (uneven(3, 2, 4, nodes=2), ((2, 2), 2, 8, 7, 2)),  # 14 GPUs, but not on two hosts with 7
+        (uneven(None, 2, 1, nodes=2, gpus_per_node=4), ((2, 2), 4, 4, None, 1)),
+        (uneven(0, 2, 1, nodes=1, gpus_per_node=4), ((1, 1), 2, 4, 1, 2)),
+        (uneven(4, 0, 2, nodes=2), ((2, 2), 2, 4, 4, 2)),
+        (uneven(6, 2, 1, nodes="1-2", gpus_per_node=4), ((1, 2), 4, 4, 8, 1)),
+    ],
+)
+def test_resolve_counts_different_gpus_of_leader_and_workers(asked: JobSpec, expected: tuple[object, ...]) -> None:
+    found = resolve(asked, "slurm")
+    shape = (found.nodes, found.tasks_per_node, found.gpus_per_node, found.shares, found.gpu_share)
+    assert shape == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "numbers"),
+    [
+        (
+            uneven(7, 2, 1, nodes=2, gpus_per_node=4),
+            "tasks.worker.count",
+            "a chief with 2 GPUs and 7 workers with 1 do not fit into 2 nodes with 4 GPUs each (room for 6 workers)",
+        ),
+        (
+            uneven(6, 2, 1, nodes=2, gpus_per_node=4, tasks_per_node=3),
+            "tasks.worker.count",
+            "a chief with 2 GPUs and 6 workers with 1 do not fit into 2 nodes with 4 GPUs and at most 3 tasks each "
+            "(room for 5 workers)",
+        ),
+        (uneven(1, 2, 1, gpus_per_node=1), "tasks.chief.gpus", "2 GPUs per task, but gpus_per_node is 1"),
+    ],
+)
+def test_leader_and_workers_that_do_not_fit_are_refused_with_their_numbers(
+    asked: JobSpec, key: str, numbers: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve(asked, "slurm")
+    assert (caught.value.key, caught.value.problem) == (key, numbers)
+
+
 @pytest.mark.parametrize(
     ("asked", "key", "numbers"),
     [

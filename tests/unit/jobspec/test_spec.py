@@ -11,6 +11,7 @@ import pytest
 
 from gridtf.errors import SpecError
 from gridtf.jobspec.spec import JobSpec, TaskSpec, container_path
+from tests.support.plans import job
 
 RUNS = ("python", "train.py")
 
@@ -28,6 +29,7 @@ RUNS = ("python", "train.py")
         ("name", {"name": "-dash"}),
         ("name", {"name": "x" * 64}),
         ("success_policy", {"success_policy": "any"}),
+        ("ports", {"ports": "keep"}),
         ("nodes", {"nodes": 0}),
         ("nodes", {"nodes": "4-2"}),
         ("nodes", {"nodes": 1.5}),
@@ -97,6 +99,25 @@ RUNS = ("python", "train.py")
         ("tasks.evaluator.count", {"tasks": {"evaluator": TaskSpec(count=2)}}),
         ("tasks.master", {"tasks": {"chief": TaskSpec(), "master": TaskSpec()}}),
         ("tasks.worker.count", {"tasks": {"worker": TaskSpec(count=0)}}),
+        ("tasks.data_worker.command", {"tasks": {"data_worker": TaskSpec(command=("x",))}}),
+        ("tasks.data_worker.in_cluster", {"tasks": {"data_worker": TaskSpec(in_cluster=True)}}),
+        ("tasks.data_worker.gpus", {"tasks": {"data_worker": TaskSpec(gpus=1)}}),
+        ("tasks.data_worker.count", {"tasks": {"data_dispatcher": TaskSpec()}}),
+        ("tasks.data_dispatcher.count", {"tasks": {"data_worker": TaskSpec(), "data_dispatcher": TaskSpec(count=0)}}),
+        ("tasks.data_dispatcher.count", {"tasks": {"data_worker": TaskSpec(), "data_dispatcher": TaskSpec(count=2)}}),
+        ("serve", {"serve": ["data_worker"]}),
+        ("tasks.board.kind", {"tasks": {"board": TaskSpec(kind="helper")}}),
+        ("tasks.ps.kind", {"tasks": {"ps": TaskSpec(kind="member")}}),
+        ("tasks.Board", {"tasks": {"Board": TaskSpec(kind="service")}}),
+        ("tasks.board2", {"tasks": {"board2": TaskSpec(kind="service")}}),
+        ("tasks.board.gpus", {"tasks": {"board": TaskSpec(kind="service", gpus=1)}}),
+        ("tasks.board.in_cluster", {"tasks": {"board": TaskSpec(kind="service", in_cluster=True)}}),
+        ("serve", {"serve": ["board"], "tasks": {"board": TaskSpec(kind="service")}}),
+        ("tasks.worker.count", {"tasks": {"worker": TaskSpec(count=0), "board": TaskSpec(kind="service")}}),
+        ("leader", {"leader": "first"}),
+        ("leader", {"leader": "chief", "tasks": {"chief": TaskSpec(count=0)}}),
+        ("leader", {"leader": "master", "tasks": {"chief": TaskSpec(count=1)}}),
+        ("leader", {"leader": "first-worker", "tasks": {"worker": TaskSpec(count=0), "out": TaskSpec(kind="client")}}),
     ],
 )
 def test_invalid_value_is_refused_with_its_key(key: str, values: dict[str, Any]) -> None:
@@ -105,11 +126,48 @@ def test_invalid_value_is_refused_with_its_key(key: str, values: dict[str, Any])
     assert caught.value.key == key
 
 
+def test_types_of_the_job_s_own_are_treated_by_their_kind() -> None:
+    tables = {"zebra": {"kind": "member", "count": 2}, "board": {"kind": "service"}, "driver": {"kind": "client"}}
+    spec = job(tasks={**tables, "worker": {"count": 1}}, serve=["worker", "zebra"])
+    assert spec.types[:4] == ("chief", "master", "worker", "driver")  # those that train come first
+    assert spec.types[-2:] == ("board", "zebra")
+    assert [spec.count(name) for name in ("zebra", "board", "driver")] == [2, 1, 1]
+    assert [spec.in_cluster(name) for name in ("zebra", "board", "driver")] == [True, False, False]
+    assert [spec.serves(name) for name in ("zebra", "board", "driver")] == [True, False, False]
+    assert JobSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+@pytest.mark.parametrize(
+    ("leader", "tables", "counts"),
+    [
+        ("chief", {}, (1, 0)),
+        ("master", {}, (0, 1)),
+        ("first-worker", {}, (0, 0)),
+        ("master", {"chief": {"cpus": 2}}, (0, 1)),  # a table alone requests no second leader
+        (None, {"chief": {"cpus": 2}}, (1, 0)),
+        ("chief", {"chief": {"count": 1}}, (1, 0)),
+    ],
+)
+def test_leader_decides_which_task_leads(leader: str | None, tables: dict[str, Any], counts: tuple[int, int]) -> None:
+    spec = job(tasks=tables, leader=leader)
+    assert (spec.count("chief"), spec.count("master")) == counts
+
+
+def test_data_workers_bring_a_dispatcher_and_are_served_outside_the_cluster() -> None:
+    spec = job(tasks={"data_worker": {"count": 3}})
+    assert (spec.count("data_worker"), spec.count("data_dispatcher")) == (3, 1)
+    for name in ("data_worker", "data_dispatcher"):
+        assert (spec.serves(name), spec.in_cluster(name)) == (True, False)
+    none = job(tasks={"data_worker": {"count": 0}})
+    assert (none.count("data_worker"), none.count("data_dispatcher")) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("values", "hint"),
     [
         ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
         ({"success_policy": "chef"}, "did you mean chief?"),
+        ({"ports": "realease"}, "did you mean release?"),
         ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),
     ],
 )

@@ -39,6 +39,14 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
         ({"pe": "mpi", "tasks": workers(8, ps={"count": 2})}, ["-pe mpi 8"]),
         ({"pe": "mpi", "slots": "8-16"}, ["-pe mpi 8-16"]),
         ({"pe": "mpi", "tasks": workers(8), "gpus_per_task": 2}, ["-pe mpi 8", "-l gpu=2"]),
+        (  # eight slots with a GPU each, of which the chief has two
+            {"pe": "four", "tasks": workers(6, chief={"gpus": 2}), "gpus_per_task": 1, "nodes": 2, "gpus_per_node": 4},
+            ["-pe four 8", "-l gpu=1"],
+        ),
+        (
+            {"pe": "four", "tasks": workers(6, chief={"gpus": 2}), "gpus_per_task": 1, "cpus_per_task": 2},
+            ["-pe four 16", "-l gpu=0.5"],
+        ),
         ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 4, "slots": 8}, ["-pe mpi 8", "-l gpu=1"]),
         ({"pe": "mpi", "slots": "4-8", "gpus_per_task": 1}, ["-pe mpi 4-8", "-l gpu=1"]),
         ({"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4}, ["-pe mpi 8", "-l gpu=0.25"]),

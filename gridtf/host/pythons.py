@@ -1,0 +1,89 @@
+"""The TensorFlow that a Python has, read from the names of its folders: nothing is started or imported."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+# Distributions that provide the module tensorflow, as installers name their metadata: tensorflow_cpu-2.21.0.dist-info.
+_TENSORFLOW = re.compile(
+    r"(?:intel_)?(?:tensorflow|tf_nightly)(?:_(?:cpu|gpu|rocm|intel|macos|aws|cpu_aws))?-(\d[^-]*)(?:-py[\d.]+)?"
+    r"\.(?:dist|egg)-info"
+)
+
+
+def tensorflow_version(program: str, environ: Mapping[str, str], folder: Path) -> str | None:
+    """Find the version of TensorFlow that a command would import.
+
+    Args:
+        program: The first word of the command.
+        environ: Its environment: PATH, PYTHONPATH, HOME.
+        folder: Its working folder.
+
+    Returns:
+        Such as ``2.21.0``; empty when the Python has none. None when that is not known: the program is not a Python,
+        or not one whose folders are where Python's own build, venv, conda and Debian put them.
+    """
+    if not _PYTHON.fullmatch(program.rpartition("/")[2]):
+        return None
+    python = _found(program, environ.get("PATH", os.defpath), folder)
+    sites = [site for site in _site_folders(python, environ) if site.is_dir()] if python else []
+    if not sites:
+        return None
+    extra = (folder / path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path)
+    names = (name for site in (*extra, *sites) for name in _names(site))
+    return next((match[1] for name in names if (match := _TENSORFLOW.fullmatch(name))), "")
+
+
+def _found(program: str, path: str, folder: Path) -> Path | None:
+    """The file that is run, links not followed: a venv is found by where its link lies."""
+    files = (folder / each / program for each in ([""] if "/" in program else path.split(os.pathsep)))
+    return next((file for file in files if file.is_file() and os.access(file, os.X_OK)), None)
+
+
+def _site_folders(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """The folders for packages that a Python may have, in the order of its sys.path."""
+    prefix = python.parent.parent
+    settings = _settings(prefix / "pyvenv.cfg")
+    if settings:
+        # in the words of venv, or of virtualenv and uv
+        version = settings.get("version") or settings.get("version_info", "")
+        yield from _packages(prefix, ".".join(version.split(".")[:2]))
+        if settings.get("include-system-site-packages", "").lower() != "true":
+            return
+    real = python.resolve()
+    number = re.fullmatch(r"python(\d\.\d+)", real.name)
+    if number is None:
+        return
+    if home := environ.get("HOME"):
+        yield from _packages(Path(home, ".local"), number[1])
+    prefix = real.parent.parent
+    if prefix == Path("/usr"):  # Debian's
+        yield from _packages(Path("/usr/local"), number[1])
+        yield Path("/usr/lib/python3/dist-packages")
+    yield from _packages(prefix, number[1])
+
+
+def _packages(prefix: Path, number: str) -> Iterator[Path]:
+    for lib in ("lib", "lib64"):
+        for name in ("site-packages", "dist-packages"):
+            yield prefix / lib / f"python{number}" / name
+
+
+def _settings(file: Path) -> dict[str, str]:
+    """The settings of a virtual environment (PEP 405); none where the file does not exist."""
+    try:
+        pairs = [line.partition("=") for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return {}
+    return {key.strip().lower(): value.strip() for key, _, value in pairs}
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

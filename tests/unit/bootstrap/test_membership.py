@@ -1,0 +1,141 @@
+"""Whether tasks join TensorFlow's cluster: what the agent sees of them, and what the launcher makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.membership import ELSEWHERE, JOINED, LOADED, Membership, noted, separate
+from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.verdict import Verdict
+from gridtf.states import JobState
+from tests.support.plans import task
+from tests.support.system import FakeSystem
+
+TENSORFLOW = "7f00-7f01 r-xp 0 fe:00 1  /lib/tensorflow/libtensorflow_framework.so.2\n"
+
+
+class Host:
+    """Two tasks, worker:0 with pid 10 and port 2000 and worker:1 with pid 11 and port 2001; MASTER_PORT is 2009."""
+
+    def __init__(self) -> None:
+        self.system = FakeSystem()
+        self.membership = Membership({"worker:0": 2000, "worker:1": 2001}, ("worker:0", 2009), self.system)
+        self.tasks = [TaskProcess("worker:0", pid=10), TaskProcess("worker:1", pid=11), TaskProcess("ps:0", pid=12)]
+        self.system.files = {12: TENSORFLOW}
+
+    def look(self, seconds: float = 0.0) -> bool:
+        self.system.sleep(seconds)
+        return self.membership.look(self.tasks)
+
+    @property
+    def seen(self) -> list[str]:
+        return [task.tensorflow for task in self.tasks]
+
+
+def test_a_task_is_seen_to_load_tensorflow_then_to_open_its_port() -> None:
+    host = Host()
+    assert not host.look()
+    host.system.files[10] = TENSORFLOW
+    assert host.look(1)
+    assert host.seen == [LOADED, "", ""]
+    host.system.opened = {2001}
+    assert host.look(1)
+    assert host.seen == [LOADED, JOINED, ""]
+    assert not host.look(1)
+    host.system.opened = set()
+    assert host.seen == [LOADED, JOINED, ""]  # once is enough
+
+
+def test_the_end_of_a_task_shows_a_port_that_was_open_between_two_looks() -> None:
+    host = Host()
+    host.system.files.update({10: TENSORFLOW, 11: TENSORFLOW})
+    host.look()
+    host.system.closed = {2000}
+    host.tasks[0].ended = 1.0
+    assert host.look()  # at once
+    assert host.seen == [JOINED, LOADED, ""]
+
+
+def test_looks_become_rarer_and_end_when_all_tasks_have_joined() -> None:
+    host = Host()
+    host.look()
+    assert host.membership.pause() == 0.25
+    assert not host.look(0.1)
+    host.look(600)
+    assert host.membership.pause() == 10.0
+    host.system.opened = {2000, 2001}
+    assert host.look(10)
+    host.system.sleep(100)
+    assert host.membership.pause() == 10.0
+    assert not host.look()
+
+
+def test_a_task_that_could_not_be_started_is_not_looked_for_all_the_time() -> None:
+    host = Host()
+    for each in host.tasks:
+        each.pid = None
+    assert not host.look(1)
+    assert host.membership.pause() == 0.25
+
+
+@pytest.mark.parametrize("library", ["/site-packages/horovod/tensorflow/mpi_lib.so", "/usr/lib/libmpi.so.40"])
+def test_a_library_of_another_way_to_communicate_is_seen(library: str) -> None:
+    host = Host()
+    host.system.files[10] = f"{TENSORFLOW}7f00-7f01 r-xp 0 fe:00 1  {library}\n"
+    assert host.look()
+    assert host.seen == [ELSEWHERE, "", ""]
+
+
+def test_an_open_master_port_is_another_way_to_communicate() -> None:
+    host = Host()
+    host.system.files.update({10: TENSORFLOW, 11: TENSORFLOW})
+    host.system.opened = {2009}
+    assert host.look()
+    assert host.seen == [ELSEWHERE, LOADED, ""]
+
+
+WORKERS = [task("worker:0"), task("worker:1", rank=1), task("ps:0"), task("evaluator:0")]
+
+
+def records(*seen: str) -> dict[str, Any]:
+    names = ("worker:0", "worker:1", "ps:0", "evaluator:0")
+    return {name: {"tensorflow": state} for name, state in zip(names, seen, strict=False)}
+
+
+def test_tasks_train_separately_when_all_have_loaded_tensorflow_and_none_has_joined() -> None:
+    found = separate(WORKERS, records(LOADED, LOADED, JOINED, ""))
+    assert found is not None
+    assert found.ended == "2 workers trained separately: none joined the cluster"
+    assert found.running == "2 workers have loaded TensorFlow, and none has joined the cluster so far"
+    with_chief = separate(
+        [task("chief:0"), task("worker:0", rank=1)], {name: {"tensorflow": LOADED} for name in ("chief:0", "worker:0")}
+    )
+    assert with_chief is not None
+    assert with_chief.who == "2 tasks"
+
+
+@pytest.mark.parametrize("seen", [(LOADED, JOINED), (LOADED, ""), ("", ""), (ELSEWHERE, LOADED), (LOADED,), ()])
+def test_no_warning_where_a_task_joined_or_may_not_train(seen: tuple[str, ...]) -> None:
+    assert separate(WORKERS, records(*seen)) is None
+
+
+def test_no_warning_for_one_training_task_and_for_served_ones() -> None:
+    served = [task("chief:0"), task("worker:0", served=True)]
+    assert separate(served, {"chief:0": {"tensorflow": LOADED}, "worker:0": {"tensorflow": LOADED}}) is None
+    left_out = [task("worker:0", in_cluster=False), task("worker:1", rank=1, in_cluster=False), task("ps:0")]
+    assert separate(left_out, records(LOADED, LOADED)) is None
+
+
+def test_the_warning_is_added_to_the_verdict_on_a_job_that_no_task_has_failed() -> None:
+    seen = records(LOADED, LOADED)
+    done = noted(Verdict(JobState.COMPLETED, "all training tasks have exited with 0", hint="x"), WORKERS, seen)
+    assert done.reason == (
+        "all training tasks have exited with 0; 2 workers trained separately: none joined the cluster"
+    )
+    assert done.hint.startswith("x; none opened its port for TensorFlow: give the strategy gridtf.training.Cluster")
+    late = noted(Verdict(JobState.TIMEOUT, "the walltime is over"), WORKERS, seen)
+    assert late.reason.endswith("; 2 workers have loaded TensorFlow, and none has joined the cluster so far")
+    for end in (Verdict(JobState.CANCELLED, "cancelled"), Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")):
+        assert noted(end, WORKERS, seen) == end

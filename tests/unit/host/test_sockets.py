@@ -1,0 +1,55 @@
+"""Ports in /proc/net/tcp: which are listened on, and which have or had a connection."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from gridtf.host import sockets
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 48211 1 0000 100 0 0 10 0
+   1: 0100007F:08AE 0100007F:E5F4 06 00000000:00000000 03:0000176F 00000000     0        0 0 3 0000000000000000
+"""
+TABLE_6 = """\
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
+   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
+"""
+
+
+def test_parsed_yields_ports_and_state_of_both_tables() -> None:
+    assert list(sockets.parsed(TABLE.splitlines())) == [(2222, 0, 10), (2222, 58868, 6)]
+    assert list(sockets.parsed(TABLE_6.splitlines())) == [(8080, 0, 10)]
+
+
+@pytest.mark.parametrize("netlink", [True, False])
+def test_a_port_is_listened_on_once_a_socket_listens_not_while_one_holds_it(
+    netlink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not netlink:
+        monkeypatch.setattr(sockets, "_SOCK_DIAG_BY_FAMILY", 999)  # which the kernel refuses
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(family) as holder, socket.socket(family) as server:
+            for each in (holder, server):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind(("", 0))
+            port = holder.getsockname()[1]
+            assert sockets.listening({port}) == set()
+            server.bind(("", port))
+            server.listen()
+            assert sockets.listening({port}) == {port}
+            assert sockets.listening({1}) == set()
+
+
+def test_a_connection_is_seen_on_either_side_also_after_both_have_closed_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            other = client.getsockname()[1]
+            assert sockets.connected({port, other, 1}) == {port, other}
+        accepted.close()
+    assert sockets.listening({port}) == set()
+    assert sockets.connected({port}) == {port}
