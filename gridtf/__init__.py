@@ -16,6 +16,7 @@ _HOME = {
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
     "checkpoint_requested": "gridtf.contract",
+    "progress": "gridtf.reporting",
 }
 
 TYPE_CHECKING = False  # importing typing would take longer than everything else here
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.spec import JobSpec, TaskSpec
     from gridtf.login.api import submit
     from gridtf.login.job import Job, find
+    from gridtf.reporting import progress
 else:  # hidden from type checkers, which would accept any name otherwise
 
     def __getattr__(name: str) -> object:
@@ -47,6 +49,7 @@ __all__ = [
     "__version__",
     "checkpoint_requested",
     "find",
+    "progress",
     "submit",
     "task",
     "training",

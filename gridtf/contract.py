@@ -32,6 +32,11 @@ DATA_TYPES = (DISPATCHER, DATA_WORKER)  # served by the tf.data service
 NOTICE = "checkpoint"  # the file in LOCAL_DIR by which an agent requests a checkpoint of the tasks of its host
 
 
+def progress_name(task_type: str, index: int | str) -> str:
+    """The file in LOCAL_DIR to which a task writes its progress."""
+    return f"progress-{task_type}-{index}.json"
+
+
 class Task(Value):
     """This process's place in the job.
 

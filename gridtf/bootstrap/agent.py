@@ -187,6 +187,7 @@ class Agent(Fields):
                     survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._heartbeat.beat_if_possible)
                     self._over = not survivors
         finally:
+            self._read_progress()
             local_dir.remove(folder)
             self._heartbeat.beat_if_possible(now=True)
             self._recover_launcher(scheduler)
@@ -395,11 +396,17 @@ class Agent(Fields):
     # --- reporting and listening
 
     def _record(self) -> Record:
+        self._read_progress()
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
         exceptions = {"gone": self._gone, "waits": self._waits, "checkpoint": self._checkpoint}
         more = {name: value for name, value in exceptions.items() if value}
         who = {"nonce": self.nonce, "host": self.host, "pid": self.system.pid}
         return {**who, "tasks": tasks, "over": self._over, **more}
+
+    def _read_progress(self) -> None:
+        for name, task in self.supervisor.tasks.items():
+            if self._local_dir and task.pid is not None:
+                task.progress = local_dir.progress(self._local_dir, name) or task.progress
 
     def _listen(self) -> None:
         """Read the launcher's records, at most once a second.

@@ -10,7 +10,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridtf.contract import NOTICE
+from gridtf.contract import NOTICE, progress_name
+from gridtf.errors import RunDirError
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Record, read_record
 
 _COMMON = "/tmp"  # noqa: S108 - the name of the folder has the nonce in it, and one that exists is not used
 
@@ -49,6 +52,22 @@ def notify(folder: Path) -> bool:
         (folder / NOTICE).touch()
         return True
     return False
+
+
+def progress(folder: Path, task: str) -> Record | None:
+    """Read what a task has reported about its progress.
+
+    Args:
+        folder: The folder.
+        task: Such as ``worker:0``.
+
+    Returns:
+        None where it has reported nothing, or something else has written the file.
+    """
+    kind, _, index = task.partition(":")
+    with contextlib.suppress(RunDirError):
+        return read_record(folder / progress_name(kind, index), recordtypes.Progress, own=True)
+    return None
 
 
 def remove(folder: Path) -> None:

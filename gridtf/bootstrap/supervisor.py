@@ -32,6 +32,7 @@ class TaskProcess(Fields):
         error: Why it could not be started.
         restarts: How many times it was restarted.
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
+        progress: How far it has come, as it last reported; None before.
         max_restarts: How many times it may be restarted.
         start: Starts or restarts it.
     """
@@ -47,6 +48,7 @@ class TaskProcess(Fields):
     error: str | None = None
     restarts: int = 0
     tensorflow: str = ""
+    progress: Record | None = None
     max_restarts: int = 0
     start: Callable[[], None] = lambda: None
 
@@ -58,7 +60,8 @@ class TaskProcess(Fields):
     def record(self) -> Record:
         """The entry of the task in the record of its host."""
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
-        return {name: getattr(self, name) for name in names}
+        record = {name: getattr(self, name) for name in names}
+        return {**record, "progress": self.progress} if self.progress else record
 
 
 class Supervisor:

@@ -53,6 +53,24 @@ _HINTS = (
         "Could not find callback with key=pyfunc",
         "a data worker cannot run Python: use TensorFlow's functions before distribute, or the Python one after it",
     ),
+    (
+        "Collective ops must be configured at program startup",
+        "a tensor was made before the strategy: make the strategy first of all, before data sets, models and variables",
+    ),
+    (
+        "Unrecognized task_type",
+        "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
+        "master is the chief",
+    ),
+    (
+        "Disallowed task type found in cluster spec",
+        "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
+        "master is the chief",
+    ),
+    (
+        "TensorBoard is not installed",
+        "tf.summary needs the package tensorboard, which TensorFlow does not install: pip install tensorboard",
+    ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
 _SIGNAL_HINTS = {

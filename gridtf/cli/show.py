@@ -69,7 +69,11 @@ def job(view: JobView, now: float) -> str:
     if view.attempt and view.attempt > 1:
         lines.append(f"attempt        {view.attempt}")
     if view.tasks:
-        rows = [("TASK", "HOST", "STATE", "EXIT", "LOG"), *(_task_row(task, view.run_dir) for task in view.tasks)]
+        rows = [["TASK", "HOST", "STATE", "EXIT", "LOG"], *(_task_row(task, view.run_dir) for task in view.tasks)]
+        if any(task.progress for task in view.tasks):
+            steps = (str(task.progress["step"]) if task.progress else "-" for task in view.tasks)
+            for row, step in zip(rows, ("STEP", *steps), strict=True):
+                row.insert(3, step)
         lines += ["", table(rows)]
     return "\n".join([*lines, *_last_lines(view)])
 
@@ -141,11 +145,11 @@ def _why(view: JobView) -> list[str]:
     return [line for line in (view.reason, view.hint, _STILL_QUEUED if queued else "") if line]
 
 
-def _task_row(task: TaskView, run_dir: Path) -> tuple[str, str, str, str, str]:
+def _task_row(task: TaskView, run_dir: Path) -> list[str]:
     ended = task.signal or ("-" if task.exit is None else str(task.exit))
     log = str(task.log.relative_to(run_dir)) if task.log else "-"
     state = f"{task.state} (restarts: {task.restarts})" if task.restarts else task.state
-    return task.name, task.host or "-", state, ended, log
+    return [task.name, task.host or "-", state, ended, log]
 
 
 def _last_lines(view: JobView) -> list[str]:

@@ -83,6 +83,8 @@ class TaskView(Value):
         ended: Seconds since the epoch, by its host's clock.
         log: Path of its log; None before it has one.
         restarts: How many times it was restarted.
+        progress: What it last reported by gridtf.progress: ``step``, ``values`` and ``time`` (seconds since the epoch,
+            by its host's clock); None where it reports nothing.
     """
 
     name: str
@@ -94,6 +96,7 @@ class TaskView(Value):
     ended: float | None = None
     log: Path | None = None
     restarts: int = 0
+    progress: Mapping[str, Any] | None = None
 
 
 class JobView(Value):
@@ -490,6 +493,7 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
                 ended=known.get("ended"),
                 log=log if log.name in records.logs else None,
                 restarts=known.get("restarts", 0),
+                progress=known.get("progress"),
             )
         )
     return tuple(views)

@@ -164,6 +164,7 @@ Launcher = {
     "beat?": Count,
     "time?": float,
 }
+Progress = {"step": int, "values": {str: object}, "time": float}
 _TaskState = {
     "state?": str,
     "pid?": (Pid, None),
@@ -175,6 +176,7 @@ _TaskState = {
     "error?": (str, None),
     "restarts?": Count,
     "tensorflow?": str,
+    "progress?": Progress,
 }
 _Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {

@@ -15,9 +15,11 @@ _HOME = {
     "checkpoint": "gridtf.training.checkpoints",
     "export": "gridtf.training.exports",
     "export_session": "gridtf.training.exports",
+    "progress_callback": "gridtf.training.kerascallback",
     "serve": "gridtf.training.servers",
     "server": "gridtf.training.servers",
     "session": "gridtf.training.sessions",
+    "summary_writer": "gridtf.training.summaries",
 }
 
 _MODULES = ("data",)
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from gridtf.training.context import Context
     from gridtf.training.exports import export, export_session
     from gridtf.training.group import averaging
+    from gridtf.training.kerascallback import progress_callback
     from gridtf.training.resolver import ClusterResolver
     from gridtf.training.servers import serve, server
     from gridtf.training.sessions import session
+    from gridtf.training.summaries import summary_writer
 
 __all__ = [
     "ClusterResolver",
@@ -40,9 +44,11 @@ __all__ = [
     "data",
     "export",
     "export_session",
+    "progress_callback",
     "serve",
     "server",
     "session",
+    "summary_writer",
 ]
 
 

@@ -6,6 +6,7 @@ A checkpoint is a folder ``step-N`` with TensorFlow's files and ``checkpoint.jso
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -153,9 +154,9 @@ def prune(folder: Path, keep: int) -> None:
         folder: The folder of the checkpoints.
         keep: How many finished ones to keep.
     """
-    names = [name for name in os.listdir(folder) if _step(name) >= 0]
-    for name in superfluous(names, keep):
-        _remove(folder / name)
+    with contextlib.suppress(OSError):  # a folder that stays costs space alone
+        for name in superfluous([name for name in os.listdir(folder) if _step(name) >= 0], keep):
+            _remove(folder / name)
 
 
 def superfluous(names: Iterable[str], keep: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -274,9 +275,8 @@ def _built(model: Any, optimizer: Any, strategy: Any) -> Shapes:
     if optimizer is not None:
         parts["optimizer"] = optimizer
         if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-            with (
-                getattr(optimizer, "_distribution_strategy", None) or strategy
-            ).scope():  # variables on ps do not know
+            # variables on parameter servers do not know their strategy
+            with (getattr(optimizer, "_distribution_strategy", None) or strategy).scope():
                 optimizer.build(model.trainable_variables)
     return _shapes(parts)
 
@@ -287,6 +287,7 @@ def _is_reduced_by_reading(variable: Any) -> bool:
 
 
 def _reason(error: Exception) -> str:
+    """Why, in one line, without what TensorFlow puts around it: ``{{function_node …}} … [Op:SaveV2]``."""
     if isinstance(error, OSError):
         return str(error.strerror or error)
-    return str(getattr(error, "message", error)).splitlines()[0]
+    return re.sub(r"^\{\{.*?\}\} | \[Op:\w+\].*$", "", str(getattr(error, "message", error)).splitlines()[0])

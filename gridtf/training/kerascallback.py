@@ -1,10 +1,11 @@
-"""A callback that counts and saves for ``fit``, of Keras 3 and of tf_keras."""
+"""Callbacks for ``fit``, of Keras 3 and of tf_keras: one counts and saves, one reports the progress."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import UsageError
+from gridtf.reporting import progress
 
 if TYPE_CHECKING:
     from gridtf.training.checkpoints import Checkpoints
@@ -17,10 +18,8 @@ def make_callback(saved: Checkpoints, model: Any) -> Any:
         saved: The checkpoints.
         model: A model of Keras 3 or tf_keras.
     """
-    import tensorflow as tf
-
-    base = _callback_class(model)
-    by_epoch = isinstance(getattr(model, "distribute_strategy", None), tf.distribute.ParameterServerStrategy)
+    base = _callback_class(model, "callback")
+    by_epoch = _by_epoch(model)
     counter = EpochCounter(saved)
 
     class Saving(base):  # type: ignore[misc, valid-type]
@@ -37,7 +36,7 @@ def make_callback(saved: Checkpoints, model: Any) -> Any:
             counter.end(epoch)
 
     if by_epoch:
-        return Saving()  # its steps run ahead of fit, which refuses callbacks for batches
+        return Saving()
 
     class SavingBatches(Saving):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -49,7 +48,57 @@ def make_callback(saved: Checkpoints, model: Any) -> Any:
     return SavingBatches()
 
 
-def _callback_class(model: Any) -> Any:
+def progress_callback(model: Any) -> Any:
+    """Make a callback for ``fit`` that reports the progress of this task: steps, loss and metrics.
+
+    ::
+
+        model.fit(data, epochs=10, callbacks=[training.progress_callback(model)])
+
+    The steps are those of the model's optimizer, so they go on where a restored training was. With
+    ParameterServerStrategy it reports once an epoch, since ``fit`` refuses callbacks for batches.
+
+    Args:
+        model: A model of Keras 3 or tf_keras.
+
+    Returns:
+        A ``Callback`` of the model's Keras.
+
+    Raises:
+        UsageError: It is no model of Keras.
+    """
+    base = _callback_class(model, "progress_callback")
+
+    class Reporting(base):  # type: ignore[misc, valid-type]
+        _supports_tf_logs = True  # tf_keras: the values are read when they are written, not in each step
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            del epoch
+            self._report(logs)
+
+        def _report(self, logs: Any) -> None:
+            scalars = {name: value for name, value in (logs or {}).items() if not getattr(value, "shape", ())}
+            progress(self.model.optimizer.iterations, **scalars)
+
+    if _by_epoch(model):
+        return Reporting()
+
+    class ReportingBatches(Reporting):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            del batch
+            self._report(logs)
+
+    return ReportingBatches()
+
+
+def _by_epoch(model: Any) -> bool:
+    """Whether its steps run ahead of fit, which then refuses callbacks for batches."""
+    import tensorflow as tf
+
+    return isinstance(getattr(model, "distribute_strategy", None), tf.distribute.ParameterServerStrategy)
+
+
+def _callback_class(model: Any, function: str) -> Any:
     roots = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
     if "tf_keras" in roots:
         import tf_keras
@@ -59,7 +108,8 @@ def _callback_class(model: Any) -> Any:
         import keras
 
         return keras.callbacks.Callback
-    raise UsageError(f"callback() is for models of Keras: {type(model).__name__} is none", hint="call after_step()")
+    hint = {"callback": "call after_step()", "progress_callback": "call gridtf.progress(step, …)"}[function]
+    raise UsageError(f"{function}() is for models of Keras: {type(model).__name__} is none", hint=hint)
 
 
 class EpochCounter:

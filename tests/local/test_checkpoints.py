@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.disks import small_disk
+from gridtf.training.checkpointfolder import newest
+from tests.support.disks import fill, small_disk
 from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, LaunchedJob, until
 
@@ -138,6 +139,75 @@ def test_training_goes_on_after_a_request_and_after_a_kill_in_a_save(launch: Lau
     batches = 3 * first + 2 * (stall - 10 - first) + 30
     assert f"done: step {stall + 20}, {stall + 20} updates, {batches} batches\n" in output
     assert sorted(os.listdir(folder)) == sorted(f"step-{step}" for step in (stall, stall + 10, stall + 20))
+
+
+@pytest.mark.root
+def test_disk_that_is_full_ends_all_workers_with_the_same_line(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MIRRORED)
+    (tmp_path / "of-2").mkdir()
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        folder = disk / "checkpoints"
+        env = {**QUIET, "FOLDER": str(folder)}
+        tasks = {"worker": {"count": 2, "cpus": 1}}
+        command = (sys.executable, str(tmp_path / "train.py"))
+        job = launch(*command, folder=tmp_path / "of-2", env=env, tasks=tasks, tasks_per_node=2)
+        until(lambda: (folder / "step-10").exists() or job.process.poll() is not None, "a checkpoint", LIMIT)
+        fill(disk)
+        verdict = job.verdict(LIMIT)
+        assert verdict["state"] == "FAILED", job.output
+        left = newest(folder)[0]
+    assert left is not None
+    assert left.step % 10 == 0
+    line = f"gridtf.errors.GridtfError: the checkpoint of step {left.step + 10} cannot be written to {folder}\n"
+    for name, log in logs(job).items():
+        assert line in log, (name, log)
+        assert "No space left on device\n" in log
+        assert f"\nthe one of step {left.step} is still there; look at df" in log
+    assert "a disk is full" in verdict["hint"]
+
+
+TENSORFLOWS_OWN = """
+import time
+import tensorflow as tf
+import gridtf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    count = tf.Variable(0.0)
+handler = tf.distribute.experimental.PreemptionCheckpointHandler(
+    strategy.cluster_resolver,
+    tf.train.Checkpoint(count=count),
+    str(gridtf.task().output_dir / "checkpoints"),
+    tf.distribute.experimental.TerminationConfig(termination_watcher_fn=gridtf.checkpoint_requested),
+)
+
+def add():
+    count.assign_add(1.0)
+
+@tf.function
+def train_step():
+    strategy.run(add)
+
+for number in range(1_000_000):
+    handler.run(train_step)
+    time.sleep(0.01)
+    if number == 3:
+        print("trains", flush=True)
+"""
+
+
+def test_tensorflow_s_own_handler_takes_requests_and_its_exit_code_means_saved(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TENSORFLOWS_OWN)
+    job = launch(
+        *(sys.executable, str(tmp_path / "train.py")),
+        env={**QUIET, "GCE_METADATA_IP": "127.0.0.1:9"},  # it asks there whether it runs in a cloud
+        tasks={"worker": {"count": 2, "cpus": 1}},
+        tasks_per_node=2,
+    )
+    said(job, "trains")
+    os.kill(job.process.pid, signal.SIGUSR1)
+    assert job.verdict(LIMIT)["state"] == "SAVED", job.output + "".join(logs(job).values())
+    assert list((job.run.output / "checkpoints").glob("*.index"))
 
 
 AVERAGED = """

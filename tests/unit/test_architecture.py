@@ -70,7 +70,8 @@ ARROWS: dict[str, set[str]] = {
         "text",
         "values",
     },
-    "training": {"contract", "errors", "states", "values"},
+    "reporting": {"contract", "errors", "run"},
+    "training": {"contract", "errors", "reporting", "states", "values"},
     "cli": {
         "",
         "bootstrap",

@@ -270,6 +270,25 @@ def test_port_of_a_task_with_an_old_tensorflow_is_let_go_before_its_start(
     assert published["tensorflow"] == {"worker:0": version, "worker:1": version}
 
 
+def test_progress_of_a_task_is_in_the_record_also_what_it_reports_at_its_end(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+
+    def report(step: int) -> None:
+        folder = Path(host.system.started[host.pids[0]]["env"]["GRIDTF_LOCAL_DIR"])
+        record = {"step": step, "values": {"loss": 0.5, "accuracy": "nan"}, "time": 1.0}
+        write_record(folder / "progress-worker-0.json", record)
+
+    seen: list[object] = []
+    host.system.at(4, lambda: report(100))
+    host.system.at(6, lambda: seen.append(host.record["tasks"]["worker:0"].get("progress")))
+    host.system.at(9.99, lambda: report(200))
+    host.main()
+    values = {"loss": 0.5, "accuracy": "nan"}
+    assert seen == [{"step": 100, "values": values, "time": 1.0}]
+    assert host.record["tasks"]["worker:0"]["progress"] == {"step": 200, "values": values, "time": 1.0}
+    assert "progress" not in host.record["tasks"]["worker:1"]
+
+
 def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
     spec: dict[str, Any] = {
         "tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}},

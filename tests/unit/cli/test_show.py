@@ -107,6 +107,18 @@ def test_show_job_that_ended_without_a_verdict() -> None:
     assert show.verdict(lost, 5000.0).startswith("digits (4711): FAILED\n")
 
 
+def test_show_the_steps_of_tasks_that_report_their_progress() -> None:
+    one, *others = GOING.tasks
+    reports = one.replace(progress={"step": 1200, "values": {"loss": 0.5, "accuracy": "nan"}, "time": 4900.0})
+    heading, first, second, *_ = show.job(GOING.replace(tasks=(reports, *others)), 5000.0).split("\n\n")[1].splitlines()
+    assert heading.split() == ["TASK", "HOST", "STATE", "STEP", "EXIT", "LOG"]
+    assert first.split()[3] == "1200"
+    assert second.split()[3] == "-"
+    assert "STEP" not in show.job(GOING, 5000.0)
+    values = json.loads(show.as_json(GOING.replace(tasks=(reports,))))["tasks"][0]["progress"]
+    assert values == {"step": 1200, "values": {"loss": 0.5, "accuracy": "nan"}, "time": 4900.0}
+
+
 def test_show_verdict() -> None:
     assert show.verdict(FAILURE, 5000.0) == (
         "digits (4711): FAILED after 3 min 20 s\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -355,7 +356,7 @@ def test_members_are_the_tasks_that_train_in_rank_order() -> None:
 def test_member_that_waits_long_for_the_others_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     said = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.stderr.flush", said.set)
+        patch.setattr(sys.stderr, "flush", said.set)
         with module._notice("waits", seconds=0.01):
             assert said.wait(20)
     with module._notice("not said"):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import UsageError
-from gridtf.training.kerascallback import EpochCounter, make_callback
+from gridtf.training.kerascallback import EpochCounter, make_callback, progress_callback
 
 
 class Saved:
@@ -83,3 +83,9 @@ def test_callback_is_for_keras_models(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = 3
     with pytest.raises(UsageError, match="int is none"):
         make_callback(Saved(), model)  # type: ignore[arg-type]
+
+
+def test_progress_callback_is_for_models_of_keras() -> None:
+    with pytest.raises(UsageError, match=r"progress_callback\(\) is for models of Keras: Saved is none") as error:
+        progress_callback(Saved())
+    assert error.value.hint == "call gridtf.progress(step, …)"
