@@ -143,7 +143,7 @@ class JobSpec(_Keywords):
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
-        leader_wait: Seconds that the other tasks may run on after the leader has exited with 0.
+        leader_wait: Seconds that the other tasks may run on after the leader has exited with 0, or a task with 42.
 
     Raises:
         SpecError: For an invalid value; its ``key`` names the field.

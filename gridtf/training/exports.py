@@ -22,7 +22,8 @@ def export(model: Any, path: str | Path = "export") -> Path:
     """Export a model as a SavedModel. The chief writes it, beside ``path``, and renames it when it is complete.
 
     Every task may call it. With a model of MultiWorkerMirroredStrategy every task must, since reading the variables may
-    take all of them; the copies of the others are thrown away. With another model they do nothing.
+    take all of them; the copies of the others are thrown away. With another model they do nothing. The variables of a
+    ParameterServerStrategy are written by the parameter servers: ``path`` has to be in a folder that all hosts share.
 
     The SavedModel names no device and no host, so that any machine can load it::
 

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from gridtf import contract
-from gridtf.contract import Task
+from gridtf.errors import UsageError
 from gridtf.states import SAVED_CODE
 from gridtf.training.servers import device_filters, own_server, session_config
 
@@ -59,9 +59,14 @@ def session(
         A ``MonitoredSession``, to be used in a ``with`` statement.
 
     Raises:
-        UsageError: For other filters, and in a job without parameter servers.
+        UsageError: For other filters, in a job without parameter servers, and when TensorFlow executes eagerly.
         GridtfError: For a task outside the cluster, and when a strategy has already started a server.
     """
+    if tf.executing_eagerly():
+        what = "training.session needs a graph, and TensorFlow executes operations at once"
+        raise UsageError(
+            what, hint="write tf.compat.v1.disable_eager_execution() at the top, or build it in a tf.Graph"
+        )
     task = contract.task()
     asked = session_config(device_filters(task, filters), config)
     master = own_server(task, asked).target
@@ -73,13 +78,13 @@ def session(
             is_chief=True,
             checkpoint_dir=str(folder),
             scaffold=scaffold,
-            hooks=[*hooks, _Chief(task, next(_numbers), scaffold, folder)],
+            hooks=[*hooks, _Chief(next(_numbers), scaffold, folder)],
             config=asked,
             stop_grace_period_secs=_GRACE,
             **{"log_step_count_steps": None, **options},  # a warning whenever another task has made all of the steps
         )
     creator = _WorkerSessions(scaffold, master, asked, options.get("max_wait_secs", 7200))
-    return v1.train.MonitoredSession(creator, [*hooks, _Worker(task, next(_numbers))], _GRACE)
+    return v1.train.MonitoredSession(creator, [*hooks, _Worker(next(_numbers))], _GRACE)
 
 
 class _WorkerSessions(tf.compat.v1.train.SessionCreator):  # type: ignore[misc]
@@ -106,8 +111,7 @@ class _WorkerSessions(tf.compat.v1.train.SessionCreator):  # type: ignore[misc]
 class _Marks(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
     """What the chief tells the others: two queues on the first ps, which stay empty. A closed one is a mark."""
 
-    def __init__(self, task: Task, number: int) -> None:
-        self._task = task
+    def __init__(self, number: int) -> None:
         self._name = f"gridtf_session_{number}"  # a program may open several, one after the other
 
     def begin(self) -> None:
@@ -125,8 +129,8 @@ class _Marks(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
 class _Chief(_Marks):
     """Saves when a checkpoint is requested, and tells the others when its session ends."""
 
-    def __init__(self, task: Task, number: int, scaffold: Any, folder: Path) -> None:
-        super().__init__(task, number)
+    def __init__(self, number: int, scaffold: Any, folder: Path) -> None:
+        super().__init__(number)
         self._scaffold = scaffold
         self._path = str(folder / "model.ckpt")
 

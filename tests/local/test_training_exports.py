@@ -112,6 +112,10 @@ if task.is_chief:
     refused("model")
     refused(tf.compat.v1.Session())
     refused(model, "model.keras")
+    try:
+        training.session()
+    except GridtfError as error:
+        print("refused:", error.what)
     refused(with_python, "scale")  # the older one stays
     (task.output_dir / "file").write_text("")
     refused(Scale(), "file/model")
@@ -149,6 +153,7 @@ def test_exported_models_are_complete_and_others_are_refused(tmp_path: Path, lau
         "training.export takes a Keras model or a tf.Module, not a value of type str",
         "training.export takes a Keras model or a tf.Module, not a value of type Session | for a session: ",
         "training.export writes a folder, a SavedModel, not a .keras file: model.keras | write: ",
+        "training.session needs a graph, and TensorFlow executes operations at once",
         "cannot export sequential_2: its layer mine calls a Python function | a SavedModel holds operations",
         f"cannot write {job.run.output}/file/model: File exists | make room there or permit it,",
     ]
