@@ -151,6 +151,26 @@ def task(environ: Mapping[str, str] | None = None) -> Task:
     )
 
 
+def own_task() -> Task | None:
+    """This process's task; None outside of gridtf, where the same program trains alone.
+
+    Raises:
+        GridtfError: As task() does, inside a task.
+    """
+    return task() if TASK_TYPE in os.environ else None
+
+
+def leads() -> bool:
+    """Whether this process writes the results: the leader of a job, and a program outside of gridtf."""
+    own = own_task()
+    return own is None or own.is_chief
+
+
+def output_dir() -> Path:
+    """The folder for results: OUTPUT_DIR, which all tasks share; ``output`` in the working folder outside of gridtf."""
+    return Path(os.environ.get(OUTPUT_DIR) or "output").absolute()
+
+
 _signals: list[int] = []  # those that have requested a checkpoint of this process
 _catches: list[bool] = []  # whether this process catches SIGUSR1 for that; empty until it is known
 

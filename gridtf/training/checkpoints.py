@@ -73,7 +73,7 @@ def checkpoint(
         if not (value is None and name == "every") and (type(value) is not int or value < 1):
             what = f"training.checkpoint: {name}={value!r} is not a whole number from 1 on"
             raise UsageError(what, hint=f"such as {name}=100" if name == "every" else "such as keep=3")
-    where = folder or Path(os.environ.get(contract.OUTPUT_DIR, "output"), "checkpoints")
+    where = folder or contract.output_dir() / "checkpoints"
     return Checkpoints(model, optimizer, every, step, Path(where).absolute(), keep)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +51,7 @@ def distribute(dataset: Any, sharding: str = "dynamic") -> Any:
     if sharding not in _SHARDING:
         hint = nearest(str(sharding), [*_SHARDING]) or 'write "dynamic" or "off"'
         raise GridtfError(f"sharding={sharding!r} is not known", hint=hint)
-    task = contract.task() if contract.RENDEZVOUS in os.environ else None  # a program may run without gridtf
+    task = contract.own_task()
     number = next(_numbers)
     if task is None or not task.dispatcher:
         if number == 0:

@@ -34,7 +34,8 @@ def export(model: Any, path: str | Path = "export") -> Path:
     Args:
         model: A Keras model (Keras 3 or tf_keras) that is built, or a ``tf.Module`` with at least one ``tf.function``
             that has an input signature.
-        path: The folder to write, relative to OUTPUT_DIR. A SavedModel of that name is replaced.
+        path: The folder to write, relative to OUTPUT_DIR (outside of gridtf, to ``output``). A SavedModel of that name
+            is replaced.
 
     Returns:
         The absolute path of the folder, on every task.
@@ -42,13 +43,12 @@ def export(model: Any, path: str | Path = "export") -> Path:
     Raises:
         UsageError: For another kind of model or path.
         GridtfError: For a model that is not built, that cannot be traced, or that a program without its code could not
-            use, since it calls Python functions; when the folder cannot be written; and outside a gridtf task.
+            use, since it calls Python functions; and when the folder cannot be written.
     """
-    task = contract.task()
-    target = savedmodel.checked(task.output_dir / path)
+    target = savedmodel.checked(contract.output_dir() / path)
     name = str(getattr(model, "name", "") or type(model).__name__)
     writer = _writer(model, name)
-    if task.is_chief:
+    if contract.leads():
         savedmodel.write(target, lambda folder: _save(model, name, writer, folder))
     elif _takes_all(model):
         with tempfile.TemporaryDirectory() as scratch:
@@ -75,11 +75,10 @@ def export_session(
 
     Raises:
         UsageError: For another kind of path, and when an output depends on a placeholder that is no input.
-        GridtfError: When an output depends on Python functions; when the folder cannot be written; and outside a gridtf
-            task.
+        GridtfError: When an output depends on Python functions, and when the folder cannot be written.
     """
     v1 = tf.compat.v1
-    target = savedmodel.checked(contract.task().output_dir / path)
+    target = savedmodel.checked(contract.output_dir() / path)
     if hasattr(session, "run_step_fn"):  # a MonitoredSession: reading the variables is not a step
         session = session.run_step_fn(lambda step_context: step_context.session)
     wanted = [tensor.op.name for tensor in outputs.values()]

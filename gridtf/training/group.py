@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import os
 import sys
 import threading
 import time
@@ -272,7 +271,7 @@ def averaging(every: int = 20, seconds: float | None = None, optimizer_state: bo
         raise GridtfError(
             "training.averaging() was called twice in this process", hint="use the group of the first call"
         )
-    task = contract.task() if contract.TASK_TYPE in os.environ else None
+    task = contract.own_task()
     members = _members(task)
     rank, link = 0, _ALONE
     if task is not None and len(members) > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,7 @@ class Alone:
 
     def __init__(self, requested: Callable[[], bool]) -> None:
         self._requested = requested
-        self.leads = contract.TASK_TYPE not in os.environ or contract.task().is_chief
+        self.leads = contract.leads()
 
     def told(self, text: str) -> str:
         """Tell all processes what the leader knows. All of them must call this, and wait for each other.

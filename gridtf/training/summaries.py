@@ -21,12 +21,9 @@ def summary_writer() -> Any:
     ``tf.summary.write`` does not.
 
     Returns:
-        A ``tf.summary.SummaryWriter``; the chief's writes to OUTPUT_DIR/summaries.
-
-    Raises:
-        GridtfError: Outside a gridtf task.
+        A ``tf.summary.SummaryWriter``; the chief's writes to OUTPUT_DIR/summaries, or
+        output/summaries outside of gridtf.
     """
-    task = contract.task()
-    if not task.is_chief:
+    if not contract.leads():
         return tf.summary.create_noop_writer()
-    return tf.summary.create_file_writer(str(task.output_dir / "summaries"))
+    return tf.summary.create_file_writer(str(contract.output_dir() / "summaries"))

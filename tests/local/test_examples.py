@@ -60,6 +60,39 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(280)
+def test_scripts_of_the_page_on_training_train_alone_and_on_two_workers(tmp_path: Path) -> None:
+    """The one for a single machine, and the one with ten more lines, which runs alone as well."""
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    section = page.split("\n## From one machine to a cluster in ten lines\n")[1].split("\n## ")[0]
+    single, distributed = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    added = [line for line in distributed.splitlines() if line and line not in single.splitlines()]
+    assert len(added) <= 10, added
+    run = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--name", "two", "--"]
+    alone = [sys.executable, "train.py"]
+    for folder, script, command in (
+        ("a", single, alone),
+        ("b", distributed, alone),
+        ("c", distributed, [*run, *alone]),
+    ):
+        here = tmp_path / folder
+        here.mkdir()
+        (here / "train.py").write_text(script, encoding="utf-8")
+        done = subprocess.run(
+            command, cwd=here, env=environment(tmp_path), capture_output=True, text=True, timeout=130, check=False
+        )
+        logs = {path.name: path.read_text() for path in here.glob("gridtf-runs/*/attempt-1/logs/worker-*.log")}
+        output = done.stdout + "".join(logs.values())
+        assert done.returncode == 0, done.stderr + output
+        reached = [float(value) for value in re.findall(r"- accuracy: (\S+)", output)]
+        assert len(reached) == 5 * max(1, len(logs)), output
+        assert reached[-1] > 0.8, output
+    assert (tmp_path / "b/output/export/saved_model.pb").exists()
+    (output_dir,) = (tmp_path / "c").glob("gridtf-runs/*/output")
+    assert {path.name for path in output_dir.iterdir()} == {"checkpoints", "export"}
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(280)
 def test_keras_script_of_the_readme_trains_on_two_workers_and_alone(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## A Keras script, distributed\n")[1]
     match = re.search(r"```python\n(.*?)```", section, re.DOTALL)

@@ -90,6 +90,10 @@ def test_verdict_on_a_task_has_reason_and_hint(
             "gridtf's tasks are",
         ),
         ("ValueError: coordinator_address should be defined.", "give jax.distributed.initialize"),
+        ("RuntimeError: Collective ops must be configured at program startup", "a tensor was made before the strategy"),
+        ("ValueError: Unrecognized task_type: master, valid task types are: ('chief'", "strategies know chief, worker"),
+        ("ValueError: Disallowed task type found in cluster spec. Allowed types", "strategies know chief, worker"),
+        ("TBNotInstalledError: TensorBoard is not installed, missing", "tf.summary needs the package tensorboard"),
     ],
 )
 def test_hint_from_the_last_lines_of_the_log(attempt: Attempt, line: str, hint: str) -> None:

@@ -1,0 +1,35 @@
+"""A program that ignores the cluster, on two hosts: what gridtf sees of it, and what it says; for every scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import Bed
+from tests.support.clusterjobs import ClusterJob
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+
+PROGRAM = """
+import tensorflow as tf
+import gridtf
+weight = tf.Variable(1.0)
+for step in range(1, 11):
+    weight.assign_sub(0.1 * weight)
+    gridtf.progress(step, weight=weight)
+"""
+
+
+@on_every_scheduler
+def test_separate_training_is_reported_and_so_is_its_progress(bed: Bed) -> None:
+    words = ("--nodes", "2") if bed.kind == "slurm" else ("--pe", "one", "--slots", "2", "--env", "PATH")
+    options = (*bed.options, *words, "--tasks-per-node", "1", "--gpus-per-task", "0", "--time", "5")
+    job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "python", "-c", PROGRAM)
+    assert job.gridtf("wait", "--timeout", "200", check=False, timeout=210).returncode == 0, job.output
+    view = job.status()
+    warned = "2 workers trained separately: none joined the cluster"
+    assert view["reason"] == f"all training tasks have exited with 0; {warned}"
+    assert "gridtf.training.ClusterResolver()" in view["hint"]
+    assert warned in job.output
+    assert len({task["host"] for task in view["tasks"]}) == 2
+    assert [task["progress"]["step"] for task in view["tasks"]] == [10, 10]

@@ -1,0 +1,47 @@
+"""Mistakes that TensorFlow answers with a riddle: the verdict says what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.jobs import LaunchedJob
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+
+TENSOR_FIRST = """
+import tensorflow as tf
+
+x = tf.constant(1.0)
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+"""
+KERAS_FIT = """
+import keras
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x = tf.ones((64, 2))
+model.fit(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8), epochs=1, verbose=0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        (TENSOR_FIRST, "a tensor was made before the strategy: make the strategy first of all"),
+        (KERAS_FIT, "Keras 3's fit does not work under this strategy"),
+    ],
+    ids=["tensor first", "Keras fit"],
+)
+def test_verdict_explains_a_common_mistake(program: str, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(program)
+    spec = {"command": [sys.executable, "train.py"], "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
+    job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
+    verdict = job.verdict(200)
+    assert verdict["state"] == "FAILED", job.output
+    assert verdict["hint"].startswith(hint), job.output
