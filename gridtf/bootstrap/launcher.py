@@ -14,7 +14,7 @@ from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import membership, verdict
+from gridtf.bootstrap import verdict
 from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff, interval
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
@@ -291,6 +291,8 @@ class Launcher(Fields):
 
     def _separate(self, begin: float) -> str:
         """The warning that the tasks train separately, once they have had the time to join the cluster."""
+        from gridtf.bootstrap import membership
+
         if self.system.monotonic() - begin < membership.SOON:
             return ""
         found = membership.separate(self.tasks, self.hosts.tasks)
@@ -358,6 +360,8 @@ class Launcher(Fields):
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
         if end.state != JobState.FAILED:
+            from gridtf.bootstrap import membership
+
             return membership.noted(end, self.tasks, self.hosts.tasks)
         self._read_if_possible()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap.supervisor import TaskProcess
-from gridtf.bootstrap.system import System
 from gridtf.run.rundir import Record
 from gridtf.states import JobState
 from gridtf.text import counted
@@ -18,6 +16,8 @@ from gridtf.values import Value
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.bootstrap.supervisor import TaskProcess
+    from gridtf.bootstrap.system import System
     from gridtf.bootstrap.verdict import Verdict
 
 # What was seen of TensorFlow in a task, in its record; empty: nothing.

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 from pathlib import Path
 from typing import BinaryIO
 
-from gridtf.host import processes, procfs, pythons, sockets
+from gridtf.host import processes, procfs
 from gridtf.run.rundir import Record
 
 
@@ -165,6 +165,8 @@ class System:
 
     def tensorflow_version(self, program: str, environ: Mapping[str, str], folder: Path) -> str | None:
         """The version of TensorFlow that a program would import; empty: none; None: not known."""
+        from gridtf.host import pythons  # loaded when it is needed, like the next one: the launcher needs neither
+
         return pythons.tensorflow_version(program, environ, folder)
 
     def mapped_files(self, pid: int, most: int) -> str:
@@ -173,10 +175,14 @@ class System:
 
     def listening(self, ports: Collection[int]) -> set[int]:
         """Those of these TCP ports on which a process of this host listens."""
+        from gridtf.host import sockets
+
         return sockets.listening(ports)
 
     def connected(self, ports: Collection[int]) -> set[int]:
         """Those of these TCP ports with a connection on this host, or with one that was closed within a minute."""
+        from gridtf.host import sockets
+
         return sockets.connected(ports)
 
     def out_of_memory_kills(self) -> int:

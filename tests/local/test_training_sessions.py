@@ -43,6 +43,8 @@ with v1.device(v1.train.replica_device_setter(cluster=cluster, worker_device=f"/
 ASYNC = f"""{BEGIN}
     train = optimizer.minimize(value * value - value, global_step=global_step)
 v1.logging.set_verbosity(v1.logging.INFO)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
 with training.session() as session:
     step = session.run(global_step)
     print("begins at step", step, time.time(), flush=True)
@@ -56,87 +58,97 @@ print("ended", flush=True)
 """
 
 
-class Loop:
-    """Two workers in the program ASYNC, and a served ps."""
+class Worker:
+    """A process of the program ASYNC, which opens its session when ``open`` was called."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        (folder / "loop.py").write_text(ASYNC)
-        self.cluster = Cluster(folder, stack, {"worker": 2, "ps": 1})
+    def __init__(self, cluster: Cluster, index: int, label: str) -> None:
+        self._gate = cluster.folder / label
+        self._log = cluster.log("worker", index, label)
+        self.process = cluster.start("worker", index, "loop", label, label=label)
 
-    def ps(self) -> None:
-        self.served = self.cluster.start("ps", 0, "gridtf.training.serve")
+    def open(self) -> None:
+        self._gate.touch()
 
-    def start(self, index: int) -> None:
-        process = self.cluster.start("worker", index, "loop")
-        self.workers = {**getattr(self, "workers", {}), index: process}
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
 
-    def says(self, index: int, words: str) -> None:
-        self.cluster.wait_for(self.workers[index], "worker", index, words)
+    def says(self, pattern: str) -> re.Match[str]:
+        """Wait until the log has a line."""
 
-    def begun(self, index: int) -> tuple[int, float]:
-        """Wait until a worker has begun; returns its first step, and when."""
-        self.says(index, "begins at step ")
-        found = until(lambda: re.search(r"begins at step (\d+) (\d\S+)\n", self.log(index)), "the line to be complete")
+        def line() -> re.Match[str] | bool | None:
+            return re.search(pattern, self.log) or self.process.poll() is not None
+
+        found = until(line, pattern, LIMIT)
+        assert isinstance(found, re.Match), self.log
+        return found
+
+    def begun(self) -> tuple[int, float]:
+        """Wait until it has begun; returns its first step, and when that was."""
+        found = self.says(r"begins at step (\d+) (\d\S+)\n")
         return int(found[1]), float(found[2])
 
-    def log(self, index: int) -> str:
-        return self.cluster.log("worker", index).read_text()
+    @property
+    def step(self) -> int:
+        return max((int(step) for step in re.findall(r"^step (\d+)$", self.log, re.MULTILINE)), default=-1)
 
-    def step(self, index: int) -> int:
-        steps = re.findall(r"^step (\d+)$", self.log(index), re.MULTILINE)
-        return int(steps[-1]) if steps else -1
-
-    def goes_on(self, index: int) -> int:
-        """Wait until a worker has made twenty more steps; returns the last one."""
-        goal = self.step(index) + 20
-        until(lambda: self.step(index) >= goal or self.workers[index].poll() is not None, "more steps", LIMIT)
-        assert self.workers[index].poll() is None, self.log(index)
-        return self.step(index)
+    def goes_on(self) -> int:
+        """Wait until it has made twenty more steps; returns the last one."""
+        goal = self.step + 20
+        until(lambda: self.step >= goal or self.process.poll() is not None, "more steps", LIMIT)
+        assert self.process.poll() is None, self.log
+        return self.step
 
 
 def test_asynchronous_workers_come_late_are_killed_save_and_end_with_the_chief(
     tmp_path: Path, stack: ExitStack
 ) -> None:
-    loop = Loop(tmp_path, stack)
-    loop.ps()
+    (tmp_path / "loop.py").write_text(ASYNC)
+    cluster = Cluster(tmp_path, stack, {"worker": 2, "ps": 1})
+    served = cluster.start("ps", 0, "gridtf.training.serve")
+    chief, worker, again = (
+        Worker(cluster, index, label) for index, label in ((0, "chief"), (1, "killed"), (1, "again"))
+    )
+
     # The chief comes late: a worker that has looked once, in vain, begins soon after it, not 30 seconds later.
-    loop.start(1)
-    loop.says(1, "Waiting for model to be ready")
-    loop.start(0)
-    assert loop.begun(1)[1] - loop.begun(0)[1] < 15
+    worker.open()
+    worker.says("Waiting for model to be ready")
+    chief.open()
+    assert worker.begun()[1] - chief.begun()[1] < 15
 
     # A worker is killed: the chief's session goes on. Started again, the worker joins in.
-    loop.goes_on(1)
-    loop.workers[1].send_signal(signal.SIGKILL)
-    loop.workers[1].wait(LIMIT)
-    reached = loop.goes_on(0)
-    loop.start(1)
-    assert loop.begun(1)[0] >= reached
-    loop.goes_on(1)
-    assert loop.log(0).count("begins at step") == 1
+    worker.goes_on()
+    worker.process.kill()
+    worker.process.wait(LIMIT)
+    reached = chief.goes_on()
+    again.open()
+    assert again.begun()[0] >= reached
+    again.goes_on()
+    assert chief.log.count("begins at step") == 1
 
     # A checkpoint is requested of both hosts: the chief saves, both exit with 42.
     (tmp_path / "local").mkdir()
     (tmp_path / "local" / "checkpoint").touch()
-    assert [process.wait(LIMIT) for process in loop.workers.values()] == [42, 42], loop.log(0) + loop.log(1)
-    last = max(loop.step(0), loop.step(1))
+    assert [each.process.wait(LIMIT) for each in (chief, again)] == [42, 42], chief.log + again.log
+    last = max(chief.step, again.step)
     latest = (tmp_path / "checkpoints" / "checkpoint").read_text().splitlines()[0]
     saved = int(re.findall(r'^model_checkpoint_path: ".*-(\d+)"$', latest)[0])
     assert last - 5 <= saved <= last + 2  # steps that are under way end
-    assert "ended" not in loop.log(0) + loop.log(1)
+    assert "ended" not in chief.log + again.log
 
     # All of it is started again: it goes on from there. When the chief has finished, the worker ends.
     (tmp_path / "local" / "checkpoint").unlink()
-    loop.served.kill()
-    loop.served.wait(LIMIT)
-    loop.ps()
-    loop.start(0)
-    loop.start(1)
-    assert loop.begun(0)[0] == saved
-    loop.goes_on(1)
+    served.kill()
+    served.wait(LIMIT)
+    cluster.start("ps", 0, "gridtf.training.serve")
+    chief, worker = Worker(cluster, 0, "second-chief"), Worker(cluster, 1, "second")
+    for each in (chief, worker):
+        each.open()
+    assert chief.begun()[0] == saved
+    worker.goes_on()
     (tmp_path / "finish").touch()
-    assert [process.wait(LIMIT) for process in loop.workers.values()] == [0, 0], loop.log(0) + loop.log(1)
-    assert loop.log(1).endswith("ended\n")
+    assert [each.process.wait(LIMIT) for each in (chief, worker)] == [0, 0], chief.log + worker.log
+    assert worker.log.endswith("ended\n")
 
 
 SYNC = f"""{BEGIN}

@@ -32,8 +32,8 @@ class Cluster:
         holder.bind(("", 0))
         return int(holder.getsockname()[1])
 
-    def start(self, task_type: str, index: int, *words: str) -> subprocess.Popen[bytes]:
-        """``python -m WORDS`` as this task."""
+    def start(self, task_type: str, index: int, *words: str, label: str = "") -> subprocess.Popen[bytes]:
+        """``python -m WORDS`` as this task; the label tells apart the logs of several processes of one task."""
         environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"} | {
             "PYTHONPATH": str(ROOT),
             "GRIDTF_RUN_DIR": str(self.folder),
@@ -48,7 +48,7 @@ class Cluster:
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "CUDA_VISIBLE_DEVICES": "",
         }
-        with self.log(task_type, index).open("wb") as log:
+        with self.log(task_type, index, label).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *words], cwd=self.folder, env=environ, stdout=log, stderr=subprocess.STDOUT
             )
@@ -56,8 +56,8 @@ class Cluster:
         self.stack.callback(process.kill)
         return process
 
-    def log(self, task_type: str, index: int) -> Path:
-        return self.folder / f"{task_type}-{index}.log"
+    def log(self, task_type: str, index: int, label: str = "") -> Path:
+        return self.folder / f"{task_type}-{index}{label}.log"
 
     def wait_for(self, process: subprocess.Popen[bytes], task_type: str, index: int, words: str) -> None:
         """Wait until the log of a task contains these words."""
