@@ -1,4 +1,4 @@
-"""tf_keras beside the TensorFlow of these tests. Its package requires the one for GPUs, so it is unpacked on its own."""
+"""tf_keras for the TensorFlow of these tests. Its package requires the one for GPUs, so it is unpacked alone."""
 
 from __future__ import annotations
 
