@@ -618,6 +618,9 @@ def _check_types(spec: JobSpec) -> None:
         if not _TYPE.fullmatch(str(task_type)):
             hint = "use up to 32 lower-case letters and _, with a letter first, as in parameter_cache"
             raise SpecError(key, f"{task_type!r} cannot be the name of a task type", hint=hint)
+        if task_type == "job":
+            what = "'job' cannot be the name of a task type: in `gridtf logs --task job` it stands for the job script"
+            raise SpecError(key, what, hint="choose another name")
 
 
 def _check_tasks(spec: JobSpec) -> None:
