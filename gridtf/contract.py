@@ -52,8 +52,8 @@ class Task(Value):
         gpus: The task's GPUs: indices or UUIDs, as in CUDA_VISIBLE_DEVICES.
         rank: Rank among the tasks that train; None for other tasks.
         world_size: Number of tasks that train; None for other tasks.
-        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, and types with
-            ``in_cluster = false``.
+        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, services, clients,
+            and types with ``in_cluster = false``.
     """
 
     type: str
