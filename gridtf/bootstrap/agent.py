@@ -310,6 +310,8 @@ class Agent(Fields):
             number = self.system.wait(backoff(waited, agents))
             if processes.is_end(number):
                 raise _Stopped(number)
+            if number == signal.SIGUSR1 and self._local_dir and number not in self._ignored:
+                self._request_checkpoint()
 
     # --- the tasks
 

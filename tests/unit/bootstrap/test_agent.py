@@ -363,6 +363,17 @@ def test_request_for_a_checkpoint_reaches_the_tasks_and_the_launcher(by: str, tm
     assert not folder.exists()
 
 
+def test_request_for_a_checkpoint_before_the_tasks_start_is_kept_for_them(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(15)
+    host.site.waits = [("waiting for a GPU", 5.0)]
+    host.system.at(3, lambda: host.system.receive(signal.SIGUSR1))
+    seen: list[tuple[object, object]] = []
+    notice = local_dir.places(host.system.environ, NONCE, "h0")[0] / contract.NOTICE
+    host.system.at(12, lambda: seen.append((notice.exists(), host.record.get("checkpoint"))))
+    assert host.main() == 0
+    assert seen == [(True, True)]
+
+
 def test_local_folder_is_in_tmp_where_the_job_has_the_tmpdir_of_another_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
