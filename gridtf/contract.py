@@ -52,8 +52,8 @@ class Task(Value):
         gpus: The task's GPUs: indices or UUIDs, as in CUDA_VISIBLE_DEVICES.
         rank: Rank among the tasks that train; None for other tasks.
         world_size: Number of tasks that train; None for other tasks.
-        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, and types with
-            ``in_cluster = false``.
+        outside: Like ``cluster``, for tasks that are not members of it: the evaluator, data workers, services, clients,
+            and types with ``in_cluster = false``.
     """
 
     type: str
@@ -179,9 +179,9 @@ def checkpoint_requested() -> bool:
     """Whether this job was asked to save a checkpoint and to end: a microsecond, so ask after every step.
 
     The request is SIGUSR1, to the job script (``scancel --batch --signal=USR1``, Slurm's ``--signal=B:USR1@300``, Grid
-    Engine's ``s_rt`` on one host) or to a task. All hosts learn of it within seconds, but not at the same moment:
-    tasks that work together have to agree on the step at which they save, as ``gridtf.training.checkpoint`` does. A
-    program that has saved exits with 42: saved, to be continued.
+    Engine's ``-notify`` and, for a job on one host, ``s_rt``) or to an agent (``scancel --signal=USR1``). All hosts
+    learn of it within seconds, but not at the same moment: tasks that work together have to agree on the step at which
+    they save, as ``gridtf.training.checkpoint`` does. A program that has saved exits with 42: saved, to be continued.
 
     The first call also makes the main thread catch SIGUSR1, which would end the program, unless it has a handler.
 

@@ -37,7 +37,7 @@ def progress(step: int | SupportsInt, **values: Number) -> None:
             ``"-inf"``, which JSON has no numbers for.
 
     Raises:
-        UsageError: A value is no number.
+        UsageError: The step or a value is no number.
     """
     for name, value in values.items():
         if not hasattr(value, "__float__"):
@@ -88,7 +88,7 @@ class _Reporter:
     def _write(self) -> None:
         self._written = True
         values = {name: _plain(name, value) for name, value in self._values.items()}
-        record = {"step": int(self._step), "values": values, "time": time.time()}
+        record = {"step": _whole(self._step), "values": values, "time": time.time()}
         if self.file is not None:
             with contextlib.suppress(GridtfError):  # a full disk must not end a training
                 write_record(self.file, record, indent=None)
@@ -100,9 +100,18 @@ _reporter = _Reporter()
 def _plain(name: str, value: Number) -> float | str:
     try:
         number = float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return "inf" if value > 0 else "-inf"  # type: ignore[operator]
     except (TypeError, ValueError):
         raise _no_number(name, value) from None
     return number if math.isfinite(number) else str(number)
+
+
+def _whole(step: int | SupportsInt) -> int:
+    try:
+        return int(step)
+    except (TypeError, ValueError, OverflowError):  # None, "a", nan
+        raise UsageError(f"gridtf.progress: the step {str(step)[:40]!r} is not a number of steps") from None
 
 
 def _no_number(name: str, value: object) -> UsageError:

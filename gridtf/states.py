@@ -45,9 +45,7 @@ class TaskState(str, Enum):
     __str__ = str.__str__
 
 
-SAVED_CODE = (
-    42  # exit code of a task, and of a job script, in this state; as of TensorFlow's PreemptionCheckpointHandler
-)
+SAVED_CODE = 42  # exit code of a task or a job script in state SAVED, as of TensorFlow's PreemptionCheckpointHandler
 
 
 def of_exit(code: int) -> TaskState:

@@ -170,8 +170,8 @@ class Agent(Fields):
         self._heartbeat = Heartbeat(state, self._record, len(plan.hosts), limit, self.system)
         self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
         self._patience = Patience(limit, self.system)
-        folder = local_dir.path(self.system.environ, self.nonce, self.host)
-        self._local_dir = local_dir.make(folder)
+        folders = local_dir.places(self.system.environ, self.nonce, self.host)
+        self._local_dir = local_dir.make(folders)
         try:
             with PortHolder() as holder:
                 try:
@@ -188,7 +188,7 @@ class Agent(Fields):
                     self._over = not survivors
         finally:
             self._read_progress()
-            local_dir.remove(folder)
+            local_dir.remove(folders)
             self._heartbeat.beat_if_possible(now=True)
             self._recover_launcher(scheduler)
         if survivors:
@@ -213,7 +213,7 @@ class Agent(Fields):
         ports, master_port = self._publish(plan, holder, shares, installed)
         meeting = self._wait_for_rendezvous(len(plan.hosts))
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
-        for task in plan.on(self.host):
+        for task in mine:
             if versions.releases_port(plan.spec.ports, installed.get(task.name)):
                 holder.release(ports[task.name])
         self._start(plan, meeting, shares, grant, entrance)
@@ -310,6 +310,8 @@ class Agent(Fields):
             number = self.system.wait(backoff(waited, agents))
             if processes.is_end(number):
                 raise _Stopped(number)
+            if number == signal.SIGUSR1 and self._local_dir and number not in self._ignored:
+                self._request_checkpoint()
 
     # --- the tasks
 

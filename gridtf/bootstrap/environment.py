@@ -128,13 +128,13 @@ def need_room(plan: AttemptPlan, rendezvous: Rendezvous) -> None:
     for task in last.values():
         if runs_gridtf(plan, task):
             continue
-        if has_config(plan, task.type) and rendezvous.config(task.type, task.index) is None:
+        if has_config(plan, task.type) and rendezvous.config(task.type, task.index, alone=task.row.alone) is None:
             raise _too_long(f"TF_CONFIG of {task.name}", len(rendezvous.text), plan, _WITHOUT_CONFIG)
         values = placeholders(plan, task, rendezvous)
         variables = {**plan.spec.env, **plan.spec.task(task.type).env}
         texts = [f"{name}={text}" for name, text in variables.items()]
         for text in (*texts, *(plan.spec.task(task.type).command or plan.spec.command)):
-            if (size := len(fill(text, values).encode())) > LONGEST_VARIABLE:
+            if (size := len(fill(text, values).encode(errors="surrogateescape"))) > LONGEST_VARIABLE:
                 raise _too_long(f"{text!r} of {task.name}", size, plan, "")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gridtf.contract import NOTICE, progress_name
@@ -18,28 +18,29 @@ from gridtf.run.rundir import Record, read_record
 _COMMON = "/tmp"  # noqa: S108 - the name of the folder has the nonce in it, and one that exists is not used
 
 
-def path(environ: Mapping[str, str], nonce: str, host: str) -> Path:
-    """Where the folder is: below TMPDIR, else /tmp. Pure.
+def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...]:
+    """Where the folder may be: below TMPDIR, or below /tmp where a job has the TMPDIR of another host. Pure.
 
     Args:
         environ: The environment of a process of gridtf on that host.
         nonce: The nonce of the attempt, which nobody can foresee.
         host: The host, as the allocation calls it; several may be one machine.
     """
-    return Path(environ.get("TMPDIR") or _COMMON, f"gridtf-{nonce}-{host}")
+    parents = dict.fromkeys((environ.get("TMPDIR") or _COMMON, _COMMON))
+    return tuple(Path(parent, f"gridtf-{nonce}-{host}") for parent in parents)
 
 
-def make(folder: Path) -> Path | None:
-    """Make the folder, for its owner alone.
+def make(folders: Iterable[Path]) -> Path | None:
+    """Make the folder, for its owner alone, in the first of these places that allows it.
 
     Returns:
         The folder; None where it cannot be made, as on a full disk: then no request for a checkpoint reaches tasks.
     """
-    try:
-        os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists is somebody else's
-    except OSError:
-        return None
-    return folder
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists is somebody else's
+            return folder
+    return None
 
 
 def notify(folder: Path) -> bool:
@@ -70,9 +71,10 @@ def progress(folder: Path, task: str) -> Record | None:
     return None
 
 
-def remove(folder: Path) -> None:
-    """Remove the folder with the files in it; one that does not exist is no error."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            (folder / name).unlink()
-        folder.rmdir()
+def remove(folders: Iterable[Path]) -> None:
+    """Remove the folder with the files in it from all of these places; one that does not exist is no error."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                (folder / name).unlink()
+            folder.rmdir()

@@ -190,7 +190,7 @@ class AgentSupervisor:
             return end.code
         what = f"the agent on host {self.host} was killed by {signal_name(-end.code)}"
         self.system.log(what)
-        local_dir.remove(local_dir.path(self.system.environ, self._nonce, self.host))
+        local_dir.remove(local_dir.places(self.system.environ, self._nonce, self.host))
         with contextlib.suppress(GridtfError):
             self._report(what)
         return LEFTOVERS if Supervisor([], self.system).tear_down(_GRACE, lambda: None) else KILLED

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
     from gridtf.jobspec.spec import JobSpec
 
+_STRATEGY_TYPES = (
+    "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
+    "master is the chief"
+)
 # A substring of a log's last lines -> the hint.
 _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
@@ -57,16 +61,8 @@ _HINTS = (
         "Collective ops must be configured at program startup",
         "a tensor was made before the strategy: make the strategy first of all, before data sets, models and variables",
     ),
-    (
-        "Unrecognized task_type",
-        "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
-        "master is the chief",
-    ),
-    (
-        "Disallowed task type found in cluster spec",
-        "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
-        "master is the chief",
-    ),
+    ("Unrecognized task_type", _STRATEGY_TYPES),
+    ("Disallowed task type found in cluster spec", _STRATEGY_TYPES),
     (
         "TensorBoard is not installed",
         "tf.summary needs the package tensorboard, which TensorFlow does not install: pip install tensorboard",

@@ -22,7 +22,7 @@ of precedence: --nodes 2, GRIDTF_SUBMIT_NODES=2, JOBFILE, ~/.config/gridtf/confi
 line does not say what to run; words after -- that begin with a dash are added to its command."""
 
 PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task:\n" + "".join(
-    f"  {f'{{{name}}}':<20}{meaning}\n" for name, meaning in {**MEANINGS, "TYPE_hosts": OF_OWN_TYPES}.items()
+    f"  {f'{{{name}}}':<24}{meaning}\n" for name, meaning in {**MEANINGS, "TYPE_hosts": OF_OWN_TYPES}.items()
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
@@ -30,7 +30,7 @@ def tensorflow_version(program: str, environ: Mapping[str, str], folder: Path) -
     if not _PYTHON.fullmatch(program.rpartition("/")[2]):
         return None
     python = _found(program, environ.get("PATH", os.defpath), folder)
-    sites = [site for site in _site_folders(python, environ) if site.is_dir()] if python else []
+    sites = [site for site in _site_folders(python, environ) if _is(Path.is_dir, site)] if python else []
     if not sites:
         return None
     extra = (folder / path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path)
@@ -41,7 +41,15 @@ def tensorflow_version(program: str, environ: Mapping[str, str], folder: Path) -
 def _found(program: str, path: str, folder: Path) -> Path | None:
     """The file that is run, links not followed: a venv is found by where its link lies."""
     files = (folder / each / program for each in ([""] if "/" in program else path.split(os.pathsep)))
-    return next((file for file in files if file.is_file() and os.access(file, os.X_OK)), None)
+    return next((file for file in files if _is(Path.is_file, file) and os.access(file, os.X_OK)), None)
+
+
+def _is(kind: Callable[[Path], bool], path: Path) -> bool:
+    """Whether a path is of a kind; not if that cannot be seen, as in a folder of another user."""
+    try:
+        return kind(path)
+    except OSError:
+        return False
 
 
 def _site_folders(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:

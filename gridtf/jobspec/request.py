@@ -418,4 +418,5 @@ def _host_memory(own: Sequence[Role], non_training: Sequence[Role], per_node: in
     if not any(role.mem for role in own):
         return None
     sizes = sorted((role.mem or 0 for role in non_training), reverse=True)
-    return per_node * max(role.mem or 0 for role in own if role.takes_gpu) + sum(sizes[:most_a_host])
+    training = max((role.mem or 0 for role in own if role.takes_gpu), default=0)  # none where only clients train
+    return per_node * training + sum(sizes[:most_a_host])

@@ -54,14 +54,14 @@ class TaskSpec(_Keywords):
         gpus: GPUs per task. None: the job's ``gpus_per_task`` for a type that trains, else 0.
         cpus: CPUs per task. None: the job's ``cpus_per_task``.
         mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
-        partition: For a ps or an evaluator: the partition its tasks run on (Slurm only), such as one without GPUs. The
-            job's ``mem`` does not apply there. None: the job's.
+        partition: For a type that takes no GPU: the partition its tasks run on (Slurm only), such as one without GPUs.
+            The job's ``mem`` does not apply there. None: the job's.
         kind: What a type of the job's own is. A "service" runs beside the training, in no cluster: it is stopped when
             the training ends, and its failure does not end the job. A "member" is in TensorFlow's cluster, and is
             treated as a ps is. A "client" trains, and is in nobody's cluster. None for TensorFlow's and gridtf's types.
-        in_cluster: Whether its tasks are members of TensorFlow's cluster. None: the type's default (all but the
-            evaluator are). Other tasks have a port, but appear in no TF_CONFIG except their own type's: a client
-            without a server (chief), or helpers such as those of the tf.data service (ps).
+        in_cluster: Whether its tasks are members of TensorFlow's cluster. None: those of chief, master, worker, ps and
+            a type of kind "member" are. Other tasks have a port, but appear in no TF_CONFIG except that of an evaluator
+            or of a type that this key leaves out, which lists tasks of its own type as well.
         command: The program and arguments of its tasks. None: the job's ``command``.
         env: Environment variables for this type, added to the job's ``env``.
     """
@@ -618,6 +618,9 @@ def _check_types(spec: JobSpec) -> None:
         if not _TYPE.fullmatch(str(task_type)):
             hint = "use up to 32 lower-case letters and _, with a letter first, as in parameter_cache"
             raise SpecError(key, f"{task_type!r} cannot be the name of a task type", hint=hint)
+        if task_type == "job":
+            what = "'job' cannot be the name of a task type: in `gridtf logs --task job` it stands for the job script"
+            raise SpecError(key, what, hint="choose another name")
 
 
 def _check_tasks(spec: JobSpec) -> None:

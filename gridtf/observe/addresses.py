@@ -37,8 +37,9 @@ def read(run: RunDir, view: JobView) -> tuple[Addresses, Addresses]:
         reason = f"{view.state}: {view.reason}" if view.reason else view.state
         hint = "" if view.finished else f"see `gridtf status {view.job_id or run.path}`"
         raise GridtfError(f"job {view.name} is not running, {when}", why=reason, hint=hint)
-    cluster, outside = record["cluster"], record.get("outside", {})
-    return tuple({name: tuple(each) for name, each in part.items()} for part in (cluster, outside))  # type: ignore[return-value]
+    parts = (record["cluster"], record.get("outside", {}))
+    cluster, outside = ({name: tuple(each) for name, each in part.items()} for part in parts)
+    return cluster, outside
 
 
 def choose(addresses: Addresses, task: str) -> str:

@@ -161,7 +161,7 @@ class Attempt:
         stop: stop.json: written when all agents are to end their tasks.
         verdict: verdict.json: how the attempt ended.
         data: The folder of the journal of the tf.data service's dispatcher.
-        distributed: An empty file in it, from the first dataset on that a task has given to the data workers.
+        distributed: An empty file, from the first dataset on that a task has given to the data workers.
         launcher: The launcher's heartbeat.
     """
 
@@ -180,7 +180,7 @@ class Attempt:
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
         self.data = self.path / "data_dispatcher"
-        self.distributed = self.data / "distributed"
+        self.distributed = self.path / "distributed"
 
     def __repr__(self) -> str:
         return f"Attempt({str(self.path)!r})"

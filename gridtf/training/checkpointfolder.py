@@ -7,10 +7,12 @@ A checkpoint is a folder ``step-N`` with TensorFlow's files and ``checkpoint.jso
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -190,6 +192,9 @@ def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # fsync(2): some network file systems cannot do it for a folder
+            raise
     finally:
         os.close(descriptor)
 
@@ -203,11 +208,9 @@ def need_writable(folder: Path) -> None:
     Raises:
         GridtfError: It cannot be written.
     """
-    trial = folder / f".writable-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        trial.mkdir()
-        trial.rmdir()
+        Path(tempfile.mkdtemp(prefix=".writable-", dir=folder)).rmdir()
     except OSError as error:
         raise cannot("write", folder, error) from None
 

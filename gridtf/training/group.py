@@ -159,6 +159,7 @@ class Group:
         """
         if not 0 <= weight < float("inf"):
             raise GridtfError(f"group.step(weight={weight}): a weight is 0 or greater, and finite")
+        self._need_attached()
         self.exchanged = self._finished = False
         self._steps += number
         self._since += number
@@ -204,11 +205,7 @@ class Group:
 
     def _exchange(self, own: Member) -> list[Member]:
         """Take part in an exchange; returns what all members have told."""
-        if self._average is None:
-            raise GridtfError(
-                "group.step() before group.attach(model)",
-                hint="call group.attach(model) where the model and its optimizer have been made",
-            )
+        average = self._need_attached()
         late = [variable for variable in self._find() if id(variable) not in self._attached]
         if late:
             raise GridtfError(
@@ -216,11 +213,18 @@ class Group:
                 hint="build the whole model before it is attached: call it once, or model.build(input_shape)",
             )
         own = own.replace(wish=self._wish())
-        average = self._average
         members = exchange.decode(self._told(lambda: average(self._encode(own), own.weight)))
         self.agreed_checkpoint = any(member.wish for member in members)
         self._since, self._weight, self._last = 0, 0.0, self._clock()
         return members
+
+    def _need_attached(self) -> Average:
+        if self._average is None:
+            raise GridtfError(
+                "group.step() before group.attach(model)",
+                hint="call group.attach(model) where the model and its optimizer have been made",
+            )
+        return self._average
 
     def _compare(self, variables: Sequence[Any]) -> None:
         """Check that all members have the same variables, before their vectors are summed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import UsageError
@@ -77,8 +78,7 @@ def progress_callback(model: Any) -> Any:
             self._report(logs)
 
         def _report(self, logs: Any) -> None:
-            scalars = {name: value for name, value in (logs or {}).items() if not getattr(value, "shape", ())}
-            progress(self.model.optimizer.iterations, **scalars)
+            progress(self.model.optimizer.iterations, **scalars(logs or {}))
 
     if _by_epoch(model):
         return Reporting()
@@ -89,6 +89,12 @@ def progress_callback(model: Any) -> Any:
             self._report(logs)
 
     return ReportingBatches()
+
+
+def scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that Keras logs that are one number each, be they Python's, NumPy's or tensors."""
+    # by its length: in tf_keras the values are tensors, and a TensorShape is true even without dimensions
+    return {name: value for name, value in logs.items() if len(getattr(value, "shape", ())) == 0}
 
 
 def _by_epoch(model: Any) -> bool:

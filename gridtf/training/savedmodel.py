@@ -30,12 +30,17 @@ def checked(target: Path) -> Path:
 
     Raises:
         UsageError: When its name is that of a file, or when something else than a SavedModel is there.
+        GridtfError: When the folder that it is to be in cannot be searched.
     """
     if target.suffix in _FILES:
         what = f"training.export writes a folder, a SavedModel, not a {target.suffix} file: {target.name}"
         raise UsageError(what, hint=f"write: training.export(model, {target.stem!r})")
-    empty = target.is_dir() and not any(target.iterdir())
-    if target.exists() and not (target / GRAPH).exists() and not empty:
+    try:
+        free = not target.exists() or (target.is_dir() and not any(target.iterdir()))
+        free = free or (target / GRAPH).exists()
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    if not free:
         raise UsageError(f"{target} exists and is not a SavedModel", hint="choose another path for the export")
     return target
 
@@ -65,13 +70,15 @@ def write(target: Path, save: Callable[[Path], None]) -> None:
                 old.rename(target)
             raise
     except OSError as error:
-        raise GridtfError(
-            f"cannot write {target}: {error.strerror or error}",
-            hint="make room there or permit it, or pass the absolute path of another folder",
-        ) from error
+        raise _cannot_write(target, error) from error
     finally:
         for rest in (fresh, old):
             shutil.rmtree(rest, ignore_errors=True)
+
+
+def _cannot_write(target: Path, error: OSError) -> GridtfError:
+    hint = "make room there or permit it, or pass the absolute path of another folder"
+    return GridtfError(f"cannot write {target}: {error.strerror or error}", hint=hint)
 
 
 def check(saved: Any, name: str, layers: Iterable[str]) -> None:

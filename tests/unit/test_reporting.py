@@ -98,6 +98,17 @@ def test_value_that_only_looks_like_a_number_is_refused_when_it_is_written(folde
         gridtf.progress(1, loss=Vector())
 
 
+@pytest.mark.parametrize("step", [None, "a", float("nan"), float("inf")])
+def test_step_that_is_no_number_is_refused(step: Any, folder: Path) -> None:
+    with pytest.raises(UsageError, match="is not a number of steps"):
+        gridtf.progress(step)
+
+
+def test_number_that_no_float_can_hold_is_reported_as_infinite(folder: Path) -> None:
+    gridtf.progress(1, a=10**400, b=-(10**400))
+    assert written(folder)["values"] == {"a": "inf", "b": "-inf"}
+
+
 def test_a_disk_that_cannot_be_written_does_not_end_a_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRIDTF_LOCAL_DIR", str(folder / "gone"))
     gridtf.progress(1)

@@ -168,7 +168,7 @@ def test_tasks_start_in_their_container(tmp_path: Path) -> None:
     assert host.main() == 0
     started = host.system.started[host.pids[0]]
     run = host.plan.attempt.run.path
-    local = local_dir.path(host.system.environ, NONCE, "h0")
+    local = local_dir.places(host.system.environ, NONCE, "h0")[0]
     binds = [f"--bind={folder}:{folder}" for folder in ("/home/user", run, local)]
     options = ["exec", *binds, "--pwd=/home/user"]
     assert started["argv"] == [str(tmp_path / "apptainer"), *options, "docker://i", "train"]
@@ -349,7 +349,7 @@ def test_sigusr_is_forwarded_except_the_scheduler_s_warning(tmp_path: Path) -> N
 @pytest.mark.parametrize("by", ["signal", "launcher"])
 def test_request_for_a_checkpoint_reaches_the_tasks_and_the_launcher(by: str, tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(10)
-    folder = local_dir.path(host.system.environ, NONCE, "h0")
+    folder = local_dir.places(host.system.environ, NONCE, "h0")[0]
     seen: list[tuple[object, object]] = []
     if by == "signal":
         host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))
@@ -363,7 +363,33 @@ def test_request_for_a_checkpoint_reaches_the_tasks_and_the_launcher(by: str, tm
     assert not folder.exists()
 
 
-def test_tasks_run_without_a_local_folder_where_none_can_be_made(tmp_path: Path) -> None:
+def test_request_for_a_checkpoint_before_the_tasks_start_is_kept_for_them(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(15)
+    host.site.waits = [("waiting for a GPU", 5.0)]
+    host.system.at(3, lambda: host.system.receive(signal.SIGUSR1))
+    seen: list[tuple[object, object]] = []
+    notice = local_dir.places(host.system.environ, NONCE, "h0")[0] / contract.NOTICE
+    host.system.at(12, lambda: seen.append((notice.exists(), host.record.get("checkpoint"))))
+    assert host.main() == 0
+    assert seen == [(True, True)]
+
+
+def test_local_folder_is_in_tmp_where_the_job_has_the_tmpdir_of_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_dir, "_COMMON", str(tmp_path))
+    host = OneHost(tmp_path).answer().stop(10)
+    host.system.environ = {**ENVIRON, "TMPDIR": str(tmp_path / "gone")}
+    assert host.main() == 0
+    folder = tmp_path / f"gridtf-{NONCE}-h0"
+    assert {started["env"]["GRIDTF_LOCAL_DIR"] for started in host.system.started.values()} == {str(folder)}
+    assert not folder.exists()
+
+
+def test_tasks_run_without_a_local_folder_where_none_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_dir, "_COMMON", str(tmp_path / "gone too"))
     host = OneHost(tmp_path).answer().stop(10)
     host.system.environ = {**ENVIRON, "TMPDIR": str(tmp_path / "gone")}
     host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))

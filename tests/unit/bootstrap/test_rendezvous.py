@@ -252,6 +252,13 @@ def test_a_large_cluster_is_no_error_for_tasks_that_read_the_rendezvous_file(
     need_room(*_large(tmp_path, 512, **spec))
 
 
+def test_need_room_takes_the_tf_config_that_a_service_gets_and_arguments_in_any_encoding(tmp_path: Path) -> None:
+    services = {"board": {"kind": "service", "count": 4000, "command": ["serve", "\udcff"]}}
+    plan, meeting = _large(tmp_path, 1, tasks=services)
+    assert meeting.config("board", 3999) is None
+    need_room(plan, meeting)
+
+
 def test_longest_variable_is_the_kernel_s_limit(tmp_path: Path) -> None:
     """One byte more, and execve(2) refuses to start anything."""
     plan, _ = _large(tmp_path, 1)

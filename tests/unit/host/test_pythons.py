@@ -71,6 +71,9 @@ def test_the_program_is_looked_up_as_the_task_s_start_does(tmp_path: Path) -> No
     assert tensorflow_version("python3.11", path, Path("/")) == "2.21.0"
     assert tensorflow_version("base/bin/python", {}, tmp_path) == "2.21.0"
     assert tensorflow_version("python", {"PATH": "/nowhere"}, Path("/")) is None
+    unusable = "/" + 300 * "x"  # as a folder of another user: stat(2) fails, but not with ENOENT
+    assert tensorflow_version("python", {"PATH": f"{unusable}:{program.parent}"}, Path("/")) == "2.21.0"
+    assert tensorflow_version(str(program), {"HOME": unusable, "PYTHONPATH": unusable}, Path("/")) == "2.21.0"
 
 
 def test_pythonpath_comes_first_then_the_user_s_own_packages(tmp_path: Path) -> None:

@@ -218,6 +218,12 @@ def test_non_training_tasks_add_cpus_and_memory_to_the_fullest_host() -> None:
     )
 
 
+def test_memory_of_a_job_in_which_only_clients_train() -> None:
+    tasks = {"worker": TaskSpec(count=0), "ps": TaskSpec(count=2), "driver": TaskSpec(kind="client")}
+    found = resolve(JobSpec(command=("x",), tasks=tasks, mem_per_task="1G"), "slurm")
+    assert (found.nodes, found.training, found.host_mem) == ((1, 1), 0, 3 * 1024)
+
+
 def test_memory_of_only_some_task_types_is_refused() -> None:
     asked = JobSpec(command=("x",), tasks={"worker": TaskSpec(count=1, mem="1G"), "ps": TaskSpec(count=1)})
     with pytest.raises(SpecError) as caught:

@@ -109,6 +109,7 @@ RUNS = ("python", "train.py")
         ("tasks.board.kind", {"tasks": {"board": TaskSpec(kind="helper")}}),
         ("tasks.ps.kind", {"tasks": {"ps": TaskSpec(kind="member")}}),
         ("tasks.Board", {"tasks": {"Board": TaskSpec(kind="service")}}),
+        ("tasks.job", {"tasks": {"job": TaskSpec(kind="service")}}),
         ("tasks.board2", {"tasks": {"board2": TaskSpec(kind="service")}}),
         ("tasks.board.gpus", {"tasks": {"board": TaskSpec(kind="service", gpus=1)}}),
         ("tasks.board.in_cluster", {"tasks": {"board": TaskSpec(kind="service", in_cluster=True)}}),

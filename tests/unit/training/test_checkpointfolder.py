@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,6 +134,27 @@ def test_folder_that_cannot_be_written_or_read_is_one_clear_error(tmp_path: Path
     assert "training.checkpoint(…, folder=…)" in caught.value.hint
     folders.need_writable(tmp_path / "new" / "checkpoints")
     assert os.listdir(tmp_path / "new" / "checkpoints") == []
+
+
+def test_what_a_killed_process_of_the_same_number_has_left_does_not_make_the_folder_unwritable(tmp_path: Path) -> None:
+    (tmp_path / f".writable-{os.getpid()}").mkdir()
+    folders.need_writable(tmp_path)
+
+
+def test_checkpoint_is_written_where_the_file_system_cannot_sync_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    save(tmp_path, 7)
+    found, _ = newest(tmp_path)
+    assert found and found.step == 7
 
 
 def test_differences_name_variables_and_shapes() -> None:

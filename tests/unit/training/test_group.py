@@ -258,7 +258,7 @@ def test_different_models_are_an_error_in_all_members() -> None:
 
 
 def test_step_without_a_model_says_what_to_call() -> None:
-    (error,) = failures(1, lambda group: group.step(), every=1)
+    (error,) = failures(1, lambda group: group.step(), every=20)
     assert error.what == "group.step() before group.attach(model)"
     (error,) = failures(1, lambda group: group.finish())
     assert error.hint.startswith("call group.attach(model)")

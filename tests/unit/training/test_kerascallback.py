@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gridtf.errors import UsageError
-from gridtf.training.kerascallback import EpochCounter, make_callback, progress_callback
+from gridtf.training.kerascallback import EpochCounter, make_callback, progress_callback, scalars
 
 
 class Saved:
@@ -89,3 +89,18 @@ def test_progress_callback_is_for_models_of_keras() -> None:
     with pytest.raises(UsageError, match=r"progress_callback\(\) is for models of Keras: Saved is none") as error:
         progress_callback(Saved())
     assert error.value.hint == "call gridtf.progress(step, …)"
+
+
+def test_progress_of_tf_keras_has_the_values_that_are_tensors() -> None:
+    class TensorShape(list[int]):
+        """As TensorFlow's: true where it is known, also that of a scalar."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    class Tensor:
+        def __init__(self, *shape: int) -> None:
+            self.shape = TensorShape(shape)
+
+    logs = {"loss": Tensor(), "matrix": Tensor(2, 2), "mae": 0.5}
+    assert list(scalars(logs)) == ["loss", "mae"]

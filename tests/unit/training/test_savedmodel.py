@@ -40,6 +40,11 @@ def message(*nodes: Any, inner: tuple[Any, ...] = (), items: tuple[Item, ...] = 
     return SimpleNamespace(meta_graphs=[graph])
 
 
+def test_path_that_cannot_be_looked_up_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(GridtfError, match=r"cannot write .*: File name too long"):
+        checked(tmp_path / (300 * "x"))
+
+
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("op", ["PyFunc", "PyFuncStateless", "EagerPyFunc"])
 def test_python_function_is_refused_with_its_layer(op: str, inside: bool) -> None:
