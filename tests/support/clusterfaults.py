@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterjobs import GRIDTF, ClusterJob
+from tests.support.clusterjobs import GRIDTF, PATIENCE, ClusterJob
 
 NODES = ("n1", "n2", "n3", "n4")
 GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
@@ -55,7 +55,7 @@ def no_process_left(bed: Bed, hosts: Sequence[str] = NODES, seconds: float = 15)
             time.sleep(0.1)
 
 
-def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = 40, attempt: int = 1) -> dict[str, Any]:
+def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = PATIENCE, attempt: int = 1) -> dict[str, Any]:
     """Wait for the verdict; it must have this state, and these pieces in its reason or hint."""
     verdict = job.verdict(seconds, attempt)
     text = f"{verdict['reason']}\n{verdict['hint']}"
@@ -95,7 +95,7 @@ def begun(job: ClusterJob, command: str, *words: str) -> Iterator[subprocess.Pop
             process.terminate()
 
 
-def finished(process: subprocess.Popen[str], code: int, seconds: float = 40) -> str:
+def finished(process: subprocess.Popen[str], code: int, seconds: float = PATIENCE) -> str:
     """Wait for a process, which must end with this exit code; returns its output."""
     out, err = process.communicate(timeout=seconds)
     assert process.returncode == code, out + err

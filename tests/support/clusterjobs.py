@@ -12,6 +12,7 @@ from typing import Any
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from tests.support.cluster import CHECKOUT, SHARED, Bed
 
+PATIENCE = 90.0  # seconds that a test waits for something that should happen soon; a busy machine takes longer
 GRIDTF = ("python", "-c", "import sys; from gridtf.cli import main; sys.exit(main())")
 
 
@@ -69,7 +70,7 @@ class ClusterJob:
         log = self.run.log
         return log.read_text(errors="replace") if log.exists() else "(no job.log)"
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 40) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
         """Wait until a condition returns a true value, and return it."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
@@ -96,7 +97,7 @@ class ClusterJob:
 
         return dict(self.until(all_run, f"{count} tasks to run"))
 
-    def verdict(self, seconds: float = 40, attempt: int = 1) -> dict[str, Any]:
+    def verdict(self, seconds: float = PATIENCE, attempt: int = 1) -> dict[str, Any]:
         path = self.run.attempt(attempt).verdict
         return dict(self.until(lambda: read_record(path), f"the verdict of attempt {attempt}", seconds))
 
