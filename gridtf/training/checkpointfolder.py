@@ -150,29 +150,34 @@ def write(folder: Path, step: int, epoch: int, batch: int, shapes: Shapes, files
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest finished checkpoints, and older ones that are unfinished.
+    """Remove all but the newest finished checkpoints; a damaged one does not count as finished.
 
     Args:
         folder: The folder of the checkpoints.
         keep: How many finished ones to keep.
     """
     with contextlib.suppress(OSError):  # a folder that stays costs space alone
-        for name in superfluous([name for name in os.listdir(folder) if _step(name) >= 0], keep):
+        names = [name for name in os.listdir(folder) if _step(name) >= 0]
+        finished = filter(_FINISHED.fullmatch, names)
+        damaged = [name for name in finished if isinstance(open_finished(folder / name), str)]
+        for name in superfluous(names, keep, damaged):
             _remove(folder / name)
 
 
-def superfluous(names: Iterable[str], keep: int) -> list[str]:
-    """Choose the checkpoints to remove: half removed ones, finished ones beyond the number to keep, and unfinished ones
-    older than the newest finished one, which a crash has left.
+def superfluous(names: Iterable[str], keep: int, damaged: Sequence[str] = ()) -> list[str]:
+    """Choose the checkpoints to remove: half removed ones, finished ones beyond the number to keep, damaged ones older
+    than those, and unfinished ones older than the newest finished one, which a crash has left.
 
     Args:
         names: The names of their folders.
         keep: How many finished ones to keep.
+        damaged: Those that cannot be restored, and hence do not count as finished.
     """
     names = sorted(names, key=_step, reverse=True)
-    finished = [name for name in names if _FINISHED.fullmatch(name)]
-    newest = _step(finished[0]) if finished else -1
+    finished = [name for name in names if _FINISHED.fullmatch(name) and name not in damaged]
+    newest, oldest = (_step(finished[0]), _step(finished[:keep][-1])) if finished else (-1, -1)
     left = [name for name in names if name.endswith(_UNFINISHED) and _step(name) <= newest]
+    left += [name for name in damaged if _step(name) < oldest]
     return [*finished[keep:], *left, *(name for name in names if name.endswith(_REMOVED))]
 
 

@@ -117,6 +117,17 @@ def test_older_checkpoints_are_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["mine", "step-10", "step-11.unfinished", "step-3"]
 
 
+def test_newer_damaged_checkpoint_does_not_take_the_place_of_one_to_keep(tmp_path: Path) -> None:
+    save(tmp_path, 3, 5, 9)
+    for step in (3, 9):
+        (tmp_path / f"step-{step}" / "checkpoint.json").write_text("")
+    save(tmp_path, 6)
+    prune(tmp_path, 1)
+    assert sorted(os.listdir(tmp_path)) == ["step-6", "step-9"]
+    found, _ = newest(tmp_path)
+    assert found and found.step == 6
+
+
 def test_superfluous_checkpoints_never_include_those_to_keep() -> None:
     assert superfluous([], 3) == []
     assert superfluous(["step-9", "step-10", "step-100"], 3) == []
