@@ -73,6 +73,9 @@ def checkpoint(
         if not (value is None and name == "every") and (type(value) is not int or value < 1):
             what = f"training.checkpoint: {name}={value!r} is not a whole number from 1 on"
             raise UsageError(what, hint=f"such as {name}=100" if name == "every" else "such as keep=3")
+    if isinstance(step, int):
+        what = f"training.checkpoint: step={step!r} is a number, not a counter"
+        raise UsageError(what, hint="leave it out, and saved.step counts; or write step=optimizer.iterations")
     where = folder or contract.output_dir() / "checkpoints"
     return Checkpoints(model, optimizer, every, step, Path(where).absolute(), keep)
 
@@ -101,6 +104,7 @@ class Checkpoints:
         self._ranks = self._choose_ranks(strategy if mirrored else None)
         self._all_read = mirrored and any(map(_is_reduced_by_reading, variables_of(model)))
         self._saved: int | None = None  # the step of the last checkpoint
+        self._owed = False  # an epoch has ended while the members of a group had different values
         contract.checkpoint_requested()  # from now on, a request does not end this process
         self.restore()
 
@@ -129,13 +133,23 @@ class Checkpoints:
         if self._ranks.wanted(steps):
             self._save_and_exit()
         due = self._every and self.step // self._every > (self._saved or 0) // self._every
-        if due and self._ranks.together:
+        if (due or self._owed) and self._ranks.together:
             self.save()
 
     def after_epoch(self) -> None:
-        """Save, unless checkpoints are due after a number of steps. callback() calls this after each epoch."""
+        """Save, unless checkpoints are due after a number of steps. callback() calls this after each epoch.
+
+        Members of an averaging group save after their next exchange, when all have the same values.
+        """
         if not self._every:
-            self.save()
+            self._owed = not self._ranks.together
+            if not self._owed:
+                self.save()
+
+    def after_training(self) -> None:
+        """Save what the training has ended with. callback() calls this at the end of ``fit``."""
+        self._ranks.settle()
+        self.save()
 
     def _save_and_exit(self) -> NoReturn:
         self.save()
@@ -157,7 +171,7 @@ class Checkpoints:
             what, _, why = problem.partition("\n")
             last = "no earlier one is there" if self._saved is None else f"the one of step {self._saved} is still there"
             raise GridtfError(what, why=why, hint=f"{last}; look at df and your quota, or choose another folder=…")
-        self._saved = step
+        self._saved, self._owed = step, False
 
     def _write(self, step: int) -> str:
         """Write this process's part. Returns what went wrong."""

@@ -86,7 +86,11 @@ def start_server(task: Task) -> Any:
     start: Callable[[Any], Any]
     config: Any
     if task.address == task.dispatcher:
-        task.data_dir.mkdir(exist_ok=True)
+        try:
+            task.data_dir.mkdir(exist_ok=True)
+        except OSError as error:
+            what = f"{task.name} cannot make {task.data_dir}: {error.strerror}"
+            raise GridtfError(what, hint="the dispatcher keeps its journal there: make room, or permit it") from None
         # with its journal, a dispatcher that is restarted knows what it has given out
         config = _service.DispatcherConfig(port=port, work_dir=str(task.data_dir), fault_tolerant_mode=True)
         start = _service.DispatchServer

@@ -36,6 +36,10 @@ def make_callback(saved: Checkpoints, model: Any) -> Any:
                 self.model.stop_training = False
             counter.end(epoch)
 
+        def on_train_end(self, logs: Any = None) -> None:
+            del logs
+            saved.after_training()
+
     if by_epoch:
         return Saving()
 

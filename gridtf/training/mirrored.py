@@ -50,6 +50,9 @@ class Mirrored:
         numbers = self._sum(own if self.leads else np.zeros_like(own))
         return bytes(numbers.round().astype(np.uint8)).rstrip(b"\0").decode(errors="ignore")
 
+    def settle(self) -> None:
+        """As Alone.settle: the workers always have the same values."""
+
     def wanted(self, steps: int) -> bool:
         """As Alone.wanted."""
         self._since += steps

@@ -43,6 +43,9 @@ class Alone:
         """
         return text
 
+    def settle(self) -> None:
+        """Wait at the end of the training until all processes have the same values."""
+
     def wanted(self, steps: int) -> bool:
         """Whether a checkpoint is requested: after the same step, the answer is the same in all processes.
 
@@ -70,6 +73,9 @@ class Averaged(Alone):
     @property
     def together(self) -> bool:  # type: ignore[override]
         return self._group.exchanged
+
+    def settle(self) -> None:
+        self._group.finish()
 
     def wanted(self, steps: int) -> bool:
         del steps
