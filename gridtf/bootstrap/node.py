@@ -104,6 +104,8 @@ class JobRunner(Fields):
                 margin = self.grace + _LAUNCHER_MARGIN if self._launched() else 0.0
                 deadline = self.system.monotonic() + self.grace + margin
                 self.system.signal([script], signal.SIGTERM)
+            if number == signal.SIGUSR1 and self._launched():  # before that it would end the set-up lines
+                self.system.signal([script], signal.SIGUSR1)
             ended = self.system.reap()
             if script in ended:
                 return ended[script], received

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.rundir import Attempt, Record
@@ -69,6 +71,8 @@ _HINTS = (
     ),
     ("CUDA_ERROR_NO_DEVICE", "TensorFlow sees no GPU: check CUDA_VISIBLE_DEVICES and the driver on that host"),
 )
+# Lines that TensorFlow logs while a program ends.
+_OF_TENSORFLOW = r"\d{4}-\d\d-\d\d |[IWEF]\d{4} |WARNING:|Exception ignored"
 _SIGNAL_HINTS = {
     "SIGKILL": "by hand, or by the kernel because memory ran out: see the site's memory limit and dmesg",
     "SIGSEGV": "it crashed in native code: a broken or mismatched library is the usual cause",
@@ -158,9 +162,20 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
     output = str(error) if error else "\n".join(tail)
     hint = next((advice for piece, advice in _HINTS if piece in output), hint)
+    if said := _own_error(tail):
+        how, hint = f"{how}: {said[0]}", "; ".join(said[1:]) or hint
     cause = {"task": task.name, "host": task.host, "exit": code, "signal": number, "log": str(log), "tail": tail}
     state = JobState.OUT_OF_MEMORY if record.get("oom") else JobState.FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
+
+
+def _own_error(tail: Sequence[str]) -> list[str]:
+    """The lines of an error of gridtf's that has ended a program; empty where none has. They follow the traceback."""
+    begins = [number for number, line in enumerate(tail) if line.startswith(f"{GridtfError.__module__}.")]
+    if not begins:
+        return []
+    first, *more = tail[begins[-1] : begins[-1] + 3]  # what, why and hint, each on a line of its own
+    return [first.partition(": ")[2], *takewhile(lambda line: not re.match(_OF_TENSORFLOW, line), more)]
 
 
 def _of_exit(code: int | None) -> tuple[str, str]:
@@ -238,7 +253,11 @@ def of_saved(tasks: Sequence[PlacedTask], records: Mapping[str, Record], policy:
     parts = [f"{ended}, to be continued"]
     if late:
         parts.append(f"{some(late)} {were(late)} still running {spec.leader_wait:g} s later and {were(late)} stopped")
-    return Verdict(JobState.SAVED, "; ".join(parts), hint="to continue, submit it again with the same checkpoints")
+    return Verdict(JobState.SAVED, "; ".join(parts), hint=_again(spec))
+
+
+def _again(spec: JobSpec) -> str:
+    return f'to continue with its checkpoints, submit it again with --env OUTPUT_DIR="$(gridtf output {spec.title})"'
 
 
 def saved_before(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> str:

@@ -23,7 +23,7 @@ def run_output(arguments: Namespace) -> int:
     job = find_job(arguments)
     registry.need_run(job.run)
     registry.need_one_job(job.run, "output")
-    folder = job.run.output
+    folder = job.output_dir
     if not folder.is_dir():
         raise NotFoundError(f"job {job.name} has no output: {folder} does not exist")
     output.result(str(folder))

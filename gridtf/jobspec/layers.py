@@ -216,7 +216,11 @@ class _Tables(Value):
         other_names = aliases(self.reader.table)
         tasks = values.get("tasks")
         # a table without a kind may add to one of a lower layer, but a misspelt type is more likely
-        own = [name for name, made in tasks.items() if "kind" in made] if isinstance(tasks, dict) else []
+        own = (
+            [name for name, made in tasks.items() if isinstance(made, dict) and "kind" in made]
+            if isinstance(tasks, dict)
+            else []
+        )
         for key, value in flat(values):
             place = self._place((*prefix, *key))
             error = _unknown_key(key, value, self.reader.table, own)

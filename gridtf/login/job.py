@@ -14,7 +14,7 @@ from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.observe import addresses, jobs, logs
 from gridtf.observe.jobs import read_submitted
-from gridtf.observe.state import JobView
+from gridtf.observe.state import JobView, output_dir
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
 from gridtf.schedulers.api import JobIdentity
@@ -72,7 +72,7 @@ class Job:
     @property
     def output_dir(self) -> Path:
         """The folder that its tasks have as OUTPUT_DIR."""
-        return self.run.output
+        return output_dir(self.run, read_private(self.run.job, recordtypes.Job))
 
     @property
     def cluster(self) -> addresses.Addresses:

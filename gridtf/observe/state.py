@@ -164,6 +164,21 @@ class _Standing(Fields):
     unexplained: bool = False
 
 
+def output_dir(run: RunDir, job: Record | None) -> Path:
+    """The folder that the tasks of a job have as OUTPUT_DIR. Pure.
+
+    Args:
+        run: Its run directory.
+        job: Its job.json; None where only its owner may read it.
+
+    Returns:
+        That of the run directory, or the one that the job's ``env`` names; placeholders in it are not replaced.
+    """
+    spec = (job or {}).get("spec", {})
+    named = spec.get("env", {}).get("OUTPUT_DIR")
+    return Path(spec.get("chdir", run.path), named) if isinstance(named, str) and named else run.output
+
+
 def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -> JobView:
     """Decide the state of a job.
 
@@ -192,7 +207,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         reason=standing.reason,
         hint=standing.hint,
         run_dir=run.path,
-        output_dir=run.output,
+        output_dir=output_dir(run, records.job),
         attempt=records.attempt,
         phase=str((records.launcher or {}).get("phase", "")),
         started=None if standing.state == JobState.PENDING else verdict.get("started", min(starts, default=None)),

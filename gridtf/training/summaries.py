@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -9,8 +10,9 @@ import tensorflow as tf
 from gridtf import contract
 
 
+@cache
 def summary_writer() -> Any:
-    """Make a ``tf.summary`` writer for this job: the chief's writes, those of other tasks do nothing.
+    """The ``tf.summary`` writer of this process, the same at every call. It writes on the chief only.
 
     Hence every task can run the same code, and the summaries have each value once::
 

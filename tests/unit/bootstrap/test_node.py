@@ -87,6 +87,15 @@ def test_job_runner_gives_a_launcher_a_margin_after_the_grace(job: Job) -> None:
     assert (job.ended()["exit"], job.system.clock - 1000 < 42) == (1, True)
 
 
+def test_job_runner_passes_a_request_for_a_checkpoint_to_the_launcher_and_to_no_set_up_line(job: Job) -> None:
+    job.system.at(5, lambda: job.system.receive(signal.SIGUSR1))
+    job.system.at(10, job.launched)
+    job.system.at(15, lambda: job.system.receive(signal.SIGUSR1))
+    job.system.at(20, lambda: job.system.exit(job.script, 42))
+    assert job.ended()["exit"] == 42
+    assert job.system.sent == [(job.script, signal.SIGUSR1)]
+
+
 def test_job_runner_ignores_a_second_end_signal(job: Job) -> None:
     job.system.at(1, lambda: job.system.stubborn.add(job.script))
     for second in (5, 9, 13):

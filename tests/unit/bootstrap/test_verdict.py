@@ -101,6 +101,20 @@ def test_hint_from_the_last_lines_of_the_log(attempt: Attempt, line: str, hint: 
     assert not verdict(attempt, f"{line}\n" + "later\n" * 30, exit=1).hint.startswith(hint)  # long ago is not why
 
 
+def test_error_of_gridtf_s_own_in_a_program_is_the_reason(attempt: Attempt) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+        "gridtf.errors.GridtfError: worker:0 and worker:1 have attached different models\n"
+        "variable 1 is a float32 [2] at worker:0, b float32 [3] at worker:1\nbuild the model by the same lines\n"
+    )
+    found = verdict(attempt, log, exit=1)
+    assert found.reason == "worker:1 on n3: exit code 1: worker:0 and worker:1 have attached different models"
+    assert found.hint.startswith("variable 1 is a float32 [2] at worker:0, b float32 [3] at worker:1; build the model")
+    short = "gridtf.errors.UsageError: no such filter\n2026-11-22 17:00:00.1: W tensorflow: closing\n"
+    assert verdict(attempt, short, exit=1).reason == "worker:1 on n3: exit code 1: no such filter"
+    assert not verdict(attempt, short, exit=1).hint
+
+
 def test_further_observation_is_part_of_the_reason(attempt: Attempt) -> None:
     found = verdict(attempt, "", signal="SIGKILL", also=LOST)
     assert found.reason == "worker:1 on n3: killed by SIGKILL"
@@ -171,11 +185,12 @@ def test_of_timeout_names_tasks_that_had_finished() -> None:
 
 
 def test_of_saved_asks_to_continue() -> None:
-    spec = JobSpec(leader_wait=30.0)
+    spec = JobSpec(leader_wait=30.0, name="digits")
     found = of_saved(CLUSTER, states(chief_0="SAVED", worker_0="SAVED", worker_1="COMPLETED"), "all", spec)
     assert (found.state, found.exit_code) == (SAVED, 42)
     assert found.reason == "chief:0, worker:0 saved a checkpoint and ended (exit code 42), to be continued"
-    assert found.hint == "to continue, submit it again with the same checkpoints"
+    expected = 'to continue with its checkpoints, submit it again with --env OUTPUT_DIR="$(gridtf output digits)"'
+    assert found.hint == expected
 
 
 def test_of_saved_names_those_who_did_not_end_and_fails_without_the_leader() -> None:

@@ -282,6 +282,13 @@ def test_address_overrides_interface_of_a_lower_layer_and_vice_versa(tmp_path: P
     assert (spec.address, spec.interface) == (None, "eth1")
 
 
+def test_number_in_place_of_a_task_type_s_table_is_answered_with_the_line_to_write(tmp_path: Path) -> None:
+    write(tmp_path / "job.toml", 'command = ["x"]\n[tasks]\ndata_worker = 2\n')
+    with pytest.raises(UsageError) as caught:
+        read("job.toml", tmp_path)
+    assert caught.value.what.startswith("job.toml:3: tasks.data_worker")
+
+
 def test_types_of_the_job_s_own_are_read_and_misspelt_types_refused(tmp_path: Path) -> None:
     own = 'command = ["x"]\n[tasks.board]\nkind = "service"\ncommand = ["tensorboard"]\n'
     write(tmp_path / "job.toml", own)

@@ -101,6 +101,14 @@ def test_requeued_job_is_pending_in_spite_of_its_verdict() -> None:
 # --- no verdict: the queue decides, but never on COMPLETED
 
 
+def test_output_dir_is_the_one_that_the_tasks_have() -> None:
+    assert view(None).output_dir == RUN.output
+    elsewhere = {"spec": {"chdir": "/home/me", "env": {"OUTPUT_DIR": "/runs/first/output"}}}
+    assert view(None, job=elsewhere).output_dir == Path("/runs/first/output")
+    relative = {"spec": {"chdir": "/home/me", "env": {"OUTPUT_DIR": "results"}}}
+    assert view(None, job=relative).output_dir == Path("/home/me/results")
+
+
 def test_pending_before_any_attempt() -> None:
     seen = view(JobStatus(PENDING, "Resources"), **NOTHING_YET)
     assert (seen.state, seen.reason, seen.attempt, seen.tasks, seen.exit_code) == (
