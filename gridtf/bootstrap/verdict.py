@@ -163,7 +163,8 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
     output = str(error) if error else "\n".join(tail)
     hint = next((advice for piece, advice in _HINTS if piece in output), hint)
     if said := _own_error(tail):
-        how, hint = f"{how}: {said[0]}", "; ".join(said[1:]) or hint
+        how, hint = f"{how}: {said[0]}", said[-1] if said[1:] else hint
+        also = "; ".join(filter(None, (also, *said[1:-1])))
     cause = {"task": task.name, "host": task.host, "exit": code, "signal": number, "log": str(log), "tail": tail}
     state = JobState.OUT_OF_MEMORY if record.get("oom") else JobState.FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)

@@ -164,7 +164,8 @@ def test_disk_that_is_full_ends_all_workers_with_the_same_line(launch: Launch, t
         assert line in log, (name, log)
         assert "No space left on device\n" in log
         assert f"\nthe one of step {left.step} is still there; look at df" in log
-    assert "a disk is full" in verdict["hint"]
+    assert "No space left on device" in verdict["reason"]
+    assert "look at df" in verdict["hint"]
 
 
 AVERAGED = """
