@@ -186,7 +186,7 @@ def checkpoint_requested() -> bool:
     The first call also makes the main thread catch SIGUSR1, which would end the program, unless it has a handler.
 
     Returns:
-        True from the request on; always False outside a gridtf task that nobody signals.
+        True from the request on; outside a gridtf task, only a signal makes it True.
     """
     if not _catches:
         _catches.append(_catch_requests())

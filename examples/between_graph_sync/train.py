@@ -58,8 +58,8 @@ def main():
         train = optimizer.minimize(loss, global_step=global_step)
 
     random = np.random.default_rng(task.rank)
-    # The leader's session initializes or restores, and saves. When it ends, the other one ends as well: nobody would
-    # hand out tokens any more.
+    # The leader's session initializes or restores, and saves. When it ends, the other one ends as well: it would
+    # get no more tokens.
     with training.session("sync", hooks=[optimizer.make_session_run_hook(task.is_chief)]) as session:
         step, report = session.run(global_step), 100
         while step < args.steps and not session.should_stop():

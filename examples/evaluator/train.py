@@ -36,7 +36,7 @@ def weights_file(task, epoch):
 
 
 def save(model, path):
-    """Written beside and renamed: whoever finds the file finds all of it."""
+    """Written beside and renamed: a file that exists is complete."""
     beside = path.with_name(f".{path.name}")
     with beside.open("wb") as file:
         np.savez(file, *model.get_weights())
@@ -46,7 +46,7 @@ def save(model, path):
 
 def train(task, args):
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=ClusterResolver())  # before any tensor
-    # The strategy makes TensorFlow catch SIGTERM and train on. Whoever wants to stop this program means it.
+    # The strategy makes TensorFlow catch SIGTERM and train on. SIGTERM is to end this program.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     (x, y), _ = digits()
     with strategy.scope():

@@ -13,7 +13,7 @@ from gridtf.training import ClusterResolver
 def main():
     task = gridtf.task()
     strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=ClusterResolver())  # before any tensor
-    # The strategy makes TensorFlow catch SIGTERM and go on. Whoever wants to stop this program means it.
+    # The strategy makes TensorFlow catch SIGTERM and go on. SIGTERM is to end this program.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gpus = f"GPU {', '.join(task.gpus)}" if task.gpus else "no GPU"
     print(f"{task.name} is rank {task.rank} of {task.world_size}, on {socket.gethostname()} with {gpus}", flush=True)
@@ -22,7 +22,7 @@ def main():
     def add():
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
 
-    # One replica for each GPU, or one for a task without. The sum waits for all of them: nobody is missing.
+    # One replica for each GPU, or one for a task without. The sum waits for all of them, so none is missing.
     total = int(strategy.experimental_local_results(strategy.run(add))[0])
     if task.is_chief:
         print(f"{total} of {strategy.num_replicas_in_sync} replicas have joined the cluster", flush=True)

@@ -66,7 +66,7 @@ class Ring:
         """The sum of all ranks' vectors (float32): each one is passed on once around the ring."""
         total, passing = vector.copy(), vector.tobytes()
         for _ in range(WORLD_SIZE - 1):
-            if RANK % 2 == 0:  # every other rank receives first: if all sent, nobody would read
+            if RANK % 2 == 0:  # every other rank receives first: if all sent, none would read
                 self._next.sendall(passing)
             received = self._received.read(vector.nbytes)
             if RANK % 2 == 1:

@@ -31,7 +31,7 @@ def main():
     args = parser.parse_args()
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before the first tensor is made
-    # The strategy makes TensorFlow catch SIGTERM and train on. Whoever wants to stop this program means it.
+    # The strategy makes TensorFlow catch SIGTERM and train on. SIGTERM is to end this program.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     (train_x, train_y), (test_x, test_y) = digits()

@@ -23,7 +23,7 @@ def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...
 
     Args:
         environ: The environment of a process of gridtf on that host.
-        nonce: The nonce of the attempt, which nobody can foresee.
+        nonce: The nonce of the attempt, which cannot be foreseen.
         host: The host, as the allocation calls it; several may be one machine.
     """
     parents = dict.fromkeys((environ.get("TMPDIR") or _COMMON, _COMMON))
@@ -38,7 +38,7 @@ def make(folders: Iterable[Path]) -> Path | None:
     """
     for folder in folders:
         with contextlib.suppress(OSError):
-            os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists is somebody else's
+            os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists belongs to another user or attempt
             return folder
     return None
 

@@ -58,7 +58,7 @@ class TaskSpec(_Keywords):
             The job's ``mem`` does not apply there. None: the job's.
         kind: What a type of the job's own is. A "service" runs beside the training, in no cluster: it is stopped when
             the training ends, and its failure does not end the job. A "member" is in TensorFlow's cluster, and is
-            treated as a ps is. A "client" trains, and is in nobody's cluster. None for TensorFlow's and gridtf's types.
+            treated as a ps is. A "client" trains, and is in no cluster. None for TensorFlow's and gridtf's types.
         in_cluster: Whether its tasks are members of TensorFlow's cluster. None: those of chief, master, worker, ps and
             a type of kind "member" are. Other tasks have a port, but appear in no TF_CONFIG except that of an evaluator
             or of a type that this key leaves out, which lists tasks of its own type as well.

@@ -62,7 +62,7 @@ KINDS: dict[str, TaskType] = {
     for row in (
         TaskType("service", False, False, False, False, False, None, NEVER, 0, True),  # runs beside the training
         TaskType("member", False, True, False, True, False, None, ON_REQUEST),  # in the cluster, as a ps is
-        TaskType("client", False, False, True, True, False, None, NEVER, 0, True),  # trains, in nobody's cluster
+        TaskType("client", False, False, True, True, False, None, NEVER, 0, True),  # trains, in no cluster
     )
 }
 

@@ -102,7 +102,7 @@ def check(saved: Any, name: str, layers: Iterable[str]) -> None:
             )
     if not any(_callable(graph) for graph in saved.meta_graphs):
         raise GridtfError(
-            f"cannot export {name}: none of its functions has an input signature, so nobody could call it",
+            f"cannot export {name}: none of its functions has an input signature, so none can be called",
             hint="write @tf.function(input_signature=[tf.TensorSpec([None, 64], tf.float32)]) above its method",
         )
 

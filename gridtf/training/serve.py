@@ -1,4 +1,4 @@
-"""``python -m gridtf.training.serve``: runs a task without user code, which is a plain TensorFlow server."""
+"""``python -m gridtf.training.serve``: runs a task without user code, a server of TensorFlow or tf.data service."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_exported_models_are_complete_and_others_are_refused(tmp_path: Path, lau
     expected = [
         "cannot export sequential_1: the model is not built, so its inputs are not known | call it on one batch before",
         "cannot export sequential_2: its layer mine calls a Python function | a SavedModel holds operations",
-        "cannot export bare: none of its functions has an input signature, so nobody could call it | write @tf",
+        "cannot export bare: none of its functions has an input signature, so none can be called | write @tf",
         "cannot export subclassed | ValueError: The model provided has never called. It must be called at least once",
         "training.export takes a Keras model or a tf.Module, not a value of type str",
         "training.export takes a Keras model or a tf.Module, not a value of type Session | for a session: ",
