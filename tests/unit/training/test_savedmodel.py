@@ -80,9 +80,7 @@ def test_model_without_any_signature_is_refused() -> None:
     items = (Item("function", concrete_functions=[]), Item("user_object", identifier="x"))
     with pytest.raises(GridtfError) as caught:
         check(message(node(), items=items), "Net", [])
-    assert (
-        caught.value.what == "cannot export Net: none of its functions has an input signature, so none can be called"
-    )
+    assert caught.value.what == "cannot export Net: none of its functions has an input signature, so none can be called"
     assert "@tf.function(input_signature=[tf.TensorSpec(" in caught.value.hint
 
 
