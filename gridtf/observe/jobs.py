@@ -33,7 +33,7 @@ def views(runs: Sequence[RunDir]) -> list[JobView]:
         nothing = decide(run, Records(), None, time.time())
         return nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
-    seen, _ = _look(runs, time.monotonic() - answers.RECENT, unreadable)
+    seen = _look(runs, time.monotonic() - answers.RECENT, unreadable)
     return [seen[run].view for run in runs]
 
 
@@ -64,13 +64,23 @@ def view(run: RunDir, since: float | None = None) -> JobView:
     return look(run, time.monotonic() - answers.RECENT if since is None else since).view
 
 
-def look(run: RunDir, since: float) -> Seen:
-    """Look at a job, as view does."""
+def look(run: RunDir, since: float, begun: float | None = None) -> Seen:
+    """Look at a job, as view does.
+
+    Args:
+        run: Its run directory.
+        since: As for view.
+        begun: When its latest attempt was there (time.monotonic()): no earlier answer that it waits for its start
+            counts. None: it may have begun a moment ago.
+
+    Raises:
+        RunDirError: When its records cannot be read.
+    """
 
     def unreadable(_: RunDir, error: RunDirError) -> JobView:
         raise error
 
-    return _look([run], since, unreadable)[0][run]
+    return _look([run], since, unreadable, begun)[run]
 
 
 def accounting_delay(seen: JobView) -> float:
@@ -79,8 +89,11 @@ def accounting_delay(seen: JobView) -> float:
 
 
 def _look(
-    runs: Sequence[RunDir], since: float, unreadable: Callable[[RunDir, RunDirError], JobView]
-) -> tuple[dict[RunDir, Seen], float]:
+    runs: Sequence[RunDir],
+    since: float,
+    unreadable: Callable[[RunDir, RunDirError], JobView],
+    begun: float | None = None,
+) -> dict[RunDir, Seen]:
     records: dict[RunDir, Record | None] = {}
     seen: dict[RunDir, JobView] = {}
     for run in runs:
@@ -96,17 +109,17 @@ def _look(
         except RunDirError as error:
             seen[run] = unreadable(run, error)
 
-    begin = time.monotonic()
+    believed = time.monotonic() - _DOUBTED if begun is None else begun
     queue, asked = _query(records.values(), since)
     now = time.time()
     for run, record in records.items():
         judge(run, queue.get(_key(record)))
     # a job that has begun may wait for its next start, or have begun since the scheduler was asked
-    begun = [run for run, record in records.items() if _waits(queue.get(_key(record))) and seen[run].attempt]
-    if begun and asked < begin - _DOUBTED:
-        again, _ = _query([records[run] for run in begun], begin - _DOUBTED)
+    doubted = [run for run, record in records.items() if _waits(queue.get(_key(record))) and seen[run].attempt]
+    if doubted and asked < believed:
+        again, _ = _query([records[run] for run in doubted], believed)
         queue = {**queue, **again}
-        for run in begun:
+        for run in doubted:
             judge(run, queue.get(_key(records[run])))
     # accounting, if the site has it, knows jobs that have left the queue without a verdict
     lost = [run for run, record in records.items() if _lost(seen[run], queue.get(_key(record)))]
@@ -114,7 +127,7 @@ def _look(
     for run in lost:
         if status := history.get(_key(records[run])):
             judge(run, status)
-    return {run: Seen(seen[run], queue.get(_key(records.get(run))), asked) for run in runs}, asked
+    return {run: Seen(seen[run], queue.get(_key(records.get(run))), asked) for run in runs}
 
 
 def _waits(queue: JobStatus | None) -> bool:

@@ -32,7 +32,7 @@ class Tempo(Value):
 
     def at_most(self, longest: float) -> Tempo:
         """The same with no pause between two questions longer than this."""
-        names = ("first", "silent", "longest", "ending")
+        names = ("first", "silent", "longest", "ending", "look")
         return self.replace(**{name: min(getattr(self, name), longest) for name in names})
 
 

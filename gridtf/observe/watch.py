@@ -17,6 +17,7 @@ from gridtf.states import JobState
 from gridtf.values import Value
 
 _SLOWEST_LOOK = 1.0  # seconds between two looks at a run directory
+_PRECISION = 0.001  # seconds
 _ACCOUNTED = 4.0  # seconds between two questions to accounting at most, while it may still explain an end
 
 
@@ -124,9 +125,11 @@ class Watch:
         self.latest: JobView | None = None
         self._run = run
         self._poll = poll
+        self._slowest = _SLOWEST_LOOK if poll is None else min(_SLOWEST_LOOK, poll)
         self._looker = Looker(run)
         self._signs: Signs | None = None
         self._queue: JobStatus | None = None
+        self._begun: float | None = None  # when the latest attempt was seen first
         self._pace = Pace(CLUSTER)
         self._pause = 0.0
         self._next_look = float("-inf")
@@ -143,7 +146,7 @@ class Watch:
             RunDirError: When the run directory cannot be read, or was removed.
         """
         now = time.monotonic()
-        if now < min(self._next_look, self._due(now)):
+        if now < self._next_look - _PRECISION:
             return None
         signs = self._looker.look()
         if signs is None:
@@ -155,12 +158,12 @@ class Watch:
         before, self._signs = self._signs or signs, signs
         self._note(before, signs, now)
         news = signs.news != before.news
-        self._pause = self._pace.tempo.look if news else min(self._pause * 1.3, _SLOWEST_LOOK)
-        self._next_look = now + self._pause
+        self._pause = self._pace.tempo.look if news else min(self._pause * 1.3, self._slowest)
         view = self._between(signs, now) if news else None
         if (view is None or not view.finished) and self._due(now) <= now:
             view = self._ask(signs, now)
         view = self._released(view, now)
+        self._next_look = now + self._pause
         self._over = view is not None and view.finished
         return view
 
@@ -172,8 +175,7 @@ class Watch:
 
     def rest(self) -> float:
         """Seconds until the next look."""
-        now = time.monotonic()
-        return max(0.0, min(self._next_look, self._due(now)) - now)
+        return max(0.0, self._next_look - time.monotonic())
 
     def _due(self, now: float) -> float:
         return self._pace.due(now, patient=self._patient())
@@ -190,6 +192,7 @@ class Watch:
             self._pace.heard(now)
         if signs.begun != before.begun:
             self._pace.changed()
+            self._begun = now
         if signs.over and (signs.verdict, signs.ending) != (before.verdict, before.ending):
             self._pace.ends()
 
@@ -199,13 +202,13 @@ class Watch:
         since = now - RECENT
         if pace.asked is not None:
             since = max(pace.asked + 1e-6, now - pace.limited(now, patient=self._patient()))
-        seen = jobs.look(self._run, since)
+        seen = jobs.look(self._run, since, self._begun)
+        self._begun = self._begun or now
         view, self._queue = seen.view, seen.queue
         if first:
             tempo = HERE if view.scheduler in ("local", "") else CLUSTER
             pace.tempo = tempo if self._poll is None else tempo.at_most(self._poll)
             self._pause = pace.tempo.look
-            self._next_look = now + self._pause
         pace.answered(seen.asked)
         if first and signs.over:
             pace.ends()

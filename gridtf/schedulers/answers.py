@@ -41,7 +41,7 @@ _RENEWED = 60.0  # seconds after which a command that waits says again that it w
 _HANGS = 15.0  # seconds after which a command that asks is passed over
 _LONGEST_WAIT = 2 * _HANGS  # seconds to wait for the answers to other commands' questions
 _MOST = 1000  # jobs that a question covers, and that a command can make others ask about
-_LONG = 1 << 20  # bytes of NAME.wanted after which old lines are removed
+_LONG = 1 << 18  # bytes of NAME.wanted after which old lines are removed
 _GRIDTF_S_OWN = frozenset({"command", "elements", "scheduler", "time"})  # in submitted.json, of no use to a scheduler
 
 Query = Callable[[Sequence[JobIdentity]], Mapping[str, JobStatus]]
