@@ -9,7 +9,7 @@ from gridtf.observe import jobs
 from gridtf.observe.pace import CLUSTER, HERE, Pace
 from gridtf.observe.state import JobView, why_set_up_failed
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, RunDir, listdir, read_record
+from gridtf.run.rundir import Attempt, RunDir, listdir, may_pass, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.answers import RECENT
 from gridtf.schedulers.api import JobStatus
@@ -17,6 +17,7 @@ from gridtf.states import JobState
 from gridtf.values import Value
 
 _SLOWEST_LOOK = 1.0  # seconds between two looks at a run directory
+_TOLERATED = 60.0  # seconds for which a run directory may fail to be read
 _PRECISION = 0.001  # seconds
 _ACCOUNTED = 4.0  # seconds between two questions to accounting at most, while it may still explain an end
 
@@ -135,6 +136,7 @@ class Watch:
         self._next_look = float("-inf")
         self._explained_by: float | None = None
         self._over = False
+        self._trouble = 0.0  # since when the run directory cannot be read
 
     def look(self) -> JobView | None:
         """Look at the run directory and ask the scheduler, each if it is time to.
@@ -143,11 +145,26 @@ class Watch:
             The state of the job; None without news.
 
         Raises:
-            RunDirError: When the run directory cannot be read, or was removed.
+            RunDirError: When the run directory cannot be read, or was removed. A failure that may pass, as while a file
+                server restarts, is tolerated for a minute.
         """
         now = time.monotonic()
         if now < self._next_look - _PRECISION:
             return None
+        try:
+            view = self._look(now)
+        except RunDirError as error:
+            self._trouble = self._trouble or now
+            if self.latest is None or not may_pass(error) or now - self._trouble > _TOLERATED:
+                raise
+            self._next_look = now + self._slowest
+            return None
+        self._trouble = 0.0
+        self._next_look = now + self._pause
+        self._over = view is not None and view.finished
+        return view
+
+    def _look(self, now: float) -> JobView | None:
         signs = self._looker.look()
         if signs is None:
             raise RunDirError(
@@ -162,10 +179,7 @@ class Watch:
         view = self._between(signs, now) if news else None
         if (view is None or not view.finished) and self._due(now) <= now:
             view = self._ask(signs, now)
-        view = self._released(view, now)
-        self._next_look = now + self._pause
-        self._over = view is not None and view.finished
-        return view
+        return self._released(view, now)
 
     def ended(self) -> bool:
         """Whether the job has ended; to be called often. Looks as look does, and raises the same."""

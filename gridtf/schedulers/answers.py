@@ -235,7 +235,7 @@ class Store:
         """Ask about these jobs and those that other commands want to know about, and keep the answer for all."""
         now = self._clock()
         own, known, wanted = {job.job_id for job in jobs}, self._known(now), self._wanted(now)
-        over = {name for name, entry in known.items() if entry.status is not None and entry.status.purged}  # for good
+        over = {name for name, entry in known.items() if entry.status is not None and _ended(entry.status)}
         also = [job for name, (_, job) in wanted.items() if name not in own | over][-_MOST:]
         answers = ask_directly([*jobs, *also], query, self._clock)
         if also and answers.refused:  # maybe for one of the others
@@ -324,6 +324,11 @@ class Store:
             return os.path.samestat(os.fstat(descriptor), self._lock.lstat())
         except FileNotFoundError:
             return False
+
+
+def _ended(status: JobStatus) -> bool:
+    """Whether commands need not wait for this job any more; one that still wants to know asks for itself."""
+    return status.purged or status.state.ended
 
 
 def _text_of(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.errors import RunDirError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
@@ -245,6 +247,30 @@ def test_ended_may_be_called_often(fake: FakeScheduler, running: Running) -> Non
     asked = len(running.asked_at)
     assert watch.ended()
     assert len(running.asked_at) == asked
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "passes"), [(errno.EIO, 50, True), (errno.EIO, 70, False), (errno.EACCES, 5, False)]
+)
+def test_run_directory_that_cannot_be_read_for_a_moment_is_tolerated(
+    number: int, seconds: float, passes: bool, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, listdir = running.clock, os.listdir
+
+    def fails(path: Any = ".") -> list[str]:
+        if 20 <= clock.now < 20 + seconds:
+            raise OSError(number, os.strerror(number))
+        return listdir(path)
+
+    running.begin()
+    monkeypatch.setattr(os, "listdir", fails)
+    if passes:
+        clock.at(75, lambda: running.end(COMPLETED))
+        assert running.job.wait().state == COMPLETED
+    else:
+        with pytest.raises(RunDirError, match=os.strerror(number)):
+            running.job.wait(timeout=200)
+        assert clock.now >= 20
 
 
 def test_look_does_not_cost_more_with_more_hosts(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
