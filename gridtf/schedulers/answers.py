@@ -7,8 +7,8 @@ and nothing in it is needed: where it cannot be used, each command asks for itse
 ``NAME.json``    job id -> its status, and when that was asked: written to a temporary file and renamed
 ``NAME.wanted``  the jobs that commands want to know about, a line for each question: what the next one covers
 ``NAME.void``    when this user last submitted or cancelled a job: answers to earlier questions no longer count
-``NAME.lock``    locked (flock(2)) by the command that asks, and so free when that has died; with the time it began, so
-                 that one that hangs, such as after Ctrl-Z, is passed over
+``NAME.lock``    locked (flock(2)) by the command that asks, and so free when that has died; with its process id and the
+                 time it began, so that one that is stopped, such as by Ctrl-Z, or hangs is passed over
 
 All times are those of the monotonic clock, which all processes of a host share; NAME differs between boots.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import GridtfError, RunDirError
-from gridtf.host.procfs import boot_id
+from gridtf.host.procfs import boot_id, stopped
 from gridtf.run.rundir import Record, write_text
 from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import JobState
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 RECENT = 3.0  # seconds for which an answer serves `gridtf status` and `gridtf list`
 _WANTED = 150.0  # seconds for which questions cover a job: commands that wait ask once a minute, or more often
 _RENEWED = 60.0  # seconds after which a command that waits says again that it wants to know about its job
-_HANGS = 15.0  # seconds after which a command that asks is passed over
+_AT_ONCE = 5.0  # the same for accounting, where each job may cost a search of the whole file
+_HANGS = 30.0  # seconds after which a command that asks is passed over; the commands of schedulers are given less
 _LONGEST_WAIT = 2 * _HANGS  # seconds to wait for the answers to other commands' questions
 _MOST = 1000  # jobs that a question covers, and that a command can make others ask about
 _LONG = 1 << 18  # bytes of NAME.wanted after which old lines are removed
@@ -146,7 +147,8 @@ def _store(scheduler: Scheduler, job: JobIdentity, kind: str) -> Store | None:
 
     # a folder for temporary files may be on a file system that several hosts share
     words = "\0".join((os.uname().nodename, boot_id(), server))
-    return Store(place / f"{scheduler.name}-{kind}-{hashlib.sha256(words.encode(errors='replace')).hexdigest()[:16]}")
+    name = f"{scheduler.name}-{kind}-{hashlib.sha256(words.encode(errors='replace')).hexdigest()[:16]}"
+    return Store(place / name, covers=_WANTED if kind == "queue" else _AT_ONCE)
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
@@ -180,15 +182,22 @@ class Store:
         path: Path of the files, without their suffixes.
         clock: Like time.monotonic, which None stands for.
         sleep: Like time.sleep, which None stands for.
+        covers: Seconds for which questions cover a job that a command wanted to know about.
     """
 
     def __init__(
-        self, path: Path, clock: Callable[[], float] | None = None, sleep: Callable[[float], None] | None = None
+        self,
+        path: Path,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], None] | None = None,
+        *,
+        covers: float = _WANTED,
     ) -> None:
         self._answers = path.with_name(f"{path.name}.json")
         self._journal = path.with_name(f"{path.name}.wanted")
         self._void = path.with_name(f"{path.name}.void")
         self._lock = path.with_name(f"{path.name}.lock")
+        self._covers = covers
         self._clock = clock or time.monotonic
         self._sleep = sleep or time.sleep
 
@@ -282,7 +291,7 @@ class Store:
         for line in lines.splitlines():
             with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
                 entry = json.loads(line)
-                for record in entry["jobs"] if now - _WANTED < entry["at"] <= now else ():
+                for record in entry["jobs"] if now - self._covers < entry["at"] <= now else ():
                     job = JobIdentity.from_record(record)
                     found.pop(job.job_id, None)
                     found[job.job_id] = (entry["at"], job)
@@ -302,15 +311,14 @@ class Store:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                begun = _time_in(os.pread(descriptor, 40, 0).decode(errors="replace"), now)
-                if begun and now - begun > _HANGS and self._is_lock(descriptor):
+                if _hangs(os.pread(descriptor, 80, 0), now) and self._is_lock(descriptor):
                     self._lock.unlink(missing_ok=True)  # the next one takes a new file
                 yield False
                 return
             if not self._is_lock(descriptor):
                 yield False
                 return
-            os.pwrite(descriptor, repr(now).encode(), 0)
+            os.pwrite(descriptor, f"{now!r} {os.getpid()}".encode(), 0)
             try:
                 yield True
             finally:
@@ -329,6 +337,13 @@ class Store:
 def _ended(status: JobStatus) -> bool:
     """Whether commands need not wait for this job any more; one that still wants to know asks for itself."""
     return status.purged or status.state.ended
+
+
+def _hangs(lock: bytes, now: float) -> bool:
+    """Whether the command that wrote this into the lock does not go on. One that has not yet written anything does."""
+    begun, _, pid = lock.decode(errors="replace").partition(" ")
+    at = _time_in(begun, now)
+    return bool(at) and (now - at > _HANGS or (pid.isdecimal() and stopped(int(pid))))
 
 
 def _text_of(path: Path) -> str:

@@ -234,15 +234,36 @@ def test_killed_process_holds_nobody_up(tmp_path: Path, server: Server) -> None:
     assert len(server.questions) == 1
 
 
-def test_stopped_process_is_passed_over(tmp_path: Path, server: Server) -> None:
+def test_stopped_process_is_passed_over_at_once(tmp_path: Path, server: Server) -> None:
     with asking(tmp_path / "slurm", signal.pause) as pid:
         os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)
+        clock = Clock()
+        clock.now = begin = time.monotonic()
+        for _ in range(3):
+            Store(tmp_path / "slurm", lambda: clock.now, clock.sleep).ask([ONE], begin, server.query)
+    assert clock.now - begin < 1
+    assert server.questions == [["1"]]
+
+
+def test_process_that_hangs_is_passed_over_once(tmp_path: Path, server: Server) -> None:
+    with asking(tmp_path / "slurm", signal.pause):
         clock = Clock()
         clock.now = begin = time.monotonic()
         for _ in range(3):
             Store(tmp_path / "slurm", lambda: clock.now, clock.sleep).ask([ONE], clock.now - 3, server.query)
-    assert 15 < clock.now - begin < 17  # once: the next command has a lock of its own
+    assert 30 < clock.now - begin < 32  # the next command has a lock of its own
     assert server.questions == [["1"]]
+
+
+def test_question_to_accounting_covers_jobs_of_commands_that_run_now(
+    tmp_path: Path, server: Server, time_: Clock
+) -> None:
+    store = Store(tmp_path / "slurm", lambda: time_.now, time_.sleep, covers=5.0)
+    for job in (ONE, TWO, THREE):
+        store.ask([job], time_.now, server.query)
+        time_.now += 4
+    assert server.questions == [["1"], ["2", "1"], ["3", "2"]]
 
 
 def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
