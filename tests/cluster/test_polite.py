@@ -87,8 +87,8 @@ def test_fifty_waiters_share_the_answers_of_the_controller(bed: Bed) -> None:
         with bed.popen("login", "bash", "-c", script, "sh", *runs, env=counter.environ) as shell:
             begin = time.monotonic()
             until(lambda: all(out.exists() and out.read_text() for out in outputs), "all of them to wait")
-            # a first look takes an answer of the last 3 s
-            assert counter.questions() <= 2 + (time.monotonic() - begin) / 3
+            # a first look takes an answer of the last 3 s, if there is one about its job
+            assert counter.questions() <= 5 + (time.monotonic() - begin) / 3
             begin, before = time.monotonic(), counter.questions()
             time.sleep(WINDOW)
             while_waiting = counter.questions() - before
@@ -140,7 +140,7 @@ def test_own_commands_are_seen_at_once(bed: Bed) -> None:
 
 @on_every_scheduler
 def test_killed_command_that_asks_holds_nobody_up(bed: Bed) -> None:
-    """One that is stopped in the middle of its question, as by Ctrl-Z, is passed over; one that is killed at once."""
+    """One that is killed in the middle of its question; one that is stopped is in unit tests."""
     job = started(bed, HELD[bed.kind], nodes=1, name="held-up", running=False)
     with counted(bed) as counter:
         name = COMMANDS[bed.kind][0]
