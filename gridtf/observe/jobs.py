@@ -179,12 +179,18 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
 
     Returns:
         Its state; for a job that ended without a verdict, with the last lines of the job script's log as ``cause``.
+        One that is gone without a trace was CANCELLED, if its scheduler's accounting records all that have begun; it is
+        ``unexplained`` still, since the record may come later.
 
     Raises:
         RunDirError: When its records cannot be read.
     """
     records = read(run, submitted)
     view = decide(run, records, queue, now)
+    if accounting_delay(view) and not (records.has_log or records.launcher or records.elements):
+        # the log is made when the script begins, and such accounting has a record of each job that did
+        reason = "it left the queue without a trace in its run directory and in accounting: deleted before it began"
+        return view.replace(state=JobState.CANCELLED, reason=reason, hint=f"if it was not deleted: {view.hint}")
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
         if not tail:  # an empty log explains nothing

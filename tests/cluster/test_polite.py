@@ -107,10 +107,7 @@ def test_fifty_waiters_share_the_answers_of_the_controller(bed: Bed) -> None:
 
 def end(bed: Bed, completes: ClusterJob, killed: ClusterJob, pending: ClusterJob) -> None:
     """One job completes, the launcher of another is killed, a pending one is cancelled."""
-    if bed.kind == "slurm":
-        bed.run("login", "scancel", pending.id)  # which the queue alone shows
-    else:
-        pending.gridtf("cancel")
+    bed.run("login", bed.delete, pending.id)  # which the queue alone shows
     launcher = read_record(killed.attempt.launcher) or {}
     kill9(bed, launcher["host"], launcher["pid"])
     (bed.home() / "waited").touch()

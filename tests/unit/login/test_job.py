@@ -122,6 +122,23 @@ def test_wait_for_a_job_without_verdict_includes_its_accounting(
     assert clock.now == begun  # the script's log explains the end
 
 
+def test_job_that_is_gone_without_a_trace_was_cancelled_if_accounting_would_know_it(
+    fake: FakeScheduler, rough_path: Path, clock: Clock
+) -> None:
+    fake.states = [JobStatus(UNKNOWN, "it no longer knows it", purged=True)]
+    fake.accounting_delay = 20.0
+    job = submission.submit(RUNS)
+    view = job.wait()
+    assert (view.state, view.exit_code, view.unexplained) == (CANCELLED, 1, True)
+    assert "if it was not deleted: can the job's hosts see that folder?" in view.hint
+    assert clock.now >= 20
+    fake.history = {job.id: JobStatus(FAILED, "Grid Engine could not run it on n1")}
+    assert "could not run it on n1" in job.status().reason
+    assert job.status().state == FAILED
+    fake.history, fake.accounting_delay = {}, 0.0  # no accounting
+    assert (job.status().state, "wrote nothing" in job.status().reason) == (FAILED, True)
+
+
 def test_logs_and_output_of_an_array_are_refused(
     fake: FakeScheduler, rough_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
