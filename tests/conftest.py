@@ -32,6 +32,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", "")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     (home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(home / "tmp"))  # TensorFlow that is killed leaves files there
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)  # nor answers to the user's commands

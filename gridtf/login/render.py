@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import bccache, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.loaders import split_template_path
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -68,6 +70,7 @@ def script(plan: Plan) -> str:
         keep_trailing_newline=True,
         comment_start_string="{%#",  # {# occurs in bash's ${#array[@]}
         comment_end_string="#%}",
+        bytecode_cache=_compiled_templates(),
     )
     environment.filters.update(FILTERS)
     try:
@@ -204,6 +207,33 @@ def _json_escape(char: str) -> str:
 
 
 # --- templates --------------------------------------------------------------------------------------------------
+
+
+class _CompiledTemplates(jinja2.FileSystemBytecodeCache):
+    """Compiled templates, in files that only help: unreadable ones are ignored, and so is a disk that is full."""
+
+    def load_bytecode(self, bucket: bccache.Bucket) -> None:
+        try:
+            super().load_bytecode(bucket)
+        except Exception:  # what unpickling a damaged file may raise
+            bucket.reset()
+
+    def dump_bytecode(self, bucket: bccache.Bucket) -> None:
+        with contextlib.suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
+def _compiled_templates() -> _CompiledTemplates | None:
+    """The compiled templates in the user's cache folder, since compiling costs as much as the rest of rendering; None
+    without a folder that this user alone can write, since they are code."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "gridtf")
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except (OSError, RuntimeError):  # no home folder
+        return None
+    private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+    return _CompiledTemplates(str(folder)) if private else None
 
 
 class _Loader(jinja2.BaseLoader):

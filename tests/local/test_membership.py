@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ else:
 )
 def test_tasks_that_trained_separately_are_named_and_no_others(program: str, seen: set[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program)
-    command = ["bash", "-c", f"{sys.executable} train.py; exit $?"]
+    command = ["bash", "-c", f"{shlex.quote(sys.executable)} train.py; exit $?"]
     spec: dict[str, Any] = {"command": command, "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
     job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
     verdict = job.verdict(150)

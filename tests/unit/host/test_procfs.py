@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -145,7 +146,7 @@ def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: st
 
 
 def test_mapped_files_names_the_libraries_of_a_process_and_its_children(start: Start) -> None:
-    script = f"{sys.executable} -c 'import _ssl, sys; print(1, flush=True); sys.stdin.read()' <&0; exit 0"
+    script = f"{shlex.quote(sys.executable)} -c 'import _ssl, sys; print(1, flush=True); sys.stdin.read()' <&0; exit 0"
     shell = start("bash", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert shell.stdout is not None
     assert shell.stdout.readline() == b"1\n"

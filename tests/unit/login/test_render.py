@@ -441,3 +441,42 @@ def test_template_of_another_user_needs_trust(tmp_path: Path, monkeypatch: pytes
     write(beside, "echo b").chmod(0o666)
     with pytest.raises(GridtfError, match="any user may write the template"):
         render.script(made.replace(trusted=frozenset({owner})))
+
+
+# --- compiled templates
+
+
+def test_compiled_template_is_kept_in_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache" / "gridtf"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    first = render.script(plan("slurm"))
+    assert cache.stat().st_mode & 0o077 == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("jinja2.Environment.compile", lambda *_, **__: pytest.fail("compiled again"))
+        assert render.script(plan("slurm")) == first
+    for file in cache.iterdir():
+        file.write_bytes(file.read_bytes()[:40])  # damaged
+    assert render.script(plan("slurm")) == first
+
+
+def test_compiled_templates_of_other_users_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "gridtf").mkdir()
+    (tmp_path / "gridtf").chmod(0o775)  # the group can write
+    render.script(plan("slurm"))
+    assert list((tmp_path / "gridtf").iterdir()) == []
+
+
+@pytest.mark.parametrize("home", ["/dev/full", "/proc"])
+def test_rendering_needs_no_cache(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", home)
+    assert render.script(plan("slurm"))
+
+
+def test_full_disk_does_not_keep_a_script_from_being_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("jinja2.bccache.Bucket.write_bytecode", full)
+    assert render.script(plan("slurm"))
+    assert list(Path(os.environ["XDG_CACHE_HOME"], "gridtf").iterdir()) == []
