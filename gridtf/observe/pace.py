@@ -87,7 +87,7 @@ class Pace(Fields):
 
         Args:
             now: The time.
-            patient: Whether the job waits for its start.
+            patient: Whether nothing is lost by pauses as long as for a job that waits for its start.
         """
         if self.asked is None:
             return now

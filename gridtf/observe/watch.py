@@ -63,6 +63,11 @@ class Looker:
         self._with_launcher: Attempt | None = None
         self._elements: list[str] | None = None
 
+    @property
+    def array(self) -> bool:
+        """Whether this is a job array, of which not all elements have been seen to end."""
+        return bool(self._elements)
+
     def look(self) -> Signs | None:
         """List the run directory and its latest attempt, and read the launcher's record.
 
@@ -195,7 +200,8 @@ class Watch:
         return self._pace.due(now, patient=self._patient())
 
     def _patient(self) -> bool:
-        return self._queue is not None and self._queue.state == JobState.PENDING
+        """Whether the job waits, or is an array: a look shows its end, and a view of it reads the records of all."""
+        return self._looker.array or (self._queue is not None and self._queue.state == JobState.PENDING)
 
     def _job_id(self) -> str:
         return self.latest.job_id if self.latest else ""

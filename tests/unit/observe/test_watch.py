@@ -228,6 +228,7 @@ def test_array_is_over_when_its_last_element_has_a_verdict(fake: FakeScheduler, 
         running.clock.at(when, complete(name))
     assert job.wait().state == COMPLETED
     assert running.clock.now <= 41.5
+    assert running.pauses == [10, 20]
 
 
 def test_ended_may_be_called_often(fake: FakeScheduler, running: Running) -> None:
