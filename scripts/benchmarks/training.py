@@ -165,6 +165,7 @@ def by_hand(folder: Path, counts: Cluster, program: str, threads: Threads) -> Re
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # as srun, ssh and gridtf do: Linux shares CPUs out by session
             )
             stack.callback(end, started[kind, index])
         for task, process in started.items():

@@ -168,6 +168,8 @@ def calibrate() -> None:
 
 
 def fed(rounds: str) -> None:
+    # as schedulers bind a worker to its CPU; tf.data would prepare batches on all CPUs of the host
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     import tensorflow as tf
 
     from gridtf import training
