@@ -527,6 +527,12 @@ class CommandConformance(SchedulerConformance):
     def test_query_of_no_jobs_runs_no_command(self, commands: Commands) -> None:
         assert self.scheduler.query([]) == {}
 
+    def test_commands_of_a_user_share_the_answers_of_a_server(self, commands: Commands) -> None:
+        job = JobIdentity(self.recorded.job_id)
+        server = self.scheduler.server(job, os.environ)
+        assert server, "a user's commands share answers, since the server serves all users"
+        assert self.scheduler.server(job, {**os.environ, "PWD": "/", "TERM": "dumb"}) == server
+
     def test_cancel_names_the_job(self, commands: Commands) -> None:
         commands.print(self.recorded.cancelled)
         program = self.recorded.cancelled[0].program

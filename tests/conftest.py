@@ -10,6 +10,7 @@ import pytest
 
 from gridtf import schedulers
 from tests.support.beds import beds_of
+from tests.support.clocks import Clock
 from tests.support.fixtures import launch, program
 from tests.support.scheduler import FakeScheduler
 from tests.support.topics import TOPICS, topics_of
@@ -34,6 +35,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     (home / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(home / "tmp"))  # TensorFlow that is killed leaves files there
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)  # nor answers to the user's commands
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,3 +77,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     scheduler = FakeScheduler()
     monkeypatch.setattr(schedulers, "get", lambda name: scheduler)
     return scheduler
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of this process, which advances only while code sleeps."""
+    made = Clock()
+    monkeypatch.setattr("time.monotonic", lambda: made.now)
+    monkeypatch.setattr("time.sleep", made.sleep)
+    return made

@@ -44,8 +44,10 @@ def run(arguments: Namespace) -> int:
 
 def _ended(job: Job) -> JobView | None:
     """The view of a job that has ended and that its scheduler no longer lists; None for others."""
+    from gridtf.observe import jobs
+
     try:
-        view = job.status()
+        view = jobs.view(job.run, since=time.monotonic())
     except ReplacedError:  # the job may still be in the queue
         return None
     return view if view.finished and not view.in_queue else None

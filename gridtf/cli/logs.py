@@ -24,19 +24,14 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     import time
 
-    from gridtf.observe import jobs, logs
+    from gridtf.observe import logs, watch
     from gridtf.run import registry
 
     run = find_job(arguments).run
     registry.need_run(run)
     registry.need_one_job(run, "logs")
     if arguments.follow:
-        ending = jobs.ending(run)
-
-        def ended() -> bool:
-            registry.need_run(run)  # once it is removed, no more lines will come
-            return ending()
-
+        ended = watch.Watch(run).ended
         printed = logs.follow(run, arguments.task, ended, time.sleep, tail=arguments.tail)
     else:
         printed = logs.read(run, arguments.task, arguments.tail)

@@ -15,12 +15,13 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.observe import addresses, jobs, logs
 from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView, output_dir
+from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
+from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity
 
-_LONGEST_REST = 2.0
-_LONGEST_SILENCE = 60.0  # seconds between two queries of the scheduler while the launcher's heartbeat is fresh
+_CANCELLED = 1.0  # seconds between two queries about a job that is being cancelled, at most
 _CANCEL_MARGIN = 15.0
 
 
@@ -113,8 +114,9 @@ class Job:
 
         Args:
             timeout: Seconds to wait at most; None: no limit.
-            poll: The longest time between two queries of the scheduler, in seconds; the first ones follow each other
-                faster. None: 2 s (local scheduler) or 10 s (cluster) after the launcher's last heartbeat, at most 60 s.
+            poll: The longest time between two queries of the scheduler, in seconds. None: on a cluster 10 s, and up to
+                60 s while the job waits for its start or its records show that it lives; 2 s with the local scheduler.
+                Answers to other commands of this user count.
 
         Returns:
             The last view; its ``finished`` is False after the timeout.
@@ -127,7 +129,7 @@ class Job:
         return last
 
     def watch(self, timeout: float | None = None, poll: float | None = None) -> Iterator[JobView]:
-        """Wait until the job has ended, and yield its state after every query.
+        """Wait until the job has ended, and yield its state after every query and when its records have news.
 
         Args:
             timeout: Seconds to wait at most, as for wait.
@@ -137,54 +139,19 @@ class Job:
             Views; ``finished`` of the last one is False after the timeout.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        pause, verdict, job_id = jobs.SOON, None, self.id
         registry.need_run(self.run)
+        watch = Watch(self.run, poll)
         while True:
-            if not registry.is_run(self.run_dir):
-                raise RunDirError(
-                    f"{self.run_dir} was removed while gridtf waited for its job, {job_id}",
-                    why="a job cannot continue without its run directory",
-                    hint="only the scheduler's own commands can show what happened to the job",
-                )
-            view = self._settled(until)
-            job_id = view.job_id or job_id
-            yield view
+            view = watch.look()
             left = None if until is None else until - time.monotonic()
-            if view.finished or (left is not None and left <= 0):
+            over = left is not None and left <= 0
+            if view is None and over:
+                view = watch.latest
+            if view is not None:
+                yield view
+            if over or (view is not None and view.finished):
                 return
-            if (known := jobs.verdict(self.run)) != verdict:
-                pause, verdict = jobs.SOON, known
-            pause = min(pause, jobs.poll_interval(view) if poll is None else poll)
-            longest = _LONGEST_SILENCE if poll is None else pause
-            self._rest(pause, longest if left is None else min(longest, left))
-            pause *= 1.3
-
-    def _settled(self, until: float | None) -> JobView:
-        """Like status, but for a job that ended without a known reason, wait for its accounting, until ``until``."""
-        view, begun = self.status(), time.monotonic()
-        while (left := begun + jobs.accounting_delay(view) - time.monotonic()) > 0:
-            if until is not None:
-                left = min(left, until - time.monotonic())
-            if left <= 0:
-                break
-            time.sleep(min(left, _LONGEST_REST))
-            view = self.status()
-        return view
-
-    def _rest(self, seconds: float, longest: float) -> None:
-        """Sleep until ``seconds`` after the launcher's last heartbeat, or until the run directory has news, but no
-        longer than ``longest``: while the records are fresh, the scheduler need not be queried."""
-        news, beat = jobs.signs(self.run)
-        slept, until = 0.0, min(seconds, longest)
-        while slept < until:
-            step = min(until - slept, _LONGEST_REST)
-            time.sleep(step)
-            slept += step
-            now, beating = jobs.signs(self.run)
-            if now != news:
-                return
-            if beating != beat:
-                beat, until = beating, min(slept + seconds, longest)
+            time.sleep(watch.rest() if left is None else min(watch.rest(), left))
 
     def cancel(self, wait: float | None = None) -> JobView:
         """Cancel the job, and wait until it has ended. Nothing is done if it has ended and has left the queue.
@@ -207,7 +174,7 @@ class Job:
             raise self._cancelled_by_id(error) from None
         # another user's record must not decide which job is cancelled
         submitted = self._named or self._own_record()
-        view = self.status()
+        view = jobs.view(self.run, since=time.monotonic())
         if view.finished and not view.in_queue:
             return view
         if submitted is None:
@@ -219,16 +186,16 @@ class Job:
             if not view.finished and not self._named:
                 write_record(self.run.cancelled, {**registry.who(), "time": time.time()})
         try:
-            schedulers.get(submitted["scheduler"]).cancel(JobIdentity.from_record(submitted))
+            _cancel(submitted["scheduler"], JobIdentity.from_record(submitted))
         except BaseException:
             if not self._named:
                 self.run.cancelled.unlink(missing_ok=True)  # it was not cancelled
             raise
-        view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=0.5)
+        view = self.wait(_grace(self.run) + _CANCEL_MARGIN if wait is None else wait, poll=_CANCELLED)
         if view.finished:
             return view
-        schedulers.get(submitted["scheduler"]).cancel(JobIdentity.from_record(submitted), force=True)
-        return self.wait(_CANCEL_MARGIN, poll=0.5)
+        _cancel(submitted["scheduler"], JobIdentity.from_record(submitted), force=True)
+        return self.wait(_CANCEL_MARGIN, poll=_CANCELLED)
 
     def logs(self, task: str | None = None, tail: int | None = None) -> str:
         """The output of the tasks so far.
@@ -269,7 +236,7 @@ class Job:
         assert self.run.mine is not None
         name, job_id = self.run.mine
         try:
-            schedulers.get(name).cancel(JobIdentity(job_id))
+            _cancel(name, JobIdentity(job_id))
         except SchedulerError as error:
             raise SchedulerError(error.what, why=replaced.what, hint=error.hint) from None
         hint = "only the scheduler's own commands can show what happens to the job"
@@ -319,6 +286,13 @@ def _known_to_the_scheduler(job: str, error: NotFoundError) -> Job:
         why, hint = f"{name} knows it, but it has no run directory", "use the scheduler's own commands"
         raise NotFoundError(f"job {job} was not started by gridtf", why=why, hint=hint) from None
     raise error
+
+
+def _cancel(scheduler: str, job: JobIdentity, *, force: bool = False) -> None:
+    try:
+        schedulers.get(scheduler).cancel(job, force=force)
+    finally:  # one that does not answer may have done it
+        answers.outdate(schedulers.get(scheduler), job)
 
 
 def _grace(run: RunDir) -> float:

@@ -27,6 +27,7 @@ from gridtf.run.rundir import (
     write_record,
     write_text,
 )
+from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity, Plan
 
 if TYPE_CHECKING:
@@ -194,6 +195,7 @@ def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record,
         result = scheduler.submit(plan)
     except KeyboardInterrupt:
         raise _interrupted(plan) from None
+    answers.outdate(scheduler, result.job)
     identity = {**result.job.to_record(), **({"elements": list(elements)} if elements else {})}
     record = registry.submitted(plan.spec, plan.scheduler, command, identity)
     try:

@@ -1,4 +1,4 @@
-"""States of jobs: reads their run directories and queries each scheduler once."""
+"""States of jobs: reads their run directories and queries each scheduler once for all of them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,65 @@ from gridtf.observe.state import JobView, Records, decide, set_up_hint, why_set_
 from gridtf.run import recordtypes, registry
 from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
+from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.states import ENDED, JobState
+from gridtf.values import Value
 
 Key = tuple[str, str]  # scheduler, job id
-_HERE, _ELSEWHERE = 2.0, 10.0
-SOON = 0.1  # seconds until the next query after a verdict: the scheduler is about to release the job
+_DOUBTED = 1.0  # seconds for which an answer counts that a job waits which has begun once
 
 
 def views(runs: Sequence[RunDir]) -> list[JobView]:
     """States of jobs, in the order of ``runs``.
 
-    Each scheduler is queried once for all of its jobs. A job whose records cannot be read is UNKNOWN.
+    Each scheduler is queried once for all of its jobs, if no command of this user has done so in the last seconds. A
+    job whose records cannot be read is UNKNOWN.
     """
 
     def unreadable(run: RunDir, error: RunDirError) -> JobView:
         nothing = decide(run, Records(), None, time.time())
         return nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
-    return _look(runs, unreadable)
+    seen = _look(runs, time.monotonic() - answers.RECENT, unreadable)
+    return [seen[run].view for run in runs]
 
 
-def view(run: RunDir) -> JobView:
-    """State of a job, from its run directory and one query of its scheduler.
+class Seen(Value):
+    """A look at a job.
+
+    Attributes:
+        view: Its state.
+        queue: Its status in the scheduler's queue; None where there is no scheduler to query.
+        asked: When the scheduler was asked (time.monotonic()).
+    """
+
+    view: JobView
+    queue: JobStatus | None
+    asked: float
+
+
+def view(run: RunDir, since: float | None = None) -> JobView:
+    """State of a job, from its run directory and its scheduler.
+
+    Args:
+        run: Its run directory.
+        since: The earliest time (time.monotonic()) at which the scheduler may have been asked; None: some seconds ago.
+
+    Raises:
+        RunDirError: When its records cannot be read.
+    """
+    return look(run, time.monotonic() - answers.RECENT if since is None else since).view
+
+
+def look(run: RunDir, since: float, begun: float | None = None) -> Seen:
+    """Look at a job, as view does.
+
+    Args:
+        run: Its run directory.
+        since: As for view.
+        begun: When its latest attempt was there (time.monotonic()): no earlier answer that it waits for its start
+            counts. None: it may have begun a moment ago.
 
     Raises:
         RunDirError: When its records cannot be read.
@@ -44,12 +80,7 @@ def view(run: RunDir) -> JobView:
     def unreadable(_: RunDir, error: RunDirError) -> JobView:
         raise error
 
-    return _look([run], unreadable)[0]
-
-
-def poll_interval(seen: JobView) -> float:
-    """Seconds to wait between two queries about a job; longer for clusters, whose controllers serve all users."""
-    return _HERE if seen.scheduler in ("local", "") else _ELSEWHERE
+    return _look([run], since, unreadable, begun)[run]
 
 
 def accounting_delay(seen: JobView) -> float:
@@ -57,56 +88,12 @@ def accounting_delay(seen: JobView) -> float:
     return schedulers.get(seen.scheduler).accounting_delay if seen.unexplained and seen.scheduler else 0.0
 
 
-def verdict(run: RunDir) -> Path | None:
-    """Path of the latest attempt's verdict; None before it is written. Does not query the scheduler."""
-    latest = run.latest()
-    return latest.verdict if latest and latest.verdict.name in listdir(latest.path) else None
-
-
-def signs(run: RunDir) -> tuple[object, object]:
-    """Values that show progress of the latest attempt. Does not query the scheduler.
-
-    Returns:
-        (verdict and phase, heartbeat counter of the launcher). Compared with those of an earlier call, the first shows
-        whether there is news, the second whether the launcher is alive.
-    """
-    latest = run.latest()
-    launcher = (read_record(latest.launcher, recordtypes.Launcher) if latest else None) or {}
-    news = (verdict(run), launcher.get("nonce"), launcher.get("phase"), launcher.get("detail"))
-    return news, launcher.get("beat")
-
-
-def ending(run: RunDir, clock: Callable[[], float] = time.monotonic) -> Callable[[], bool]:
-    """Make a cheap test whether a job has ended.
-
-    Args:
-        run: Its run directory.
-        clock: Like time.monotonic.
-
-    Returns:
-        A function that returns whether the job has ended, to be called often: it queries the scheduler when there is a
-        new verdict and shortly after, otherwise once in a poll_interval.
-
-    Raises:
-        RunDirError: From the returned function, when the job's records cannot be read.
-    """
-    latest: JobView | None = None
-    known_verdict: Path | None = None
-    queried_at, pause = 0.0, _ELSEWHERE
-
-    def ended() -> bool:
-        nonlocal latest, known_verdict, queried_at, pause
-        if (path := verdict(run)) != known_verdict:
-            known_verdict, pause = path, 0.0
-        if latest is None or clock() - queried_at >= pause:
-            latest, queried_at = view(run), clock()
-            pause = min(pause * 1.3 or SOON, poll_interval(latest))
-        return latest.finished
-
-    return ended
-
-
-def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], JobView]) -> list[JobView]:
+def _look(
+    runs: Sequence[RunDir],
+    since: float,
+    unreadable: Callable[[RunDir, RunDirError], JobView],
+    begun: float | None = None,
+) -> dict[RunDir, Seen]:
     records: dict[RunDir, Record | None] = {}
     seen: dict[RunDir, JobView] = {}
     for run in runs:
@@ -116,22 +103,35 @@ def _look(runs: Sequence[RunDir], unreadable: Callable[[RunDir, RunDirError], Jo
         except RunDirError as error:
             seen[run] = unreadable(run, error)
 
-    def look(run: RunDir, status: JobStatus | None) -> None:
+    def judge(run: RunDir, status: JobStatus | None) -> None:
         try:
             seen[run] = job_view(run, records[run], status, now)
         except RunDirError as error:
             seen[run] = unreadable(run, error)
 
-    queue, now = _query(records.values()), time.time()
+    believed = time.monotonic() - _DOUBTED if begun is None else begun
+    queue, asked = _query(records.values(), since)
+    now = time.time()
     for run, record in records.items():
-        look(run, queue.get(_key(record)))
+        judge(run, queue.get(_key(record)))
+    # a job that has begun may wait for its next start, or have begun since the scheduler was asked
+    doubted = [run for run, record in records.items() if _waits(queue.get(_key(record))) and seen[run].attempt]
+    if doubted and asked < believed:
+        again, _ = _query([records[run] for run in doubted], believed)
+        queue = {**queue, **again}
+        for run in doubted:
+            judge(run, queue.get(_key(records[run])))
     # accounting, if the site has it, knows jobs that have left the queue without a verdict
     lost = [run for run, record in records.items() if _lost(seen[run], queue.get(_key(record)))]
-    history = _query([records[run] for run in lost], history=True)
+    history, _ = _query([records[run] for run in lost], since, history=True)
     for run in lost:
         if status := history.get(_key(records[run])):
-            look(run, status)
-    return [seen[run] for run in runs]
+            judge(run, status)
+    return {run: Seen(seen[run], queue.get(_key(records.get(run))), asked) for run in runs}
+
+
+def _waits(queue: JobStatus | None) -> bool:
+    return queue is not None and queue.state == JobState.PENDING
 
 
 def _lost(seen: JobView, queue: JobStatus | None) -> bool:
@@ -145,23 +145,27 @@ def _key(record: Record | None) -> Key | None:
     return (record["scheduler"], record["job_id"]) if record else None
 
 
-def _query(submitted: Iterable[Record | None], *, history: bool = False) -> Mapping[Key | None, JobStatus]:
-    """States of jobs in their schedulers' queues or (history) accounting. A scheduler that does not answer is no error:
-    most of what users want to know is in the files."""
+def _query(
+    submitted: Iterable[Record | None], since: float, *, history: bool = False
+) -> tuple[Mapping[Key | None, JobStatus], float]:
+    """States of jobs in their schedulers' queues or (history) accounting, from questions after ``since``; and when the
+    first of them was asked."""
     by_scheduler: dict[str, list[Record]] = {}
     for record in submitted:
         if record is not None:
             by_scheduler.setdefault(record["scheduler"], []).append(record)
     statuses: dict[Key | None, JobStatus] = {}
+    asked = time.monotonic()
     for name, records in by_scheduler.items():
         try:
-            scheduler = schedulers.get(name)
-            query = scheduler.accounting if history else scheduler.query
-            answers = query([JobIdentity.from_record(record) for record in records])
-        except GridtfError as error:
-            answers = {record["job_id"]: JobStatus(JobState.UNKNOWN, error.what) for record in records}
-        statuses.update({(name, job_id): status for job_id, status in answers.items()})
-    return statuses
+            ask = answers.accounting if history else answers.queue
+            found = ask(schedulers.get(name), [JobIdentity.from_record(record) for record in records], since)
+        except GridtfError as error:  # there is no such scheduler
+            failed = {record["job_id"]: JobStatus(JobState.UNKNOWN, error.what) for record in records}
+            found = answers.Answers(failed, asked)
+        asked = min(asked, found.asked)
+        statuses.update({(name, job_id): status for job_id, status in found.statuses.items()})
+    return statuses, asked
 
 
 def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now: float) -> JobView:
@@ -175,12 +179,18 @@ def job_view(run: RunDir, submitted: Record | None, queue: JobStatus | None, now
 
     Returns:
         Its state; for a job that ended without a verdict, with the last lines of the job script's log as ``cause``.
+        One that is gone without a trace was CANCELLED, if its scheduler's accounting records all that have begun; it is
+        ``unexplained`` still, since the record may come later.
 
     Raises:
         RunDirError: When its records cannot be read.
     """
     records = read(run, submitted)
     view = decide(run, records, queue, now)
+    if accounting_delay(view) and not (records.has_log or records.launcher or records.elements):
+        # the log is made when the script begins, and such accounting has a record of each job that did
+        reason = "it left the queue without a trace in its run directory and in accounting: deleted before it began"
+        return view.replace(state=JobState.CANCELLED, reason=reason, hint=f"if it was not deleted: {view.hint}")
     if view.state in ENDED and records.verdict is None and records.has_log:
         tail = last_lines(run.log)
         if not tail:  # an empty log explains nothing

@@ -20,6 +20,7 @@ from gridtf.files import user_name
 
 TYPE_CHECKING = False  # typing would take longer to import than all of this
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, BinaryIO
 
     from gridtf.run.recordtypes import Kind
@@ -110,22 +111,28 @@ class RunDir:
         """The paths of one attempt, counted from 1."""
         return Attempt(self, number)
 
-    def attempts(self) -> list[Attempt]:
+    def attempts(self, names: Iterable[str] | None = None) -> list[Attempt]:
         """All attempts, oldest first.
 
+        Args:
+            names: The names in the run directory, if they have just been listed.
+
         Raises:
             RunDirError: When the run directory cannot be read.
         """
-        matches = (_ATTEMPT.fullmatch(name) for name in listdir(self.path))
+        matches = (_ATTEMPT.fullmatch(name) for name in (listdir(self.path) if names is None else names))
         return [Attempt(self, number) for number in sorted(int(match[1]) for match in matches if match)]
 
-    def latest(self) -> Attempt | None:
+    def latest(self, names: Iterable[str] | None = None) -> Attempt | None:
         """The newest attempt; None before the first.
+
+        Args:
+            names: As for attempts.
 
         Raises:
             RunDirError: When the run directory cannot be read.
         """
-        attempts = self.attempts()
+        attempts = self.attempts(names)
         return attempts[-1] if attempts else None
 
     def new_attempt(self) -> Attempt:

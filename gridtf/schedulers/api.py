@@ -475,6 +475,20 @@ class Scheduler(ABC):
         """
         return ()
 
+    def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
+        """What tells the server that query and accounting ask about a job from others that the same commands may ask.
+
+        Commands of a user share the answers of a server (answers.py), since it serves all users. Pure.
+
+        Args:
+            job: The job.
+            environ: The environment of the commands.
+
+        Returns:
+            Any text; empty where they ask no server, as on this machine: then each command asks for itself.
+        """
+        return ""
+
     def accounting(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         """Query the accounting for the status of jobs that query no longer knows, all in one call.
 

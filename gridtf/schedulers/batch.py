@@ -122,10 +122,15 @@ def _prepare_child() -> None:
     processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
 
 
+def which(program: str, environ: Mapping[str, str]) -> str | None:
+    """Path of a program on the PATH of this environment, like shutil.which but without the cost of its import."""
+    places = (Path(folder, program) for folder in environ.get("PATH", "").split(os.pathsep) if folder)
+    return next((str(place) for place in places if os.access(place, os.X_OK)), None)
+
+
 def on_path(program: str, environ: Mapping[str, str]) -> bool:
-    """Whether a program is on the PATH of this environment, like shutil.which but without the cost of its import."""
-    folders = environ.get("PATH", "").split(os.pathsep)
-    return any(os.access(Path(folder, program), os.X_OK) for folder in folders if folder)
+    """Whether a program is on the PATH of this environment."""
+    return which(program, environ) is not None
 
 
 # --- the base class
@@ -142,6 +147,7 @@ class CommandScheduler(Scheduler):
         list_command: Command that lists the user's own jobs, for messages.
         submit_patience: Time limit of the submit and the cancel command, in seconds.
         query_patience: Time limit of the queue command, in seconds.
+        server_variables: Variables by which users choose the server that the commands ask.
     """
 
     options: ClassVar[tuple[Option, ...]] = (
@@ -151,6 +157,7 @@ class CommandScheduler(Scheduler):
     list_command: ClassVar[str] = ""
     submit_patience: ClassVar[float] = 60.0
     query_patience: ClassVar[float] = 20.0
+    server_variables: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def parse_job_id(self, output: str) -> str:
@@ -349,6 +356,13 @@ class CommandScheduler(Scheduler):
         found = self.parse_query(answer.out, jobs)
         purged = JobStatus(JobState.UNKNOWN, f"{self.title} no longer knows it", purged=True)
         return {job.job_id: found.get(job.job_id, purged) for job in jobs}
+
+    def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
+        # a site may have a set of commands for each of its clusters
+        words = self.list_command.split()
+        program = self.locate(words[0]) if words else ""
+        chosen = (f"{name}={environ.get(name, '')}" for name in self.server_variables)
+        return "\n".join((self.name, (program and which(program, environ)) or program, *chosen))
 
     def cancel(self, job: JobIdentity, *, force: bool = False) -> None:
         answer = self.run(self.cancel_command(job, force), limit=self.submit_patience)

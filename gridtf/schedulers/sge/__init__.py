@@ -80,6 +80,7 @@ class GridEngine(batch.BatchScheduler):
     start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"
+    server_variables = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT")
     query_patience = 10.0  # short: the run directory says most about a running job
 
     # --- on the login node

@@ -61,6 +61,7 @@ class Slurm(batch.CommandScheduler):
     title = "Slurm"
     directive_prefix = "#SBATCH"
     list_command = "squeue --me"
+    server_variables = ("SLURM_CONF", "SLURM_CLUSTERS")
     # srun(1), OUTPUT ENVIRONMENT VARIABLES: an agent's own rank, and the layout of the tasks of its step
     place_variables = re.compile(
         r"SLURM_(PROCID|LOCALID|GTIDS|TASK_PID|NPROCS|NTASKS\w*|STEP_NUM_TASKS|(STEP_)?TASKS_PER_NODE\w*|"
@@ -192,6 +193,9 @@ class Slurm(batch.CommandScheduler):
         answer = self.run(["squeue", *options], limit=self.query_patience)
         return submit.parse_scripts(answer.out, RunDir(plan.run_dir).script)
 
+    def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
+        return f"{super().server(job, environ)}\n{job.details.get('cluster', '')}"
+
     def query(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         from gridtf.schedulers.slurm import query
 
@@ -203,7 +207,7 @@ class Slurm(batch.CommandScheduler):
     def query_command(self, jobs: Sequence[JobIdentity]) -> Sequence[str]:
         from gridtf.schedulers.slurm import query
 
-        return query.query_command(jobs)
+        return query.query_command(jobs, os.getuid())
 
     def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         from gridtf.schedulers.slurm import query

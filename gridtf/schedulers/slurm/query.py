@@ -69,12 +69,19 @@ def cluster_option(job: JobIdentity) -> list[str]:
     return [f"--clusters={job.details['cluster']}"] if job.details.get("cluster") else []
 
 
-def query_command(jobs: Sequence[JobIdentity]) -> list[str]:
-    """Build the squeue command that lists these jobs of one cluster; it lists all jobs if their ids are too many."""
+def query_command(jobs: Sequence[JobIdentity], uid: int = 0) -> list[str]:
+    """Build the squeue command that lists these jobs of one cluster; it lists all jobs if their ids are too many.
+
+    Args:
+        jobs: The jobs.
+        uid: Id of the user who asks. 0 in a container that does not map users: then jobs belong to another id.
+    """
     which = f"--jobs={','.join(job.job_id for job in jobs)}"
+    # squeue has the controller pick one job, or one user's jobs; for several ids it fetches all jobs of the cluster
+    mine = uid != 0 and len(jobs) > 1 and {job.user for job in jobs} == {user_name(uid)}
     # --all: also in hidden partitions
     argv = ["squeue", "--noheader", "--all", "--states=all", *cluster_option(jobs[0]), _SQUEUE]
-    return [*argv, which] if len(which) < _LONGEST else argv
+    return [*argv, *[f"--user={uid}"] * mine, *[which] * (len(which) < _LONGEST)]
 
 
 def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row]:

@@ -13,8 +13,8 @@ from gridtf.doctor import measure, probe
 from gridtf.errors import MaybeSubmittedError, RunDirError, UsageError
 from gridtf.findings import Finding, Level
 from gridtf.login.job import Job
-from gridtf.observe.state import JobView
 from gridtf.run import registry
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobStatus, Plan, SubmitResult
 from gridtf.states import JobState
 from tests.support.configuration import user_file
@@ -148,10 +148,10 @@ def test_failed_probe_is_a_finding_with_its_reason_and_last_output(fake: FakeSch
 def test_probe_whose_records_cannot_be_read_is_a_finding(
     fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def status(job: Job) -> JobView:
-        raise RunDirError(f"cannot read {job.run_dir}")
+    def look(run: RunDir, *_: object) -> None:
+        raise RunDirError(f"cannot read {run.path}")
 
-    monkeypatch.setattr(Job, "status", status)
+    monkeypatch.setattr("gridtf.observe.jobs.look", look)
     said: list[str] = []
     finding = probed(said=said)
     assert finding.check == "probe.job"

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gridtf.observe import jobs as observe
 from gridtf.observe.state import Records, decide
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import JobStatus
+from tests.support.clocks import Clock
 from tests.support.python import environment, python
 from tests.support.scheduler import FakeScheduler
 from tests.support.states import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN
@@ -58,108 +60,28 @@ def test_status_without_an_answer_from_the_scheduler(fake: FakeScheduler, rough_
     assert job.status().state == COMPLETED
 
 
-def test_wait_polls_until_the_job_has_ended(
-    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wait_yields_what_the_records_and_the_scheduler_say_until_the_end(
+    fake: FakeScheduler, rough_path: Path, clock: Clock
 ) -> None:
     job = submission.submit(RUNS)
-    pauses: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 20:
-            end(job, COMPLETED)
-
-    monkeypatch.setattr("time.sleep", sleep)
-    view = job.wait(poll=1.0)
-    assert (view.state, len(pauses)) == (COMPLETED, 20)
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (0.1, 1.0)
-
-
-def test_wait_queries_a_cluster_rarely_and_sees_the_verdict_soon(
-    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = submission.submit(RUNS)
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if sum(slept) > 1000:
-            end(job, COMPLETED)
-
-    monkeypatch.setattr("time.sleep", sleep)
-    assert job.wait().state == COMPLETED
-    assert max(slept) == 2.0
-    assert sum(slept) < 1000 + 2.0
-    assert len(fake.queried) < 20 + 1000 / 10
-
-
-def test_wait_queries_less_while_the_launcher_has_a_heartbeat(
-    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = submission.submit(RUNS)
-    attempt = job.run.new_attempt()
-    slept = [0.0]
-
-    def sleep(seconds: float) -> None:
-        slept.append(slept[-1] + seconds)
-        record = {"nonce": "n", "host": "h", "time": time.time(), "phase": "running", "detail": "3 tasks"}
-        if slept[-1] < 1000:
-            write_record(attempt.launcher, {**record, "beat": int(slept[-1])})
-        elif slept[-1] > 1100:  # without a heartbeat since 1000
-            end(job, COMPLETED)
-
-    monkeypatch.setattr("time.sleep", sleep)
-    assert job.wait().state == COMPLETED
-    first, silent = sum(1.3**n < 100 for n in range(30)), 100 / 10 + 6
-    assert len(fake.queried) < first + 1000 / 60 + silent
-
-
-def test_poll_interval_is_shorter_for_the_local_scheduler() -> None:
-    assert [observe.poll_interval(VIEW.replace(scheduler=name)) for name in ("local", "slurm", "sge", "")] == [
-        2,
-        10,
-        10,
-        2,
+    fake.states = [JobStatus(PENDING, "Resources"), JobStatus(RUNNING)]
+    clock.at(15, lambda: end(job, COMPLETED))
+    assert [(view.state, view.finished) for view in job.watch()] == [
+        (PENDING, False),
+        (RUNNING, False),
+        (COMPLETED, True),
     ]
-
-
-def test_ending_queries_the_scheduler_rarely(fake: FakeScheduler, rough_path: Path) -> None:
-    job, now = submission.submit(RUNS), [0.0]
-    ended = observe.ending(job.run, lambda: now[0])
-    for _ in range(600):
-        assert not ended()
-        now[0] += 0.1
-    assert len(fake.queried) == 6
-    end(job, FAILED)
-    assert not ended()
-    assert len(fake.queried) == 7
-    fake.states = [JobStatus(FAILED)]
-    now[0] += 0.1
-    assert ended()
-    assert len(fake.queried) == 8
+    assert clock.now <= 16
 
 
 def test_wait_continues_while_the_scheduler_lists_a_failed_job(
-    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeScheduler, rough_path: Path, clock: Clock
 ) -> None:
     """The scheduler restarts the job, which the verdict of the first attempt does not mention."""
     job = submission.submit(RUNS)
     end(job, FAILED, exit_code=1)
-    fake.states = [
-        JobStatus(RUNNING, "ending"),
-        JobStatus(PENDING),
-        JobStatus(RUNNING),
-        JobStatus(RUNNING),
-    ]
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        if len(slept) == 3:
-            end(job, COMPLETED)
-
-    monkeypatch.setattr("time.sleep", sleep)
+    fake.states = [JobStatus(RUNNING, "ending"), JobStatus(PENDING), JobStatus(RUNNING), JobStatus(RUNNING)]
+    clock.at(5, lambda: end(job, COMPLETED))
     assert [(view.state, view.finished) for view in job.watch()] == [
         (FAILED, False),
         (PENDING, False),
@@ -168,36 +90,53 @@ def test_wait_continues_while_the_scheduler_lists_a_failed_job(
     ]
 
 
+def test_wait_asks_at_most_as_rarely_as_its_caller_wishes(fake: FakeScheduler, rough_path: Path, clock: Clock) -> None:
+    job = submission.submit(RUNS)
+    assert job.wait(timeout=60, poll=3.0).state == RUNNING
+    assert len(fake.queried) == 1 + 60 / 3
+
+
 def test_wait_for_a_job_without_verdict_includes_its_accounting(
-    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake: FakeScheduler, rough_path: Path, clock: Clock
 ) -> None:
-    now, recorded = [0.0], [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-        if now[0] > recorded[0]:
-            fake.history = {job.id: JobStatus(CANCELLED, "deleted with qdel")}
-
-    monkeypatch.setattr("time.sleep", sleep)
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
     fake.states = [JobStatus(UNKNOWN, "it no longer knows it", purged=True)]
-    for delay, recorded[0], timeout, state, most in (
+    for delay, recorded, timeout, state, most in (
         (20.0, 8.0, None, CANCELLED, 12.0),
-        (20.0, 99.0, None, FAILED, 20.0),
+        (20.0, 99.0, None, FAILED, 21.0),
         (20.0, 99.0, 5.0, FAILED, 5.0),
         (0.0, 99.0, None, FAILED, 0.0),
     ):
-        now[0], fake.accounting_delay, fake.history = 0.0, delay, {}
         job = submission.submit(RUNS)
         job.run.log.write_text("begun\n")
+        fake.accounting_delay, fake.history, fake.queried, begun = delay, {}, [], clock.now
+        entry = {job.id: JobStatus(CANCELLED, "deleted with qdel")}
+        clock.at(begun + recorded, partial(setattr, fake, "history", entry))
         seen = list(job.watch(timeout))
         assert [(view.state, view.finished) for view in seen] == [(state, True)]
-        assert now[0] <= most
+        assert clock.now - begun <= most
+        assert len(fake.queried) <= 8
     assert (job.status().unexplained, seen[-1].exit_code) == (True, 1)
     job.run.log.write_text("gridtf: n1: set-up line 2 failed with exit code 1\n")
-    fake.accounting_delay = 20.0
+    fake.accounting_delay, begun = 20.0, clock.now
     assert job.wait().state == FAILED
-    assert now[0] == 0.0  # the script's log explains the end
+    assert clock.now == begun  # the script's log explains the end
+
+
+def test_job_that_is_gone_without_a_trace_was_cancelled_if_accounting_would_know_it(
+    fake: FakeScheduler, rough_path: Path, clock: Clock
+) -> None:
+    fake.states = [JobStatus(UNKNOWN, "it no longer knows it", purged=True)]
+    fake.accounting_delay = 20.0
+    job = submission.submit(RUNS)
+    view = job.wait()
+    assert (view.state, view.exit_code, view.unexplained) == (CANCELLED, 1, True)
+    assert "if it was not deleted: can the job's hosts see that folder?" in view.hint
+    assert clock.now >= 20
+    fake.history = {job.id: JobStatus(FAILED, "Grid Engine could not run it on n1")}
+    assert "could not run it on n1" in job.status().reason
+    assert job.status().state == FAILED
+    fake.history, fake.accounting_delay = {}, 0.0  # no accounting
+    assert (job.status().state, "wrote nothing" in job.status().reason) == (FAILED, True)
 
 
 def test_logs_and_output_of_an_array_are_refused(
@@ -223,15 +162,6 @@ def test_cancel_ends_a_job_with_verdict_that_its_scheduler_lists(fake: FakeSched
         assert (job.cancel().state, fake.cancelled.pop()) == (state, job.id)
 
 
-def test_ending_queries_once_about_the_verdict_of_a_requeued_job(fake: FakeScheduler, rough_path: Path) -> None:
-    job = submission.submit(RUNS)
-    ended = observe.ending(job.run, lambda: 0.0)
-    end(job, FAILED)
-    fake.states = [JobStatus(PENDING)]  # queued again
-    assert not any(ended() for _ in range(10))
-    assert len(fake.queried) == 1
-
-
 def test_job_methods_refuse_a_path_that_is_no_run_directory(fake: FakeScheduler, rough_path: Path) -> None:
     job = Job("4711")
     assert job.status().state == UNKNOWN
@@ -240,14 +170,13 @@ def test_job_methods_refuse_a_path_that_is_no_run_directory(fake: FakeScheduler,
             method()
 
 
-def test_wait_raises_when_the_run_directory_is_removed(
-    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_raises_when_the_run_directory_is_removed(fake: FakeScheduler, rough_path: Path, clock: Clock) -> None:
     job = submission.submit(RUNS)
-    monkeypatch.setattr("time.sleep", lambda seconds: shutil.rmtree(job.run_dir))
+    clock.at(3, lambda: shutil.rmtree(job.run_dir))
     with pytest.raises(RunDirError, match="was removed while gridtf waited for its job, 101") as caught:
         job.wait()
     assert caught.value.exit_code == 1  # no wrong usage
+    assert clock.now < 5
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gridtf.observe import jobs
 from gridtf.run import registry
 from gridtf.run.registry import Entry
 from gridtf.run.rundir import RunDir, read_record, write_record
-from gridtf.schedulers.api import JobIdentity
+from tests.support.scheduler import FakeScheduler
 
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
@@ -279,23 +279,14 @@ def test_missing_run_directory_is_not_reported_as_replaced(tmp_path: Path) -> No
         registry.need_same(run)
 
 
-def test_job_with_a_replaced_run_directory_is_cancelled_by_its_id(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cancelled = []
-
-    class Scheduler:
-        def cancel(self, record: JobIdentity) -> None:
-            cancelled.append(record)
-
+def test_job_with_a_replaced_run_directory_is_cancelled_by_its_id(fake: FakeScheduler, tmp_path: Path) -> None:
     path = add(tmp_path / "run")
     submitted(path, "8")
-    monkeypatch.setattr("gridtf.schedulers.get", lambda name: Scheduler())
     with pytest.raises(ReplacedError) as caught:
         Job(registry.find("7", os.environ, tmp_path)).cancel()
     assert caught.value.what == "requested cancellation of slurm job 7"
     assert "was replaced" in caught.value.why
-    assert cancelled == [JobIdentity("7")]
+    assert fake.cancelled == ["7"]
     assert not RunDir(path).cancelled.exists()
 
 

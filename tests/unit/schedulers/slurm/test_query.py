@@ -382,6 +382,19 @@ def test_query_runs_one_squeue_for_several_jobs(tools: Path) -> None:
     assert "--jobs=60,52,53,99 " in calls(tools)[0]
 
 
+def test_query_of_several_own_jobs_names_the_user(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command(tools, "squeue", "true")
+    monkeypatch.setattr("os.getuid", lambda: 7001)  # a user without a name here
+    mine, theirs = (JobIdentity(number, user=user) for number, user in (("1", "7001"), ("2", "bob")))
+    asked = [[mine, mine.replace(job_id="3")], [mine, theirs], [mine]]
+    for jobs in asked:
+        scheduler.query(jobs)
+    assert ["--user=7001 " in line for line in calls(tools)] == [True, False, False]
+    monkeypatch.setattr("os.getuid", lambda: 0)  # in a container that maps no users
+    scheduler.query([mine.replace(user="root"), mine.replace(job_id="3", user="root")])
+    assert "--user" not in calls(tools)[-1]
+
+
 def test_query_of_more_jobs_than_a_command_line_holds(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
     found = scheduler.query([JobIdentity(str(number)) for number in range(100_000)])
