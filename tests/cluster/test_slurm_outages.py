@@ -33,7 +33,7 @@ def test_link_of_the_launcher_s_host_is_cut_and_mended(slurm: Bed) -> None:
         slurm.mend("n1")
         output = finished(waits, 0, seconds=90)
     assert f"fault ({job.id}): COMPLETED" in output
-    assert job.run.attempt(1).verdict.exists()
+    job.verdict(attempt=1)  # its launcher may still be ending its tasks
     view = job.status()
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
     no_process_left(slurm)
