@@ -248,7 +248,7 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         return AgentEnd(code, None, (), GridtfError(killed, hint="by a user, or by the kernel because memory ran out?"))
     for line in printed:
         if line.startswith(_ABORTED):
-            return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
+            break
         if failed := _NOT_LAUNCHED.match(line):
             what = f"Slurm could not start the agent on host {failed[1]}"
             return AgentEnd(code, failed[1], (), SchedulerError(what, why=failed[2].strip()))
@@ -259,10 +259,14 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         exited = _EXITED.match(how)
         if exited is None and how not in ("Killed", "Out Of Memory"):
             continue
+        if how == "Killed" and any(other.startswith(_ABORTED) for other in printed):
+            break  # a host was faster to end its part of a cancelled step than srun was told of it
         if exited is None and restarts:  # seen after a cut link, seconds into the second start
             late = ("Slurm may only now have cleaned up that host after an earlier start of this job",)
             return AgentEnd(-signal.SIGKILL, host, late)
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
+    if any(line.startswith(_ABORTED) for line in printed):
+        return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
 
 

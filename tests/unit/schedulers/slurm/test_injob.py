@@ -287,6 +287,16 @@ def test_parse_failure_of_srun_or_its_step(code: int, printed: list[str], what: 
     assert (error.what, error.why) == (what, why)
 
 
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_parse_failure_of_a_cancelled_step_that_a_host_ended_first(restarts: int) -> None:
+    """Seen on a busy machine: srun learns of the end on that host before it learns that the step is cancelled."""
+    printed = ["srun: error: n2: task 1: Killed", *ABORTED]
+    end = injob.parse_failure(137, printed, restarts)
+    assert (end.host, end.code) == (None, -signal.SIGTERM)
+    assert end.error is not None
+    assert end.error.what == "the agents' job step 16.0 was cancelled"
+
+
 def test_parse_failure_of_a_restarted_job_mentions_late_clean_up() -> None:
     assert injob.parse_failure(137, KILLED, restarts=1).messages == (
         "Slurm may only now have cleaned up that host after an earlier start of this job",
