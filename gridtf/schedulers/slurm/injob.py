@@ -165,7 +165,7 @@ _TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 # srun: error: Task launch for StepId=10.0 failed on node n4: Protocol authentication error
 _NOT_LAUNCHED = re.compile(r"srun: error: Task launch for StepId=\S+ failed on node (\S+): (.+)")
-# Printed before any task has ended: the step was cancelled. Slurm's daemons print when, and sometimes why:
+# Printed before any task has exited: the step was cancelled. Slurm's daemons print when, and sometimes why:
 # slurmstepd-n1: error: *** STEP 6.0 ON n1 CANCELLED AT 2026-11-21T23:35:24 DUE TO NODE FAILURE, SEE … ***
 _ABORTED = "srun: Job step aborted"
 _CANCELLED = re.compile(r"\*\*\* (?:STEP|JOB) (\S+) ON \S+ CANCELLED AT \S+(?: DUE TO ([^,*]+))?")
@@ -246,6 +246,7 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
     if code < 0:
         killed = f"srun, which had started the agents, was killed by {signal_name(-code)}"
         return AgentEnd(code, None, (), GridtfError(killed, hint="by a user, or by the kernel because memory ran out?"))
+    aborted = any(line.startswith(_ABORTED) for line in printed)
     for line in printed:
         if line.startswith(_ABORTED):
             break
@@ -259,13 +260,13 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
         exited = _EXITED.match(how)
         if exited is None and how not in ("Killed", "Out Of Memory"):
             continue
-        if how == "Killed" and any(other.startswith(_ABORTED) for other in printed):
+        if how == "Killed" and aborted:
             break  # a host was faster to end its part of a cancelled step than srun was told of it
         if exited is None and restarts:  # seen after a cut link, seconds into the second start
             late = ("Slurm may only now have cleaned up that host after an earlier start of this job",)
             return AgentEnd(-signal.SIGKILL, host, late)
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
-    if any(line.startswith(_ABORTED) for line in printed):
+    if aborted:
         return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))
     return AgentEnd(code, None, tuple(line for line in printed if line.startswith("srun: error:"))[:3])
 
