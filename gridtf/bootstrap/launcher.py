@@ -656,7 +656,7 @@ class HostMonitor(Fields):
             self.pause(_A_MOMENT)
             self.read()
             for end in self._ends():
-                if end.host and end.code:
+                if isinstance(end.error, TerminatedError) or (end.host and end.code):
                     raise self._ended(end)
             raise self._terminated()
         gone = min(self._gone.values(), key=lambda gone: "signal" in gone)

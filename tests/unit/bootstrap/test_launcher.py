@@ -13,7 +13,7 @@ import pytest
 
 from gridtf.bootstrap.launcher import Launcher
 from gridtf.bootstrap.rendezvous import read, read_plan
-from gridtf.errors import GridtfError, PlacementError
+from gridtf.errors import GridtfError, PlacementError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
@@ -346,6 +346,14 @@ def test_verdict_is_open_when_agents_were_signalled_and_the_scheduler_gives_no_r
     assert verdict["state"] == "FAILED"
     assert verdict["again"] is None  # only the scheduler knows
     assert verdict["reason"].startswith("the agents on hosts h0, h1 received SIGTERM")
+
+
+def test_step_that_was_cancelled_is_the_reason_although_agents_report_its_signal_first(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    error = TerminatedError("the agents' job step 7.0 was cancelled")
+    attempt.at(5, lambda: attempt.more.update(h0=gone_by(signal.SIGTERM)))
+    attempt.at(6, lambda: setattr(attempt.cluster.agents["h0"], "end", AgentEnd(-signal.SIGTERM, None, (), error)))
+    assert attempt.launch()[1]["reason"].startswith("the agents' job step 7.0 was cancelled")
 
 
 def test_signal_to_the_launcher_after_signals_to_agents_cancels_the_job(tmp_path: Path) -> None:
