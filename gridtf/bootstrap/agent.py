@@ -489,12 +489,13 @@ class Agent(Fields):
         Args:
             launcher: Its last record.
             silence: Seconds since its last heartbeat.
-            stopped: Whether it was stopped, as by SIGSTOP, before it was continued.
+            stopped: Whether it was stopped, as by SIGSTOP or gdb, before it was continued.
         """
         from gridtf.bootstrap.verdict import Verdict
 
         self.system.signal([launcher["pid"]], signal.SIGKILL)
-        how = "it was stopped by a signal" if stopped else "it hung, for example in a file system that does not respond"
+        hung = "it hung, for example in a file system that does not respond"
+        how = "it was stopped by a signal or a debugger" if stopped else hung
         what = f"the launcher on host {launcher['host']} was stalled for {silence:.0f} s, and an agent has killed it"
         verdict = Verdict(JobState.FAILED, what, why=how, hint="the agents had already ended their tasks")
         self.system.log(verdict.text())

@@ -53,8 +53,8 @@ def lives(record: Mapping[str, Any]) -> bool:
 
 
 def stopped(pid: int) -> bool:
-    """Whether a process is stopped, as after Ctrl-Z."""
-    return _stat(pid)[:1] == ["T"]
+    """Whether a process is stopped, as after Ctrl-Z (state T) or by a debugger (t)."""
+    return _stat(pid)[:1] in (["T"], ["t"])
 
 
 def session(pid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from tests.support.disks import ext4, fill, small_disk
 from tests.support.fixtures import Launch, Program
 from tests.support.jobs import IGNORING, ROOT, gone, until
 
+PTRACE_ATTACH = 16  # <sys/ptrace.h>
 SHELL_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
 
 
@@ -87,18 +89,24 @@ def test_stalled_launcher_is_continued_after_its_tasks_have_ended(launch: Launch
     gone(*pids.values(), *agents)
 
 
+def held_by_a_debugger(pid: int) -> None:
+    """Stop a child for good, until it is killed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(PTRACE_ATTACH, pid, None, None):
+        raise OSError(ctypes.get_errno(), "ptrace")
+    os.waitpid(pid, os.WUNTRACED)  # it has stopped; otherwise Popen would take this for its end
+
+
 def test_stalled_launcher_is_killed_and_its_verdict_written_by_an_agent(launch: Launch) -> None:
     job = launch("sleep", "1000", hosts=[{"name": "h1"}], heartbeat_timeout=2)
     pids = job.running("worker:0")
     agent = job.agent_pid("h1")
-    while job.process.poll() is None:  # SIGCONT has no lasting effect
-        job.process.send_signal(signal.SIGSTOP)
-        time.sleep(0.002)
-    assert job.process.returncode == -signal.SIGKILL
+    held_by_a_debugger(job.process.pid)  # SIGCONT has no effect
+    assert job.process.wait(60) == -signal.SIGKILL
     gone(*pids.values(), agent)
     verdict = job.verdict()
     assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)
-    assert "an agent has killed it (it was stopped by a signal)" in verdict["reason"]
+    assert "an agent has killed it (it was stopped by a signal or a debugger)" in verdict["reason"]
 
 
 def test_launcher_stopped_in_a_terminal_finds_its_tasks_again(launch: Launch) -> None:
