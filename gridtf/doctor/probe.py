@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridtf import schedulers
 from gridtf.doctor import judge, measure
-from gridtf.errors import GridtfError
+from gridtf.errors import GridtfError, RunDirError
 from gridtf.findings import Examination, Finding, Level, failure
 from gridtf.jobspec import config, options
 from gridtf.jobspec.spec import JobSpec, TaskSpec, container_programs
@@ -35,7 +35,7 @@ _RUNS = 240.0  # seconds after its start until the job must have ended: the wall
 _GRACE = measure.END_LIMIT  # so that it is the scheduler that ends tasks
 _START_TIMEOUT = 60.0
 _POLL = 2.0
-_RELEASE = 20.0  # seconds for the scheduler to release a job that has ended
+_RELEASE = 60.0  # seconds for the scheduler to release a job that has ended, and for its last processes to end
 _RESULTS = 15.0  # seconds for the measurements to appear on this host
 
 Say = Callable[[str], None]
@@ -223,6 +223,11 @@ def _remove(job: Job) -> None:
         time.sleep(0.2)
     registry.forget(job.run_dir, os.environ)
     submission.remove(job.run_dir)
+    while job.run_dir.exists():  # something was written there meanwhile
+        if time.monotonic() > deadline:
+            raise RunDirError(f"processes of job {job.id} still write there")
+        time.sleep(0.2)
+        submission.remove(job.run_dir)
 
 
 def _waits_for_its_end(run: RunDir) -> bool:

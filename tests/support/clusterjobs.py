@@ -74,9 +74,17 @@ class ClusterJob:
         """Wait until a condition returns a true value, and return it."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
-            assert time.monotonic() < deadline, f"waited {seconds} s for {what}; job.log says:\n{self.output}"
+            if time.monotonic() >= deadline:
+                raise AssertionError(f"waited {seconds} s for {what}; job.log says:\n{self.output}\n{self._queue()}")
             time.sleep(0.05)
         return value
+
+    def _queue(self) -> str:
+        """What the scheduler says of the job."""
+        slurm = (("squeue", "--long"), ("scontrol", "show", "job", self.id))
+        sge = (("qstat", "-f", "-u", "*", "-explain", "aE"), ("qstat", "-j", self.id))
+        shown = [self.bed.run("login", *words, check=False) for words in (slurm if self.bed.kind == "slurm" else sge)]
+        return "\n".join(done.stdout + done.stderr for done in shown)
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""

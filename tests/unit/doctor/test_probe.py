@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gridtf.doctor import measure, probe
 from gridtf.errors import MaybeSubmittedError, RunDirError, UsageError
 from gridtf.findings import Finding, Level
+from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.run import registry
 from gridtf.run.rundir import RunDir
@@ -183,3 +186,20 @@ def test_forgotten_run_is_no_longer_in_the_index(fake: FakeScheduler, rough_path
     first, second = registry.runs(os.environ)
     registry.forget(first.path, os.environ)
     assert [run.path for run in registry.runs(os.environ)] == [second.path]
+
+
+def test_run_directory_in_which_something_is_still_written_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, remove, tries = tmp_path / "run", submission.remove, iter((False, False, True))
+    run_dir.mkdir()
+    monkeypatch.setattr(submission, "remove", lambda path: next(tries) and remove(path))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    ended: Any = SimpleNamespace(run_dir=run_dir, id="7", status=lambda: SimpleNamespace(in_queue=False))
+    probe._remove(ended)
+    assert not run_dir.exists()
+    monkeypatch.setattr(probe, "_RELEASE", 0.0)
+    run_dir.mkdir()
+    monkeypatch.setattr(submission, "remove", lambda path: None)
+    with pytest.raises(RunDirError, match="processes of job 7 still write there"):
+        probe._remove(ended)
