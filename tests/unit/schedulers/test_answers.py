@@ -272,20 +272,25 @@ def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
     def query(jobs: Sequence[JobIdentity]) -> Mapping[str, JobStatus]:
         with questions.open("a") as file:
             file.write(f"{len(jobs)}\n")
-        time.sleep(0.05)
+        time.sleep(0.5)  # in which all of them have come, on a busy machine too
         return {job.job_id: JobStatus(RUNNING, job.job_id) for job in jobs}
 
     children = []
+    gate, opened = os.pipe()
     for number in range(50):
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
+                os.close(opened)
+                os.read(gate, 1)  # its end: all have been forked
                 found = Store(tmp_path / "slurm").ask([JobIdentity(str(number))], started, query)
                 code = 0 if found.statuses == {str(number): JobStatus(RUNNING, str(number))} else 1
             finally:
                 os._exit(code)
         children.append(pid)
+    os.close(opened)
+    os.close(gate)
     assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 50
     asked = [int(line) for line in questions.read_text().splitlines()]
     assert max(asked) > 10
