@@ -96,6 +96,8 @@ class ForkedAgent(Fields):
             os.kill(self.pid, number)
 
 
+_PAUSES = 5, 10, 15  # seconds before further attempts to start an agent; a daemon that has just begun may lose one
+
 ParseEnd = Callable[[int, Sequence[str]], AgentEnd]
 
 
@@ -122,19 +124,23 @@ class StartedAgents:
         parse_end: ParseEnd,
         ignored: Iterable[int] = (),
     ) -> None:
-        self._log, self._parse_end = log, parse_end
+        self._argv, self._environ, self._log, self._ignored = list(argv), dict(environ), log, ignored
+        self._parse_end = parse_end
         self._end: AgentEnd | None = None
+        self._pauses = list(_PAUSES)
+        self._start(self._argv)
 
+    def _start(self, argv: Sequence[str]) -> None:
         def child() -> None:
-            ignore_signals(ignored)
+            ignore_signals(self._ignored)
             unblock_signals()
 
         try:
-            with open_log(log) as output:
+            with open_log(self._log) as output:
                 self._begin = output.tell()
                 self._process = subprocess.Popen(
-                    list(argv),
-                    env=dict(environ),
+                    argv,
+                    env=self._environ,
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -146,8 +152,17 @@ class StartedAgents:
 
     def poll(self) -> AgentEnd | None:
         if self._end is None and (code := self._process.poll()) is not None:
-            self._end = self._parse_end(code, self._printed())
+            end = self._parse_end(code, self._printed())
+            if end.again and self._pauses and self._process.stdin and not self._process.stdin.closed:
+                self._start_again(end, self._pauses.pop(0))
+            else:
+                self._end = end
         return self._end
+
+    def _start_again(self, end: AgentEnd, pause: int) -> None:
+        self.terminate()
+        tell(f"{'; '.join(end.messages)}: gridtf starts the agent on host {end.host} again in {pause} s")
+        self._start(["sh", "-c", 'sleep "$0"; exec "$@"', str(pause), *self._argv])
 
     def terminate(self) -> None:
         if self._process.stdin is not None:

@@ -218,12 +218,14 @@ class AgentEnd(Value):
         host: Its host; None where it is not known.
         messages: Lines about its end from the program that started it; often empty.
         error: The error to report, if the scheduler knows a better one than the exit code.
+        again: Whether it was never started, and another attempt may succeed.
     """
 
     code: int
     host: str | None
     messages: tuple[str, ...] = ()
     error: GridtfError | None = None
+    again: bool = False
 
 
 class AgentHandle(Protocol):

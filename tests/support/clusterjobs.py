@@ -84,7 +84,9 @@ class ClusterJob:
         slurm = (("squeue", "--long"), ("scontrol", "show", "job", self.id))
         sge = (("qstat", "-f", "-u", "*", "-explain", "aE"), ("qstat", "-j", self.id))
         shown = [self.bed.run("login", *words, check=False) for words in (slurm if self.bed.kind == "slurm" else sge)]
-        return "\n".join(done.stdout + done.stderr for done in shown)
+        latest = self.run.latest()
+        agents = [latest.agents_log.read_text(errors="replace")] if latest and latest.agents_log.exists() else []
+        return "\n".join([*agents, *(done.stdout + done.stderr for done in shown)])
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""

@@ -246,9 +246,15 @@ _START_FAILURES = (
         "didn't accept task|cannot start|not allowed|not permitted",
         "does the PE allow it (`qconf -sp {pe}`: control_slaves TRUE)? does another qrsh of this job run there?",
     ),
-    ("got send error|unable to contact|connection refused", "does sge_execd run on {host} (`qhost -h {host}`)?"),
+    (
+        "got send error|can't find connection|unable to contact|connection refused",
+        "does sge_execd run on {host} (`qhost -h {host}`)?",
+    ),
     ("can't resolve", "is the host known by this name on all hosts?"),
 )
+
+# Nothing has been started then: sge_execd is being started again, or is too busy to answer.
+_NOT_SENT = "failed sending task to execd"
 
 
 def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
@@ -296,7 +302,8 @@ def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd
         hint = next(hints, "").format(pe=pe, host=host)
         what = f"Grid Engine has not started the agent on host {host}"
         error = SchedulerError(what, why=why, hint=hint) if hint else None
-    return AgentEnd(code if code <= _HUNG_UP else 128 - code, host, tuple(messages), error)
+    again = code > 0 and _NOT_SENT in why
+    return AgentEnd(code if code <= _HUNG_UP else 128 - code, host, tuple(messages), error, again)
 
 
 # --- the job script's sge_shepherd -------------------------------------------------------------------------------

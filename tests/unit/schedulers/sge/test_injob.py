@@ -387,6 +387,7 @@ def test_end_of_qrsh_is_explained(code: int, line: str, what: str, hint: str) ->
     assert end.error.why == line
     assert hint in end.error.hint
     assert isinstance(end.error, HostLostError) == (code == 0)
+    assert end.again == (line == NO_EXECD)
 
 
 def test_hang_up_means_the_starter_of_the_agent_was_killed() -> None:

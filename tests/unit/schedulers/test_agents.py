@@ -1,0 +1,48 @@
+"""Programs that start agents on other hosts: started again where an agent was never started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gridtf.schedulers import agents
+from gridtf.schedulers.api import AgentEnd
+from tests.support.jobs import until
+
+COUNT = """echo begun >>"$0"; [ "$(wc -l <"$0")" -gt "$1" ] && exit 3; echo "not sent"; exit 1"""
+
+
+def of_host(code: int, printed: Sequence[str]) -> AgentEnd:
+    return AgentEnd(code, "n2", tuple(printed), again="not sent" in printed)
+
+
+@pytest.mark.parametrize(("refusals", "code", "starts"), [(0, 3, 1), (2, 3, 3), (9, 1, 4)])
+def test_agent_that_was_never_started_is_started_again(
+    refusals: int,
+    code: int,
+    starts: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(agents, "_PAUSES", (0, 0, 0))
+    count = tmp_path / "count"
+    argv = ["sh", "-c", COUNT, str(count), str(refusals)]
+    started = agents.StartedAgents(argv, {"PATH": "/usr/bin:/bin"}, tmp_path / "log", of_host)
+    end = until(started.poll, "the end of the program")
+    started.terminate()
+    assert end.code == code
+    assert count.read_text().count("begun") == starts
+    told = capfd.readouterr().err
+    assert told.count("not sent: gridtf starts the agent on host n2 again in 0 s") == starts - 1
+
+
+def test_agent_that_is_being_ended_is_not_started_again(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    argv = ["sh", "-c", f"cat; {COUNT}", str(count), "9"]
+    started = agents.StartedAgents(argv, {"PATH": "/usr/bin:/bin"}, tmp_path / "log", of_host)
+    started.terminate()
+    assert until(started.poll, "the end of the program").code == 1
+    assert count.read_text() == "begun\n"
