@@ -12,7 +12,7 @@ from tests.support.jobs import LaunchedJob
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
 
 PROGRAM = """
-import os, signal
+import os, pathlib, signal, time
 import keras
 import numpy as np
 import tensorflow as tf
@@ -27,7 +27,11 @@ with training.summary_writer().as_default():
     tf.summary.write("loss", 0.5, step=1)
 gridtf.progress(tf.constant(17), loss=tf.constant(float("nan")), accuracy=np.float32(0.5))
 print("reported", flush=True)
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == "0":
+    pathlib.Path("reported").touch()
+else:
+    while not pathlib.Path("reported").exists():
+        time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
 signal.pause()
 """
