@@ -220,12 +220,12 @@ def _remove(job: Job) -> None:
     """Remove the run directory, and its entry in the index, once no process of the job writes there any more."""
     deadline = time.monotonic() + _RELEASE
     while job.status().in_queue and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(_POLL)  # the scheduler is asked each time
     registry.forget(job.run_dir, os.environ)
     submission.remove(job.run_dir)
     while job.run_dir.exists():  # something was written there meanwhile
         if time.monotonic() > deadline:
-            raise RunDirError(f"processes of job {job.id} still write there")
+            raise RunDirError(f"it cannot be removed; perhaps processes of job {job.id} still write there")
         time.sleep(0.2)
         submission.remove(job.run_dir)
 

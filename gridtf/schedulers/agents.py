@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,7 +97,8 @@ class ForkedAgent(Fields):
             os.kill(self.pid, number)
 
 
-_PAUSES = 5, 10, 15  # seconds before further attempts to start an agent; a daemon that has just begun may lose one
+# Seconds before each further attempt to start an agent: an sge_execd that had begun 2 s before lost the order.
+_PAUSES = 5, 10, 15
 
 ParseEnd = Callable[[int, Sequence[str]], AgentEnd]
 
@@ -128,9 +130,10 @@ class StartedAgents:
         self._parse_end = parse_end
         self._end: AgentEnd | None = None
         self._pauses = list(_PAUSES)
-        self._start(self._argv)
+        self._due: float | None = None  # when the next attempt to start the agents begins, as time.monotonic
+        self._start()
 
-    def _start(self, argv: Sequence[str]) -> None:
+    def _start(self) -> None:
         def child() -> None:
             ignore_signals(self._ignored)
             unblock_signals()
@@ -139,7 +142,7 @@ class StartedAgents:
             with open_log(self._log) as output:
                 self._begin = output.tell()
                 self._process = subprocess.Popen(
-                    argv,
+                    self._argv,
                     env=self._environ,
                     stdin=subprocess.PIPE,
                     stdout=output,
@@ -148,23 +151,29 @@ class StartedAgents:
                     preexec_fn=child,  # safe: this process has one thread
                 )
         except OSError as error:
-            raise SchedulerError(f"cannot run {argv[0]}: {error.strerror}") from None
+            raise SchedulerError(f"cannot run {self._argv[0]}: {error.strerror}") from None
 
     def poll(self) -> AgentEnd | None:
         if self._end is None and (code := self._process.poll()) is not None:
-            end = self._parse_end(code, self._printed())
-            if end.again and self._pauses and self._process.stdin and not self._process.stdin.closed:
-                self._start_again(end, self._pauses.pop(0))
-            else:
-                self._end = end
-        return self._end
-
-    def _start_again(self, end: AgentEnd, pause: int) -> None:
-        self.terminate()
-        tell(f"{'; '.join(end.messages)}: gridtf starts the agent on host {end.host} again in {pause} s")
-        self._start(["sh", "-c", 'sleep "$0"; exec "$@"', str(pause), *self._argv])
+            self._end = end = self._parse_end(code, self._printed())
+            if end.again and self._pauses:
+                pause = self._pauses.pop(0)
+                self._due = time.monotonic() + pause
+                tell(f"{'; '.join(end.messages)}: gridtf starts the agent on host {end.host} again in {pause} s")
+        if self._due is None:
+            return self._end
+        if time.monotonic() >= self._due:
+            self._due = self._end = None
+            self._close_input()
+            self._start()
+        return None
 
     def terminate(self) -> None:
+        self._pauses.clear()
+        self._due = None
+        self._close_input()
+
+    def _close_input(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import STUBBORN, admin, ended, no_process_left, started
+from tests.support.sgebed import BINARIES
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -42,6 +43,25 @@ def test_cut_link_of_a_host_with_its_shared_folder(sge: Bed) -> None:
     job = started(sge, nodes=2, command="sleep 4")
     sge.cut("n2")
     ended(job, "COMPLETED")
+    no_process_left(sge)
+
+
+def test_agent_is_started_again_on_a_host_whose_execd_comes_back(sge: Bed) -> None:
+    ready, gate = sge.home() / "ready", sge.home() / "go"
+    wait = f"touch {sge.seen(ready)}; until [ -e {sge.seen(gate)} ]; do sleep 0.1; done"
+    job = started(sge, "--setup", wait, nodes=2, running=False)
+    job.until(ready.exists, "the set-up")
+    admin(sge, "pkill", "-9", "-x", "sge_execd", host="n2")
+    gate.touch()
+    try:
+        job.until(lambda: "gridtf starts the agent on host n2 again in" in job.output, "the end of the first attempt")
+    finally:
+        admin(sge, f"{BINARIES}/sge_execd", host="n2")
+        gate.unlink()
+        ready.unlink()
+    job.running(2)
+    job.gridtf("cancel")
+    ended(job, "CANCELLED")
     no_process_left(sge)
 
 

@@ -93,8 +93,8 @@ def held_by_a_debugger(pid: int) -> None:
     """Stop a child for good, until it is killed."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.ptrace(PTRACE_ATTACH, pid, None, None):
-        raise OSError(ctypes.get_errno(), "ptrace")
-    os.waitpid(pid, os.WUNTRACED)  # it has stopped; otherwise Popen would take this for its end
+        raise OSError(number := ctypes.get_errno(), f"ptrace: {os.strerror(number)}")
+    os.waitpid(pid, os.WUNTRACED)  # for the stop; otherwise Popen would take it for the end of the process
 
 
 def test_stalled_launcher_is_killed_and_its_verdict_written_by_an_agent(launch: Launch) -> None:
@@ -102,7 +102,7 @@ def test_stalled_launcher_is_killed_and_its_verdict_written_by_an_agent(launch: 
     pids = job.running("worker:0")
     agent = job.agent_pid("h1")
     held_by_a_debugger(job.process.pid)  # SIGCONT has no effect
-    assert job.process.wait(60) == -signal.SIGKILL
+    assert job.wait(60) == -signal.SIGKILL
     gone(*pids.values(), agent)
     verdict = job.verdict()
     assert (verdict["state"], verdict["exit_code"]) == ("FAILED", 1)

@@ -144,7 +144,8 @@ def test_asynchronous_workers_come_late_are_killed_save_and_end_with_the_chief(
     chief, worker = Worker(cluster, 0, "second-chief"), Worker(cluster, 1, "second")
     for each in (chief, worker):
         each.open()
-    assert saved <= chief.begun()[0] <= saved + 2  # the other worker's step may come between the name and the values
+    # the other worker's steps may come between the name of a checkpoint and its values
+    assert saved <= chief.begun()[0] <= max(saved, last + 2)
     worker.goes_on()
     (tmp_path / "finish").touch()
     assert [each.process.wait(LIMIT) for each in (chief, worker)] == [0, 0], chief.log + worker.log

@@ -35,6 +35,7 @@ class Bed:
     element_variable, element_separator = "SLURM_ARRAY_TASK_ID", "_"
     delete, deleted = "scancel", "cancelled with scancel"
     server = "Slurm's controller on ctl"
+    questions: tuple[str, ...] = ("squeue --long", "scontrol show job {id}")  # that show what became of a job
 
     def __init__(self, state: Path, script: Path = CHECKOUT / "scripts/testbed") -> None:
         self.state = state
@@ -177,6 +178,17 @@ class Bed:
         while not (state := self.states()[host]).startswith(expected):
             assert time.monotonic() < end, f"{host} is {state} after {limit:.0f} s, not {expected}"
             time.sleep(0.2)
+
+    def about(self, job_id: str) -> str:
+        """What the scheduler says of a job and its queue, for the message of a test that fails."""
+        said = []
+        for question in self.questions:
+            try:
+                done = self.run("login", *question.format(id=job_id).split(), timeout=20, check=False)
+                said.append(done.stdout + done.stderr)
+            except subprocess.TimeoutExpired:
+                said.append(f"{question}: no answer")
+        return "\n".join(said)
 
     def stop_server(self) -> None:
         """Shut slurmctld down in order, so that it saves its state: otherwise it would start recent jobs again."""

@@ -59,8 +59,7 @@ def ended(job: ClusterJob, state: str, *pieces: str, seconds: float = PATIENCE, 
     """Wait for the verdict; it must have this state, and these pieces in its reason or hint."""
     verdict = job.verdict(seconds, attempt)
     text = f"{verdict['reason']}\n{verdict['hint']}"
-    agents = job.run.attempt(attempt).agents_log
-    printed = agents.read_text(errors="replace") if agents.exists() else ""
+    printed = job.agents_output(attempt)
     assert verdict["state"] == state, f"{verdict}\n{job.output}{printed}"
     for piece in pieces:
         assert piece in text, f"{verdict}\n{job.output}{printed}"

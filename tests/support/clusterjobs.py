@@ -75,18 +75,15 @@ class ClusterJob:
         deadline = time.monotonic() + seconds
         while not (value := condition()):
             if time.monotonic() >= deadline:
-                raise AssertionError(f"waited {seconds} s for {what}; job.log says:\n{self.output}\n{self._queue()}")
+                said = f"{self.output}\n{self.agents_output()}\n{self.bed.about(self.id)}"
+                raise AssertionError(f"waited {seconds} s for {what}; job.log, agents.log and the queue say:\n{said}")
             time.sleep(0.05)
         return value
 
-    def _queue(self) -> str:
-        """What the scheduler says of the job."""
-        slurm = (("squeue", "--long"), ("scontrol", "show", "job", self.id))
-        sge = (("qstat", "-f", "-u", "*", "-explain", "aE"), ("qstat", "-j", self.id))
-        shown = [self.bed.run("login", *words, check=False) for words in (slurm if self.bed.kind == "slurm" else sge)]
-        latest = self.run.latest()
-        agents = [latest.agents_log.read_text(errors="replace")] if latest and latest.agents_log.exists() else []
-        return "\n".join([*agents, *(done.stdout + done.stderr for done in shown)])
+    def agents_output(self, attempt: int = 0) -> str:
+        """The output of the agents of an attempt; 0: of the latest one."""
+        which = self.run.attempt(attempt) if attempt else self.run.latest()
+        return which.agents_log.read_text(errors="replace") if which and which.agents_log.exists() else ""
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""

@@ -20,6 +20,7 @@ class GridEngineBed(Bed):
     element_variable, element_separator = "SGE_TASK_ID", "."
     delete, deleted = "qdel", "deleted with qdel"
     server = "Grid Engine's qmaster on ctl"
+    questions = ("qstat -f -u * -explain aE", "qstat -j {id}")
 
     def stop_server(self) -> None:
         self.run("ctl", "pkill", "-9", "-x", "sge_qmaster", user="root")

@@ -253,7 +253,7 @@ _START_FAILURES = (
     ("can't resolve", "is the host known by this name on all hosts?"),
 )
 
-# Nothing has been started then: sge_execd is being started again, or is too busy to answer.
+# qrsh could not reach sge_execd, so nothing has been started: the daemon may only be down for a restart.
 _NOT_SENT = "failed sending task to execd"
 
 

@@ -39,6 +39,28 @@ def test_agent_that_was_never_started_is_started_again(
     assert told.count("not sent: gridtf starts the agent on host n2 again in 0 s") == starts - 1
 
 
+def test_agent_that_waits_for_its_next_start_ends_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By default the pause is seconds long."""
+    count = tmp_path / "count"
+    started = agents.StartedAgents(
+        ["sh", "-c", COUNT, str(count), "9"], {"PATH": "/usr/bin:/bin"}, tmp_path / "log", of_host
+    )
+    told = ""
+
+    def announced() -> bool:
+        nonlocal told
+        assert started.poll() is None
+        told += capfd.readouterr().err
+        return "again in 5 s" in told
+
+    until(announced, "the end of the first attempt")
+    started.terminate()
+    end = started.poll()
+    assert end is not None
+    assert end.code == 1
+    assert count.read_text() == "begun\n"
+
+
 def test_agent_that_is_being_ended_is_not_started_again(tmp_path: Path) -> None:
     count = tmp_path / "count"
     argv = ["sh", "-c", f"cat; {COUNT}", str(count), "9"]

@@ -272,7 +272,7 @@ def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
     def query(jobs: Sequence[JobIdentity]) -> Mapping[str, JobStatus]:
         with questions.open("a") as file:
             file.write(f"{len(jobs)}\n")
-        time.sleep(0.5)  # in which all of them have come, on a busy machine too
+        time.sleep(0.5)  # the others come meanwhile
         return {job.job_id: JobStatus(RUNNING, job.job_id) for job in jobs}
 
     children = []
@@ -283,7 +283,7 @@ def test_fifty_processes_ask_a_few_times(tmp_path: Path) -> None:
             code = 1
             try:
                 os.close(opened)
-                os.read(gate, 1)  # its end: all have been forked
+                os.read(gate, 1)  # returns when the parent closes the gate: all have been forked
                 found = Store(tmp_path / "slurm").ask([JobIdentity(str(number))], started, query)
                 code = 0 if found.statuses == {str(number): JobStatus(RUNNING, str(number))} else 1
             finally:
