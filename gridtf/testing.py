@@ -577,7 +577,7 @@ class BatchConformance(CommandConformance):
 
     def test_agent_command_names_the_host(self, inside: dict[str, str], tmp_path: Path) -> None:
         assert isinstance(self.scheduler, BatchScheduler)
-        call = AgentCall(("RUN", "1"), lambda *_: 0, ("python", "-m", "agent"), tmp_path / "log", lambda environ: None)
+        call = AgentCall(("RUN", "1"), lambda *_: 0, ("python", "-m", "agent"), tmp_path / "log")
         for host in self.job.hosts:
             words = list(self.scheduler.agent_command(host, call, inside))
             at = words.index("python")

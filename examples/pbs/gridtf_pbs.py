@@ -18,7 +18,7 @@ from gridtf.host import gpus
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers import batch
-from gridtf.schedulers.agents import ENVIRONMENT_FILE
+from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, GpuNeed, Host, JobIdentity, JobStatus, Plan, Wait
 from gridtf.schedulers.batch import Answer, BatchScheduler
 from gridtf.states import JobState
@@ -169,7 +169,7 @@ class PBS(BatchScheduler):
 
     def agent_command(self, host: str, call: AgentCall, environ: Environ) -> Sequence[str]:
         # it starts the program without a shell, and with pbs_mom's environment
-        return ["pbs_tmrsh", host, "env", f"{ENVIRONMENT_FILE}=1", *call.command, host, *call.arguments]
+        return ["pbs_tmrsh", host, "env", f"{NEEDS_ENVIRONMENT}=1", *call.command, host, *call.arguments]
 
     def agent_end(self, host: str, code: int, printed: Sequence[str]) -> AgentEnd:
         return AgentEnd(code, host, tuple(printed[-3:]))  # 255: pbs_tmrsh's own failure

@@ -35,6 +35,18 @@ def published(spec: JobSpec, host: str, known: str) -> Record:
     return {"address": name, "resolved": network.own_addresses(name, host)}
 
 
+def of_this_host(nodename: str) -> list[str]:
+    """The name of this host and the addresses of its interfaces, those that only this host reaches last.
+
+    Args:
+        nodename: This host's own name.
+    """
+    from gridtf.host.network import interfaces, is_loopback
+
+    found = [address for one in interfaces() if one.up for address in (one.ipv4, one.ipv6) if address]
+    return list(dict.fromkeys([nodename, *sorted(found, key=is_loopback)]))
+
+
 def check(records: Iterable[tuple[str, Record]]) -> None:
     """Check that hosts can reach each other by the addresses that the job chooses.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import json
 import signal
 import socket
 import sys
@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf import __version__, schedulers
-from gridtf.bootstrap import addresses, environment, local_dir, rendezvous, versions
-from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff
+from gridtf.bootstrap import addresses, environment, fence, local_dir, messages, rendezvous, versions
+from gridtf.bootstrap.heartbeat import Watch, backoff, interval
 from gridtf.bootstrap.membership import Membership
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, read_plan
+from gridtf.bootstrap.recorder import Recorder
+from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder
+from gridtf.bootstrap.stream import Link, link_of
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.host import processes
 from gridtf.host.gpus import GpuGrant
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, Record, RunDir, listdir, read_record, write_record
-from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
+from gridtf.run.rundir import Attempt, Record, RunDir, is_listed, listdir, read_record
+from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import GpuNeed, Scheduler
 from gridtf.states import JobState
 from gridtf.values import Fields
@@ -39,9 +41,12 @@ _AT_ONCE = 0.1  # seconds within which a signal to all processes of a job has re
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
 _RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
 _WAKE_LIMIT = 10.0  # seconds within which a launcher that was continued (SIGCONT) has to write a heartbeat
-_LISTENING = 1.0  # seconds between two reads of the launcher's records; with many hosts, heartbeats are rarer
+_LOOKING = 1.0  # seconds between two looks at what no signal announces, such as the parent's death
+_WRITING = 2.0  # seconds for a record at the end
+_TELLING = 5.0  # seconds for the last messages to leave this host
+_STOPPING = 0.5  # seconds in which the launcher's order comes that STOP_SIGNAL or the end of the input announces
 
-# Exit codes for errors that an agent could not write to the run directory.
+# Exit codes for errors that an agent could not tell the launcher.
 NO_RUN_DIR, NO_WRITE, NO_LAUNCHER, LEFTOVERS, BROKEN, KILLED = 70, 71, 72, 73, 74, 75
 EXITS = {
     NO_RUN_DIR: "cannot see the run directory: it must be on a file system that all hosts share",
@@ -101,6 +106,8 @@ class Agent(Fields):
         start_timeout: Seconds to wait for the plan, and for the other hosts.
         system: This host.
         scheduler_of: Returns the scheduler of a name.
+        link_of: Makes this agent's end of its stream, from what listener.json holds.
+        recorder_of: Makes what writes a record when no launcher is left to hear it.
     """
 
     host: str
@@ -109,6 +116,8 @@ class Agent(Fields):
     start_timeout: float
     system: System
     scheduler_of: Callable[[str], Scheduler] = schedulers.get
+    link_of: Callable[..., Link] = link_of
+    recorder_of: Callable[[System], Recorder] = Recorder
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor([], self.system)
@@ -118,11 +127,21 @@ class Agent(Fields):
         self._over = False  # no process of the job is left on this host
         self._released = False  # the launcher has stopped this agent
         self._reported = 0.0  # when the end of a task was last reported to the launcher
+        self._stated = 0.0  # when the last state was sent, or would have been with a connection
+        self._told = float("-inf")  # when the launcher was last given a sign of life, by the monotonic clock
+        self._last: Record = {}  # what was last reported
         self._gone: Record | None = None  # why this agent ends although the launcher has not stopped it
-        self._launcher: Record | None = None  # the last record of the launcher
+        self._launcher: Record | None = None  # which process the launcher is
+        self._environment: dict[str, str] | None = None  # of the job script, where this agent has not inherited it
+        self._plan: Record | None = None
+        self._meeting: Record | None = None
+        self._stop = False  # the launcher has told this agent to stop
+        self._watch: Watch | None = None
+        self._link: Link | None = None
+        self._fence: fence.Fence | None = None
+        self._interval = 1.0  # seconds between two signs of life
         self._local_dir: Path | None = None
         self._checkpoint = False  # a checkpoint was requested on this host
-        self._listened = float("-inf")
 
     def main(self, gpus: GpuGrant | None = None) -> int:
         """Run the tasks of this host to their end; write errors to the log and, where possible, to the host's record.
@@ -139,12 +158,24 @@ class Agent(Fields):
             self.system.log(f"agent on {self.host}: {error}")
             if isinstance(error, NoRunDirError | NoLauncherError):
                 return error.code
-            if isinstance(error, RunDirError):
-                return NO_WRITE
-            self._gone = {"what": error.what, "why": error.why, "hint": error.hint}
-            with contextlib.suppress(RunDirError):
-                write_record(self.attempt.host_state(self.host), self._record())
-            return BROKEN
+            self._gone = self._reason(error)
+            self._report(now=True)
+            return NO_WRITE if isinstance(error, RunDirError) else BROKEN
+        finally:
+            if self._link is not None:
+                heard = self._link.connected and self._link.drain(_TELLING)
+                self._link.close()
+                if self._last and not heard:  # the launcher was killed: this is needed to tell what happened
+                    recorder = self.recorder_of(self.system)  # on a host that is cut off, the file system hangs
+                    recorder.write(self.attempt.host_state(self.host), json.dumps({"nonce": self.nonce, **self._last}))
+                    recorder.settle(_WRITING)
+
+    def _reason(self, error: GridtfError) -> Record:
+        """Why this agent ends, for the launcher."""
+        if isinstance(error, RunDirError):
+            what = f"the agent on host {self.host} {EXITS[NO_WRITE]}"
+            return {"what": what, "why": error.what, "hint": error.hint}
+        return {"what": error.what, "why": error.why, "hint": error.hint}
 
     def run(self, gpus: GpuGrant | None = None) -> int:
         """Run the tasks of this host to their end.
@@ -159,19 +190,19 @@ class Agent(Fields):
             GridtfError: The agent cannot start or go on; its tasks have been torn down.
         """
         try:
-            plan = self._wait_for_plan()
-            if self.system.environ.pop(ENVIRONMENT_FILE, None):
-                self._read_environment(self.scheduler_of(plan.request.scheduler).variables_of_host(plan.request))
+            plan = self._wait_for_plan(self._wait_for_link())
         except _Stopped:  # before there was anything to do
             return 0
         scheduler, limit = self.scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout
         self.supervisor = Supervisor([task.name for task in plan.on(self.host)], self.system)
-        state = self.attempt.host_state(self.host)
-        self._heartbeat = Heartbeat(state, self._record, len(plan.hosts), limit, self.system)
+        self._interval = interval(plan.host_count, limit)
         self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
-        self._patience = Patience(limit, self.system)
+        if self._link is not None:
+            self._link.patience = max(limit / 4, 2.5 * self._interval)
         folders = local_dir.places(self.system.environ, self.nonce, self.host)
         self._local_dir = local_dir.make(folders)
+        if (self._launcher or {}).get("checkpoint"):  # it was requested before this agent had the plan
+            self._request_checkpoint()
         try:
             with PortHolder() as holder:
                 try:
@@ -182,14 +213,19 @@ class Agent(Fields):
                     what = f"the agent on host {self.host} {EXITS[NoLauncherError.code]}"
                     self._gone = {"what": what, "why": "", "hint": "", "unheard": True}
                     raise
+                except GridtfError as error:  # noted before the end is told, so that the launcher learns both at once
+                    self._gone = self._reason(error)
+                    raise
                 finally:
                     # whatever happened, no process of the job stays
-                    survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._heartbeat.beat_if_possible)
+                    survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._keep_telling)
                     self._over = not survivors
         finally:
+            if self._fence is not None:
+                self._fence.leave()
             self._read_progress()
             local_dir.remove(folders)
-            self._heartbeat.beat_if_possible(now=True)
+            self._report(now=True)
             self._recover_launcher(scheduler)
         if survivors:
             self.system.log(f"agent on {self.host}: processes survived SIGKILL: {survivors}")
@@ -207,67 +243,92 @@ class Agent(Fields):
         need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
         grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
         self._waits, self._ignored = "", scheduler.warnings
-        processes.need_open_files(len(mine) + 1)  # a port each, and MASTER_PORT
+        processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, grant.gpus)
         installed = self._installed(plan, grant)
-        ports, master_port = self._publish(plan, holder, shares, installed)
-        meeting = self._wait_for_rendezvous(len(plan.hosts))
+        exclusive = scheduler.is_exclusive(plan.request)
+        self._fence = gates = fence.Fence(fence.wanted(plan.spec.fence, exclusive=exclusive), plan.secret, self.system)
+        ports, master_port = self._publish(plan, holder, shares, installed, gates)
+        meeting = self._wait_for_rendezvous()
         holder.release(master_port)  # programs that are not TensorFlow do not share ports
         for task in mine:
-            if versions.releases_port(plan.spec.ports, installed.get(task.name)):
+            if self._releases(plan, task, installed):
                 holder.release(ports[task.name])
+        gates.open(meeting.doors, self.host)
         self._start(plan, meeting, shares, grant, entrance)
         self._supervise(self._membership(plan, ports, master_port))
 
     # --- before the start
 
-    def _wait_for_plan(self) -> AttemptPlan:
-        run = self.attempt.run
+    def _wait_for_link(self) -> Link:
+        """Read where the launcher listens, from the run directory: a host that does not see that cannot take part."""
+        run, listener = self.attempt.run, self.attempt.listener
         for waited in self._waiting(self.start_timeout):
-            plan = read_plan(run, self.attempt.number, self.nonce)
-            if plan is not None:
-                return plan
+            record = None
+            if is_listed(listener, run.path):
+                record = read_record(listener, recordtypes.Listener, nonce=self.nonce, listed=True, own=True)
+            if record is not None:
+                needs = bool(self.system.environ.pop(NEEDS_ENVIRONMENT, None))
+                self._link = self.link_of(record, self.host, self.system, environment=needs)
+                return self._link
             if waited > _UNSHARED and run.path.name not in listdir(run.path.parent):
                 break
-        raise NoRunDirError(f"{self.attempt.plan} did not appear on host {self.system.host}")
+        raise NoRunDirError(f"{listener} did not appear on host {self.system.host}")
 
-    def _read_environment(self, host_variables: re.Pattern[str] | None) -> None:
-        """Take over the environment of the job script, for an agent that has not inherited it."""
+    def _wait_for_plan(self, link: Link) -> AttemptPlan:
         for _ in self._waiting(self.start_timeout):
-            if environment.read_environment(self.attempt, self.nonce, self.system.environ, host_variables):
-                return
-        raise NoRunDirError(f"{self.attempt.environment} did not appear on host {self.system.host}")
+            self._hear()
+            if self._plan is not None:
+                plan = rendezvous.plan_of(self._plan, self.attempt)
+                if self._environment is not None:
+                    own = self.scheduler_of(plan.request.scheduler).variables_of_host(plan.request)
+                    environ = environment.merge_environment(self.system.environ, self._environment, own)
+                    self.system.environ.clear()
+                    self.system.environ.update(environ)
+                return plan
+        raise NoLauncherError(f"no plan from the launcher after {self.start_timeout:.0f} s: {link.refused}")
 
     def _wait_for_gpus(self, why: str, seconds: float) -> None:
         if why != self._waits:
             self._waits = why
             self.system.log(f"agent on {self.host}: {why}")
-            self._heartbeat.beat(now=True)
+            self._report(now=True)
         for _ in self._waiting(seconds):
-            self._heartbeat.beat()
+            self._report()
             self._listen()
 
     def _publish(
-        self, plan: AttemptPlan, holder: PortHolder, shares: dict[str, tuple[str, ...]], installed: dict[str, str]
+        self,
+        plan: AttemptPlan,
+        holder: PortHolder,
+        shares: dict[str, tuple[str, ...]],
+        installed: dict[str, str],
+        gates: fence.Fence,
     ) -> tuple[dict[str, int], int]:
-        """Write the record of this host. Returns the port of each task, and MASTER_PORT; 0 where the task of rank 0 is
-        on another host."""
+        """Tell the launcher the ports of this host.
+
+        Returns:
+            The port of each task, and MASTER_PORT: 0 where the task of rank 0 is on another host.
+        """
         mine = plan.on(self.host)
         ports = {task.name: holder.reserve() for task in mine}
         master_port = holder.reserve() if any(task.rank == 0 for task in mine) else 0
+        assert self._link is not None
+        kept = [ports[task.name] for task in mine if not self._releases(plan, task, installed)]
+        gates.close(holder.held(kept), released=len(kept) < len(mine))
         record = {
-            "nonce": self.nonce,
             "host": self.host,
             "hostname": socket.gethostname(),
-            **addresses.published(plan.spec, self.host, plan.hosts[self.host]),
+            **addresses.published(plan.spec, self.host, plan.hosts.get(self.host, self.host)),
             "pid": self.system.pid,
             "ports": ports,
             "master_port": master_port,
             "gpus": shares,
             "versions": {"gridtf": __version__, "python": sys.version.split()[0]},
             "tensorflow": installed,
+            **gates.record(),
         }
-        write_record(self.attempt.host_record(self.host), record)
+        self._link.send(messages.HOST, record)
         return ports, master_port
 
     def _installed(self, plan: AttemptPlan, grant: GpuGrant) -> dict[str, str]:
@@ -282,24 +343,23 @@ class Agent(Fields):
                 found[task.type] = self.system.tensorflow_version(program, env, plan.cwd)
         return {task.name: version for task in mine if (version := found[task.type]) is not None}
 
-    def _wait_for_rendezvous(self, hosts: int) -> rendezvous.Rendezvous:
-        limit = self.start_timeout + _RENDEZVOUS_MARGIN
-        for _ in self._waiting(limit, hosts):
-            meeting = None
-            with self._patience.trying():
-                meeting = rendezvous.read(self.attempt, self.nonce)
-            if meeting is not None:
-                return meeting
-            self._heartbeat.beat()
-            self._listen()
-        raise NoLauncherError(f"no rendezvous file after {limit:.0f} s")
+    def _releases(self, plan: AttemptPlan, task: PlacedTask, installed: dict[str, str]) -> bool:
+        return versions.releases_port(plan.spec.ports, installed.get(task.name))
 
-    def _waiting(self, limit: float, agents: int = 1) -> Iterator[float]:
-        """Wait in steps that grow. Raises _Stopped when a signal ends the agent.
+    def _wait_for_rendezvous(self) -> rendezvous.Rendezvous:
+        limit = self.start_timeout + _RENDEZVOUS_MARGIN
+        for _ in self._waiting(limit):
+            self._listen()
+            if self._meeting is not None:
+                return rendezvous.meeting_of(self._meeting)
+            self._report()
+        raise NoLauncherError(f"no rendezvous after {limit:.0f} s")
+
+    def _waiting(self, limit: float) -> Iterator[float]:
+        """Wait in steps that grow, or end when a message comes. Raises _Stopped when a signal ends the agent.
 
         Args:
             limit: Seconds to wait in all.
-            agents: How many agents wait in this way.
 
         Yields:
             The seconds waited so far.
@@ -307,7 +367,7 @@ class Agent(Fields):
         begin = self.system.monotonic()
         while (waited := self.system.monotonic() - begin) < limit:
             yield waited
-            number = self.system.wait(backoff(waited, agents))
+            number = self.system.wait(backoff(waited))
             if processes.is_end(number):
                 raise _Stopped(number)
             if number == signal.SIGUSR1 and self._local_dir and number not in self._ignored:
@@ -325,7 +385,8 @@ class Agent(Fields):
     ) -> None:
         mine = plan.on(self.host)
         runs_gridtf = any(environment.runs_gridtf(plan, task) for task in mine)
-        package = environment.package_folder(self.attempt, self.host) if runs_gridtf else Path()
+        place = self._local_dir or self.attempt.path / "python" / self.host
+        package = environment.package_folder(place) if runs_gridtf else Path()
         scheduler = self.scheduler_of(plan.request.scheduler)
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         for task in mine:
@@ -338,7 +399,7 @@ class Agent(Fields):
             # the task inherits the locks on its GPUs, and holds them even when the agent is killed
             locks = grant.descriptors
             self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, restarts)
-        self._heartbeat.beat(now=True)
+        self._report(now=True)
 
     def _contained(
         self,
@@ -362,12 +423,13 @@ class Agent(Fields):
         mine = plan.on(self.host)
         joining = [task for task in mine if task.trains and task.in_cluster and environment.has_config(plan, task.type)]
         master = next(((task.name, master_port) for task in mine if task.rank == 0), None)
-        return Membership({task.name: ports[task.name] for task in joining}, master, self.system)
+        joinable = {task.name: ports[task.name] for task in joining}
+        return Membership(joinable, master, self.system, self._fence.inodes if self._fence else frozenset())
 
     def _supervise(self, membership: Membership) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         while True:
-            number = self.system.wait(min(self._heartbeat.interval, _LISTENING, membership.pause()))
+            number = self.system.wait(min(self._interval, _LOOKING, membership.pause()))
             if processes.is_end(number):
                 raise _Stopped(number)
             if number in processes.PASSED_ON and number not in self._ignored:
@@ -380,8 +442,9 @@ class Agent(Fields):
                     pass
             changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
-            if self._heartbeat.beat(now=changed):
-                self._reported = self.system.time()
+            if self._fence is not None:
+                self._fence.keep()
+            self._report(now=changed)
             self._listen()
 
     def _request_checkpoint(self) -> None:
@@ -393,7 +456,7 @@ class Agent(Fields):
             self.system.log(
                 f"agent on {self.host}: cannot pass the request for a checkpoint on: is /tmp or TMPDIR full?"
             )
-        self._heartbeat.beat(now=True)
+        self._report(now=True)
 
     # --- reporting and listening
 
@@ -402,50 +465,84 @@ class Agent(Fields):
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
         exceptions = {"gone": self._gone, "waits": self._waits, "checkpoint": self._checkpoint}
         more = {name: value for name, value in exceptions.items() if value}
-        who = {"nonce": self.nonce, "host": self.host, "pid": self.system.pid}
-        return {**who, "tasks": tasks, "over": self._over, **more}
+        return {"host": self.host, "pid": self.system.pid, "tasks": tasks, "over": self._over, **more}
 
     def _read_progress(self) -> None:
         for name, task in self.supervisor.tasks.items():
             if self._local_dir and task.pid is not None:
                 task.progress = local_dir.progress(self._local_dir, name) or task.progress
 
+    def _report(self, *, now: bool = False) -> None:
+        """Tell the launcher the state of this host: at once, or as a sign of life when the last one is old."""
+        clock = self.system.monotonic()
+        if self._link is None or (not now and clock - self._told < self._interval * 0.9):
+            return
+        self._told = clock
+        state = self._record()
+        if state == self._last:
+            self._link.alive()
+            return
+        self._last = state
+        self._stated = self.system.time()
+        self._link.send(messages.STATE, state)
+        if self._link.connected:
+            self._reported = self._stated
+
+    def _keep_telling(self) -> None:
+        """Report in a tear-down, in which no order of the launcher matters any more."""
+        self._report()
+        self._hear()
+
+    def _hear(self) -> None:
+        """Take note of what the launcher has said since the last call."""
+        assert self._link is not None
+        connected = self._link.connected
+        news = self._link.receive()
+        if self._link.connected and not connected:  # a new connection begins with the last state
+            self._reported = self._stated
+        for kind, content in news:
+            if self._watch is not None:
+                self._watch.heard()
+            if kind == messages.ENVIRONMENT:
+                self._environment = content["environ"]
+            elif kind == messages.PLAN:
+                self._plan = content
+            elif kind == messages.MEETING:
+                self._meeting = content
+            elif kind == messages.LAUNCHER:
+                self._launcher = content
+                if content.get("checkpoint") and not self._checkpoint and self._local_dir:
+                    self._request_checkpoint()
+            elif kind == messages.STOP:
+                self._stop = True
+
     def _listen(self) -> None:
-        """Read the launcher's records, at most once a second.
+        """Hear the launcher.
 
         Raises:
             _Stopped: The launcher has stopped all agents.
             NoLauncherError: The launcher has been silent for too long.
-            RunDirError: Records can be neither read nor written, so silence means nothing.
         """
-        if self.system.monotonic() - self._listened < _LISTENING:
-            return
-        self._listened = self.system.monotonic()
-        with self._patience.trying():
-            if self._stop_is_written():
-                raise _Stopped
-            self._read_launcher()
-        if self._watch.lost():
-            # where nothing can be written, the launcher may not be able to either
-            silent = NoLauncherError(f"no heartbeat from the launcher for {self._watch.limit:.0f} s")
-            raise self._patience.trouble or self._heartbeat.trouble or silent
+        self._hear()
+        if self._stop:
+            raise _Stopped
+        if self._watch is not None and self._watch.lost():
+            raise NoLauncherError(f"no heartbeat from the launcher for {self._watch.limit:.0f} s")
 
-    def _read_launcher(self) -> None:
-        launcher = read_record(self.attempt.launcher, recordtypes.Launcher, nonce=self.nonce, own=True)
-        if launcher is not None:
-            self._launcher = launcher
-            self._watch.heard(launcher.get("beat"))
-            if launcher.get("checkpoint"):
-                self._request_checkpoint()
-
-    def _stop_is_written(self) -> bool:
-        return read_record(self.attempt.stop, recordtypes.Stop, nonce=self.nonce, own=True) is not None
+    def _stop_comes(self) -> bool:
+        """Whether the launcher has told this agent to stop; its message may take a little longer than a signal."""
+        deadline = self.system.monotonic() + _STOPPING
+        while True:
+            self._hear()
+            if self._stop or self.system.monotonic() >= deadline:
+                return self._stop
+            self.system.wait(_AT_ONCE)
 
     def _report_signal(self, number: int | None) -> None:
         """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a
         user ends the whole job, or its part on this host."""
         self._released = number in (None, STOP_SIGNAL)
-        if number is None or (number == STOP_SIGNAL and self._stop_is_written()):
+        if number is None or (number == STOP_SIGNAL and self._stop_comes()):
             self.supervisor.mark_stopped(self._reported)
             return
         if number in (STOP_SIGNAL, ORPHANED) or self.system.parent() != self._parent:
@@ -457,7 +554,7 @@ class Agent(Fields):
             self._gone = {"what": what, "why": "", "hint": "schedulers send it when they end a job", "signal": number}
             if number == signal.SIGTERM:  # the tasks have received it as well
                 self.supervisor.mark_stopped()
-        self._heartbeat.beat_if_possible(now=True)
+        self._report(now=True)
 
     # --- a silent launcher on this host: only the agent can continue or kill it; otherwise the job would keep all hosts
     # until its walltime, with no task running
@@ -467,11 +564,11 @@ class Agent(Fields):
 
         A launcher that has stopped the agents is healthy; a slow one has a little more than its heartbeat timeout.
         """
-        soon, woken, stopped = 3 * self._heartbeat.interval, 0.0, False
+        assert self._watch is not None
+        soon, woken, stopped = 3 * self._interval, 0.0, False
         while (launcher := self._launcher) is not None and self.system.is_alive(launcher) and not self._released:
-            with contextlib.suppress(GridtfError):
-                self._read_launcher()
-                self._released = self._stop_is_written()
+            self._hear()
+            self._released = self._stop
             silence, now = self._watch.silence(), self.system.monotonic()
             if not woken and silence < soon:
                 return
@@ -481,7 +578,7 @@ class Agent(Fields):
             if not woken and self._watch.lost() and scheduler.suspended(self.system.environ) is False:
                 woken, stopped = now, self.system.is_stopped(launcher["pid"])
                 self.system.signal([launcher["pid"]], signal.SIGCONT)  # no effect on a process that was not stopped
-            self._released = self.system.wait(_LISTENING) == STOP_SIGNAL or self._released
+            self._released = self.system.wait(_LOOKING) == STOP_SIGNAL or self._released
 
     def _end_launcher(self, launcher: Record, silence: float, *, stopped: bool) -> None:
         """Kill the launcher, and write the verdict in its place.
@@ -503,4 +600,4 @@ class Agent(Fields):
             if self.attempt.verdict.name in listdir(self.attempt.path):  # the launcher had written it before it stalled
                 return
             now = self.system.time()
-            self.attempt.write_verdict(verdict.record(launcher["nonce"], launcher.get("began", now), now))
+            self.attempt.write_verdict(verdict.record(self.nonce, launcher.get("began", now), now))

@@ -1,12 +1,10 @@
-"""Environment and command line of a task (pure); and what hosts receive through the run directory: the environment of
-the job, where the scheduler does not forward it, and the gridtf package, for tasks that gridtf itself runs."""
+"""Environment and command line of a task (pure); and the folder by which tasks that gridtf itself runs find it."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gridtf import contract
@@ -16,8 +14,7 @@ from gridtf.errors import RendezvousError
 from gridtf.host import gpus
 from gridtf.jobspec.placeholders import fill
 from gridtf.jobspec.units import LONGEST_VARIABLE
-from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, cannot, make_folder, need_ours, read_record, write_text
+from gridtf.run.rundir import cannot, make_folder, need_ours
 
 # Proxy variables that gRPC reads, which TensorFlow uses.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -233,7 +230,7 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
     }
 
 
-# --- what hosts receive through the run directory
+# --- the environment of the job on a host that has not inherited it, and the gridtf package
 
 # Variables that every host sets for itself with any scheduler: its name, its temporary folder, the GPUs it grants.
 _OF_HOST = re.compile(
@@ -244,62 +241,19 @@ _OF_HOST = re.compile(
 _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 
-def write_environment(attempt: Attempt, nonce: str, environ: Mapping[str, str]) -> None:
-    """Write the job's environment to the run directory, readable by its owner alone, since it may hold passwords.
-
-    Args:
-        attempt: The attempt.
-        nonce: Its nonce.
-        environ: The environment.
-
-    Raises:
-        RunDirError: It cannot be written.
-    """
-    text = json.dumps({"nonce": nonce, "environ": dict(environ)})
-    write_text(attempt.environment, text, mode=0o600)
-
-
-def read_environment(
-    attempt: Attempt, nonce: str, environ: MutableMapping[str, str], host_variables: re.Pattern[str] | None = None
-) -> bool:
-    """Read the environment that the launcher has written to the run directory.
-
-    Args:
-        attempt: The attempt.
-        nonce: Its nonce.
-        environ: The environment of this process, which is changed; see merge_environment.
-        host_variables: As Scheduler.host_variables.
-
-    Returns:
-        False while a listing does not show the file.
-
-    Raises:
-        RunDirError: When the file cannot be read.
-    """
-    record = read_record(attempt.environment, recordtypes.Environment, nonce=nonce, own=True)
-    if record is None:
-        return False
-    merged = merge_environment(environ, record["environ"], host_variables)
-    environ.clear()
-    environ.update(merged)
-    return True
-
-
 # The folder of the gridtf package.
 HOME = Path(__file__).resolve().parents[1]
 
 
-def package_folder(attempt: Attempt, host: str) -> Path:
-    """Make a folder that holds nothing but a link to the gridtf package, for the sys.path of another Python.
+def package_folder(folder: Path) -> Path:
+    """Make a folder with a link to the gridtf package, and no other module, for the sys.path of another Python.
 
     Args:
-        attempt: The attempt.
-        host: This host: each host makes its own folder.
+        folder: Where: the folder of the attempt on this host, if there is one, or one of this host's own.
 
     Raises:
         RunDirError: The folder or the link cannot be made, or the folder belongs to another user.
     """
-    folder = attempt.path / "python" / host
     make_folder(folder, parents=True)
     need_ours(folder)
     try:

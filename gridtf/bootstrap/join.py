@@ -1,7 +1,7 @@
 """gridtf_join: a process that srun or mpirun has started becomes one task, and gets the contract.
 
-All processes meet in the folder of one attempt, which rank 0 makes under a name derived from the scheduler's id of this
-step. Every rank publishes its port and GPUs there, rank 0 merges them. For each task a second process holds its ports.
+All processes find rank 0 in the folder of one attempt, which it makes under a name derived from the scheduler's id of
+this step. Every rank tells it its port and GPUs, rank 0 merges them. For each task a second process holds its ports.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gridtf import schedulers
-from gridtf.bootstrap import addresses, environment, rendezvous
-from gridtf.bootstrap.heartbeat import Heartbeat, backoff
+from gridtf.bootstrap import addresses, environment, messages, rendezvous
+from gridtf.bootstrap.fence import HOSTS, OFF, Fence
+from gridtf.bootstrap.heartbeat import backoff
+from gridtf.bootstrap.messages import MessageError
 from gridtf.bootstrap.placement import PlacedTask, place
-from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, port_of, read_plan
+from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder, port_of
+from gridtf.bootstrap.stream import Link, Listener, link_of
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.versions import releases_port
-from gridtf.errors import GridtfError, PlacementError, RendezvousError, SchedulerError, UsageError
-from gridtf.host import procfs
+from gridtf.errors import GridtfError, PlacementError, RendezvousError, RunDirError, SchedulerError, UsageError
+from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant
-from gridtf.host.processes import die_with_parent, signal_name
+from gridtf.host.processes import die_with_parent, keep_only, signal_name
 from gridtf.jobspec.request import Request, resolve
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import ALWAYS
@@ -55,10 +58,12 @@ from gridtf.run.rundir import (
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, JobIdentity, RankVariables, Scheduler
 from gridtf.schedulers.batch import whole
 from gridtf.states import TaskState, of_exit
-from gridtf.text import counted, some
+from gridtf.text import counted, plain, some
 from gridtf.values import Fields, Value
 
 _LEADER = "rank-0"
+_SEE_OFF = 10.0  # seconds within which the others have read the last message of rank 0
+_RETURN = 10.0  # seconds within which a process connects again when its connection was closed
 _LEADER_MARGIN = 30  # seconds that other ranks wait longer than rank 0, which can report the missing ranks
 
 
@@ -80,6 +85,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if len(argv) < 2 or argv[0] != "--parent":
         raise UsageError("join is called by gridtf_join", hint='source "$(gridtf bootstrap-path)" first')
     die_with_parent(os.getppid(), signal.SIGTERM)  # only the parent reads the contract
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])  # which the connections raise
     parent = int(argv[1])
     # a job needs a command: here, the process that joins
     words = [*argv[2:], "--", "gridtf_join"]
@@ -98,6 +104,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     identity = _identity(scheduler, environ)
     job_id = environ.get("GRIDTF_JOB_ID") or (identity.job_id if identity else member.step)
     grant, holder = GpuGrant(()), PortHolder()
+    # a guard would need an agent
+    fence = Fence(HOSTS if spec.fence == HOSTS and not releases_port(spec.ports, None) else OFF, b"", system)
 
     def own() -> Record:
         nonlocal grant
@@ -105,7 +113,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             scheduler, request, tasks[member.rank], job_id, system, rendezvous.GPU_SHARE * spec.start_timeout
         )
         record = _own_record(member, grant, grant.environment(environ), holder)
-        return record | addresses.published(spec, scheduler.this_host(environ), record["address"])
+        fence.close(holder.held([record["port"]]))
+        return record | fence.record() | addresses.published(spec, scheduler.this_host(environ), record["address"])
 
     joining = Joining(run, spec, request, member, own, system)
     if member.rank == 0:
@@ -118,6 +127,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     task = next(task for task in plan.tasks if task.name == tasks[member.rank].name)
     if releases_port(spec.ports, None):  # which program follows is not known yet
         holder.release(port_of(meeting, task))
+    fence.admit(meeting.doors, f"rank-{member.rank}")
     fork_port_holder(plan, task, f"rank-{member.rank}", parent, holder, grant.descriptors)
     env = environment.task_environment(grant.environment(environ), plan, task, meeting, shares[task.name])
     print(exports(environ, env))
@@ -193,9 +203,11 @@ class Joining(Fields):
         spec: The specification of the job.
         request: What the job requests of its scheduler, resolved from the specification.
         member: Which process of the step this is.
-        own: Makes the record that this process publishes: claims its GPUs and reserves its ports. It is called when the
+        own: Makes the record that rank 0 gathers: claims its GPUs and reserves its ports. It is called when the
             attempt is open, so that the other processes learn of its errors.
         system: This host.
+        listener_of: Makes the end of rank 0 of the streams to the other ranks.
+        link_of: Makes the end of another rank, from what listener.json holds.
     """
 
     run: RunDir
@@ -204,6 +216,8 @@ class Joining(Fields):
     member: Member
     own: Callable[[], Record]
     system: System
+    listener_of: Callable[[bytes, System], Listener] = Listener
+    link_of: Callable[..., Link] = link_of
 
     def __post_init__(self) -> None:
         # The record with which rank 0 opens the attempt. Its folder is made only once: two runs cannot meet in it.
@@ -229,39 +243,59 @@ class Joining(Fields):
         if not new_folder(self._opened.parent):
             raise self._used_before()
         attempt, nonce = self.run.new_attempt(), secrets.token_hex(8)
-        write_record(self._opened, {"attempt": attempt.number, "nonce": nonce, **known})
-        with self._reporting(attempt, nonce):
-            return self._gather(attempt, nonce, tasks, job_id)
+        make_folder(attempt.ranks)
+        secret = os.urandom(32)
+        listener = self.listener_of(secret, self.system)
+        with contextlib.closing(listener):
+            reach = {
+                "addresses": addresses.of_this_host(self.system.host),
+                "port": listener.port,
+                "secret": secret.hex(),
+            }
+            write_record(attempt.listener, {"nonce": nonce, **reach}, mode=0o600)
+            write_record(self._opened, {"attempt": attempt.number, "nonce": nonce, **known})
+            try:
+                meeting = self._gather(attempt, nonce, tasks, job_id, listener)
+            except GridtfError as error:
+                problem = {"what": error.what, "why": error.why, "hint": error.hint}
+                listener.send_all(messages.ERROR, problem)
+                with contextlib.suppress(GridtfError):  # for those that are not connected
+                    write_record(attempt.rank_error, {"nonce": nonce, **problem})
+                self._see_off(attempt, listener)
+                raise
+            self._see_off(attempt, listener)
+        return meeting
 
-    @contextlib.contextmanager
-    def _reporting(self, attempt: Attempt, nonce: str) -> Iterator[None]:
-        """Report an error to the other processes, which need not wait any longer."""
-        try:
-            yield
-        except GridtfError as error:
-            problem = {"what": error.what, "why": error.why, "hint": error.hint}
-            record = {"nonce": nonce, "host": self.system.host, **problem}
-            with contextlib.suppress(GridtfError):
-                write_record(attempt.host_error(f"rank-{self.member.rank}"), record)
-            raise
+    def _see_off(self, attempt: Attempt, listener: Listener) -> None:
+        """Wait until the other processes have read what they were told, and have closed their connections."""
+        with contextlib.suppress(OSError):  # for those that come later, there is the rendezvous file or the error
+            attempt.listener.unlink()
+        for _ in self._waiting(_SEE_OFF):
+            with contextlib.suppress(MessageError):
+                listener.receive()
+            if not listener.connected:
+                return
 
-    def _gather(self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], job_id: str) -> _Meeting:
-        write_record(attempt.host_record(_LEADER), {"nonce": nonce, **self.own()})
+    def _gather(
+        self, attempt: Attempt, nonce: str, tasks: Sequence[PlacedTask], job_id: str, listener: Listener
+    ) -> _Meeting:
+        found = {_LEADER: self.own()}
         size, limit = self.member.size, self.spec.start_timeout
         ranks = [f"rank-{rank}" for rank in range(size)]
-        collector = rendezvous.Collector(attempt, nonce, ranks, recordtypes.RankRecord)
         for _ in self._waiting(limit):
-            if collector.poll():
+            for rank, kind, content in listener.receive():
+                self._hear(rank, kind, content, found)
+            if len(found) == size:
                 break
-            self._check_errors(attempt, nonce, [*collector.missing.values()])
+            self._check_lost(listener, found)
         else:
-            missing = list(collector.missing.values())
+            missing = [rank for rank in ranks if rank not in found]
             raise RendezvousError(
                 f"{len(missing)} of {size} processes did not join within {limit:g} s",
                 why=f"missing: {some([f'{rank} ({tasks[int(rank[5:])].name})' for rank in missing])}",
                 hint="did they all call gridtf_join, and do they see the same run directory?",
             )
-        records = [collector.records[rank] for rank in ranks]
+        records = [found[rank] for rank in ranks]
         check_addresses(records)
         addresses.check((record["boot"], record) for record in records)
         shares = split_gpus(tasks, records, self.request)
@@ -273,60 +307,96 @@ class Joining(Fields):
         make_folder(attempt.run.output)
         meeting = rendezvous.merge_ranks(placed, records)
         rendezvous.publish(attempt, job_id, nonce, meeting, gpus=shares)
+        for rank, task in zip(ranks[1:], placed[1:], strict=True):
+            listener.send(rank, messages.PLAN, plan.of_host(task.host).to_record())
+            own = {"gpus": {task.name: list(shares[task.name])}}
+            listener.send(rank, messages.MEETING, {**meeting.to_record(), **own})
         return plan, shares, meeting
 
-    def _check_errors(self, attempt: Attempt, nonce: str, missing: Sequence[str]) -> None:
-        """Raise the error that one of these ranks has reported."""
-        listed = set(listdir(attempt.hosts))
-        for rank in missing:
-            path = attempt.host_error(rank)
-            if path.name in listed:
-                problem = read_record(path, recordtypes.HostError, nonce=nonce, listed=True, own=True)
-                if problem is not None:
-                    what = f"{rank.replace('-', ' ')} on host {problem.get('host', '?')}: {problem['what']}"
-                    raise RendezvousError(what, why=problem["why"], hint=problem["hint"])
+    def _hear(self, rank: str, kind: str, content: Record, found: dict[str, Record]) -> None:
+        """Take note of what another process has said: its record, or why it cannot join."""
+        if kind == messages.ERROR:
+            what = f"{rank.replace('-', ' ')} on host {content.get('host', '?')}: {content['what']}"
+            raise RendezvousError(what, why=content["why"], hint=content["hint"])
+        if kind != messages.RANK:
+            return
+        before = found.setdefault(rank, content)
+        if (before["hostname"], before.get("pid")) != (content["hostname"], content.get("pid")):
+            both = " and ".join(f"process {one.get('pid')} on {one['hostname']}" for one in (before, content))
+            hint = "give every process a RANK of its own; a process joins once"
+            raise RendezvousError(plain(f"two processes have joined as {rank.replace('-', ' ')}: {both}"), hint=hint)
+
+    def _check_lost(self, listener: Listener, found: Mapping[str, Record]) -> None:
+        now = self.system.monotonic()
+        for rank, since in listener.lost.items():
+            if now - since > _RETURN:
+                where = f" on host {found[rank]['hostname']}" if rank in found else ""
+                what = f"{rank.replace('-', ' ')}{where} has closed its connection to rank 0"
+                raise RendezvousError(what, hint="was it killed?")
 
     def follow(self) -> _Meeting:
-        """Join as any other rank: find the attempt that rank 0 has opened, publish, wait for the rendezvous file.
+        """Join as any other rank: find the attempt that rank 0 has opened, tell it the own record, wait for its answer.
 
         Returns:
-            As lead.
+            As lead, with what concerns this host.
 
         Raises:
             RendezvousError: Rank 0 has given up, or did not join.
         """
-        attempt, nonce = self._find()
-        record = attempt.host_record(f"rank-{self.member.rank}")
-        if record.name in listdir(attempt.hosts):
-            raise self._used_before()
-        with self._reporting(attempt, nonce):
-            write_record(record, {"nonce": nonce, **self.own()})
+        attempt, nonce, reach = self._find()
+        link = self.link_of(reach, f"rank-{self.member.rank}", self.system)
+        with contextlib.closing(link):
+            try:
+                link.send(messages.RANK, self.own())
+            except GridtfError as error:  # rank 0 ends the others, which need not wait any longer
+                problem = {"what": error.what, "why": error.why, "hint": error.hint, "host": self.system.host}
+                link.send(messages.ERROR, problem)
+                link.drain(_SEE_OFF)
+                raise
+            return self._answer(attempt, nonce, link)
+
+    def _answer(self, attempt: Attempt, nonce: str, link: Link) -> _Meeting:
+        plan: AttemptPlan | None = None
         # rank 0 gathers the records of the others only once it has its own GPUs
         limit = (1 + rendezvous.GPU_SHARE) * self.spec.start_timeout + _LEADER_MARGIN
-        for _ in self._waiting(limit):
-            problem = read_record(attempt.host_error(_LEADER), recordtypes.HostError, nonce=nonce, own=True)
-            if problem is not None:
-                raise RendezvousError(problem["what"], why=problem["why"], hint=problem["hint"])
-            meeting = rendezvous.read(attempt, nonce)
-            plan = read_plan(self.run, attempt.number, nonce) if meeting is not None else None
-            if meeting is None or plan is None:
-                continue
-            shares = read_record(attempt.rendezvous, recordtypes.JoinedMeeting, nonce=nonce, own=True)
-            if shares is not None:
-                return plan, shares["gpus"], meeting
+        looked = 0.0
+        for waited in self._waiting(limit):
+            for kind, content in link.receive():
+                if kind == messages.PLAN:
+                    plan = rendezvous.plan_of(content, attempt)
+                elif kind == messages.ERROR:
+                    raise RendezvousError(content["what"], why=content["why"], hint=content["hint"])
+                elif kind == messages.MEETING and plan is not None:
+                    return plan, content.get("gpus", {}), rendezvous.meeting_of(content)
+            if not link.connected and waited - looked > 1.0:  # rank 0 may have given up and ended
+                looked = waited
+                problem = read_record(attempt.rank_error, recordtypes.HostError, nonce=nonce, own=True)
+                if problem is not None:
+                    raise RendezvousError(problem["what"], why=problem["why"], hint=problem["hint"])
         raise RendezvousError(
             f"rank {self.member.rank} has waited {limit:g} s for rank 0 in {attempt.path}",
+            why=link.refused,
             hint="was rank 0 killed?",
         )
 
-    def _find(self) -> tuple[Attempt, str]:
+    def _find(self) -> tuple[Attempt, str, Record]:
+        """The attempt that rank 0 has opened, its nonce, and where rank 0 listens."""
         here = Path.cwd()
         root = here if self.run.path.is_relative_to(here) else self.run.path.parent
         for _ in self._waiting(self.spec.start_timeout):
             listed = is_listed(self._opened, root)
             record = read_record(self._opened, recordtypes.Opened, listed=True, own=True) if listed else None
-            if record is not None:
-                return self.run.attempt(record["attempt"]), record["nonce"]
+            if record is None:
+                continue
+            attempt, nonce = self.run.attempt(record["attempt"]), record["nonce"]
+            reach = read_record(attempt.listener, recordtypes.Listener, nonce=nonce, own=True)
+            if reach is not None:
+                return attempt, nonce, reach
+            problem = read_record(attempt.rank_error, recordtypes.HostError, nonce=nonce, own=True)
+            if problem is not None:
+                raise RendezvousError(problem["what"], why=problem["why"], hint=problem["hint"])
+            if attempt.rendezvous.name in listdir(attempt.path):  # the others have met, and rank 0 listens no more
+                raise self._used_before()
         limit = f"{self.spec.start_timeout:g} s"
         raise RendezvousError(
             f"rank {self.member.rank} has waited {limit} for rank 0, which has not opened {self.run.path}",
@@ -339,11 +409,14 @@ class Joining(Fields):
             hint="set GRIDTF_JOB_ID to a new value for every run, or choose another --run-dir",
         )
 
-    def _waiting(self, limit: float) -> Iterator[None]:
+    def _waiting(self, limit: float) -> Iterator[float]:
+        """Wait in steps that grow, or end when a message comes; yields the seconds waited so far."""
         begin = self.system.monotonic()
         while (waited := self.system.monotonic() - begin) < limit:
-            yield
-            self.system.sleep(backoff(waited, self.member.size))
+            yield waited
+            number = self.system.wait(backoff(waited))
+            if processes.is_end(number):
+                raise SystemExit(128 + (number or 0))
 
 
 # --- which process is which task, and its share of its host (pure)
@@ -544,6 +617,7 @@ def place_ranks(
 # --- the port holder: a process that holds a task's ports and reports the task's state until the task has ended
 
 _LONGEST_LOOK = 1.0
+_RECORDED = 30.0  # seconds after which the record is written again although nothing has changed
 _REAPED_WITHIN = 5.0  # seconds within which the parent of a task reaps it; only then is its exit code known
 
 
@@ -569,14 +643,7 @@ def fork_port_holder(
             os.close(lock)
         return
     try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(nothing, descriptor)
-        kept = {0, 1, 2, *holder.filenos(), *locks}
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) not in kept:
-                with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
-                    os.close(int(name))
+        keep_only([*holder.filenos(), *locks])
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # for the task; this process ends with the task
         system = System()
@@ -638,13 +705,20 @@ def report_task(plan: AttemptPlan, task: PlacedTask, member: str, process: Joine
     def record() -> Record:
         return {"nonce": plan.nonce, "host": task.host, "pid": system.pid, "tasks": {task.name: state}}
 
-    path = plan.attempt.host_state(member)
-    heartbeat = Heartbeat(path, record, len(plan.tasks), plan.spec.heartbeat_timeout, system)
+    path, often = plan.attempt.rank_state(member), min(_RECORDED, plan.spec.heartbeat_timeout)
+    written = float("-inf")
+
+    def write() -> None:
+        with contextlib.suppress(RunDirError):  # a full disk must not end the holder of the ports
+            write_record(path, {**record(), "time": system.time()}, indent=None)
+
     while process.lives():
-        heartbeat.beat_if_possible()  # a full disk must not end the holder of the ports
+        if system.monotonic() - written >= often:
+            written = system.monotonic()
+            write()
         process.wait(_LONGEST_LOOK)
     state.update(_end(process, system), ended=system.time())
-    heartbeat.beat_if_possible(now=True)
+    write()
 
 
 def _end(process: JoinedTask, system: System) -> Record:

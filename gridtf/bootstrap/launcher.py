@@ -6,16 +6,19 @@ Modules that it needs only after it has started the agents are imported then: st
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import verdict
-from gridtf.bootstrap.heartbeat import Heartbeat, Patience, Watch, backoff, interval
+from gridtf.bootstrap import messages, verdict
+from gridtf.bootstrap.heartbeat import Watch, interval
+from gridtf.bootstrap.recorder import Recorder
+from gridtf.bootstrap.stream import Listener
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, TerminatedError
@@ -25,7 +28,7 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import DATA_WORKER
 from gridtf.run import recordtypes
-from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, read_record, write_record
+from gridtf.run.rundir import Attempt, Record, RunDir, listdir, make_folder, may_pass, read_record, write_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers.api import LOOPBACK, AgentCall, AgentEnd, AgentHandle, Allocation, JobIdentity, Parent, Scheduler
 from gridtf.states import ENDED, JobState
@@ -34,12 +37,16 @@ from gridtf.values import Fields
 
 if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
-    from gridtf.bootstrap.rendezvous import AttemptPlan
+    from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
     from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
 _AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
+_RECORDED = 30.0  # seconds after which the launcher's record is written again although nothing has changed
+_PROGRESS = 10.0  # seconds after which the progress of tasks is recorded
+_LONGEST_PAUSE = 1.0  # seconds; news from hosts, ends of processes and signals end a pause at once
+_SETTLING = 2.0  # seconds for the last records of a tear-down; a file system that hangs gets no more
 
 
 def launch(
@@ -85,6 +92,8 @@ class Launcher(Fields):
         scheduler: The scheduler whose job this is.
         job_id: The scheduler's id of the job.
         system: This host; the agents inherit its environ.
+        listener_of: Makes the launcher's end of the streams to its agents.
+        recorder_of: Makes what writes its records.
     """
 
     run: RunDir
@@ -93,15 +102,22 @@ class Launcher(Fields):
     scheduler: Scheduler
     job_id: str
     system: System
+    listener_of: Callable[[bytes, System], Listener] = Listener
+    recorder_of: Callable[[System], Recorder] = Recorder
 
     def __post_init__(self) -> None:
         self.attempt = self.run.new_attempt()
         self.nonce = os.urandom(8).hex()
         self.started = self.system.time()
         self.tasks: Sequence[PlacedTask] = ()
+        self.recorder = self.recorder_of(self.system)
+        self.system.log_with(self.recorder.log)
+        self._secret = os.urandom(32)
+        self.listener = self.listener_of(self._secret, self.system)
         self.hosts = self._monitor((), ())
         self._gathered = False  # every host has reported
         self._versions = ""  # how the hosts' versions of TensorFlow differ
+        self._unfenced = ""  # whom the tasks' ports are open to, where that is less than the job wants
         self._warned = False  # that the tasks train separately
         self._phase, self._detail = "allocating", "learning the allocation"
         self._checkpoint = False  # a checkpoint was requested
@@ -109,7 +125,9 @@ class Launcher(Fields):
         self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
         self._last_pause = self.system.monotonic()
         self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
-        self._heartbeat = self._new_heartbeat(1)
+        self._unrecorded = ""  # when records could not be written
+        self._beat = self._recorded = self._summarized = float("-inf")  # when these were last sent or written
+        self._written: Record = {}  # the record that was last written, without its time
 
     def launch(self) -> int:
         """Run the attempt to its end, then write the verdict.
@@ -140,9 +158,10 @@ class Launcher(Fields):
             self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
         except GridtfError as error:
             self.system.log(str(error))
+            self.recorder.settle(_SETTLING)
             return end.exit_code or 1
-        with contextlib.suppress(GridtfError):
-            self._report("ended", end.reason)
+        self._report("ended", end.reason)
+        self.recorder.settle(_SETTLING)
         if lost:
             self._cancel()
         return end.exit_code
@@ -151,29 +170,30 @@ class Launcher(Fields):
 
     def _monitor(self, hosts: Sequence[str], agents: Sequence[AgentHandle]) -> HostMonitor:
         limit = self.spec.heartbeat_timeout
-        return HostMonitor(self.attempt, self.nonce, hosts, limit, agents, self._pause, self.system)
-
-    def _new_heartbeat(self, hosts: int) -> Heartbeat:
-        return Heartbeat(self.attempt.launcher, self._record, hosts, self.spec.heartbeat_timeout, self.system)
+        return HostMonitor(self.attempt, self.listener, hosts, limit, agents, self._pause, self.system)
 
     def _run(self) -> Verdict:
         from gridtf.schedulers.batch import SHARED_HINT, not_shared
 
         processes.need_open_files(0)
-        self._heartbeat.beat(now=True)
+        self._record()
         allocation = self.scheduler.allocation(self.system.environ, self.request, self._wait_for_allocation)
         others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
         if others and (why := not_shared(self.run.path)):
             raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
-        processes.need_open_files(2 * len(allocation.hosts))  # a process and a pipe, or srun's connection, each
-        call = agent_call(self.attempt, self.nonce, self.spec.start_timeout)
+        processes.need_open_files(3 * len(allocation.hosts))  # a process, its pipe and the agent's connection, each
+        self._open(allocation)
+        self.listener.expected = len(allocation.hosts)
+        call = agent_call(self.attempt, self.nonce, self.spec.start_timeout, self.listener)
         agents = self.scheduler.start_agents(allocation, call, self.system.environ)
         hosts = [host.name for host in allocation.hosts]
         self.hosts = self._monitor(hosts, agents)
-        self._heartbeat = self._new_heartbeat(len(hosts))
+        self._tell_agents()
         plan = self._place(allocation)
         self.tasks = plan.tasks
         self.system.collect_garbage()  # all modules are loaded; an agent that was forked turns it on itself
+        for host in hosts:
+            self.listener.send(host, messages.PLAN, plan.of_host(host).to_record())
         plan.write()
         make_folder(self.run.output)
         count = counted(len(hosts), "host")
@@ -182,6 +202,17 @@ class Launcher(Fields):
         started = f"{counted(len(plan.tasks), 'task')} on {count}"
         self._report("running", started)
         return self._watch(started)
+
+    def _open(self, allocation: Allocation) -> None:
+        """Write where agents find the launcher, and the secret by which both sides know each other."""
+        addresses = launcher_addresses(allocation, self.scheduler.this_host(self.system.environ), self.system.host)
+        record = {
+            "nonce": self.nonce,
+            "addresses": addresses,
+            "port": self.listener.port,
+            "secret": self._secret.hex(),
+        }
+        write_record(self.attempt.listener, record, mode=0o600)
 
     def _place(self, allocation: Allocation) -> AttemptPlan:
         from gridtf.bootstrap.placement import place
@@ -198,45 +229,55 @@ class Launcher(Fields):
             tasks=place(allocation, self.request),
             python=spec.python or ("python3" if spec.contained else "python" if spec.setup else sys.executable),
             cwd=Path.cwd(),
+            key=os.urandom(32).hex(),
         )
 
     def _gather(self, plan: AttemptPlan) -> None:
-        """Wait for every host's record, then write the rendezvous file."""
-        from gridtf.bootstrap import addresses, environment, rendezvous, versions
+        """Wait until every host has reported its ports, then write the rendezvous file and tell the agents."""
+        from gridtf.bootstrap import addresses, environment, fence, rendezvous, versions
 
-        collector = rendezvous.Collector(self.attempt, self.nonce, plan.hosts)
-        patience = Patience(self.spec.heartbeat_timeout, self.system)
         begin = self.system.monotonic()
         while True:
-            with patience.trying():
-                collector.poll()
-            if not collector.missing:
+            self.hosts.read()
+            missing = [host for host in plan.hosts if host not in self.hosts.published]
+            if not missing:
                 break
             self.hosts.check()
-            missing = list(collector.missing.values())
             waited = self.system.monotonic() - begin
             if waited > self.spec.start_timeout:
                 raise self._missing(missing)
             if waited > _SOON:
-                self.hosts.read()
                 waits = self.hosts.waits
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
             self._report("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
-            self._pause(backoff(waited))
-        addresses.check(sorted(collector.records.items()))
+            self._pause(_LONGEST_PAUSE)
+        published = self.hosts.published
+        addresses.check(sorted(published.items()))
         self._gathered = True
-        self._versions = versions.differing(plan.tasks, collector.records)
+        self._versions = versions.differing(plan.tasks, published)
         if self._versions:
             self.system.log(f"{self._versions}\n{versions.ONE_VERSION}")
-        meeting = rendezvous.merge(plan.tasks, collector.records)
+        self._unfenced = fence.note(published)
+        if self._unfenced:
+            self.system.log(self._unfenced)
+        meeting = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, meeting)
-        rendezvous.publish(self.attempt, plan.job_id, self.nonce, meeting)
-        self._remove_environment()  # all hosts have it
+        self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, meeting), meeting)
 
-    def _remove_environment(self) -> None:
-        """It may hold passwords."""
-        with contextlib.suppress(OSError):
-            self.attempt.environment.unlink(missing_ok=True)
+    def _publish(self, text: str, meeting: Rendezvous) -> None:
+        """Write the rendezvous file, which tasks read, then tell the agents, which start them."""
+        path, begin = self.attempt.rendezvous, self.system.monotonic()
+        self.recorder.write(path, text)
+        while not self.recorder.settle(_STEP):
+            error = self.recorder.errors.get(path)
+            if error is not None and not may_pass(error):
+                raise error
+            if self.system.monotonic() - begin > self.spec.start_timeout:
+                raise error or RunDirError(f"cannot write {path}: the file system does not respond")
+            self.hosts.read()
+            self.hosts.check()
+            self._pause(_STEP)
+        self.listener.send_all(messages.MEETING, meeting.to_record())
 
     def _missing(self, hosts: list[str]) -> RendezvousError:
         tasks = [task.name for task in self.tasks if task.host in hosts]
@@ -252,17 +293,24 @@ class Launcher(Fields):
         Args:
             started: What runs, for the status.
         """
+        from gridtf.bootstrap import membership
+
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
         saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
         begin = self.system.monotonic()
         self.hosts.listen()
+        self._import_all()
+        judged = None
         while True:
             self.hosts.read()
             if self.hosts.checkpoint:
                 self._request_checkpoint()
-            now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
+            if judged != (self.hosts.reports, policy):  # most news are signs of life
+                judged = self.hosts.reports, policy
+                now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
+                separate = None
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.saved and (now.ended or saving.over()):
@@ -280,21 +328,28 @@ class Launcher(Fields):
                 limit = f" {saving}" if now.saved else f" {leaders}" if now.leader else ""
                 how = f"{some(now.saved)} saved a checkpoint" if now.saved else f"{some(now.early)} ended"
                 waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
-                parts = (started, waiting, self._separate(begin), self._versions)
-                self._report("running", "; ".join(filter(None, parts)))
-            self._pause(poll_interval(len(self.hosts.hosts), self.system.monotonic() - begin))
+                if separate is None and self.system.monotonic() - begin >= membership.SOON:
+                    separate = self._separate()
+                notes = (separate, self._versions, self._unfenced, self._unrecorded)
+                self._report("running", "; ".join(filter(None, (started, waiting, *notes))))
+            self._pause(_LONGEST_PAUSE)
+            self.system.sleep(news_interval(len(self.hosts.hosts)))
+
+    def _import_all(self) -> None:
+        """Import what is needed later, when the file system may not respond."""
+        from gridtf.bootstrap import agent, membership, supervisor
+
+        del agent, membership, supervisor
 
     def _distributed(self) -> bool:
         """Whether a dataset was given to the data workers; True without data workers."""
         mark = self.attempt.distributed
         return not self.spec.count(DATA_WORKER) or mark.name in listdir(mark.parent)
 
-    def _separate(self, begin: float) -> str:
-        """The warning that the tasks train separately, once they have had the time to join the cluster."""
+    def _separate(self) -> str:
+        """The warning that the tasks train separately; for tasks that have had the time to join the cluster."""
         from gridtf.bootstrap import membership
 
-        if self.system.monotonic() - begin < membership.SOON:
-            return ""
         found = membership.separate(self.tasks, self.hosts.tasks)
         if found and not self._warned:
             self._warned = True
@@ -310,12 +365,12 @@ class Launcher(Fields):
         self._pause(seconds)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and keep the heartbeat going: agents end their tasks when the launcher is silent.
+        """Wait, until there is news at the latest, and give the agents signs of life, without which they end.
 
         Raises:
             _Terminated: A signal that ends the job was received.
         """
-        self._heartbeat.beat()
+        self._tell_alive()
         number = self.system.wait(seconds)
         now = self.system.monotonic()
         self._longest_stall = max(self._longest_stall, now - self._last_pause - seconds)
@@ -325,12 +380,25 @@ class Launcher(Fields):
         if number == signal.SIGUSR1:
             self._request_checkpoint()
 
+    def _tell_alive(self) -> None:
+        """What goes on all the time: signs of life for the agents, records for the users."""
+        now = self.system.monotonic()
+        if now - self._beat >= interval(len(self.hosts.hosts), self.spec.heartbeat_timeout):
+            self._beat = now
+            self.listener.alive()
+        self._record()
+
     def _request_checkpoint(self) -> None:
-        """Request a checkpoint on all hosts: the agents read it in the launcher's record."""
+        """Request a checkpoint on all hosts."""
         if not self._checkpoint:
             self._checkpoint = True
             self.system.log("a checkpoint was requested")
-            self._heartbeat.beat(now=True)
+            self._tell_agents()
+            self._record()
+
+    def _tell_agents(self) -> None:
+        """Tell the agents which process this is, and whether a checkpoint was requested."""
+        self.listener.send_all(messages.LAUNCHER, {**self._identity, "began": self.started, **self._flags()})
 
     # --- the end
 
@@ -344,19 +412,22 @@ class Launcher(Fields):
             The final verdict.
         """
         grace = self.spec.kill_grace
+        self.listener.send_all(messages.STOP, {"state": end.state})  # before the logs are read: their folder may hang
         known = end if end.reason else self._of_tasks(end)  # for `gridtf status` until the final verdict
-        with contextlib.suppress(GridtfError):
-            self._report("stopping", "ending the remaining processes")
-            task = known.cause["task"] if known.cause else None
-            stop = {"nonce": self.nonce, "state": known.state, "reason": known.reason, "task": task}
-            write_record(self.attempt.stop, stop)
-        beat = self._heartbeat.beat_if_possible
-        self.hosts.end(grace + _AGENT_MARGIN if self._gathered else _AGENT_ALONE, beat)
-        self._remove_environment()
+        self._report("stopping", "ending the remaining processes")
+        task = known.cause["task"] if known.cause else None
+        stop = {"state": known.state, "reason": known.reason, "task": task}
+        self.recorder.write(self.attempt.stop, json.dumps({"nonce": self.nonce, **stop}))
+        self.hosts.end(grace + _AGENT_MARGIN if self._gathered else _AGENT_ALONE, self._tell_alive)
+        self._read_if_possible()
+        self._record(final=True)
+        self.recorder.settle(_SETTLING)
+        with contextlib.suppress(OSError):
+            self.attempt.listener.unlink(missing_ok=True)
         from gridtf.bootstrap.supervisor import Supervisor
 
         # Processes that a killed agent has left behind on this host are children of this process now.
-        survivors = Supervisor([], self.system).tear_down(grace, beat)
+        survivors = Supervisor([], self.system).tear_down(grace, self._tell_alive)
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
         if end.state != JobState.FAILED:
@@ -379,7 +450,7 @@ class Launcher(Fields):
             self.system.log(str(error))
 
     def _read_if_possible(self) -> None:
-        """Read the records of the hosts; where that fails, those that were read before must do."""
+        """Hear what the hosts have reported last."""
         with contextlib.suppress(GridtfError):
             self.hosts.read()
 
@@ -432,11 +503,12 @@ class Launcher(Fields):
             what = f"the launcher on host {self.system.host} was stalled for {self._longest_stall:.0f} s"
             hint = "was it stopped by a signal, or did a file system hang? the agents ended their tasks meanwhile"
             return Verdict(JobState.FAILED, what, why=error.what, hint=hint)
-        if isinstance(error, LauncherSilentError | HostLostError) and self._heartbeat.trouble is not None:
-            error = self._heartbeat.trouble  # a launcher that cannot write is silent, and perhaps no host can write
         state = JobState.NODE_FAIL if isinstance(error, HostLostError) else JobState.FAILED
         cause = error.cause if isinstance(error, AgentEndedError) else None
-        return Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
+        end = Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)
+        if state == JobState.NODE_FAIL and self.hosts.alone(self.scheduler.this_host(self.system.environ)):
+            return end.replace(again=None)  # perhaps this host is cut off, and only the scheduler knows what happened
+        return end
 
     def _of_timeout(self, reason: str) -> Verdict:
         self._read_if_possible()
@@ -444,17 +516,76 @@ class Launcher(Fields):
 
     # --- reporting
 
-    def _record(self) -> Record:
-        phase = {"phase": self._phase, "detail": self._detail, "began": self.started}
-        more = {"checkpoint": True} if self._checkpoint else {}
-        return {"nonce": self.nonce, **self._identity, **phase, **more}
+    def _flags(self) -> Record:
+        return {"checkpoint": True} if self._checkpoint else {}
+
+    def _record(self, *, final: bool = False) -> None:
+        """Have the records of the launcher and of the hosts written, where they have changed or are old.
+
+        Args:
+            final: Whether the hosts will report nothing more.
+        """
+        recorder, now = self.recorder, self.system.monotonic()
+        recorder.look()
+        if recorder.failed is not None:
+            clock = strftime("%H:%M:%S", localtime(recorder.failed))
+            self._unrecorded = f"records could not be written for some time from {clock} on"
+        record = {"phase": self._phase, "detail": self._detail, **self._flags()}
+        if record != self._written or now - self._recorded >= min(_RECORDED, self.spec.heartbeat_timeout):
+            self._written, self._recorded = record, now
+            who = {"nonce": self.nonce, **self._identity, "began": self.started}
+            recorder.write(self.attempt.launcher, json.dumps({**who, **record, "time": self.system.time()}))
+        hosts, age = self.hosts, float("inf") if final else now - self._summarized
+        if (hosts.changed and age >= summary_interval(len(hosts.hosts))) or (hosts.progressed and age >= _PROGRESS):
+            self._summarized, hosts.changed, hosts.progressed = now, False, False
+            recorder.write(self.attempt.summary, json.dumps({"nonce": self.nonce, "hosts": hosts.records()}))
 
     def _report(self, phase: str, detail: str) -> None:
-        if (phase, detail) == (self._phase, self._detail):
-            return
-        new_phase = phase != self._phase
         self._phase, self._detail = phase, detail
-        self._heartbeat.beat(now=new_phase)
+        self._record()
+
+
+def summary_interval(hosts: int) -> float:
+    """The least time between two writes of the hosts' record, which is long where there are many of them.
+
+    Args:
+        hosts: The number of hosts.
+
+    Returns:
+        Seconds.
+    """
+    return max(0.2, hosts / 500)
+
+
+def news_interval(hosts: int) -> float:
+    """How long the launcher lets news from running tasks gather, where many hosts would wake it all the time.
+
+    Args:
+        hosts: The number of hosts.
+
+    Returns:
+        Seconds: each look at all hosts takes longer the more there are, and its share of a core stays the same.
+    """
+    return hosts / 20_000 if hosts > 200 else 0.0
+
+
+def launcher_addresses(allocation: Allocation, here: str, nodename: str) -> list[str]:
+    """The addresses by which agents may reach the launcher, the best first.
+
+    Args:
+        allocation: The hosts of the job.
+        here: The scheduler's name of the launcher's host.
+        nodename: That host's own name.
+    """
+    if all(host.address == LOOPBACK for host in allocation.hosts):
+        return [LOOPBACK]
+    from gridtf.bootstrap.addresses import of_this_host
+    from gridtf.host.network import is_loopback
+    from gridtf.schedulers.batch import same_host
+
+    known = [host.address or host.name for host in allocation.hosts if same_host(host.name, here)]
+    own = [address for address in of_this_host(nodename) if not is_loopback(address)]
+    return list(dict.fromkeys([*known, *own]))
 
 
 class _TimeLimit:
@@ -479,8 +610,13 @@ class _TimeLimit:
 
 # --- the launcher's view of its hosts
 
+_LOOK = 0.1  # seconds between two looks at the hosts in a tear-down
+_STEP = 0.005  # seconds between two looks at a record that has to be written before the job goes on
 _A_MOMENT = 2.0  # seconds within which a scheduler that ends a job has signalled all of its processes
 _KILL_LIMIT = 5.0  # seconds within which a killed agent has ended
+_LAST_WORDS = 2.0  # seconds for the reason why an agent has ended
+_CLOSED = 1.0  # seconds after which, in a tear-down, an agent that has closed its connection does not come back
+_RETURN = 10.0  # seconds within which an agent connects again when its connection was closed
 
 
 class LauncherSilentError(GridtfError):
@@ -500,23 +636,27 @@ class AgentEndedError(GridtfError):
 
 
 class HostMonitor(Fields):
-    """The hosts of one attempt: what their records say, how their agents end, and which host is silent.
+    """The hosts of one attempt: what they report, how their agents end, and which host is silent.
 
     Attributes:
         attempt: The attempt.
-        nonce: Its nonce.
+        listener: The streams from the agents.
         hosts: The names of its hosts.
         limit: Seconds of silence after which a host counts as lost.
         agents: Handles on the agents of these hosts.
         pause: Waits for a number of seconds; raises when a signal ends the job meanwhile.
         system: This host.
+        published: Host -> its addresses, ports, GPUs and versions.
         tasks: Task name -> its record, as its host has last reported it.
         waits: Host -> what its agent waits for.
         checkpoint: Whether a host reports that a checkpoint was requested there.
+        reports: How many states of tasks have been reported.
+        changed: Whether something has been reported since the owner of this set it to False.
+        progressed: The same for the progress of tasks.
     """
 
     attempt: Attempt
-    nonce: str
+    listener: Listener
     hosts: Sequence[str]
     limit: float
     agents: Sequence[AgentHandle]
@@ -524,10 +664,13 @@ class HostMonitor(Fields):
     system: System
 
     def __post_init__(self) -> None:
+        self.published: dict[str, Record] = {}
         self.tasks: dict[str, Record] = {}
         self.waits: dict[str, str] = {}
         self.checkpoint = False
-        self._patience = Patience(self.limit, self.system)
+        self.reports = 0
+        self.changed = self.progressed = False
+        self._states: dict[str, Record] = {}  # host -> what it has reported last
         self._watches: dict[str, Watch] = {}
         self._gone: dict[str, Record] = {}  # host -> why its agent has ended by itself
         self._over: set[str] = set()  # hosts where no process of the job is left
@@ -537,34 +680,49 @@ class HostMonitor(Fields):
         self._watches = {host: Watch(self.limit, self.system) for host in self.hosts}
 
     def read(self) -> None:
-        """Read the records of the hosts.
+        """Take note of what the hosts have reported since the last call.
 
         Raises:
-            RunDirError: The records can permanently not be read.
+            MessageError: A host has sent something that cannot be read.
         """
-        with self._patience.trying():
-            self._read()
-
-    def _read(self) -> None:
-        listed = set(listdir(self.attempt.state))
-        for host in self.hosts:
-            path = self.attempt.host_state(host)
-            if path.name not in listed:
-                continue
-            record = read_record(path, recordtypes.HostState, nonce=self.nonce, listed=True, own=True)
-            if record is None:
-                continue
+        for host, kind, content in self.listener.receive():
             if host in self._watches:
-                self._watches[host].heard(record.get("beat"))
-            self.tasks.update(record["tasks"])
-            if record.get("waits"):
-                self.waits[host] = record["waits"]
-            if record.get("checkpoint"):
-                self.checkpoint = True
-            if record.get("over"):
-                self._over.add(host)
-            if record.get("gone"):
-                self._gone[host] = record["gone"]
+                self._watches[host].heard()
+            if kind == messages.HOST:
+                self.published[host] = content
+                self.changed = True
+            elif kind == messages.STATE:
+                self._note(host, content)
+            elif kind == messages.GONE:
+                self._gone[host] = content
+                self.changed = True
+
+    def _note(self, host: str, state: Record) -> None:
+        self.reports += 1
+        before = self._states.get(host, {})
+        self._states[host] = state
+        self.changed = self.changed or _without_progress(before) != _without_progress(state)
+        self.progressed = True
+        self.tasks.update(state["tasks"])
+        if state.get("waits"):
+            self.waits[host] = state["waits"]
+        if state.get("checkpoint"):
+            self.checkpoint = True
+        if state.get("over"):
+            self._over.add(host)
+        if state.get("gone"):
+            self._gone[host] = state["gone"]
+
+    def records(self) -> dict[str, Record]:
+        """Host -> what it has reported, for the record of all hosts."""
+        found: dict[str, Record] = {}
+        for host in self.hosts:
+            known = {**self.published.get(host, {}), "tasks": {}, **self._states.get(host, {})}
+            if host in self._gone:
+                known["gone"] = self._gone[host]
+            if host in self.published or host in self._states or host in self._gone:
+                found[host] = known
+        return found
 
     def check(self) -> None:
         """Check that all agents run and that no host is silent. Call read() first.
@@ -576,9 +734,11 @@ class HostMonitor(Fields):
             if end.code < 0 and end.error is not None:  # a process of this host was killed: this came first
                 # If SIGKILL does not end the launcher as well, it was that process alone. A signal that comes now is a
                 # consequence: Grid Engine deletes a job whose qrsh is gone.
-                self.system.wait(_A_MOMENT)
+                until = self.system.monotonic() + _A_MOMENT
+                while (left := until - self.system.monotonic()) > 0:
+                    self.system.wait(left)
                 raise end.error
-            self.read()
+            self._hear_last_words(end.host)
             self._check_gone()
             raise self._ended(end)
         self._check_gone()
@@ -587,11 +747,16 @@ class HostMonitor(Fields):
             raise GridtfError(f"the agent on host {host} has ended all processes there", hint="did a user signal it?")
         for host, watch in self._watches.items():
             if watch.silence() > watch.limit:
-                if self._patience.trouble is not None:  # it is the launcher that cannot read their records
-                    raise self._patience.trouble
                 raise HostLostError(
                     f"no heartbeat from host {host} for {watch.limit:g} s",
-                    hint="has the host crashed, or lost its network or the shared file system?",
+                    hint="has the host crashed, or lost its network?",
+                )
+        now = self.system.monotonic()
+        for host, since in self.listener.lost.items():
+            if now - since > _RETURN:
+                raise HostLostError(
+                    f"the agent on host {host} has closed its connection and has not come back within {_RETURN:g} s",
+                    hint="has the host crashed, or has a firewall closed the connection?",
                 )
 
     def _ends(self) -> Iterator[AgentEnd]:
@@ -622,7 +787,7 @@ class HostMonitor(Fields):
             if now > look or not (running or ended):
                 ended = not running
                 # srun waits for lost hosts, and for hosts where no process is left that could report to it
-                look = now + poll_interval(len(self.hosts), now - begin)
+                look = now + _LOOK
                 with contextlib.suppress(GridtfError):
                     self.read()
                 if self._all_over():
@@ -632,28 +797,42 @@ class HostMonitor(Fields):
         return True
 
     def _cut_off(self) -> bool:
-        """Whether a host still reports although the connection to its agent is lost: it will read stop.json."""
+        """Whether a host still reports although srun or qrsh has lost its agent: the stream tells it to stop."""
         recent = 3 * interval(len(self.hosts), self.limit)
         lost = {end.host for end in self._ends() if isinstance(end.error, HostLostError)} - self._over
         return any(host in lost and watch.silence() < recent for host, watch in self._watches.items())
 
     def _all_over(self) -> bool:
-        """Whether every host has reported that no process is left, or is silent."""
+        """Whether every host has reported that no process is left, is silent, or has closed its connection for good: an
+        agent that was killed reports nothing, and its tasks have died with it."""
         silent = {host for host, watch in self._watches.items() if watch.silence() > watch.limit}
-        return self._over | silent >= set(self.hosts)
+        now = self.system.monotonic()
+        closed = {host for host, since in self.listener.lost.items() if now - since > _CLOSED}
+        return self._over | silent | closed >= set(self.hosts)
+
+    def alone(self, here: str) -> bool:
+        """Whether nothing has been heard of any host but this one for some time.
+
+        Args:
+            here: The scheduler's name of this host.
+        """
+        from gridtf.schedulers.batch import same_host
+
+        others = [watch for host, watch in self._watches.items() if not same_host(host, here)]
+        return bool(others) and all(watch.silence() > self.limit / 2 for watch in others)
 
     def _check_gone(self) -> None:
         if not self._gone:
             return
         if any(gone.get("orphaned") for gone in self._gone.values()):
-            self.pause(_A_MOMENT)  # if all processes of the job are being killed, the launcher is next
+            self._wait_a_moment()  # if all processes of the job are being killed, the launcher is next
             for end in self._ends():
                 if end.error is not None and end.host is None:  # it was not an agent
                     raise end.error
         if all("signal" in gone for gone in self._gone.values()):
             # Usually the scheduler is ending the whole job and signals the launcher too, so wait briefly. Otherwise one
             # agent crashed and srun or qrsh stopped the rest; which one is known once all have ended.
-            self.pause(_A_MOMENT)
+            self._wait_a_moment()
             self.read()
             for end in self._ends():
                 if isinstance(end.error, TerminatedError) or (end.host and end.code):
@@ -662,6 +841,21 @@ class HostMonitor(Fields):
         gone = min(self._gone.values(), key=lambda gone: "signal" in gone)
         kind = LauncherSilentError if gone.get("unheard") else GridtfError
         raise kind(gone["what"], why=gone["why"], hint=gone["hint"])
+
+    def _hear_last_words(self, host: str | None) -> None:
+        """Wait for what an agent still has to say: srun or qrsh may end before its last message has come."""
+        until = self.system.monotonic() + _LAST_WORDS
+        self.read()
+        while host in self.listener.connected and host not in self._gone and host not in self._over:
+            if (left := until - self.system.monotonic()) <= 0:
+                return
+            self.system.wait(left)
+            self.read()
+
+    def _wait_a_moment(self) -> None:
+        until = self.system.monotonic() + _A_MOMENT
+        while (left := until - self.system.monotonic()) > 0:
+            self.pause(left)
 
     def _terminated(self) -> TerminatedError:
         hosts = sorted(self._gone)
@@ -690,20 +884,9 @@ class HostMonitor(Fields):
         return AgentEndedError(f"{who} {how}", why=why, hint=hint, cause=cause)
 
 
-def poll_interval(hosts: int, age: float) -> float:
-    """The time until the hosts' states are read again.
-
-    It is short while the job is young, when most failures occur, then longer to spare the file server, which serves one
-    read per host each time: at most 200 per second.
-
-    Args:
-        hosts: The number of hosts.
-        age: The age of the job in seconds.
-
-    Returns:
-        Seconds.
-    """
-    return max(0.05 if age < 10 else 0.25, hosts / 200)
+def _without_progress(state: Record) -> Record:
+    tasks = {name: {**task, "progress": None} for name, task in state.get("tasks", {}).items()}
+    return {**state, "tasks": tasks}
 
 
 # --- how an agent is called
@@ -717,30 +900,25 @@ from gridtf.bootstrap.node import supervise_agent
 sys.exit(supervise_agent(sys.argv[1:]))"""
 
 
-def agent_call(attempt: Attempt, nonce: str, start_timeout: float) -> AgentCall:
+def agent_call(attempt: Attempt, nonce: str, start_timeout: float, listener: Listener) -> AgentCall:
     """Describe how a scheduler starts the agents of an attempt: forked from this process, or as new processes.
 
     Args:
         attempt: The attempt.
         nonce: Its nonce.
         start_timeout: Seconds that agents may wait for the plan.
+        listener: The launcher's end of the streams, which an agent that was forked closes.
     """
 
-    def write_environment(environ: Mapping[str, str]) -> None:
-        from gridtf.bootstrap import environment
+    def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
+        from gridtf.bootstrap import agent
 
-        environment.write_environment(attempt, nonce, environ)
+        listener.close()
+        return agent.main(arguments, gpus)
 
     return AgentCall(
         arguments=(str(attempt.run.path), str(attempt.number), nonce, str(start_timeout)),
-        main=_agent,
+        main=main,
         command=(sys.executable, "-S", "-c", _AGENT_SUPERVISOR.format(path=sys.path)),
         log=attempt.agents_log,
-        write_environment=write_environment,
     )
-
-
-def _agent(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
-    from gridtf.bootstrap import agent
-
-    return agent.main(arguments, gpus)

@@ -6,7 +6,7 @@ program: the agent sees in /proc which tasks have loaded TensorFlow and which po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.run.rundir import Record
@@ -41,9 +41,17 @@ class Membership:
         ports: Task -> its port, for each task of this host that may join the cluster.
         master: The task of rank 0, if it is on this host, and MASTER_PORT; None otherwise.
         system: This host.
+        gates: Inodes of the sockets on these ports that belong to the fence.
     """
 
-    def __init__(self, ports: Mapping[str, int], master: tuple[str, int] | None, system: System) -> None:
+    def __init__(
+        self,
+        ports: Mapping[str, int],
+        master: tuple[str, int] | None,
+        system: System,
+        gates: Collection[int] = (),
+    ) -> None:
+        self._gates = gates
         self._ports = dict(ports)
         self._master = master
         self._system = system
@@ -74,7 +82,7 @@ class Membership:
             return False
         before = [task.tensorflow for task in watched]
         ports = set(self._ports.values()) | ({self._master[1]} if self._master else set())
-        opened = self._system.listening(ports)
+        opened = self._system.listening(ports, self._gates)
         if ended:  # it may have opened and closed the port since the last look
             opened |= self._system.connected(ports)
         for task in watched:

@@ -11,7 +11,8 @@ import contextlib
 import signal
 from collections.abc import Callable, Sequence
 
-from gridtf.bootstrap import local_dir
+from gridtf.bootstrap import local_dir, messages
+from gridtf.bootstrap.stream import Link, link_of
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RunDirError, UsageError
@@ -123,6 +124,7 @@ class JobRunner(Fields):
 # --- the agent supervisor
 
 _GRACE = 5.0
+_TELLING = 5.0  # seconds for a message to reach the launcher
 _STDIN = 0
 
 
@@ -156,12 +158,16 @@ class AgentSupervisor:
         host: This host, as the allocation calls it.
         arguments: The arguments of the agent, without the host.
         system: This host.
+        link_of: Makes a stream to the launcher, from what listener.json holds.
 
     Attributes:
         parent: The id of the process that has started this one.
     """
 
-    def __init__(self, host: str, arguments: Sequence[str], system: System) -> None:
+    def __init__(
+        self, host: str, arguments: Sequence[str], system: System, link_of: Callable[..., Link] = link_of
+    ) -> None:
+        self._link_of = link_of
         self.host = host
         self.system = system
         self.parent = system.parent()
@@ -198,12 +204,14 @@ class AgentSupervisor:
         return LEFTOVERS if Supervisor([], self.system).tear_down(_GRACE, lambda: None) else KILLED
 
     def _report(self, what: str) -> None:
-        """Write the reason to the agent's record, which no other process writes any more."""
-        path = self._attempt.host_state(self.host)
-        record = read_record(path, recordtypes.HostState, nonce=self._nonce, own=True)
-        if record is None:
-            record = {"nonce": self._nonce, "host": self.host, "tasks": {}}
-        write_record(path, {**record, "gone": {"what": what, "why": "", "hint": "was it killed by hand?"}})
+        """Tell the launcher, in the place of the agent."""
+        listener = read_record(self._attempt.listener, recordtypes.Listener, nonce=self._nonce, own=True)
+        if listener is None:  # the launcher has ended
+            return
+        link = self._link_of(listener, self.host, self.system)
+        link.send(messages.GONE, {"what": what, "why": "", "hint": "was it killed by hand?"})
+        link.drain(_TELLING)
+        link.close()
 
 
 def _resolve_host(word: str, system: System) -> str:

@@ -1,7 +1,6 @@
 """What the hosts of an attempt agree on: the plan, ports, host records -> the rendezvous file -> TF_CONFIG.
 
-Every host writes one record with its ports; the launcher merges the records into one file, which every host reads. All
-files carry the attempt's nonce, so files of an earlier attempt count as absent.
+Every host reports its ports; the launcher merges them into one file, for people and programs, and tells every agent.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.errors import GridtfError, RendezvousError
+from gridtf.host import sockets
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
@@ -24,13 +23,6 @@ from gridtf.run import recordtypes
 from gridtf.run.rundir import (
     Attempt,
     Record,
-    RunDir,
-    is_listed,
-    listdir,
-    need_kind,
-    parsed,
-    read_record,
-    read_text,
     write_record,
     write_text,
 )
@@ -49,12 +41,14 @@ class Rendezvous(Value):
         master_addr: MASTER_ADDR for all tasks.
         master_port: MASTER_PORT for all tasks.
         outside: Task type -> host:port in index order, of tasks that are not in the cluster, such as the evaluator.
+        doors: Host -> what the fence of another host needs to know of it: ``door``, ``addresses`` and ``ports``.
     """
 
     text: str
     master_addr: str
     master_port: int
     outside: Mapping[str, Sequence[str]] = {}
+    doors: Mapping[str, Record] = {}
 
     @cached_property
     def cluster(self) -> Mapping[str, tuple[str, ...]]:
@@ -66,6 +60,11 @@ class Rendezvous(Value):
         if recordtypes.check(recordtypes.Cluster)(cluster):
             raise RendezvousError("the cluster in the rendezvous file is damaged", hint="is the file system in order?")
         return {task_type: tuple(members) for task_type, members in cluster.items()}
+
+    def to_record(self) -> Record:
+        """The rendezvous as a message, which meeting_of reads."""
+        head = {"master_addr": self.master_addr, "master_port": self.master_port, "outside": dict(self.outside)}
+        return {**head, "text": self.text, **({"doors": dict(self.doors)} if self.doors else {})}
 
     def config(self, task_type: str, index: int, *, alone: bool = False) -> str | None:
         """TF_CONFIG of one task; None when it is too long for an environment variable.
@@ -87,45 +86,10 @@ class Rendezvous(Value):
         return config if len(f"TF_CONFIG={config}".encode()) <= LONGEST_VARIABLE else None
 
 
-class Collector:
-    """Gathers the records of the expected hosts, each read once.
-
-    Args:
-        attempt: The attempt.
-        nonce: Its nonce.
-        hosts: The names of the hosts, or of the ranks that join.
-        kind: The type of their records, one of recordtypes.
-
-    Attributes:
-        records: Host -> its record.
-        missing: File name -> host, for the records that are still missing.
-    """
-
-    def __init__(self, attempt: Attempt, nonce: str, hosts: Iterable[str], kind: Any = recordtypes.HostRecord) -> None:
-        self._kind = kind
-        self._attempt = attempt
-        self._nonce = nonce
-        self.records: dict[str, Record] = {}
-        self.missing = {attempt.host_record(host).name: host for host in hosts}
-
-    def poll(self) -> bool:
-        """Read the records that have been written since the last call.
-
-        Returns:
-            Whether no record is missing any more.
-
-        Raises:
-            RunDirError: A record cannot be read, or is damaged.
-        """
-        for name in listdir(self._attempt.hosts):
-            host = self.missing.get(name)
-            if host is None:
-                continue
-            record = read_record(self._attempt.hosts / name, self._kind, nonce=self._nonce, listed=True, own=True)
-            if record is not None:
-                self.records[host] = record
-                del self.missing[name]
-        return not self.missing
+def meeting_of(record: Record) -> Rendezvous:
+    """The rendezvous that a message holds, as Rendezvous.to_record returned it."""
+    doors = record.get("doors", {})
+    return Rendezvous(record["text"], record["master_addr"], record["master_port"], record["outside"], doors)
 
 
 def merge(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Rendezvous:
@@ -140,7 +104,12 @@ def merge(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Rendezv
     """
     addressed = [(task, records[task.host]["address"], records[task.host]["ports"].get(task.name)) for task in tasks]
     leader = next((task for task in tasks if task.rank == 0), tasks[0])
-    return _meeting(addressed, records[leader.host])
+    doors = {
+        host: {"door": record["door"], "addresses": record["addresses"], "ports": sorted(record["ports"].values())}
+        for host, record in records.items()
+        if record.get("fence", "off") != "off"
+    }
+    return _meeting(addressed, records[leader.host]).replace(doors=doors)
 
 
 def merge_ranks(tasks: Sequence[PlacedTask], records: Sequence[Record]) -> Rendezvous:
@@ -154,7 +123,12 @@ def merge_ranks(tasks: Sequence[PlacedTask], records: Sequence[Record]) -> Rende
         RendezvousError: A port is missing.
     """
     addressed = [(task, record["address"], record["port"]) for task, record in zip(tasks, records, strict=True)]
-    return _meeting(addressed, records[0])
+    doors = {
+        f"rank-{rank}": {"door": 0, "addresses": record["addresses"], "ports": [record["port"]]}
+        for rank, record in enumerate(records)
+        if record.get("fence", "off") != "off"
+    }
+    return _meeting(addressed, records[0]).replace(doors=doors)
 
 
 def _meeting(addressed: Sequence[tuple[PlacedTask, str, object]], leader: Record) -> Rendezvous:
@@ -191,6 +165,11 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
     Raises:
         RunDirError: It cannot be written.
     """
+    write_text(attempt.rendezvous, text_of(attempt, job_id, nonce, rendezvous, **more))
+
+
+def text_of(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, **more: object) -> str:
+    """The text of the rendezvous file; see publish."""
     head = {
         "job": job_id,
         "attempt": attempt.number,
@@ -198,31 +177,10 @@ def publish(attempt: Attempt, job_id: str, nonce: str, rendezvous: Rendezvous, *
         "master_addr": rendezvous.master_addr,
         "master_port": rendezvous.master_port,
         "outside": rendezvous.outside,
+        **({"doors": rendezvous.doors} if rendezvous.doors else {}),
         **more,
     }
-    write_text(attempt.rendezvous, f"{json.dumps(head)[:-1]}{_CLUSTER}{rendezvous.text}}}\n")
-
-
-def read(attempt: Attempt, nonce: str) -> Rendezvous | None:
-    """Read the rendezvous file. The cluster, which can be large, is not parsed yet.
-
-    Args:
-        attempt: The attempt.
-        nonce: Its nonce.
-
-    Returns:
-        None while the file does not exist, or is another attempt's.
-
-    Raises:
-        RunDirError: The file cannot be read, or is damaged.
-    """
-    head, mark, rest = (read_text(attempt.rendezvous, own=True) or "").partition(_CLUSTER)
-    if not mark or not rest.endswith("}\n"):
-        return None
-    record = parsed(head + "}", recordtypes.Meeting, attempt.rendezvous, nonce)
-    if record is None:
-        return None
-    return Rendezvous(rest[: -len("}\n")], record["master_addr"], record["master_port"], record["outside"])
+    return f"{json.dumps(head)[:-1]}{_CLUSTER}{rendezvous.text}}}\n"
 
 
 # --- the plan of an attempt
@@ -243,6 +201,8 @@ class AttemptPlan(Value):
         tasks: In rank order.
         python: The interpreter of entry functions and served tasks.
         cwd: The working folder of the tasks.
+        key: 64 hexadecimal digits that only the job's agents know, by which they know each other.
+        whole: Numbers of hosts and of ranks of the job, where hosts and tasks are those of one host alone.
     """
 
     attempt: Attempt
@@ -254,6 +214,8 @@ class AttemptPlan(Value):
     tasks: tuple[PlacedTask, ...]
     python: str
     cwd: Path
+    key: str = ""
+    whole: tuple[int, int] | None = None
 
     def on(self, host: str) -> list[PlacedTask]:
         """The tasks of one host."""
@@ -266,10 +228,25 @@ class AttemptPlan(Value):
             tasks.setdefault(task.host, []).append(task)
         return tasks
 
+    @property
+    def secret(self) -> bytes:
+        """The key as bytes."""
+        return bytes.fromhex(self.key)
+
     @cached_property
     def world_size(self) -> int:
         """WORLD_SIZE: the number of tasks that have a rank."""
-        return sum(task.rank is not None for task in self.tasks)
+        return self.whole[1] if self.whole else sum(task.rank is not None for task in self.tasks)
+
+    @property
+    def host_count(self) -> int:
+        """The number of hosts of the job."""
+        return self.whole[0] if self.whole else len(self.hosts)
+
+    def of_host(self, host: str) -> AttemptPlan:
+        """The part of the plan that concerns one host."""
+        own = {host: self.hosts[host]}
+        return self.replace(hosts=own, tasks=tuple(self.on(host)), whole=(self.host_count, self.world_size))
 
     def write(self) -> None:
         """Write plan.json.
@@ -277,7 +254,13 @@ class AttemptPlan(Value):
         Raises:
             RunDirError: The file cannot be written.
         """
-        record: Record = {
+        # readable by its owner alone: the job's variables, which may hold keys, are in it
+        indent = 1 if len(self.tasks) <= 256 else None
+        write_record(self.attempt.plan, self.to_record(), indent=indent, mode=0o600)
+
+    def to_record(self) -> Record:
+        """The plan as a record, which plan_of reads."""
+        return {
             "format": FORMAT,
             "job": {"id": self.job_id, "name": self.spec.title, "scheduler": self.request.scheduler},
             "attempt": self.attempt.number,
@@ -286,48 +269,39 @@ class AttemptPlan(Value):
             "tasks": [as_dict(task) for task in self.tasks],
             "python": self.python,
             "cwd": str(self.cwd),
+            "key": self.key,
             "spec": self.spec.to_dict(),
             "request": self.request.to_dict(in_job=True),
+            **({"whole": list(self.whole)} if self.whole else {}),
         }
-        # readable by its owner alone: the job's variables, which may hold keys, are in it
-        write_record(self.attempt.plan, record, indent=1 if len(self.tasks) <= 256 else None, mode=0o600)
 
 
-def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
-    """Read plan.json.
+def plan_of(record: Record, attempt: Attempt) -> AttemptPlan:
+    """The plan that a record holds.
 
     Args:
-        run: The run directory.
-        number: The number of the attempt.
-        nonce: Its nonce.
-
-    Returns:
-        None while a listing does not show the file, or it is another attempt's.
+        record: As AttemptPlan.to_record returned it, of the kind recordtypes.Plan.
+        attempt: Its attempt.
 
     Raises:
-        RendezvousError: Another version of gridtf has written it.
-        RunDirError: It cannot be read, or is damaged.
+        RendezvousError: Another version of gridtf has made it, or it is damaged.
     """
-    attempt = run.attempt(number)
-    if not is_listed(attempt.plan, run.path):
-        return None
-    record = read_record(attempt.plan, nonce=nonce, listed=True, own=True)
-    if record is None:
-        return None
     if record.get("format") != FORMAT:
         found, here = record.get("format"), os.uname().nodename
         raise RendezvousError(
             f"the launcher's plan has format {found!r}, the agent on {here} reads {FORMAT}",
             hint="all hosts of a job need the same version of gridtf: install it where all of them see it",
         )
-    need_kind(record, recordtypes.Plan, attempt.plan)
     try:
         request = Request.from_dict(record["request"])
     except (ValueError, TypeError, LookupError) as error:
         raise RendezvousError(f"{attempt.plan} holds a request that cannot be read: {error}") from None
+    whole = tuple(record["whole"]) if "whole" in record else None
+    if whole is not None and len(whole) != 2:
+        raise RendezvousError(f"the launcher's plan has {len(whole)} sizes of the job, where 2 are expected")
     return AttemptPlan(
         attempt=attempt,
-        nonce=nonce,
+        nonce=record["nonce"],
         job_id=record["job"]["id"],
         spec=JobSpec.from_dict(record["spec"]),
         request=request,
@@ -335,6 +309,8 @@ def read_plan(run: RunDir, number: int, nonce: str) -> AttemptPlan | None:
         tasks=tuple(PlacedTask(**task) for task in record["tasks"]),
         python=record["python"],
         cwd=Path(record["cwd"]),
+        key=record.get("key", ""),
+        whole=whole,
     )
 
 
@@ -358,7 +334,10 @@ class PortHolder:
         Raises:
             GridtfError: No port can be reserved.
         """
-        held = _bound()
+        try:
+            held = sockets.bound()
+        except OSError as error:
+            raise GridtfError(f"cannot reserve a port on {socket.gethostname()}: {error}") from None
         port = int(held.getsockname()[1])
         self._held[port] = held
         return port
@@ -374,6 +353,10 @@ class PortHolder:
         for port in list(self._held):
             self.release(port)
 
+    def held(self, ports: Collection[int]) -> list[socket.socket]:
+        """The sockets that hold these ports."""
+        return [self._held[port] for port in ports]
+
     def filenos(self) -> list[int]:
         """The descriptors of the sockets, for a forked process that holds the ports instead of this one."""
         return [held.fileno() for held in self._held.values()]
@@ -385,22 +368,3 @@ class PortHolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _bound() -> socket.socket:
-    """A socket bound to the wildcard address of both IPv6 and IPv4, or of IPv4 alone where IPv6 is not available."""
-    problem: OSError | None = None
-    for family in (socket.AF_INET6, socket.AF_INET):
-        held = None
-        try:
-            held = socket.socket(family, socket.SOCK_STREAM)
-            if family == socket.AF_INET6:
-                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            held.bind(("", 0))  # port 0, also with SO_REUSEPORT, is never a port in use
-            return held
-        except OSError as error:
-            problem = error
-            if held is not None:
-                held.close()
-    raise GridtfError(f"cannot reserve a port on {socket.gethostname()}: {problem}")

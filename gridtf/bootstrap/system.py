@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,6 +31,7 @@ class System:
         self.environ = os.environ if environ is None else environ
         self.host = os.uname().nodename
         self.pid = os.getpid()
+        self._log: Callable[[str], None] = processes.tell
 
     def collect_garbage(self) -> None:
         """Turn Python's garbage collector on. It is off at the start of these processes, since modules load faster."""
@@ -62,7 +63,11 @@ class System:
 
     def log(self, text: str) -> None:
         """Write lines to the log of this process."""
-        processes.tell(text)
+        self._log(text)
+
+    def log_with(self, write: Callable[[str], None]) -> None:
+        """Have another function write the log from now on."""
+        self._log = write
 
     def parent(self) -> int:
         """The id of the parent process, which changes when the parent dies."""
@@ -127,6 +132,23 @@ class System:
         process.returncode = 0  # reaped here, not by Popen
         return process.pid
 
+    def fork(self, work: Callable[[], None]) -> int:
+        """Run a function in a child process, which ends with it.
+
+        Args:
+            work: The function.
+
+        Returns:
+            The id of the process.
+        """
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            work()
+        finally:
+            os._exit(0)  # nothing of the parent's is cleaned up here
+
     def reap(self) -> dict[int, int]:
         """Collect all children that have ended.
 
@@ -173,11 +195,11 @@ class System:
         """The memory maps of a process and its descendants, at most this many processes."""
         return procfs.mapped_files(pid, most)
 
-    def listening(self, ports: Collection[int]) -> set[int]:
-        """Those of these TCP ports on which a process of this host listens."""
+    def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
+        """Those of these TCP ports on which a process of this host listens, without the sockets of these inodes."""
         from gridtf.host import sockets
 
-        return sockets.listening(ports)
+        return sockets.listening(ports, but)
 
     def connected(self, ports: Collection[int]) -> set[int]:
         """Those of these TCP ports with a connection on this host, or with one that was closed within a minute."""

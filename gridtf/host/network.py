@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gridtf.errors import RendezvousError
+from gridtf.host.netlink import ROUTE, Netlink
 from gridtf.values import Value
 
 # netdevice(7), linux/sockios.h
@@ -18,6 +19,12 @@ _UP, _RUNNING = 0x1, 0x40
 _IF_INET6 = Path("/proc/net/if_inet6")
 _GLOBAL = "00"  # its scope: another host can connect without knowing the name of its own interface
 _UNUSABLE = 0x08 | 0x40  # linux/if_addr.h: IFA_F_DADFAILED, IFA_F_TENTATIVE
+# rtnetlink(7), linux/rtnetlink.h, linux/if_addr.h
+_RTM_GETADDR = 22
+_RT_SCOPE_LINK, _RT_SCOPE_HOST = 253, 254
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_IFADDRMSG = struct.Struct("=BxxB4x")  # family, scope
+_ATTRIBUTE = struct.Struct("=HH")  # length, type
 
 
 class Interface(Value):
@@ -91,6 +98,34 @@ def own_addresses(name: str, host: str) -> list[str]:
     return list(dict.fromkeys(own))
 
 
+def all_addresses() -> list[str]:
+    """The addresses of this host that other hosts may see: of all its interfaces, IPv4 first.
+
+    Raises:
+        OSError: The kernel does not tell.
+    """
+    with Netlink(ROUTE) as kernel:
+        entries = list(kernel.dump(_RTM_GETADDR, _IFADDRMSG.pack(socket.AF_UNSPEC, 0)))
+    found = []
+    for entry in sorted(entries, key=lambda entry: entry[0]):  # AF_INET is the smaller one
+        family, scope = _IFADDRMSG.unpack_from(entry)
+        addresses = dict(_attributes(entry[_IFADDRMSG.size :]))
+        raw = addresses.get(_IFA_LOCAL) or addresses.get(_IFA_ADDRESS)  # over a point-to-point link they differ
+        nearby = family == socket.AF_INET6 and scope == _RT_SCOPE_LINK  # not complete without the name of an interface
+        if raw and scope < _RT_SCOPE_HOST and not nearby:
+            found.append(socket.inet_ntop(family, raw))
+    return list(dict.fromkeys(found))
+
+
+def packed(address: str) -> bytes:
+    """An IP address as it is on the wire: 4 or 16 bytes.
+
+    Raises:
+        OSError: It is not an IP address.
+    """
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+
+
 def is_loopback(address: str) -> bool:
     """Whether an IP address is reached from its own host alone."""
     return address.startswith("127.") or address == "::1"
@@ -142,6 +177,14 @@ def _ipv6() -> Iterator[tuple[str, str]]:
         digits, _, _, scope, flags, name = line.split()
         if scope == _GLOBAL and not int(flags, 16) & _UNUSABLE:
             yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+
+
+def _attributes(entry: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, value) of each attribute of a message of rtnetlink(7)."""
+    while len(entry) >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(entry)
+        yield kind, entry[_ATTRIBUTE.size : length]
+        entry = entry[max(length + 3 & ~3, _ATTRIBUTE.size) :]
 
 
 def _is_own(family: int, target: tuple[object, ...]) -> bool:

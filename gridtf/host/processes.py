@@ -7,7 +7,8 @@ import fcntl
 import os
 import signal
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from pathlib import Path
 
 from gridtf.errors import GridtfError
 from gridtf.text import plain
@@ -30,9 +31,18 @@ def tell(text: str) -> None:
     Args:
         text: One or more lines; control characters are escaped.
     """
-    lines = "".join(f"gridtf: {plain(line)}\n" for line in text.splitlines())
     with contextlib.suppress(OSError):
-        os.write(2, lines.encode(errors="replace"))
+        write_log(text)
+
+
+def write_log(text: str) -> None:
+    """As tell.
+
+    Raises:
+        OSError: The lines could not be written.
+    """
+    lines = "".join(f"gridtf: {plain(line)}\n" for line in text.splitlines())
+    os.write(2, lines.encode(errors="replace"))
 
 
 def become_subreaper() -> None:
@@ -136,6 +146,52 @@ def at_end(descriptor: int) -> bool:
 
 
 _BASE_FILES = 32  # open files of Python, srun or qrsh themselves
+
+
+_PIDFD_GETFD = 438  # the number of this system call, on all machines but alpha
+
+
+def borrow_sockets(inodes: Collection[int], pids: Iterable[int]) -> dict[int, int]:
+    """Duplicate sockets of other processes: a connection stays while a duplicate of it is open (pidfd_getfd(2)).
+
+    Args:
+        inodes: The sockets.
+        pids: The processes that may have them.
+
+    Returns:
+        Inode -> descriptor. Sockets are missing that nobody has, or that this process may not have: before Linux 5.6,
+        and where only an ancestor may trace a process (Yama).
+    """
+    import ctypes
+
+    libc, found = ctypes.CDLL(None), {}
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    for pid in pids:
+        with contextlib.suppress(OSError, AttributeError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    inode = wanted.get(str(Path(f"/proc/{pid}/fd/{name}").readlink()), 0)
+                    if inode and inode not in found:
+                        process = os.pidfd_open(pid)
+                        descriptor = libc.syscall(_PIDFD_GETFD, process, int(name), 0)
+                        os.close(process)
+                        if descriptor >= 0:
+                            found[inode] = descriptor
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def keep_only(descriptors: Iterable[int]) -> None:
+    """Close all other descriptors of this process, whose owners must not wait for it; its stdio becomes /dev/null."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    kept = {0, 1, 2, *descriptors}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
+                os.close(int(name))
 
 
 def need_open_files(count: int) -> None:

@@ -7,23 +7,66 @@ import struct
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from gridtf.host.netlink import SOCK_DIAG, Netlink
+
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTEN = 10  # tcp_states.h: TCP_LISTEN
+_SYN_SENT, _LISTEN = 2, 10  # tcp_states.h
+
+# One end of a connection and the other: address (4 or 16 bytes, as on the wire), port, address, port.
+Ends = tuple[bytes, int, bytes, int]
 
 
-def listening(ports: Collection[int]) -> set[int]:
+def bound(kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """A socket bound to a free port and the wildcard address: of both IPv6 and IPv4, or of IPv4 alone without IPv6.
+
+    Sockets of both families can listen on one port, and the kernel prefers those of IPv4. Hence the choice is that of
+    gRPC, which uses IPv4 alone where a host has no ::1.
+
+    Args:
+        kind: SOCK_STREAM: TCP, a port that others of the same user can bind with SO_REUSEPORT; SOCK_DGRAM: UDP.
+
+    Raises:
+        OSError: There is no free port.
+    """
+    family = socket.AF_INET6 if _has_ipv6() else socket.AF_INET
+    made = socket.socket(family, kind)
+    try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if kind == socket.SOCK_STREAM:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind(("", 0))  # port 0, also with SO_REUSEPORT, is never a port in use
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as trial:
+            trial.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def listening(ports: Collection[int], but: Collection[int] = ()) -> set[int]:
     """Find the ports on which a process of this host listens.
 
     Args:
         ports: The ports to look for.
+        but: Inodes of sockets that do not count.
 
     Returns:
         Those of them on which a process listens.
     """
     try:
-        found = {port for family in (socket.AF_INET, socket.AF_INET6) for port in _listening(family)}
+        with Netlink(SOCK_DIAG) as kernel:
+            entries = [entry for family in _FAMILIES for entry in _dump(kernel, family, _LISTEN)]
+        found = {_PORTS.unpack_from(entry)[0] for entry in entries if _INODE.unpack_from(entry)[0] not in but}
     except OSError:  # not allowed here, or a kernel without it: slower
-        found = {local for local, _, state in _rows() if state == _LISTEN}
+        found = {local for local, _, state, inode in _rows() if state == _LISTEN and inode not in but}
     return found & set(ports)
 
 
@@ -36,10 +79,11 @@ def connected(ports: Collection[int]) -> set[int]:
     Returns:
         Those of them that have a connection.
     """
-    return {port for local, remote, _ in _rows() for port in (local, remote)} & set(ports)
+    rows = ((local, remote) for local, remote, state, _ in _rows() if state != _LISTEN)
+    return {port for row in rows for port in row} & set(ports)
 
 
-def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int]]:
+def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int, int]]:
     """Parse a table of /proc/net.
 
     Args:
@@ -49,15 +93,16 @@ def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int]]:
              0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 48211 1 …
 
     Yields:
-        (local port, remote port, state).
+        (local port, remote port, state, inode).
     """
     for line in lines:
-        _, local, remote, state, *_ = line.split(maxsplit=4)
+        _, local, remote, state, *rest = line.split(maxsplit=10)
         if state != "st":  # the heading
-            yield int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16), int(state, 16)
+            ports = int(local.rpartition(":")[2], 16), int(remote.rpartition(":")[2], 16)
+            yield *ports, int(state, 16), int(rest[5])
 
 
-def _rows() -> Iterator[tuple[int, int, int]]:
+def _rows() -> Iterator[tuple[int, int, int, int]]:
     for table in _TABLES:
         try:
             lines = table.read_text(encoding="ascii").splitlines()
@@ -66,29 +111,107 @@ def _rows() -> Iterator[tuple[int, int, int]]:
         yield from parsed(lines)
 
 
-# sock_diag(7), linux/netlink.h, linux/inet_diag.h. Reading /proc/net/tcp takes milliseconds, even with few connections,
-# since the kernel walks through the whole table of connections; a dump of the listening sockets a small part of that.
-_NETLINK_SOCK_DIAG = 4
+# sock_diag(7), linux/inet_diag.h. Reading /proc/net/tcp takes milliseconds, even with few connections, since the kernel
+# walks through the whole table of connections; a dump of the listening sockets a small part of that.
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _SOCK_DIAG_BY_FAMILY = 20
-_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port id
-_QUERY = struct.Struct("=BBxxI48x")  # inet_diag_req_v2: family, protocol, states, any socket
-_LOCAL_PORT = struct.Struct("!4xH")  # inet_diag_msg: after family, state, timer and retrans
+_QUERY = struct.Struct("=BBxxI")  # inet_diag_req_v2: family, protocol, states; then the two ends of a socket
+_ANY_SOCKET = bytes(48)
+_ENDS = struct.Struct("!HH16s16s")  # inet_diag_sockid: ports, addresses
+_ANY_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # and any interface
+_STATE = struct.Struct("=xB")  # inet_diag_msg: after the family
+_PORTS = struct.Struct("!4xHH")
+_ADDRESSES = struct.Struct("=8x16s16s")
+_DUE = struct.Struct("=xxB49xI")  # which timer runs, and in how many milliseconds it expires
+_USER = struct.Struct("=64xI")
+_INODE = struct.Struct("=68xI")
+_REPEATS = 1  # the timer after which a segment is sent again
+_MAPPED = bytes(10) + b"\xff\xff"  # an IPv4 address as an IPv6 one
 
 
-def _listening(family: int) -> Iterator[int]:
-    query = _QUERY.pack(family, socket.IPPROTO_TCP, 1 << _LISTEN)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(1.0)
-        kernel.send(_HEADER.pack(_HEADER.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 1, 0) + query)
-        while True:
-            answer = kernel.recv(1 << 16)
-            while answer:
-                length, kind, *_ = _HEADER.unpack_from(answer)
-                if kind == _NLMSG_DONE:
-                    return
-                if kind == _NLMSG_ERROR:
-                    raise OSError("sock_diag(7) refused the query")
-                yield _LOCAL_PORT.unpack_from(answer, _HEADER.size)[0]
-                answer = answer[(length + 3) & ~3 :]  # NLMSG_ALIGN
+def _dump(kernel: Netlink, family: int, state: int) -> Iterator[bytes]:
+    query = _QUERY.pack(family, socket.IPPROTO_TCP, 1 << state) + _ANY_SOCKET
+    return kernel.dump(_SOCK_DIAG_BY_FAMILY, query)
+
+
+class Connections:
+    """The TCP connections of this host.
+
+    Raises:
+        OSError: The kernel does not tell.
+    """
+
+    def __init__(self) -> None:
+        self._kernel = Netlink(SOCK_DIAG)
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kernel.close()
+
+    def beginning(self, user: int) -> dict[Ends, tuple[float, int]]:
+        """Find the connections that a user's processes wait for: nobody has answered yet.
+
+        Args:
+            user: The number of the user.
+
+        Returns:
+            Their ends -> in how many seconds the kernel asks again, and the inode of the socket.
+
+        Raises:
+            OSError: The kernel does not answer.
+        """
+        found = {}
+        for family in _FAMILIES:
+            for entry in _dump(self._kernel, family, _SYN_SENT):
+                if _USER.unpack_from(entry)[0] == user:
+                    port, other_port = _PORTS.unpack_from(entry)
+                    address, other = (_wire(family, raw) for raw in _ADDRESSES.unpack_from(entry))
+                    found[address, port, other, other_port] = _due(entry), _INODE.unpack_from(entry)[0]
+        return found
+
+    def waits(self, ends: Ends) -> float | None:
+        """Whether one connection is still being waited for. No table is walked.
+
+        Args:
+            ends: Its ends, of this host's first.
+
+        Returns:
+            In how many seconds the kernel asks again; None where nobody waits for it any more.
+
+        Raises:
+            OSError: The kernel does not answer.
+        """
+        entry = self._one(ends)
+        return _due(entry) if entry is not None and _STATE.unpack_from(entry)[0] == _SYN_SENT else None
+
+    def exists(self, ends: Ends) -> bool:
+        """Whether this host has a connection, or begins one. No table is walked.
+
+        Args:
+            ends: Its ends, of this host's first.
+
+        Raises:
+            OSError: The kernel does not answer.
+        """
+        entry = self._one(ends)  # where there is none, the kernel finds the socket that listens on this port
+        return entry is not None and _STATE.unpack_from(entry)[0] != _LISTEN
+
+    def _one(self, ends: Ends) -> bytes | None:
+        address, port, other, other_port = ends
+        family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
+        pair = _ENDS.pack(port, other_port, address, other)
+        query = _QUERY.pack(family, socket.IPPROTO_TCP, 0xFFFFFFFF) + pair + _ANY_COOKIE
+        return self._kernel.one(_SOCK_DIAG_BY_FAMILY, query)
+
+
+def _wire(family: int, raw: bytes) -> bytes:
+    if family == socket.AF_INET:
+        return raw[:4]
+    return raw[12:] if raw.startswith(_MAPPED) else raw
+
+
+def _due(entry: bytes) -> float:
+    timer, milliseconds = _DUE.unpack_from(entry)
+    return milliseconds / 1000 if timer == _REPEATS else 0.0

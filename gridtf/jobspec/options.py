@@ -101,6 +101,7 @@ _TABLE = {
         ("address", "--address", "text", "PATTERN", "name by which tasks reach a host, such as '{host}i'"),
         ("interface", "--interface", "text", "NAME", "network interface by which tasks reach a host, such as ib0"),
         ("ports", "--ports", "text", "hold|release|auto", "release: for TensorFlow before 2.3, which auto recognizes"),
+        ("fence", "--fence", "text", "users|hosts|off|auto", "who may connect to the tasks (default: off)"),
     ),
     "folders and timeouts": (
         ("template", "--template", "text", "FILE", "your own template of the job script"),

@@ -140,6 +140,9 @@ class JobSpec(_Keywords):
         ports: What becomes of the port that gridtf reserves for a task: "hold" it, since TensorFlow 2.3 and newer share
             it with gridtf, "release" it just before the task starts, or "auto": by the version that the task's Python
             has, "hold" where that is not known.
+        fence: Who may connect to the ports of the tasks. "users": connections of your own on the job's hosts, each of
+            which takes about a second to begin; "hosts": whoever is on the job's hosts; "off": everybody; "auto":
+            "hosts" where the job requests its hosts for itself, else "users".
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -188,6 +191,7 @@ class JobSpec(_Keywords):
     interface: str | None = None
     kill_grace: float = 5.0
     ports: str = "auto"
+    fence: str = "off"
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
@@ -399,7 +403,11 @@ _A_KIND = f'kind = "{next(iter(KINDS))}", or {" or ".join(toml(name) for name in
 A_TYPE_OF_ONE_S_OWN = f"a type of your own needs a kind: {_A_KIND}"
 _TYPE = re.compile(r"[a-z][a-z_]{0,31}")
 FIRST_WORKER = "first-worker"
-_CHOICES = {"success_policy": ("all", "chief"), "ports": ("hold", "release", "auto")}
+_CHOICES = {
+    "success_policy": ("all", "chief"),
+    "ports": ("hold", "release", "auto"),
+    "fence": ("users", "hosts", "off", "auto"),
+}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -267,8 +267,15 @@ def read(run: RunDir, submitted: Record | None) -> Records:
 
     states = listdir(attempt.state)
     launcher = record(attempt.launcher, recordtypes.Launcher, states)
-    paths = (attempt.state / name for name in sorted(states) if name.startswith("@"))
-    hosts = (record(path, recordtypes.HostState, states) for path in paths)
+    summary = record(attempt.summary, recordtypes.Summary, states)
+    hosts: list[Record | None] = list(summary["hosts"].values()) if summary else []
+    if records.joined:
+        ranks = listdir(attempt.ranks)
+        paths = (attempt.ranks / name for name in sorted(ranks) if name.startswith("rank-"))
+        hosts = [record(path, recordtypes.HostState, ranks) for path in paths]
+    # of agents whose launcher was killed before their end; gridtf 0.1.0 wrote one for each host
+    alone = (attempt.state / name for name in sorted(states) if name.startswith("@"))
+    hosts += [record(path, recordtypes.HostState, states) for path in alone]
     return records.replace(
         attempt=attempt.number,
         plan=plan,

@@ -174,8 +174,8 @@ class Watch:
         if signs is None:
             raise RunDirError(
                 f"{self._run.path} was removed while gridtf waited for its job, {self._job_id()}",
-                why="a job cannot continue without its run directory",
-                hint="only the scheduler's own commands can show what happened to the job",
+                why="the job itself may go on",
+                hint="only the scheduler's own commands can show and cancel it",
             )
         before, self._signs = self._signs or signs, signs
         self._note(before, signs, now)

@@ -117,8 +117,10 @@ Plan = {
     "tasks": [_PlannedTask],
     "python": str,
     "cwd": str,
+    "key?": re.compile("[0-9a-f]*"),
     "spec": _Spec,
     "request": Request,
+    "whole?": [Count],
 }
 # the part of a plan that gridtf shows
 Outline = {
@@ -135,6 +137,9 @@ HostRecord = {
     "ports": {str: Port},
     "master_port": Port,
     "tensorflow?": {str: str},
+    "fence?": str,
+    "door?": Port,
+    "addresses?": [str],
 }
 RankRecord = {
     "host": str,
@@ -147,10 +152,22 @@ RankRecord = {
     "cpus": [Count],
     "step_gpus?": Count,
     "master_port?": Port,
+    "fence?": str,
+    "addresses?": [str],
 }
+# Where the launcher listens. The secret, in hexadecimal digits, is the reason why the file is its owner's alone.
+Listener = {"addresses": [str], "port": Port, "secret": re.compile("[0-9a-f]{64}")}
 HostError = {"what": str, "why": str, "hint": str, "host?": str}
-Meeting = {"nonce": str, "master_addr": str, "master_port": Port, "outside": Texts}
-JoinedMeeting = {**Meeting, "cluster": Cluster, "gpus": Texts}
+_Door = {"door": Port, "addresses": [str], "ports": [Port]}
+# the rendezvous, as the launcher tells it to the agents, or rank 0 to the others
+Told = {
+    "master_addr": str,
+    "master_port": Port,
+    "outside": Texts,
+    "doors?": {str: _Door},
+    "text": str,
+    "gpus?": Texts,
+}
 Contract = {"cluster": Cluster, "outside?": Texts}  # the part of rendezvous.json that tasks read
 Launcher = {
     "host?": str,
@@ -178,18 +195,19 @@ _TaskState = {
     "tensorflow?": str,
     "progress?": Progress,
 }
-_Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
+Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {
     "tasks": {str: _TaskState},
     "host?": str,
     "pid?": Pid,
     "over?": bool,
     "waits?": str,
-    "gone?": _Gone,
+    "gone?": Gone,
     "checkpoint?": bool,
     "beat?": Count,
     "time?": float,
 }
+Summary = {"hosts": {str: HostState}}
 Stop = {"state?": str, "reason?": str, "task?": (str, None)}
 _Cause = {
     "task": (str, None),

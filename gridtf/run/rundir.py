@@ -148,7 +148,7 @@ class RunDir:
             if not new_folder(attempt.path):
                 number += 1
                 continue
-            for folder in (attempt.hosts, attempt.state, attempt.logs):
+            for folder in (attempt.state, attempt.logs):
                 make_folder(folder)
             return attempt
 
@@ -159,17 +159,19 @@ class Attempt:
     Attributes:
         number: Counted from 1.
         plan: plan.json: hosts, tasks, and the host of each task.
-        hosts: A folder with a record of each host: its address and ports.
+        ranks: A folder with a record of each rank of gridtf_join.
+        rank_error: ranks/error.json: why rank 0 has given up.
         rendezvous: rendezvous.json: the cluster, with host and port of each task.
-        state: A folder with the heartbeats of launcher and agents.
+        state: A folder with the launcher's record and that of all hosts.
+        summary: state/hosts.json: what all hosts have reported, in one record.
         logs: A folder with the log of each task.
         agents_log: Output of the agents.
-        environment: environment.json: the job's environment, for agents that the scheduler starts without it.
-        stop: stop.json: written when all agents are to end their tasks.
+        listener: listener.json: where the launcher listens, and the secret that its agents share with it.
+        stop: stop.json: why the launcher has all agents end their tasks.
         verdict: verdict.json: how the attempt ended.
         data: The folder of the journal of the tf.data service's dispatcher.
         distributed: An empty file, from the first dataset on that a task has given to the data workers.
-        launcher: The launcher's heartbeat.
+        launcher: state/launcher.json: the launcher's heartbeat.
     """
 
     def __init__(self, run: RunDir, number: int) -> None:
@@ -177,32 +179,30 @@ class Attempt:
         self.number = number
         self.path = run.path / f"attempt-{number}"
         self.plan = self.path / "plan.json"
-        self.hosts = self.path / "hosts"
+        self.ranks = self.path / "ranks"
+        self.rank_error = self.ranks / "error.json"
         self.rendezvous = self.path / "rendezvous.json"
         self.state = self.path / "state"
         self.logs = self.path / "logs"
         self.agents_log = self.path / "agents.log"
-        self.environment = self.path / "environment.json"
+        self.listener = self.path / "listener.json"
         self.stop = self.path / "stop.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
+        self.summary = self.state / "hosts.json"
         self.data = self.path / "data_dispatcher"
         self.distributed = self.path / "distributed"
 
     def __repr__(self) -> str:
         return f"Attempt({str(self.path)!r})"
 
-    def host_record(self, host: str) -> Path:
-        """The record in which the agent of a host publishes its address and ports."""
-        return self.hosts / f"{host}.json"
-
-    def host_error(self, host: str) -> Path:
-        """The record in which the agent of a host reports why it cannot start."""
-        return self.hosts / f"{host}.error.json"
-
     def host_state(self, host: str) -> Path:
-        """The record of an agent's heartbeat; ``@`` distinguishes a host named launcher from the launcher."""
+        """What an agent writes at its end if no launcher hears it any more; ``@`` distinguishes it from the others."""
         return self.state / f"@{host}.json"
+
+    def rank_state(self, rank: str) -> Path:
+        """The record of a rank of gridtf_join, such as rank-0: the state of its task."""
+        return self.ranks / f"{rank}.json"
 
     def task_log(self, task_type: str, index: int) -> Path:
         """The log of a task, such as worker-0.log."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # The launcher's own signal to a forked agent. A TERM comes from elsewhere, and then tasks may have received it as well.
 STOP_SIGNAL = signal.SIGINT
 
-# The variable that tells an agent to read the environment of the job from the run directory.
-ENVIRONMENT_FILE = "GRIDTF_ENVIRONMENT"
+# The variable that tells an agent to ask the launcher for the environment of the job.
+NEEDS_ENVIRONMENT = "GRIDTF_ENVIRONMENT"
 
 # The variable that tells a local job's script, and the launcher that it becomes, the pid of its job runner.
 RUNNER_PID = "GRIDTF_LOCAL_JOB"

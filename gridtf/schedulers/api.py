@@ -199,15 +199,12 @@ class AgentCall(Value):
         command: Command before HOST, for an agent that is not forked. As HOST it accepts ``@NAME``, the value of the
             variable NAME on the agent's host.
         log: The file that agents, and the program that starts them, print to.
-        write_environment: Writes an environment to the run directory, for agents that do not inherit it; an agent reads
-            it if the variable agents.ENVIRONMENT_FILE is set to 1.
     """
 
     arguments: tuple[str, ...]
     main: AgentMain
     command: tuple[str, ...]
     log: Path
-    write_environment: Callable[[Mapping[str, str]], None]
 
 
 class AgentEnd(Value):
@@ -573,6 +570,14 @@ class Scheduler(ABC):
         Raises:
             SchedulerError: When a program that starts agents cannot be run.
         """
+
+    def is_exclusive(self, request: Request) -> bool:
+        """Whether a request keeps other users' jobs off the hosts of the job. Pure.
+
+        Args:
+            request: What the job requests.
+        """
+        return False
 
     def this_host(self, environ: Mapping[str, str]) -> str:
         """The scheduler's name for the host of this process, which has this environment."""

@@ -377,8 +377,9 @@ class BatchScheduler(CommandScheduler):
     def agent_command(self, host: str, call: AgentCall, environ: Mapping[str, str]) -> Sequence[str]:
         """The command that starts the agent of another host of the job and runs until the agent has ended. Pure.
 
-        If the command forwards its standard input, the agent stops at the end of the input; if not, it learns from the
-        run directory that it shall stop.
+        If the command forwards its standard input, the agent stops at the end of the input, as well as when the
+        launcher says so. If the command does not pass on the environment, it has to set agents.NEEDS_ENVIRONMENT to 1
+        for the agent, which then receives the environment from the launcher.
 
         Args:
             host: Name of the host in the allocation.
@@ -410,8 +411,6 @@ class BatchScheduler(CommandScheduler):
 
         here = self.this_host(environ)
         others = [host.name for host in allocation.hosts if not same_host(host.name, here)]
-        if others:
-            call.write_environment(environ)
         # forked first, so that it does not hold on to the pipes whose end tells the others to stop
         handles: list[AgentHandle] = [
             fork_agent(host.name, call.arguments, call.main) for host in allocation.hosts if same_host(host.name, here)

@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|rendezvous|training|newcomer|slurm|sge]…: measure gridtf; default: three."""
+"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|slurm|sge]…: measure gridtf."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BENCHMARKS = ("start", "launch", "rendezvous")  # the others take long or need root, and only run when requested
+BENCHMARKS = ("start", "launch", "scale")  # the others take long or need root, and only run when requested
 
 
 def main(chosen: list[str]) -> None:

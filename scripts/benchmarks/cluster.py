@@ -35,6 +35,7 @@ class Cluster:
 
     def __init__(self, kind: str, shared: Path) -> None:
         self._kind = kind
+        self.shared = shared
         self.folder = shared / "home/alice/bench"
         self.folder.mkdir()
         self._alice = self.folder.parent.stat().st_uid
@@ -70,16 +71,24 @@ class Cluster:
                 gone_file(marks).touch()
         return _medians(times)
 
-    def _kill_one(self, job: str, marks: Path) -> float:
+    def processes(self) -> list[int]:
+        """The pids of alice's processes on the hosts of jobs."""
+        return self._family(self._names(), b"")
+
+    def _names(self) -> dict[str, str]:
+        """Name space -> host, of the hosts of jobs."""
         from testbeds import bed as beds
 
+        hosts = beds.require(self._kind).hosts
+        return {_name_space(hosts[host].pid): host for host in (_SCRIPTED, *_OTHERS)}
+
+    def _kill_one(self, job: str, marks: Path) -> float:
         end = time.monotonic() + _LIMIT
         while len(marked(marks)) < TASKS:
             self._check(job, end)
             time.sleep(0.02)
         time.sleep(1.0)  # for the start to finish
-        hosts = beds.require(self._kind).hosts
-        names = {_name_space(hosts[host].pid): host for host in (_SCRIPTED, *_OTHERS)}
+        names = self._names()
         mark = f"{MARK}={FOLDER}/{marks.name}\0".encode()
         family = self._family(names, mark)
         os.kill(next(pid for pid in family if names[_name_space(pid)] == _VICTIM and _is_task(pid)), signal.SIGKILL)

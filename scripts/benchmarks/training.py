@@ -115,7 +115,7 @@ def measured(folder: Path, cluster: Cluster, program: str, *arguments: str) -> R
     return job(folder, cluster, program, *arguments)[0]
 
 
-def job(folder: Path, cluster: Cluster, program: str, *arguments: str) -> tuple[Result, Threads]:
+def job(folder: Path, cluster: Cluster, program: str, *arguments: str, fence: str = "auto") -> tuple[Result, Threads]:
     """Run a program as a local job; returns its result and the thread settings of its tasks."""
     import gridtf
 
@@ -130,6 +130,7 @@ def job(folder: Path, cluster: Cluster, program: str, *arguments: str) -> tuple[
             gpus_per_task=0,
             success_policy="chief" if "chief" in cluster else "all",
             env=QUIET,
+            fence=fence,
             run_dir=str(folder / "run"),
         )
     )
@@ -144,7 +145,8 @@ def job(folder: Path, cluster: Cluster, program: str, *arguments: str) -> tuple[
     threads = {
         path.stem.removeprefix("threads-"): json.loads(path.read_text()) for path in output.glob("threads-*.json")
     }
-    return json.loads((output / "result.json").read_text()), threads
+    result = json.loads((output / "result.json").read_text())
+    return {**result, "start": result["warm"] - (view.started or 0.0)}, threads
 
 
 def by_hand(folder: Path, counts: Cluster, program: str, threads: Threads) -> Result:

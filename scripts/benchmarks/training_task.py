@@ -22,8 +22,11 @@ AVERAGED_STEPS = 1000
 PREPARATION = 0.010  # seconds of CPU for a batch
 
 
+warm: list[float] = []  # when the program was, in seconds since the epoch
+
+
 def tell(rate: float, **more: float) -> None:
-    write("result", {"rate": rate, **more})
+    write("result", {"rate": rate, "warm": warm[-1] if warm else 0.0, **more})
 
 
 def write(name: str, values: dict[str, Any]) -> None:
@@ -33,6 +36,7 @@ def write(name: str, values: dict[str, Any]) -> None:
 def rate(run: Callable[[int], Any]) -> float:
     """Steps per second of a function that makes so many steps, after a first call to warm up."""
     run(WARM)
+    warm.append(time.time())
     begin = time.perf_counter()
     run(STEPS)
     return STEPS / (time.perf_counter() - begin)

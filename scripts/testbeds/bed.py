@@ -38,7 +38,7 @@ class Bed:
 
     Attributes:
         kind: Its scheduler.
-        laggy: Whether hosts cache the shared folder.
+        sharing: How hosts see the shared folder: plain, laggy or remote.
         cgroups: Whether control groups constrain jobs.
         accounting: Whether Slurm's accounting runs.
         second_network: Whether the hosts have a second network.
@@ -49,7 +49,7 @@ class Bed:
     """
 
     kind: str
-    laggy: bool = False
+    sharing: str = "plain"
     cgroups: bool = False
     accounting: bool = False
     second_network: bool = False

@@ -161,6 +161,22 @@ def service(command: list[str], log: str | Path, **options: Any) -> None:
     daemon.returncode = 0  # reaped with all other processes, not by this object
 
 
+def function(name: str, run: Callable[[], None]) -> None:
+    """Start a daemon that is a function of this program, as a child of this first process; its output is the host's."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            kernel.set_process_name(name)
+            run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    _daemons[pid] = name
+
+
 def daemon(command: list[str], log: str | Path, limit: float = 60, **options: Any) -> None:
     """Start a daemon that goes to the background, where it becomes a child of this first process, which watches it.
 

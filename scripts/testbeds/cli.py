@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from . import bed as beds
-from . import cluster, enter, processes, sge, slurm
+from . import cluster, enter, processes, remote, sge, slurm
 from .bed import HUB, Bed
 from .errors import TestbedError
 from .scheduler import Scheduler
@@ -51,7 +51,7 @@ def _up(scheduler: Scheduler, options: argparse.Namespace) -> None:
             raise TestbedError(f"--{name} is not for {options.kind}", why=why, code=2)
     bed = Bed(
         options.kind,
-        laggy=options.shared == "laggy",
+        sharing=options.shared,
         cgroups=options.cgroups,
         accounting=options.accounting,
         second_network=options.second_network,
@@ -106,10 +106,16 @@ def _mend(scheduler: Scheduler, options: argparse.Namespace) -> None:
         cluster.mend(scheduler, bed, _host(bed, options.host))
 
 
+def _shared(scheduler: Scheduler, options: argparse.Namespace) -> None:
+    with beds.locked():
+        bed = beds.require(options.kind)
+        cluster.set_shared(bed, _host(bed, options.host), options.state)
+
+
 def _status(scheduler: Scheduler, options: argparse.Namespace) -> None:
     bed = beds.require(options.kind)
     for host, address in scheduler.HOSTS.items():
-        print(f"{host:8}{cluster.stands(bed, host):11}{address}")
+        print(f"{host:8}{cluster.stands(bed, host):18}{address}")
     print(cluster.summary(scheduler, bed), end="")
 
 
@@ -155,7 +161,10 @@ def _parser() -> argparse.ArgumentParser:
         )
         up = verbs.add_parser("up", help="bring all hosts up, until they are idle; restarts a bed that is up")
         up.add_argument(
-            "--shared", choices=("plain", "laggy"), default="plain", help="whether hosts cache the shared folder"
+            "--shared",
+            choices=("plain", "laggy", "remote"),
+            default="plain",
+            help="whether hosts cache the shared folder, or reach it over their links",
         )
         for name, text in (
             ("cgroups", "constrain jobs to their GPUs by control groups (v1)"),
@@ -184,10 +193,13 @@ def _parser() -> argparse.ArgumentParser:
         for verb, action, text in (
             ("kill", _kill, "cut the power of a host"),
             ("cut", _cut, "take the link of a host down"),
-            ("mend", _mend, "bring the link up again, or boot the host; waits until jobs can run there"),
+            ("mend", _mend, "bring link and shared folder back, or boot the host; waits until jobs can run there"),
+            ("shared", _shared, "with --shared remote: what goes wrong with the shared folder on a host"),
         ):
             subparser = verbs.add_parser(verb, help=text)
             subparser.add_argument("host", metavar="HOST")
+            if verb == "shared":
+                subparser.add_argument("state", choices=remote.STATES)
             subparser.set_defaults(action=action)
         verbs.add_parser("status", help="show the state of the hosts").set_defaults(action=_status)
     return parser

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from . import accounts, boot, enter, groups, network, packages, processes, view
+from . import accounts, boot, enter, groups, network, packages, processes, remote, view
 from . import bed as beds
 from .bed import HUB, Bed
 from .errors import TestbedError
@@ -32,7 +32,7 @@ def up(scheduler: Scheduler, bed: Bed, say: Callable[[str], None]) -> None:
     Raises:
         TestbedError: When it cannot be brought up; it is taken down again.
     """
-    needed = {**scheduler.packages(bed), **({"bindfs": "bindfs"} if bed.laggy else {})}
+    needed = {**scheduler.packages(bed), **({} if bed.sharing == "plain" else {"bindfs": "bindfs"})}
     packages.need(needed, say, scheduler.PRESEED)
     with beds.locked():
         down(bed.kind)
@@ -65,12 +65,15 @@ def down(kind: str) -> None:
 
 
 def stands(bed: Bed, host: str) -> str:
-    """The state of a host: ``up``, ``no power``, ``no daemon`` or ``link cut``."""
+    """The state of a host: ``up``, ``no power``, ``no daemon``, ``link cut``, or ``shared`` and the folder's state."""
     if host not in bed.hosts or not processes.alive(bed.hosts[host]):
         return "no power"
     if boot.ended(bed.host_log(host)):
         return "no daemon"
-    return "link cut" if host in bed.cut else "up"
+    if host in bed.cut:
+        return "link cut"
+    shared = remote.state(bed.disk(host))
+    return "up" if shared == remote.WELL else f"shared {shared}"
 
 
 def kill(bed: Bed, host: str) -> None:
@@ -89,6 +92,24 @@ def cut(bed: Bed, host: str) -> None:
     bed.save()
 
 
+def set_shared(bed: Bed, host: str, state: str) -> None:
+    """Have the shared folder hang, be full, read-only or not mounted on a host, or well again.
+
+    Raises:
+        TestbedError: When the host has no power, or the bed's shared folder is not remote.
+    """
+    if bed.sharing != "remote":
+        hint = f"bring up another: scripts/testbed {bed.kind} up --shared remote"
+        raise TestbedError("the shared folder of this test bed is a local one", hint=hint, code=2)
+    _require_alive(bed, host)
+    remote.order(bed.disk(host), state)
+    end = time.monotonic() + 20
+    while remote.mounted(bed.hosts[host].pid) == (state == remote.UNMOUNTED):
+        if time.monotonic() > end:
+            raise TestbedError(f"the shared folder of {host} does not become {state}", why="its relay does not react")
+        time.sleep(0.01)
+
+
 def mend(scheduler: Scheduler, bed: Bed, host: str) -> None:
     """Bring the link of a host up, or boot it if it has no power or no daemon; returns when it can be used again."""
     since = 0.0
@@ -96,7 +117,10 @@ def mend(scheduler: Scheduler, bed: Bed, host: str) -> None:
         kill(bed, host)
     if processes.alive(bed.hosts[host]):
         network.switch(bed.hosts[HUB].pid, host, on=True, second=bed.second_network)
+        if bed.sharing == "remote":
+            set_shared(bed, host, remote.WELL)
     else:
+        remote.order(bed.disk(host), remote.WELL)
         since = time.time()
         boot_hosts(scheduler, bed, [host])
     bed.cut = tuple(name for name in bed.cut if name != host)
@@ -185,22 +209,27 @@ def _python_folders(environment: Path) -> list[str]:
 def _start(scheduler: Scheduler, bed: Bed, host: str) -> Callable[[], None]:
     """The function that the first process of a host calls once its link is up."""
 
+    hub = remote.hub(scheduler.HOSTS)
+
     def start() -> None:
         if host == HUB:
-            network.make_hub(second=bed.second_network)
+            network.make_hub(second=bed.second_network, address=hub if bed.sharing == "remote" else "")
         else:
             network.connect(scheduler.HOSTS[host], second=bed.second_network)
         view.build(_view(scheduler, bed, host))
-        if bed.laggy and host != HUB:
+        if bed.sharing == "laggy" and host != HUB:
             _mount_laggy(host)
+        if bed.sharing == "remote":
+            remote.serve(hub) if host == HUB else remote.mount(hub)
         scheduler.start(bed, host)
 
     return start
 
 
 def _view(scheduler: Scheduler, bed: Bed, host: str) -> view.View:
-    shared = view.REAL + "/shared" if bed.laggy else view.SHARED
-    binds = [(bed.etc, "/etc"), (bed.log, view.LOG), (bed.disk(host), view.DISK), (bed.shared, shared)]
+    binds = [(bed.etc, "/etc"), (bed.log, view.LOG), (bed.disk(host), view.DISK)]
+    if bed.sharing != "remote" or host == HUB:
+        binds.append((bed.shared, view.SHARED if bed.sharing == "plain" else f"{view.REAL}/shared"))
     own_groups = groups.binds(bed.state, host) if bed.cgroups else []
     return view.View((*binds, *scheduler.binds(bed)), bed.shares, tuple(own_groups))
 

@@ -18,6 +18,7 @@ NAMESPACES = {"net": NEWNET, "uts": NEWUTS, "ipc": NEWIPC, "pid": NEWPID, "mnt":
 _MS_BIND = 4096
 _MS_REC = 16384
 _MS_SLAVE = 1 << 19
+_MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
@@ -56,6 +57,11 @@ def bind(source: int, target: str | Path) -> None:
     """Show an open file or folder, and what is mounted in it, at another place. source: a file descriptor."""
     origin = f"/proc/self/fd/{source}".encode()  # the path it was opened by may be hidden by now
     _call("mount", origin, os.fsencode(target), None, ctypes.c_ulong(_MS_BIND | _MS_REC), None)
+
+
+def unmount(target: str) -> None:
+    """Remove the topmost mount from a place; files that are open in it stay open (umount2(2))."""
+    _call("umount2", target.encode(), _MNT_DETACH)
 
 
 def keep_mounts_inside() -> None:

@@ -48,14 +48,15 @@ def on_network(network: int, address: str) -> str:
     return f"{first}.{second}.{int(third) + network}.{fourth}"
 
 
-def make_hub(*, second: bool) -> None:
-    """Make the bridges, in the hub's own network namespace."""
+def make_hub(*, second: bool, address: str = "") -> None:
+    """Make the bridges, in the hub's own network namespace. address: of the hub on the first network, if it has one."""
     bridges = [f"bridge{network}" for network in _networks(second)]
     ip(
         [
             "link set lo up",
             *(f"link add {name} type bridge" for name in bridges),
             *(f"link set {name} up" for name in bridges),
+            *([f"addr add {address}/24 dev {bridges[0]}"] if address else []),
         ]
     )
 

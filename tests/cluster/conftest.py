@@ -77,6 +77,14 @@ def laggy_slurm() -> Iterator[Bed]:
 
 
 @pytest.fixture(scope="session")
+def remote_slurm() -> Iterator[Bed]:
+    """A Slurm cluster whose hosts reach the shared folder over their links, and that gives up a host which it does
+    not reach after 45 s (at most sites it is 300 s)."""
+    with bed_for_tests(shared="remote", options=["SlurmdTimeout=45"]) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
 def constrained_slurm() -> Iterator[Bed]:
     """A Slurm cluster of a strict site: control groups limit a job to its own devices and the memory that it requests,
     and srun ends tasks one second after the first task has ended."""
@@ -95,6 +103,13 @@ def sge() -> Iterator[Bed]:
 def laggy_sge() -> Iterator[Bed]:
     """A Grid Engine cluster whose hosts cache the shared folder."""
     with bed_for_tests(GridEngineBed, shared="laggy") as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def remote_sge() -> Iterator[Bed]:
+    """A Grid Engine cluster whose hosts reach the shared folder over their links."""
+    with bed_for_tests(GridEngineBed, shared="remote") as bed:
         yield bed
 
 

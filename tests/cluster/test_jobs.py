@@ -38,7 +38,7 @@ def test_submit_wait_status_list_and_logs(bed: Bed, way: str) -> None:
     assert job.gridtf("logs", "--task", "job").stdout == job.output
     record = read_record(job.run.submitted) or {}
     assert (record["scheduler"], record.get("by", "sbatch")) == (bed.kind, way)
-    assert not job.attempt.environment.exists()  # it is removed once all hosts have read it
+    assert not job.attempt.listener.exists()  # it holds the secret of the attempt
 
 
 @on_every_scheduler

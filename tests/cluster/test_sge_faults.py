@@ -25,6 +25,7 @@ from tests.support.clusterfaults import (
     started,
 )
 from tests.support.clusterjobs import ClusterJob
+from tests.support.jobs import hosts_of
 from tests.support.sgefaults import RUN, ScriptJob, changed, shepherd
 
 pytestmark = pytest.mark.timeout(120)
@@ -297,8 +298,8 @@ def test_job_that_grid_engine_starts_again_is_not_over(sge: Bed) -> None:
 # --- the run directory
 
 
-def test_closed_or_removed_run_directory_ends_the_job(sge: Bed) -> None:
-    """The job ends by itself, and `gridtf wait` fails with a hint, not as wrong usage."""
+def test_closed_or_removed_run_directory_costs_the_job_nothing_but_records(sge: Bed) -> None:
+    """The job goes on, and `gridtf wait` fails with a hint, not as wrong usage."""
     closed, removed = (started(sge, nodes=1, name=name, command=STUBBORN) for name in ("closed", "removed"))
     with begun(closed, "wait") as first, begun(removed, "wait") as second:
         time.sleep(1)  # until both have looked once
@@ -306,11 +307,11 @@ def test_closed_or_removed_run_directory_ends_the_job(sge: Bed) -> None:
         admin(sge, "mv", removed.seen_as, f"{removed.seen_as}.away", host="login")
         assert f"it is yours: chmod u+rwX {closed.seen_as}" in finished(first, 1)
         assert "was removed while gridtf waited for its job" in finished(second, 1)
-    no_process_left(sge)
     admin(sge, "chmod", "755", closed.seen_as, host="login")
-    status_becomes(
-        closed, "FAILED", "the launcher on n1 ended; the scheduler reports FAILED, its script ended with exit code"
-    )
+    status_becomes(closed, "RUNNING", "1 task on 1 host")
+    closed.gridtf("cancel")
+    admin(sge, "qdel", removed.id, host="login")
+    no_process_left(sge)
 
 
 # --- signals
@@ -370,7 +371,7 @@ def test_job_killed_on_another_host_before_the_rendezvous(sge: Bed, whole: bool)
     """The kernel sends SIGHUP to the processes below: the reason must not blame that signal."""
     with late_agents(sge, "n3"):
         job = started(sge, "--env", "AGENT_DELAY=25", running=False)
-        job.until(lambda: job.run.latest() and job.attempt.host_record("n4").exists(), "the agent on n4")
+        job.until(lambda: "n4" in hosts_of(job.run.latest()), "the agent on n4")
         if whole:
             admin(sge, "pkill", "-9", "-u", "alice", host="n4")  # in n4's own namespace of processes
         else:

@@ -13,6 +13,7 @@ from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import admin, kill9
 from tests.support.clusterjobs import ClusterJob, refused
 from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, parse_tasks
+from tests.support.jobs import hosts_of
 from tests.support.sgescripts import TASK, TELL, Folder, Job
 
 pytestmark = pytest.mark.timeout(120)
@@ -138,8 +139,7 @@ def test_claims_of_two_jobs_differ_and_end_with_their_job(sge: Bed) -> None:
     third = folder.qsub(script, "-pe", "one", "2", *HOSTS)
     third.until(lambda: "waiting for 1 GPU, 0 free" in third.output, "it waits")
     assert f"job {first.id}" in third.output
-    record = read_record(folder.runs(first.id)[0].attempt(1).state / "@n2.json")
-    assert record is not None
+    record = hosts_of(folder.runs(first.id)[0].attempt(1))["n2"]
     kill9(sge, "n2", record["pid"], *(task["pid"] for task in record["tasks"].values()))
     third.until_printed("task=", 2)
     assert gpus(third) == gpus(first)

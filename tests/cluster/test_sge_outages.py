@@ -39,13 +39,6 @@ def test_cut_link_of_a_host_without_its_shared_folder(laggy_sge: Bed) -> None:
     no_process_left(laggy_sge)
 
 
-def test_cut_link_of_a_host_with_its_shared_folder(sge: Bed) -> None:
-    job = started(sge, nodes=2, command="sleep 4")
-    sge.cut("n2")
-    ended(job, "COMPLETED")
-    no_process_left(sge)
-
-
 def test_agent_is_started_again_on_a_host_whose_execd_comes_back(sge: Bed) -> None:
     ready, gate = sge.home() / "ready", sge.home() / "go"
     wait = f"touch {sge.seen(ready)}; until [ -e {sge.seen(gate)} ]; do sleep 0.1; done"

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gridtf.run.rundir import RunDir
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterscripts import (
     ENTER,
@@ -14,6 +15,7 @@ from tests.support.clusterscripts import (
     nothing_left,
     one_gpu_each,
 )
+from tests.support.jobs import hosts_of
 from tests.support.sgescripts import HOSTFILE, TASK, Folder
 
 pytestmark = pytest.mark.timeout(120)
@@ -93,7 +95,7 @@ def test_gridtf_run_in_a_shell_of_qlogin(sge: Bed) -> None:
         profile.unlink()
     assert "this shell belongs to a Grid Engine job, but lacks the job's variables (qlogin)" in printed
     (run,) = (folder.path / "gridtf-runs").glob("typed-*")
-    assert len(list((run / "attempt-1/hosts").iterdir())) == 1
+    assert len(hosts_of(RunDir(run).attempt(1))) == 1
 
 
 def test_one_task_per_gpu(sge: Bed) -> None:

@@ -118,8 +118,7 @@ def test_launcher_behind_a_cut_link_reports_no_reason(slurm: Bed) -> None:
     with begun(again, "wait") as waits:
         slurm.cut("n1")
         for job in (again, lost):
-            reason = "the agent on host n2 received SIGTERM (the scheduler gives no reason)"
-            assert ended(job, "FAILED", reason, seconds=90)["again"] is None
+            assert ended(job, "NODE_FAIL", "no heartbeat from host n2", seconds=90)["again"] is None
         slurm.mend("n1")
         release_until_it_ends(slurm, again.id, waits, seconds=90)
         assert f"fault ({again.id}): COMPLETED" in finished(waits, 0)
@@ -141,16 +140,16 @@ def disks() -> Iterator[tuple[Path, Path]]:
             yield one, other
 
 
-def test_full_run_root_is_tolerated_for_a_while_then_reported(disks: tuple[Path, Path]) -> None:
+def test_full_run_root_costs_records_only(disks: tuple[Path, Path]) -> None:
     with bed_for_tests(share=disks) as bed:
         jobs = [started(bed, "--run-root", str(disk), nodes=2, command=UNTIL_GO, running=False) for disk in disks]
         for job in jobs:
             job.running(2)
         big, _ = (fill(disk) for disk in disks)
         passes, stays = jobs
-        time.sleep(8)  # several heartbeats cannot be written
+        time.sleep(8)  # so that both launchers notice
         big.unlink()
         (bed.home() / "go").touch()
         ended(passes, "COMPLETED")
-        ended(stays, "FAILED", "cannot write", "No space left on device", "free some space there", seconds=60)
+        ended(stays, "COMPLETED")  # its place was reserved
         no_process_left(bed)

@@ -196,6 +196,7 @@ def test_wait_for_a_job_whose_run_directory_is_removed(slurm: Bed) -> None:
         output = finished(waits, 1)
         assert f"it is yours: chmod u+rwX {job.seen_as}" in output
     slurm.run("login", "chmod", "700", job.seen_as)
+    job.gridtf("cancel")
     job = started(slurm, nodes=1, name="removed")
     with begun(job, "wait") as waits:
         assert waits.stderr is not None
@@ -203,6 +204,7 @@ def test_wait_for_a_job_whose_run_directory_is_removed(slurm: Bed) -> None:
         slurm.run("login", "rm", "-rf", job.seen_as)
         output = finished(waits, 1)
     assert f"{job.seen_as} was removed while gridtf waited for its job, {job.id}" in output
+    slurm.run("login", "scancel", job.id)  # it goes on: only records are lost
     no_process_left(slurm)
 
 

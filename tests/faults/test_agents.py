@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gridtf.run.rundir import read_record
 from tests.support.disks import ext4, fill, small_disk
 from tests.support.fixtures import Launch, Program
-from tests.support.jobs import IGNORING, ROOT, gone, until
+from tests.support.jobs import IGNORING, ROOT, LaunchedJob, gone, until
 
 PTRACE_ATTACH = 16  # <sys/ptrace.h>
 SHELL_PS = {"tasks": {"ps": {"count": 1}, "worker": {"count": 2}}, "tasks_per_node": 2}
@@ -223,24 +225,29 @@ def test_host_that_cannot_see_the_run_directory_is_reported(launch: Launch, tmp_
 
 
 @pytest.mark.root
-def test_disk_full_temporarily_is_tolerated_and_permanently_ends_the_job(launch: Launch, tmp_path: Path) -> None:
+def test_full_disk_costs_nothing_but_records(launch: Launch, tmp_path: Path) -> None:
     with ext4(tmp_path / "a.img", tmp_path / "a") as short, ext4(tmp_path / "b.img", tmp_path / "b") as long:
         wait = "until [ -e end ]; do sleep 0.1; done; [ $GRIDTF_TASK_INDEX = 0 ] || exit 7"
         hosts = [{"name": "h1"}, {"name": "h2"}]
-        passes, stays = (launch("bash", "-c", wait, folder=folder, hosts=hosts) for folder in (short, long))
+        spec: dict[str, Any] = {"hosts": hosts, "heartbeat_timeout": 4}
+        passes, stays = (launch("bash", "-c", wait, folder=folder, **spec) for folder in (short, long))
         pids = [*passes.running("worker:0", "worker:1").values(), *stays.running("worker:0", "worker:1").values()]
-        fill(long)
-        big = fill(short)
-        until(lambda: "No space left on device; trying again" in passes.output, "the launcher and the hosts to notice")
-        time.sleep(6)  # several signs of life are missed
-        big.unlink()
+
+        def told(job: LaunchedJob) -> bool:
+            return "No space left on device; the job goes on" in job.output
+
+        full = {job: fill(folder) for job, folder in ((passes, short), (stays, long))}
+        for job in full:
+            until(partial(told, job), "the launcher to notice")
+        time.sleep(8)  # twice the time after which a host or the launcher would be lost
+        full[passes].unlink()
+        until(lambda: "records could not be written" in str(read_record(passes.attempt.launcher)), "it to be told")
+        assert passes.process.poll() is None
         (short / "end").touch()
-        # a failure in the meantime is reported: the end of this worker has nothing to do with the disk
         assert "worker:1 on h2: exit code 7" in passes.verdict()["reason"]
-        verdict = stays.verdict(60)  # as long as the heartbeat's timeout allows, which is the usual one
-        assert verdict["state"] == "FAILED"
-        assert "No space left on device" in verdict["reason"]
-        assert "free some space there" in verdict["hint"]
+        # where the disk stays full, the verdict has the space that was reserved for it
+        os.kill(pids[3], signal.SIGKILL)
+        assert stays.verdict(60)["reason"].startswith("worker:1 on h2: killed by SIGKILL")
         gone(*pids)
 
 

@@ -187,7 +187,7 @@ def test_averaging_that_is_called_too_late_says_which_line_to_move(tmp_path: Pat
         late = cluster.start("worker", 1, "late")
         assert late.wait(LIMIT) == 1
         said = cluster.log("worker", 1).read_text()
-    assert said.startswith("made\n")
+    assert "made\n" in said  # TensorFlow may have logged something before
     assert said.splitlines()[-3:] == [
         "gridtf.errors.GridtfError: late.py, line 6: training.averaging() comes too late",
         "a tensor, variable, model or data set was made before, and TensorFlow then allows no new connections",

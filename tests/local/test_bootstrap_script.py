@@ -15,7 +15,7 @@ import pytest
 
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from tests.support.configuration import user_file
-from tests.support.jobs import gone, until
+from tests.support.jobs import gone, hosts_of, until
 from tests.support.python import ROOT, environment, heed_signals
 
 SCRIPT = ROOT / "scripts" / "gridtf-bootstrap.sh"
@@ -93,8 +93,7 @@ def verdict_in(folder: Path) -> dict[str, Any]:
 
 def task_pid(folder: Path, host: str = os.uname().nodename) -> int:
     def running() -> int | None:
-        record = read_record(attempt_in(folder).host_state(host)) or {}
-        pid = record.get("tasks", {}).get("worker:0", {}).get("pid")
+        pid = hosts_of(attempt_in(folder)).get(host, {}).get("tasks", {}).get("worker:0", {}).get("pid")
         return int(pid) if pid else None
 
     return int(until(running, "worker:0 to run"))

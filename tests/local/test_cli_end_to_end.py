@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gridtf.host.procfs import alive
 from gridtf.resources import bootstrap_script
 from gridtf.run import registry
 from gridtf.run.rundir import RunDir
@@ -130,7 +131,10 @@ def test_logs_and_wait_end_when_the_run_directory_is_removed(here: Path, words: 
         _, error = process.communicate(timeout=30)
         assert process.returncode != 0
         assert "is not a run directory" in error or "cannot" in error
-    assert gone(int(job["job_id"].partition(".")[0]))  # the job has nowhere to write to, and ends
+    runner = int(job["job_id"].partition(".")[0])
+    assert alive(runner)  # the job has nowhere to write to, and goes on
+    os.kill(runner, signal.SIGTERM)
+    assert gone(runner)
 
 
 def test_concurrent_submissions_of_one_name(here: Path) -> None:
@@ -270,12 +274,12 @@ def test_disk_full_under_the_run_directory(here: Path) -> None:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", str(disk)], check=True)
     try:
-        fill = "dd if=/dev/zero of=small/big bs=1k 2>/dev/null; sleep 600"
+        fill = "dd if=/dev/zero of=small/big bs=1k 2>/dev/null; sleep 1; exit 3"
         job = submit("--workers", "1", "--kill-grace", "1", "--run-dir", str(disk / "run"), "--", "bash", "-c", fill)
         call("wait", str(disk / "run"), code=1)
         view = status(job["job_id"])
         assert view["state"] == "FAILED"
-        assert "ended without a verdict" not in view["reason"]
-        assert "could not write into the run directory" in view["reason"] or "No space left" in view["reason"]
+        assert view["reason"].startswith("worker:0 on ")  # the space for the verdict was reserved
+        assert "exit code 3" in view["reason"]
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gridtf.run.rundir import RunDir, read_record
+from gridtf.run.rundir import RunDir
 from tests.support.commands import call, running, started, status, submit
 from tests.support.containers import MARKER, Image, make_image, need_apptainer, need_charliecloud
-from tests.support.jobs import gone, until
+from tests.support.jobs import gone, hosts_of, until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -81,8 +81,7 @@ def test_signals_reach_the_program_and_the_end_leaves_no_process(here: Path, ima
     words = (*image.options, "--workers", "1", "--kill-grace", "0.5", "--name", "endless", "--", "sh", "task.sh")
     run = RunDir(submit(*words)["run_dir"])
     running("endless")
-    (state,) = run.attempt(1).state.glob("@*.json")
-    record = read_record(state) or {}
+    (record,) = hosts_of(run.attempt(1)).values()
     (task,) = record["tasks"].values()
     until(lambda: (here / "detached").exists() and (here / "detached").read_text(), "the task's processes")
     os.kill(task["pid"], signal.SIGUSR1)

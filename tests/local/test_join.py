@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gridtf import contract
+from gridtf.host import procfs
 from gridtf.host.procfs import alive
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.jobs import gone, until
@@ -55,7 +56,7 @@ def run_of(rank: Rank) -> RunDir:
 
 def holder_of(rank: Rank, number: int) -> int:
     attempt = run_of(rank).attempt(1)
-    record = until(lambda: read_record(attempt.host_state(f"rank-{number}")), "the port holder's sign of life")
+    record = until(lambda: read_record(attempt.rank_state(f"rank-{number}")), "the port holder's sign of life")
     return int(record["pid"])
 
 
@@ -143,6 +144,23 @@ def test_ports_are_let_go_for_programs_that_cannot_share_them(join: Join) -> Non
     assert not any(bound(int(worker.rsplit(":", 1)[1])) for worker in workers)
 
 
+def test_ports_are_behind_a_fence_for_the_hosts_of_the_processes_if_asked(join: Join) -> None:
+    ranks = [join(rank, 2, "--fence hosts --interface lo") for rank in range(2)]
+    members = json.loads(ranks[0].environment["TF_CONFIG"])["cluster"]["worker"]
+    port = int(members[1].rpartition(":")[2])
+    assert ranks[1].environment["TF_CONFIG"]
+    meeting = read_record(run_of(ranks[1]).attempt(1).rendezvous) or {}
+    assert meeting["doors"].keys() == {"rank-0", "rank-1"}
+    with pytest.raises(TimeoutError):  # the gate drops it, where nobody listens behind it
+        socket.create_connection(("127.0.0.1", port), 0.1)
+    with socket.socket(socket.AF_INET6) as server:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("", port))
+        server.listen()
+        socket.create_connection(("127.0.0.1", port), 10).close()
+
+
 def test_records_in_the_run_directory(join: Join) -> None:
     ranks = [join(rank, 2) for rank in range(2)]
     attempt = run_of(ranks[1]).attempt(1)
@@ -152,11 +170,11 @@ def test_records_in_the_run_directory(join: Join) -> None:
         ("worker", 1, socket.gethostname()),
     ]
     holder = holder_of(ranks[1], 1)
-    running = (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]
+    running = (read_record(attempt.rank_state("rank-1")) or {})["tasks"]["worker:1"]
     assert (running["state"], running["pid"]) == ("RUNNING", ranks[1].pid)
     ranks[1].end()
     gone(holder)
-    assert (read_record(attempt.host_state("rank-1")) or {})["tasks"]["worker:1"]["state"] != "RUNNING"
+    assert (read_record(attempt.rank_state("rank-1")) or {})["tasks"]["worker:1"]["state"] != "RUNNING"
 
 
 def test_gridtf_wait_reports_how_joined_tasks_ended(join: Join, tmp_path: Path) -> None:
@@ -224,7 +242,7 @@ def test_gridtf_join_in_a_longer_shell_script(join: Join, tmp_path: Path) -> Non
     assert whole.process.stdout.readline() == "both\n"
     assert [(tmp_path / f"task-{rank}").read_text()[0] for rank in (0, 1)] == ["0", "1"]
     attempt = RunDir(tmp_path / "gridtf-runs" / "gridtf_join-run-1").attempt(1)
-    keepers = [int((read_record(attempt.host_state(f"rank-{rank}")) or {})["pid"]) for rank in (0, 1)]
+    keepers = [int((read_record(attempt.rank_state(f"rank-{rank}")) or {})["pid"]) for rank in (0, 1)]
     gone(*keepers, seconds=10)
     whole.end()
 
@@ -348,10 +366,8 @@ def test_process_without_a_rank_is_an_error(join: Join) -> None:
 def test_waiting_join_ends_when_its_shell_is_killed(join: Join, tmp_path: Path) -> None:
     rank = join(0, 2, "--start-timeout 600")
     attempts = RunDir(tmp_path / "gridtf-runs" / "gridtf_join-run-1")
-    record = until(
-        lambda: (latest := attempts.latest()) and read_record(latest.host_record("rank-0")), "rank 0 to publish"
-    )
-    waiting = int(record["pid"])
-    assert alive(waiting)
+    until(lambda: (latest := attempts.latest()) and latest.listener.exists(), "rank 0 to listen")
+    waiting = procfs.descendants(rank.pid)
+    assert waiting
     rank.process.kill()
-    gone(waiting)
+    gone(*waiting)

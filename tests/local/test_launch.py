@@ -169,15 +169,14 @@ def test_stale_records_inside_the_attempt_are_ignored(launch: Launch) -> None:
         "beat": 9,
         "tasks": {"worker:0": {"state": "FAILED", "exit": 1}},
     }
-    write_record(attempt.host_state("h1"), stale)
-    write_record(attempt.host_record("h1"), {**stale, "ports": {"worker:0": 1}, "address": "203.0.113.1"})
+    write_record(attempt.summary, {"nonce": "0123456789abcdef", "hosts": {"h1": stale}})
     write_record(
         attempt.rendezvous, {**stale, "cluster": {"worker": ["203.0.113.1:1"]}, "master_addr": "x", "master_port": 1}
     )
     write_record(attempt.stop, {"nonce": "0123456789abcdef", "state": "FAILED"})
     (job.folder / "go").touch()
     job.running("worker:0")
-    write_record(attempt.host_state("h1"), stale)
+    write_record(attempt.summary, {"nonce": "0123456789abcdef", "hosts": {"h1": stale}})
     (job.folder / "end").touch()
     assert job.verdict()["state"] == "COMPLETED"
     config = json.loads((attempt.logs / "worker-0.log").read_text())

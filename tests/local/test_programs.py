@@ -207,8 +207,13 @@ def test_killed_served_worker_is_restarted_and_the_chief_continues(launch: Launc
     )
     until(lambda: "epoch 3 of" in log_of(job, "chief:0") or job.process.poll() is not None, "training", LIMIT)
     os.kill(job.running("worker:1")["worker:1"], signal.SIGKILL)
+    known = log_of(job, "chief:0").count("epoch ")
+    until(lambda: log_of(job, "chief:0").count("epoch ") > known, "another epoch, with one worker", LIMIT)
+    chief = job.running("chief:0")["chief:0"]
+    os.kill(chief, signal.SIGSTOP)  # so that it has not ended before the worker is back
+    until(lambda: log_of(job, "worker:1").count("gridtf serves worker:1 at") == 2, "the worker's return", LIMIT)
+    os.kill(chief, signal.SIGCONT)
     verdict = completed(job)
     assert "1 restart of worker:1 after it was killed" in verdict["reason"]
-    assert log_of(job, "worker:1").count("gridtf serves worker:1 at") == 2
     assert "epoch 60 of 60" in log_of(job, "chief:0")
     assert "accuracy on 360 held-out digits: 0.9" in log_of(job, "chief:0")

@@ -45,11 +45,13 @@ def strangers() -> Iterator[Strangers]:
 # --- what bob puts in the place of a run directory of alice's (he has read the nonce, which is everybody's to read)
 
 FORGE = """
-import os, sys
+import os, signal, sys, time
 from contextlib import suppress
 from pathlib import Path
-from gridtf.bootstrap import placement, rendezvous
+from gridtf.bootstrap import messages, placement, rendezvous
 from gridtf.bootstrap.rendezvous import AttemptPlan
+from gridtf.bootstrap.stream import Listener
+from gridtf.bootstrap.system import System
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import Allocation, Host
 from gridtf.jobspec.request import resolve
@@ -58,18 +60,37 @@ from gridtf.jobspec.spec import JobSpec
 def forge(path, ran, nonce):
     os.umask(0)
     attempt, host, spec = RunDir(path).attempt(1), os.uname().nodename, JobSpec(command=("touch", ran))
-    for folder in (attempt.hosts, attempt.state, attempt.logs):
+    for folder in (attempt.state, attempt.logs):
         folder.mkdir(parents=True)
     request = resolve(spec, "local", memory=False)
     tasks = placement.place(Allocation((Host(host, 1, cpus=1),)), request)
     hosts, python = {host: "127.0.0.1"}, sys.executable
-    AttemptPlan(attempt, nonce, "7", spec, request, hosts, tasks, python, Path("/")).write()
+    plan = AttemptPlan(attempt, nonce, "7", spec, request, hosts, tasks, python, Path("/"))
+    plan.write()
     record = dict(nonce=nonce, host=host, address="127.0.0.1", ports={"worker:0": 1}, master_port=1)
-    rendezvous.publish(attempt, "7", nonce, rendezvous.merge(tasks, {host: record}))
+    meeting = rendezvous.merge(tasks, {host: record})
+    rendezvous.publish(attempt, "7", nonce, meeting)
     write_record(attempt.launcher, dict(nonce=nonce, beat=1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+    secret = os.urandom(32)
+    listener = Listener(secret, System())
+    write_record(attempt.listener, dict(nonce=nonce, addresses=["127.0.0.1"], port=listener.port, secret=secret.hex()))
     for path in attempt.path.rglob("*"):
         with suppress(OSError):  # alice's launcher may have put one of its own there meanwhile
             path.chmod(0o777)
+    if os.fork():  # the child serves whoever connects, until the test removes the plan for good
+        return
+    for number in (0, 1, 2):
+        os.close(number)
+    listener.send(host, messages.PLAN, plan.of_host(host).to_record())
+    listener.send_all(messages.MEETING, meeting.to_record())
+    end = time.monotonic() + 120
+    while time.monotonic() < end and attempt.plan.exists():
+        listener.receive()
+        if os.path.exists(ran):
+            listener.send_all(messages.STOP, {})
+        time.sleep(0.02)
+    os._exit(0)
 """
 AGENT = "import sys; from gridtf.bootstrap.agent import main; sys.exit(main(sys.argv[1:]))"
 
@@ -80,34 +101,30 @@ def agent(strangers: Strangers, run: Path, timeout: float = 20.0) -> Done:
     return strangers.run(ALICE, words, strangers.folder)
 
 
-def test_agent_refuses_a_plan_of_another_user(strangers: Strangers) -> None:
+def test_agent_refuses_a_launcher_of_another_user(strangers: Strangers) -> None:
     run = strangers.folder / "bob" / "digits"
     strangers.bob(f"{FORGE}\nforge(*sys.argv[1:])", run, strangers.ran, NONCE, cwd=strangers.folder)
-    plan = run / "attempt-1" / "plan.json"
+    listener = run / "attempt-1" / "listener.json"
     done = agent(strangers, run)
     assert done.code != 0
-    assert f"{plan} belongs to user {BOB}" in done.err
+    assert f"{listener} belongs to user {BOB}" in done.err
     # nor one that alice has written, where bob has a hand in
-    os.chown(plan, ALICE, ALICE)
-    assert f"{plan} is writable by other users (mode 777)" in agent(strangers, run).err
-    plan.chmod(0o644)
-    # the rest is not taken either
-    done = agent(strangers, run)
-    assert f"rendezvous.json belongs to user {BOB}" in done.err
-    moved = strangers.folder / "alice" / "plan.json"
-    plan.rename(moved)
-    plan.symlink_to(moved)
-    assert f"{plan} is not a regular file" in agent(strangers, run).err
+    os.chown(listener, ALICE, ALICE)
+    assert f"{listener} is writable by other users (mode 777)" in agent(strangers, run).err
+    moved = strangers.folder / "alice" / "listener.json"
+    listener.rename(moved)
+    listener.symlink_to(moved)
+    assert f"{listener} is not a regular file" in agent(strangers, run).err
     assert not strangers.ran.exists()
     # and all of that would have run, had it been hers
-    plan.unlink()
-    moved.rename(plan)
+    listener.unlink()
+    moved.rename(listener)
     for path in (run, *run.rglob("*")):
         os.chown(path, ALICE, ALICE)
         path.chmod(0o755)
-    (run / "attempt-1" / "stop.json").unlink(missing_ok=True)
     agent(strangers, run)
     assert strangers.ran.exists()
+    (run / "attempt-1" / "plan.json").unlink()  # ends bob's launcher
 
 
 RACE = f"""
@@ -193,7 +210,7 @@ from pathlib import Path
 os.umask(0)
 run = Path(sys.argv[1])
 (run / "join-run-1").mkdir(parents=True)
-(run / "attempt-1" / "hosts").mkdir(parents=True)
+(run / "attempt-1" / "ranks").mkdir(parents=True)
 (run / "join-run-1" / "opened.json").write_text(json.dumps(dict(attempt=1, nonce="f00d")))
 """
 
@@ -214,7 +231,7 @@ def test_gridtf_join_refuses_a_folder_of_another_user(strangers: Strangers) -> N
         done = strangers.run(ALICE, ["env", f"GRIDTF_PYTHON={sys.executable}", "bash", "-c", script], place)
         assert refused in done.err
         assert "joined" not in done.out
-    assert os.listdir(run / "attempt-1" / "hosts") == []
+    assert os.listdir(run / "attempt-1" / "ranks") == []
 
 
 # --- gridtf cancel

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-BEDS = ("slurm", "laggy_slurm", "constrained_slurm", "two_network_slurm", "sge", "laggy_sge", "two_network_sge")
+BEDS = (
+    *("slurm", "laggy_slurm", "remote_slurm", "constrained_slurm", "two_network_slurm"),
+    *("sge", "laggy_sge", "remote_sge", "two_network_sge"),
+)
 
 # For tests of all schedulers: the test runs once on each of these beds, passed as its argument ``bed``.
 on_every_scheduler = pytest.mark.parametrize("bed", ["slurm", "sge"], indirect=True)
 on_every_laggy_scheduler = pytest.mark.parametrize("bed", ["laggy_slurm", "laggy_sge"], indirect=True)
+on_every_remote_scheduler = pytest.mark.parametrize("bed", ["remote_slurm", "remote_sge"], indirect=True)
 
 
 def beds_of(item: pytest.Item) -> list[str]:

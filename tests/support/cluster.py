@@ -98,8 +98,12 @@ class Bed:
         """Take the network link of a host down."""
         self.tool("cut", host)
 
+    def spoil(self, host: str, state: str) -> None:
+        """Have the shared folder of a remote bed hang, or be full, read-only or unmounted, on a host."""
+        self.tool("shared", host, state)
+
     def mend(self, host: str) -> None:
-        """Restore link and power of a host; returns when the scheduler can use it again."""
+        """Restore link, shared folder and power of a host; returns when the scheduler can use it again."""
         self.tool("mend", host)
 
     def command(
@@ -232,5 +236,10 @@ class Bed:
             " for node in $(sinfo -hNo %N --states=drained); do scontrol update nodename=$node state=resume; done;"
             " squeue --noheader; sinfo -hNo '%N %T'"
         )
+        if since > 10:  # the order to end a job was lost with the host's link, and Slurm repeats it after minutes
+            node = "for node in $(sinfo -hNo %N --states=completing | sort -u); do scontrol update nodename=$node"
+            idle = (
+                f"{node} state=down reason=tidy; done; {node.replace('completing', 'down')} state=resume; done; {idle}"
+            )
         left = self.run("ctl", "bash", "-c", idle, user="root").stdout.splitlines()
         return [line for line in left if not line.endswith(" idle")]

@@ -11,6 +11,7 @@ from typing import Any
 
 from gridtf.run.rundir import Attempt, RunDir, read_record
 from tests.support.cluster import CHECKOUT, SHARED, Bed
+from tests.support.jobs import hosts_of
 
 PATIENCE = 90.0  # seconds that a test waits for something that should happen soon; a busy machine takes longer
 GRIDTF = ("python", "-c", "import sys; from gridtf.cli import main; sys.exit(main())")
@@ -87,12 +88,10 @@ class ClusterJob:
 
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task name -> its record, with ``host`` and the agent's pid as ``agent``."""
-        latest = self.run.latest()
         found: dict[str, dict[str, Any]] = {}
-        for path in latest.state.glob("@*.json") if latest else ():
-            record = read_record(path) or {}
-            for name, task in record.get("tasks", {}).items():
-                found[name] = {**task, "host": record["host"], "agent": record["pid"]}
+        for host, record in hosts_of(self.run.latest()).items():
+            for name, task in record["tasks"].items():
+                found[name] = {**task, "host": host, "agent": record["pid"]}
         return found
 
     def running(self, count: int) -> dict[str, dict[str, Any]]:
@@ -115,9 +114,8 @@ class ClusterJob:
     def gpus(self) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Task name -> (host, GPUs), as published by the hosts."""
         found = {}
-        for path in self.attempt.hosts.glob("*.json"):
-            record = read_record(path) or {}
-            found.update({name: (record["host"], tuple(share)) for name, share in record["gpus"].items()})
+        for host, record in hosts_of(self.attempt).items():
+            found.update({name: (host, tuple(share)) for name, share in record["gpus"].items()})
         return found
 
 

@@ -134,7 +134,7 @@ def joined_tasks_ended(folder: Folder, run: RunDir, known: str, by_job: str, *, 
     output = folder.run(*wait)
     assert (known if KERNEL_REPORTS_EXITS else by_job) in output, output
     assert output.endswith(f"code={code}\n"), output
-    for path in run.attempt(1).state.iterdir():
+    for path in run.attempt(1).ranks.iterdir():
         path.write_text(re.sub(r'"state": *"(COMPLETED|FAILED)"', '"state": "ENDED"', path.read_text()))
     output = folder.run(*wait)
     assert by_job in output, output

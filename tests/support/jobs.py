@@ -45,6 +45,11 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) ->
         time.sleep(0.02)
 
 
+def hosts_of(attempt: Attempt | None) -> dict[str, dict[str, Any]]:
+    """Host -> its record, as the launcher of an attempt has written it; empty before that."""
+    return dict((read_record(attempt.summary) or {}).get("hosts", {})) if attempt else {}
+
+
 class LaunchedJob:
     """A launcher that runs in the background.
 
@@ -107,9 +112,13 @@ class LaunchedJob:
     def tasks(self) -> dict[str, dict[str, Any]]:
         """Task name -> its record, as published by the hosts."""
         found: dict[str, dict[str, Any]] = {}
-        for path in self.attempt.state.glob("@*.json"):
-            found.update((read_record(path) or {}).get("tasks", {}))
+        for host in self.hosts().values():
+            found.update(host["tasks"])
         return found
+
+    def hosts(self) -> dict[str, dict[str, Any]]:
+        """Host -> its record, as the launcher has written it."""
+        return hosts_of(self.attempt)
 
     def running(self, *names: str) -> dict[str, int]:
         """Wait until these tasks run; returns task name -> pid."""
@@ -128,8 +137,7 @@ class LaunchedJob:
         return int(until(lambda: path.exists() and path.read_text().strip(), f"{name} to be written"))
 
     def agent_pid(self, host: str) -> int:
-        record = until(lambda: read_record(self.attempt.host_state(host)), f"a state of {host}")
-        return int(record["pid"])
+        return int(until(lambda: self.hosts().get(host), f"a state of {host}")["pid"])
 
     def end(self) -> None:
         """End the launcher, and thereby its job, if it still runs."""

@@ -176,7 +176,7 @@ class FakeSystem(System):
     def mapped_files(self, pid: int, most: int) -> str:
         return self.files.get(pid, "")
 
-    def listening(self, ports: Collection[int]) -> set[int]:
+    def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         return self.opened & set(ports)
 
     def connected(self, ports: Collection[int]) -> set[int]:

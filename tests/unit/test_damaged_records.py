@@ -19,25 +19,28 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import environment, rendezvous
-from gridtf.bootstrap.join import Joining, Member, check_addresses, place_ranks, split_gpus
+from gridtf.bootstrap import addresses, environment, membership, messages, rendezvous, stream, versions
+from gridtf.bootstrap.agent import EXITS, Agent
+from gridtf.bootstrap.join import Joining, Member, assign_ranks
 from gridtf.bootstrap.launcher import HostMonitor, Launcher
 from gridtf.bootstrap.node import AgentSupervisor
 from gridtf.bootstrap.placement import place
-from gridtf.bootstrap.rendezvous import AttemptPlan, read_plan
+from gridtf.bootstrap.rendezvous import AttemptPlan
 from gridtf.bootstrap.verdict import decide, of_task
 from gridtf.cli import main, show
-from gridtf.errors import GridtfError
+from gridtf.errors import GridtfError, RendezvousError
 from gridtf.host import processes, procfs
+from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login.job import Job
 from gridtf.observe import jobs, logs
 from gridtf.run import registry
-from gridtf.run.recordtypes import RankRecord
-from gridtf.run.rundir import RunDir
+from gridtf.run.rundir import Record, RunDir, write_record
 from gridtf.schedulers import local
+from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import Allocation, Host
 from tests.support.plans import resolved
+from tests.support.streams import FakeLink, FakeListener, InlineRecorder
 from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
@@ -69,12 +72,12 @@ def test_run_of_version_0_1_0_is_readable(run: RunDir, capsys: Captured) -> None
 
 def plan_anew(run: RunDir) -> None:
     """Write plan and rendezvous in this version's format: agents read no other."""
-    spec = JobSpec.from_dict(json.loads(run.job.read_text())["spec"])
+    spec = JobSpec.from_dict({**json.loads(run.job.read_text())["spec"], "fence": "off"})  # whose ports are not real
     request = resolved(spec)
     tasks = place(Allocation((Host("n1", 3, cpus=3),)), request)
     hosts = {"n1": "127.0.0.1"}
     AttemptPlan(run.attempt(1), NONCE, "7.n1", spec, request, hosts, tasks, "/usr/bin/python3", Path("/")).write()
-    meeting = rendezvous.merge(tasks, {"n1": json.loads(run.attempt(1).host_record("n1").read_text())})
+    meeting = rendezvous.merge(tasks, {"n1": json.loads((run.attempt(1).path / "hosts" / "n1.json").read_text())})
     rendezvous.publish(run.attempt(1), "7.n1", NONCE, meeting)
 
 
@@ -167,45 +170,24 @@ def survives(run: RunDir, path: Path, read: Reader, *, seed: int, record: Any = 
     assert taken, "no copy was accepted"
 
 
-def plan_of(run: RunDir) -> Any:
-    plan = read_plan(run, 1, NONCE)
-    assert plan is not None
-    return plan
-
-
-def agent_reads(run: RunDir) -> None:
-    plan = read_plan(run, 1, NONCE)
-    meeting = rendezvous.read(run.attempt(1), NONCE)
-    if plan is None or meeting is None:
-        return
-    for task in plan.on("n1"):
-        environment.task_environment({}, plan, task, meeting, ())
-        environment.command(plan, task, meeting, Path("/gridtf"), Path("/package"))
-
-
-def environment_reads(run: RunDir) -> None:
-    environment.read_environment(run.attempt(1), NONCE, {"PATH": "/bin"})
-
-
-def launcher_gathers(run: RunDir) -> None:
-    collector = rendezvous.Collector(run.attempt(1), NONCE, ["n1"])
-    if collector.poll():
-        rendezvous.merge(plan_of(run).tasks, collector.records)
-
-
-def launcher_watches(run: RunDir) -> None:
-    hosts, tasks = HostMonitor(run.attempt(1), NONCE, ["n1"], 30, [], time.sleep, FakeSystem()), plan_of(run).tasks
-    hosts.listen()
-    hosts.pause = lambda seconds: None
-    hosts.read()
-    outcome = decide(tasks, hosts.tasks)
-    if outcome.cause:
-        of_task(outcome.cause, hosts.tasks[outcome.cause.name], run.attempt(1)).record(NONCE, 0, 1)
-    hosts.check()
+def plan_of(run: RunDir) -> AttemptPlan:
+    """The plan that plan_anew wrote."""
+    return rendezvous.plan_of(json.loads(run.attempt(1).plan.read_text()), run.attempt(1))
 
 
 def agent_supervisor_reads(run: RunDir) -> None:
-    AgentSupervisor("n1", [str(run.path), "1", NONCE], FakeSystem())._report("it was killed")
+    system = FakeSystem()
+
+    def link_of(listener: Record, host: str, system: FakeSystem) -> FakeLink:
+        stream.link_of(listener, host, system).close()
+        return FakeLink(system)
+
+    AgentSupervisor("n1", [str(run.path), "1", NONCE], system, link_of)._report("it was killed")
+
+
+def agent_finds_its_launcher(run: RunDir) -> None:
+    system = FakeSystem()
+    Agent("n1", run.attempt(1), NONCE, 0.001, system)._wait_for_link().close()
 
 
 def task_reads(run: RunDir) -> None:
@@ -244,25 +226,36 @@ ENDING = {"nonce": NONCE, "host": "n1", "what": "it went wrong", "why": "", "hin
 CANCELLED = {"user": "alice", "host": "n1", "time": 1.7e9}
 RUNS = {"tasks": {"worker:0": {"state": "RUNNING", "started": 1.7e9}, "chief:0": {"state": "FAILED", "exit": 3}}}
 STATE = {"nonce": NONCE, "host": "n1", "pid": 7, **RUNS, "over": False, "waits": "for GPUs", "beat": 4, "time": 1.7e9}
+LISTENER = {"nonce": NONCE, "addresses": ["127.0.0.1", "::1"], "port": 4711, "secret": "5e" * 32}
+SUMMARY = {"nonce": NONCE, "hosts": {"n1": STATE, "n2": {**STATE, "host": "n2", "tasks": {}, "gone": ENDING}}}
 STEP = Member(1, 2, "run-1")
 SPEC = JobSpec(command=("true",), start_timeout=0.001)
 
 
-def rank_0_gathers(run: RunDir) -> None:
-    collector = rendezvous.Collector(run.attempt(1), NONCE, ["rank-0"], RankRecord)
-    if collector.poll():
-        tasks, records = plan_of(run).tasks[:1], [collector.records["rank-0"]]
-        check_addresses(records)
-        place_ranks(tasks, records, split_gpus(tasks, records, resolved(SPEC)))
-        rendezvous.merge_ranks(tasks, records)
-
-
 def rank_1_finds(run: RunDir) -> None:
-    Joining(run, SPEC, resolved(SPEC), STEP, dict, FakeSystem())._find()
+    listener, opened = run.attempt(1).listener, run.path / "join-run-1" / "opened.json"
+    for path, record in ((listener, LISTENER), (opened, {"attempt": 1, "nonce": NONCE})):
+        if not path.exists():
+            write_record(path, record)
+    _, _, reach = Joining(run, SPEC, resolved(SPEC), STEP, dict, FakeSystem())._find()
+    stream.link_of(reach, "rank-1", FakeSystem()).close()
+
+
+def rank_1_is_refused(run: RunDir) -> None:
+    write_record(run.path / "join-run-1" / "opened.json", {"attempt": 1, "nonce": NONCE})
+    with contextlib.suppress(RendezvousError):
+        Joining(run, SPEC, resolved(SPEC), STEP, dict, FakeSystem())._find()
+
+
+def joined_observer_reads(run: RunDir) -> None:
+    """Read what status reads of tasks that joined."""
+    run.attempt(1).verdict.unlink(missing_ok=True)
+    observer_reads(run)
 
 
 def launcher_is_signalled(run: RunDir) -> None:
-    Launcher(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem())._of_signal(15)
+    of = (FakeListener, InlineRecorder)
+    Launcher(run, SPEC, resolved(SPEC), local.scheduler, "7", FakeSystem(), *of)._of_signal(15)
 
 
 def cancel_reads(run: RunDir) -> None:
@@ -272,14 +265,13 @@ def cancel_reads(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("name", "read", "record"),
     [
-        ("attempt-1/plan.json", agent_reads, None),
-        ("attempt-1/environment.json", environment_reads, {"nonce": NONCE, "environ": {"PATH": "/bin", "A": "b"}}),
-        ("attempt-1/hosts/n1.json", launcher_gathers, None),
-        ("attempt-1/state/@n1.json", launcher_watches, STATE),
-        ("attempt-1/state/@n1.json", agent_supervisor_reads, STATE),
+        ("attempt-1/listener.json", agent_finds_its_launcher, LISTENER),
+        ("attempt-1/listener.json", agent_supervisor_reads, LISTENER),
         ("cancelled.json", launcher_is_signalled, CANCELLED),
-        ("attempt-1/hosts/rank-0.json", rank_0_gathers, RANK),
         ("join-run-1/opened.json", rank_1_finds, {"attempt": 1, "nonce": NONCE}),
+        ("attempt-1/listener.json", rank_1_finds, LISTENER),
+        ("attempt-1/ranks/error.json", rank_1_is_refused, ENDING),
+        ("attempt-1/ranks/rank-0.json", joined_observer_reads, STATE),
         ("attempt-1/rendezvous.json", task_reads, None),
         ("submitted.json", cancel_reads, None),
         ("job.json", observer_reads, None),
@@ -291,6 +283,7 @@ def cancel_reads(run: RunDir) -> None:
         ("attempt-1/verdict.json", observer_reads, None),
         ("attempt-1/state/launcher.json", observer_reads, None),
         ("attempt-1/state/@n1.json", observer_reads, STATE),
+        ("attempt-1/state/hosts.json", observer_reads, SUMMARY),
     ],
 )
 def test_damaged_records_raise_gridtf_errors_only(
@@ -303,7 +296,9 @@ def test_damaged_records_raise_gridtf_errors_only(
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(processes, "tell", lambda text: None)
     monkeypatch.setattr("gridtf.login.job._CANCEL_MARGIN", 0.0)
-    (run.path / "join-run-1").mkdir()
+    if read in (rank_1_finds, rank_1_is_refused, joined_observer_reads):
+        (run.path / "join-run-1").mkdir()
+        run.attempt(1).ranks.mkdir()
     if read is not observer_reads:
         plan_anew(run)
     if name in ("cancelled.json", "ended.json", "attempt-1/stop.json", "attempt-1/state/launcher.json"):
@@ -311,8 +306,158 @@ def test_damaged_records_raise_gridtf_errors_only(
     survives(run, run.path / name, read, seed=len(name), record=record)
 
 
+# --- messages
+
+
+def damaged(kind: str, content: Record, hear: Callable[[bytes], object]) -> None:
+    """Send ``COUNT`` damaged copies of a message: whoever hears them may raise GridtfError only."""
+    chance, taken = random.Random(len(kind)), 0
+    hear(json.dumps([kind, content]).encode())
+    for _ in range(COUNT):
+        text = mutated([kind, content], chance)
+        try:
+            hear(text.encode())
+            taken += 1
+        except GridtfError as error:
+            assert "\n" not in error.what
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error}\n{text[:2000]}") from error
+    assert taken, "no copy was accepted"
+
+
+PUBLISHED = {
+    "host": "n1",
+    "hostname": "n1",
+    "address": "127.0.0.1",
+    "resolved": ["127.0.0.1"],
+    "pid": 7,
+    "ports": {"worker:0": 20001, "ps:0": 20002, "worker:1": 20003},
+    "master_port": 20004,
+    "gpus": {"worker:0": ["0"]},
+    "tensorflow": {"worker:0": "2.21.0"},
+}
+GONE = {"what": "it was killed", "why": "", "hint": "by hand?", "signal": 15}
+IDENTITY = {"host": "n1", "pid": 1234, "start": 1, "boot": "b", "began": 1.0, "checkpoint": True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (messages.HOST, PUBLISHED),
+        (messages.STATE, {**STATE, "checkpoint": True}),
+        (messages.STATE, {**STATE, "over": True, "gone": GONE}),
+        (messages.GONE, GONE),
+        (messages.ALIVE, {}),
+    ],
+)
+def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(kind: str, content: Record, run: RunDir) -> None:
+    plan_anew(run)
+    attempt, tasks = run.attempt(1), plan_of(run).tasks
+    if kind == messages.HOST:
+        content = {**content, "ports": {task.name: 20001 for task in tasks}}
+
+    def hear(message: bytes) -> None:
+        listener = FakeListener()
+        system = FakeSystem()
+        hosts = HostMonitor(attempt, listener, ["n1"], 30, [], system.sleep, system)
+        hosts.listen()
+        listener.say_raw("n1", message)
+        hosts.read()
+        json.dumps({"hosts": hosts.records()})
+        if hosts.published:
+            addresses.check(sorted(hosts.published.items()))
+            versions.differing(tasks, hosts.published)
+            rendezvous.merge(tasks, hosts.published)
+        outcome = decide(tasks, hosts.tasks)
+        if outcome.cause:
+            of_task(outcome.cause, hosts.tasks[outcome.cause.name], attempt).record(NONCE, 0, 1)
+        membership.separate(tasks, hosts.tasks)
+        with contextlib.suppress(GridtfError):  # such as the reason in gone
+            hosts.check()
+
+    damaged(kind, content, hear)
+
+
+@pytest.mark.parametrize(
+    "kind", [messages.PLAN, messages.MEETING, messages.LAUNCHER, messages.ENVIRONMENT, messages.STOP, messages.ALIVE]
+)
+def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, run: RunDir) -> None:
+    """The agent lives from its start to its stop, with one damaged message among those that it gets."""
+    plan_anew(run)
+    attempt, plan = run.attempt(1), plan_of(run)
+    write_record(attempt.listener, LISTENER)
+    meeting = rendezvous.merge(plan.tasks, {"n1": {**PUBLISHED, "ports": {task.name: 20001 for task in plan.tasks}}})
+    told: dict[str, tuple[float, Record]] = {
+        messages.ENVIRONMENT: (0.0, {"environ": {"PATH": "/bin", "A": "b"}}),
+        messages.LAUNCHER: (0.1, IDENTITY),
+        messages.PLAN: (1.0, plan.of_host("n1").to_record()),
+        messages.MEETING: (5.0, meeting.to_record()),
+        messages.ALIVE: (6.0, {}),
+        messages.STOP: (8.0, {"state": "FAILED", "reason": "x", "task": "worker:0"}),
+    }
+
+    def hear(message: bytes) -> None:
+        system = FakeSystem({"TMPDIR": str(run.path), NEEDS_ENVIRONMENT: "1"})
+        link = FakeLink(system)
+        link.say_raw(message)
+        link.receive()
+        for name, (when, content) in told.items():
+            if name == kind:
+                system.at(when, lambda: link.say_raw(message))
+            else:
+                system.at(when, lambda name=name, content=content: link.say(name, content))  # type: ignore[misc]
+        system.at(20.0, lambda: system.receive(STOP_SIGNAL))
+        agent = Agent("n1", attempt, NONCE, 10.0, system, lambda name: local.scheduler, link_of=link.of)
+        assert agent.main(GpuGrant((), ())) in (0, *EXITS)
+
+    damaged(kind, told[kind][1], hear)
+
+
+@pytest.mark.parametrize(("kind", "content"), [(messages.RANK, RANK), (messages.ERROR, ENDING)])
+def test_damaged_messages_of_a_rank_raise_gridtf_errors_only(kind: str, content: Record, run: RunDir) -> None:
+    tasks = assign_ranks(SPEC, 2)
+
+    def hear(message: bytes) -> None:
+        listener = FakeListener()
+        joining = Joining(run, SPEC, resolved(SPEC), Member(0, 2, "run-1"), lambda: dict(RANK), FakeSystem())
+        listener.say("rank-1", messages.RANK, {**RANK, "port": 4713})
+        listener.say_raw("rank-1", message)
+        with contextlib.suppress(RendezvousError) if kind == messages.ERROR else contextlib.nullcontext():
+            joining._gather(run.attempt(1), NONCE, tasks, "7", listener)
+
+    damaged(kind, content, hear)
+
+
+@pytest.mark.parametrize("kind", [messages.PLAN, messages.MEETING, messages.ERROR])
+def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: RunDir) -> None:
+    plan_anew(run)
+    attempt, plan = run.attempt(1), plan_of(run)
+    meeting = rendezvous.merge(plan.tasks, {"n1": {**PUBLISHED, "ports": {task.name: 20001 for task in plan.tasks}}})
+    told: dict[str, Record] = {
+        messages.PLAN: plan.of_host("n1").to_record(),
+        messages.MEETING: {**meeting.to_record(), "gpus": {task.name: ["0"] for task in plan.tasks}},
+    }
+
+    def hear(message: bytes) -> None:
+        system = FakeSystem()
+        link = FakeLink(system)
+        link.cut("nobody listens there")
+        if kind == messages.ERROR:
+            link.say_raw(message)
+        for name, content in told.items():
+            link.say_raw(message) if name == kind else link.say(name, content)
+        joining = Joining(run, SPEC, resolved(SPEC), STEP, dict, system)
+        with contextlib.suppress(RendezvousError) if kind == messages.ERROR else contextlib.nullcontext():
+            its_plan, shares, its_meeting = joining._answer(attempt, NONCE, link)
+            for task in its_plan.tasks:
+                environment.task_environment({}, its_plan, task, its_meeting, shares.get(task.name, ()))
+                environment.command(its_plan, task, its_meeting, Path("/gridtf"), Path("/package"))
+
+    damaged(kind, told.get(kind, {**ENDING, "host": "n1"}), hear)
+
+
 def test_damaged_rendezvous_text_raises_gridtf_errors_only(run: RunDir) -> None:
-    """rendezvous.json is read in two parts, the second of which most tasks never parse."""
+    """Tasks read it where it does not fit into TF_CONFIG."""
     plan_anew(run)
     path, chance = run.attempt(1).rendezvous, random.Random(7)
     whole, taken = path.read_text(), 0
@@ -320,7 +465,7 @@ def test_damaged_rendezvous_text_raises_gridtf_errors_only(run: RunDir) -> None:
         at, odd = chance.randrange(len(whole)), chance.choice(("", "[", "}", '"', "\n", "1", "é", "null", "\\ud800"))
         path.write_text(whole[:at] + odd + whole[at + chance.choice((0, 1, 20)) :])
         with contextlib.suppress(GridtfError):
-            agent_reads(run)
+            task_reads(run)
             taken += 1
     assert 0 < taken < COUNT
 

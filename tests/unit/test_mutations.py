@@ -135,7 +135,7 @@ def _slurm(chosen: Chosen, folder: Path) -> None:
         join.member_of(environ, scheduler)
     request = scheduler.resolve(spec, in_job=True)
     found = injob.allocation(environ, request, lambda job: {"n001": 2})
-    call = AgentCall((), lambda arguments, gpus=None: 0, ("python",), folder / "log", lambda environ: None)
+    call = AgentCall((), lambda arguments, gpus=None: 0, ("python",), folder / "log")
     injob.srun_command(found.hosts, call, environ)
     place(found, request)
 

@@ -123,6 +123,10 @@ class GridEngine(batch.BatchScheduler):
 
         return directives.array_elements(native)
 
+    def is_exclusive(self, request: Request) -> bool:
+        # complex(5): so sites call their resource of relation EXCL
+        return any(request.native.get(f"l {name}", "").lower() in ("1", "true") for name in ("exclusive", "excl"))
+
     def slots(self, request: Request) -> str:
         from gridtf.schedulers.sge import directives
 

@@ -13,7 +13,7 @@ from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
-from gridtf.schedulers.agents import ENVIRONMENT_FILE
+from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus
 from gridtf.schedulers.batch import same_host, short_name, whole
 from gridtf.schedulers.sge import query
@@ -269,7 +269,7 @@ def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
         call: How to start an agent.
     """
     words = [*_OUTER, *call.command, host, *call.arguments]
-    return [qrsh, "-inherit", "-noshell", "-v", f"{ENVIRONMENT_FILE}=1", host, *words]
+    return [qrsh, "-inherit", "-noshell", "-v", f"{NEEDS_ENVIRONMENT}=1", host, *words]
 
 
 def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd:

@@ -168,6 +168,9 @@ class Slurm(batch.CommandScheduler):
             return ()
         return batch.array_elements(native["array"].partition("%")[0], complaint)  # %4: at most 4 at a time
 
+    def is_exclusive(self, request: Request) -> bool:
+        return request.native.get("exclusive") in ("", "user", "topo")  # =mcs shares them with a group of users
+
     def check(self, plan: Plan) -> Sequence[str]:
         from gridtf.schedulers.slurm import advice
 

@@ -1,4 +1,4 @@
-"""The life of an agent, with a clock that the test moves, a launcher that only writes files, and no processes."""
+"""The life of an agent, with a clock that the test moves, a launcher that only sends messages, and no processes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import heartbeat, local_dir, rendezvous
+from gridtf.bootstrap import local_dir, messages, rendezvous
 from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
 from gridtf.errors import PlacementError
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
-from gridtf.run import rundir
 from gridtf.run.rundir import Record, cannot, read_record, write_record
-from gridtf.schedulers.agents import ENVIRONMENT_FILE, STOP_SIGNAL
+from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import Allocation, GpuNeed, Host, Wait
 from gridtf.schedulers.local import LocalScheduler
 from tests.support.plans import NONCE, task_plan
+from tests.support.streams import FakeLink
 from tests.support.system import FakeSystem
 
 ENVIRON = {"PATH": "/bin", "CUDA_VISIBLE_DEVICES": ""}
@@ -54,58 +54,67 @@ class FakeSite(LocalScheduler):
 
 
 class OneHost:
-    """An agent of a job on one host, and the launcher's side: plan and rendezvous come after a second, beats go on."""
+    """An agent of a job on one host, and the launcher's side: plan and meeting come after a second, and signs of life
+    go on, unless it is silent."""
 
     def __init__(
         self, folder: Path, *, start_timeout: float = 60.0, address: str | None = "127.0.0.1", **spec: Any
     ) -> None:
-        values = {"tasks": {"worker": {"count": 2}}, "kill_grace": 1.0, "heartbeat_timeout": 20.0, **spec}
+        values = {
+            "tasks": {"worker": {"count": 2}},
+            "fence": "off",
+            "kill_grace": 1.0,
+            "heartbeat_timeout": 20.0,
+            **spec,
+        }
         self.plan = task_plan(folder / "run", Allocation((Host("h0", 4, 0, 4, address),)), **values)
         self.attempt = self.plan.attempt
         self.system, self.site = FakeSystem({**ENVIRON, "TMPDIR": str(folder)}), FakeSite()
         self.gpus: GpuGrant | None = None  # what the launcher has claimed
+        self.link = FakeLink(self.system)
         self.silent = False
-        self.beats = 0
-        self.more: Record = {}  # what else the launcher's record says
-        self.agent = Agent("h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site)
+        self.agent = Agent(
+            "h0", self.attempt, NONCE, start_timeout, self.system, lambda name: self.site, link_of=self.link.of
+        )
         self.system.known = {1234}
+        listener = {"nonce": NONCE, "addresses": ["127.0.0.1"], "port": 4711, "secret": "5e" * 32}
+        write_record(self.attempt.listener, listener, mode=0o600)
+        self.system.at(0.0, self.tell_launcher)
         self.system.every(1.0, self._beat)
 
     def _beat(self) -> None:
         if not self.silent:
-            self.beats += 1
-            launcher = {
-                "phase": "running",
-                "detail": "",
-                "began": 1.0,
-                "host": "h0",
-                "pid": 1234,
-                "start": 1,
-                "boot": "b",
-            }
-            write_record(
-                self.attempt.launcher, {"nonce": NONCE, **launcher, **self.more, "beat": self.beats, "time": 1.0}
-            )
+            self.link.say(messages.ALIVE)
+
+    def tell_launcher(self, **more: object) -> None:
+        """The launcher says which process it is."""
+        who = {"began": 1.0, "host": "h0", "pid": 1234, "start": 1, "boot": "b"}
+        self.link.say(messages.LAUNCHER, {**who, **more})
+
+    def tell_plan(self) -> None:
+        self.link.say(messages.PLAN, self.plan.of_host("h0").to_record())
 
     def answer(self, plan: float = 1.0) -> OneHost:
-        """The launcher writes the plan, and the rendezvous once the host's record is there."""
-        self.system.at(plan, self.plan.write)
+        """The launcher sends the plan, and the meeting once the host has published."""
+        self.system.at(plan, self.tell_plan)
         self.system.at(plan, self._meet)
         return self
 
     def _meet(self) -> None:
-        record = read_record(self.attempt.host_record("h0"))
-        if record is None:
+        if not self.published:
             self.system.at(0.2, self._meet)
             return
-        rendezvous.publish(self.attempt, "4711", NONCE, rendezvous.merge(self.plan.tasks, {"h0": record}))
+        meeting = rendezvous.merge(self.plan.tasks, {"h0": self.published})
+        self.link.say(messages.MEETING, meeting.to_record())
 
     def stop(self, seconds: float) -> OneHost:
-        """The launcher writes stop.json and sends STOP_SIGNAL."""
-        stop = {"nonce": NONCE, "state": "COMPLETED", "reason": "", "task": None}
-        self.system.at(seconds, lambda: write_record(self.attempt.stop, stop))
+        """The launcher says so, and sends STOP_SIGNAL."""
+        self.system.at(seconds, self.tell_stop)
         self.system.at(seconds, lambda: self.system.receive(STOP_SIGNAL))
         return self
+
+    def tell_stop(self) -> None:
+        self.link.say(messages.STOP, {"state": "COMPLETED", "reason": "", "task": None})
 
     def exit(self, index: int, code: int, seconds: float) -> OneHost:
         """A task's process ends."""
@@ -118,7 +127,11 @@ class OneHost:
 
     @property
     def record(self) -> Record:
-        return read_record(self.attempt.host_state("h0")) or {}
+        return self.link.state
+
+    @property
+    def published(self) -> Record:
+        return self.link.host
 
     def states(self) -> dict[str, tuple[str, int | None, str | None]]:
         return {name: (task["state"], task["exit"], task["signal"]) for name, task in self.record["tasks"].items()}
@@ -139,7 +152,7 @@ def test_tasks_run_until_the_launcher_stops_the_agent(tmp_path: Path) -> None:
     assert set(started["ignored"]) == {signal.SIGUSR2}
     config = json.loads(started["env"]["TF_CONFIG"])
     assert config["task"] == {"type": "worker", "index": 0}
-    published = read_record(host.attempt.host_record("h0")) or {}
+    published = host.published
     assert config["cluster"]["worker"] == [f"127.0.0.1:{port}" for port in published["ports"].values()]
     assert started["env"]["MASTER_PORT"] == str(published["master_port"])
 
@@ -148,7 +161,7 @@ def test_task_addresses_are_those_of_the_chosen_interface(tmp_path: Path) -> Non
     host = OneHost(tmp_path, address=None, interface="lo").answer().stop(5)
     assert host.main() == 0
     env = host.system.started[host.pids[0]]["env"]
-    published = read_record(host.attempt.host_record("h0")) or {}
+    published = host.published
     assert (published["address"], env["MASTER_ADDR"]) == ("127.0.0.1", "127.0.0.1")
     ports = published["ports"].values()
     assert json.loads(env["TF_CONFIG"])["cluster"]["worker"] == [f"127.0.0.1:{port}" for port in ports]
@@ -158,6 +171,8 @@ def test_missing_interface_is_the_reason_in_the_host_s_record(tmp_path: Path) ->
     host = OneHost(tmp_path, address=None, interface="none9").answer()
     assert host.main() == BROKEN
     assert host.record["gone"]["what"] == "host h0 has no network interface none9"
+    # the launcher must not learn of the end without the reason
+    assert all("gone" in content for kind, content in host.link.sent if kind == messages.STATE and content["over"])
     assert not host.pids
 
 
@@ -181,7 +196,7 @@ def test_host_without_apptainer_is_the_reason_in_its_record_before_it_publishes(
     assert host.main() == BROKEN
     assert host.record["gone"]["what"] == "host h0 has neither apptainer nor singularity"
     assert not host.pids
-    assert not host.attempt.host_record("h0").exists()
+    assert not host.published
 
 
 def test_agent_waits_for_a_late_plan(tmp_path: Path) -> None:
@@ -190,17 +205,39 @@ def test_agent_waits_for_a_late_plan(tmp_path: Path) -> None:
     assert len(host.pids) == 2
 
 
-def test_missing_plan_is_an_error_after_start_timeout(tmp_path: Path) -> None:
+def test_missing_plan_is_an_error_after_start_timeout_with_the_state_of_the_connection(tmp_path: Path) -> None:
     host = OneHost(tmp_path, start_timeout=60)
-    assert host.main() == NO_RUN_DIR
-    assert host.system.logged == [f"agent on h0: {host.attempt.plan} did not appear on host h0"]
+    host.link.cut("10.0.0.1 port 4711 does not answer")
+    assert host.main() == NO_LAUNCHER
+    why = "no plan from the launcher after 60 s: 10.0.0.1 port 4711 does not answer"
+    assert host.system.logged == [f"agent on h0: {why}"]
     assert 60 <= host.system.clock - 1000 < 61
+
+
+def test_missing_listener_record_is_an_error_after_start_timeout(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, start_timeout=60)
+    host.attempt.listener.unlink()
+    assert host.main() == NO_RUN_DIR
+    assert host.system.logged == [f"agent on h0: {host.attempt.listener} did not appear on host h0"]
+    assert 60 <= host.system.clock - 1000 < 61
+
+
+@pytest.mark.parametrize("nonce", ["of another attempt", None])
+def test_listener_record_of_another_attempt_is_ignored(nonce: str | None, tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(20)
+    listener = read_record(host.attempt.listener) or {}
+    write_record(host.attempt.listener, {**listener, "nonce": nonce})
+    seen: list[Record] = []
+    host.system.at(9, lambda: seen.append(dict(host.link.listener)))
+    host.system.at(10, lambda: write_record(host.attempt.listener, listener))
+    assert host.main() == 0
+    assert (seen, host.link.listener) == ([{}], listener)
+    assert len(host.pids) == 2
 
 
 def test_unshared_run_directory_ends_the_agent_early(tmp_path: Path) -> None:
     host = OneHost(tmp_path, start_timeout=600)
     host.attempt.run.path.rename(tmp_path / "elsewhere")
-    host.silent = True
     assert host.main() == NO_RUN_DIR
     assert host.system.clock - 1000 < 20
 
@@ -216,20 +253,28 @@ def test_stop_signal_before_the_plan_ends_the_agent(number: int, tmp_path: Path)
 
 def test_stop_before_the_rendezvous_starts_no_tasks(tmp_path: Path) -> None:
     host = OneHost(tmp_path).stop(5)
-    host.system.at(1, host.plan.write)
+    host.system.at(1, host.tell_plan)
     assert host.main() == 0
     assert host.system.started == {}
     assert host.states() == {"worker:0": ("PENDING", None, None), "worker:1": ("PENDING", None, None)}
     assert host.record["over"] is True
 
 
-def test_agent_reads_the_environment_file(tmp_path: Path) -> None:
-    host = OneHost(tmp_path).answer().stop(8)
-    host.system.environ[ENVIRONMENT_FILE] = "1"
-    job = {"nonce": NONCE, "environ": {**ENVIRON, "TOKEN": "secret"}}
-    host.system.at(3, lambda: write_record(host.attempt.environment, job, mode=0o600))
+def test_agent_that_does_not_inherit_the_environment_of_the_job_receives_it(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer(4).stop(8)
+    host.system.environ[NEEDS_ENVIRONMENT] = "1"
+    job = {**ENVIRON, "TMPDIR": "/tmp/of-another-host", "TOKEN": "secret"}
+    host.system.at(3, lambda: host.link.say(messages.ENVIRONMENT, {"environ": job}))
     assert host.main() == 0
-    assert host.system.started[host.pids[0]]["env"]["TOKEN"] == "secret"
+    env = host.system.started[host.pids[0]]["env"]
+    assert (host.link.needs_environment, env["TOKEN"], env["TMPDIR"]) == (True, "secret", str(tmp_path))
+    assert NEEDS_ENVIRONMENT not in env
+
+
+def test_agent_that_inherits_the_environment_does_not_ask_for_it(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(8)
+    assert host.main() == 0
+    assert not host.link.needs_environment
 
 
 def test_task_failure_is_reported_at_once(tmp_path: Path) -> None:
@@ -258,7 +303,7 @@ def test_port_of_a_task_with_an_old_tensorflow_is_let_go_before_its_start(
     bound: list[bool] = []
 
     def bind() -> None:
-        for port in (read_record(host.attempt.host_record("h0")) or {})["ports"].values():
+        for port in host.published["ports"].values():
             with socket.socket() as server, contextlib.suppress(OSError):
                 server.bind(("", port))
                 bound.append(True)
@@ -266,7 +311,7 @@ def test_port_of_a_task_with_an_old_tensorflow_is_let_go_before_its_start(
     host.system.at(5, bind)
     host.main()
     assert bound == [True, True] * free
-    published = read_record(host.attempt.host_record("h0")) or {}
+    published = host.published
     assert published["tensorflow"] == {"worker:0": version, "worker:1": version}
 
 
@@ -299,7 +344,7 @@ def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
 
     def use_tensorflow() -> None:
         host.system.files = dict.fromkeys(host.pids, loaded)
-        host.system.opened = {(read_record(host.attempt.host_record("h0")) or {})["ports"]["worker:1"]}
+        host.system.opened = {host.published["ports"]["worker:1"]}
 
     host.system.at(5, use_tensorflow)
     host.main()
@@ -354,7 +399,7 @@ def test_request_for_a_checkpoint_reaches_the_tasks_and_the_launcher(by: str, tm
     if by == "signal":
         host.system.at(5, lambda: host.system.receive(signal.SIGUSR1))
     else:
-        host.system.at(5, lambda: setattr(host, "more", {"checkpoint": True}))
+        host.system.at(5, lambda: host.tell_launcher(checkpoint=True))
     host.system.at(4, lambda: seen.append((folder.stat().st_mode & 0o777, (folder / contract.NOTICE).exists())))
     host.system.at(8, lambda: seen.append(((folder / contract.NOTICE).exists(), host.record.get("checkpoint"))))
     assert host.main() == 0
@@ -372,6 +417,16 @@ def test_request_for_a_checkpoint_before_the_tasks_start_is_kept_for_them(tmp_pa
     host.system.at(12, lambda: seen.append((notice.exists(), host.record.get("checkpoint"))))
     assert host.main() == 0
     assert seen == [(True, True)]
+
+
+def test_request_for_a_checkpoint_that_comes_before_the_plan_is_kept_for_the_tasks(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer(plan=2.0).stop(10)
+    host.system.at(1, lambda: host.tell_launcher(checkpoint=True))
+    seen: list[object] = []
+    notice = local_dir.places(host.system.environ, NONCE, "h0")[0] / contract.NOTICE
+    host.system.at(8, lambda: seen.append(notice.exists()))
+    assert host.main() == 0
+    assert seen == [True]
 
 
 def test_local_folder_is_in_tmp_where_the_job_has_the_tmpdir_of_another_host(
@@ -464,32 +519,59 @@ def test_stalled_launcher_is_left_alone_while_suspension_is_unknown(tmp_path: Pa
     assert [number for pid, number in host.system.sent if pid == 1234] == []
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, host: OneHost, begin: float, end: float, number: int) -> None:
-    """Between these seconds the record of the host cannot be written."""
-
-    def write(path: Path, record: Record, **how: Any) -> None:
-        if begin <= host.system.clock - 1000 < end and path == host.attempt.host_state("h0"):
-            raise cannot("write", path, OSError(number, os.strerror(number)))
-        rundir.write_record(path, record, **how)
-
-    monkeypatch.setattr(heartbeat, "write_record", write)
-
-
-def test_temporary_write_error_does_not_end_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = OneHost(tmp_path).answer().exit(0, 0, 6).stop(30)
-    refuse(monkeypatch, host, 5, 15, errno.ENOSPC)
-    assert host.main() == 0
-    assert host.states()["worker:0"] == ("COMPLETED", 0, None)
-    assert sum("No space left on device; trying again for 15 s" in text for text in host.system.logged) == 1
-
-
-def test_lasting_write_error_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_directory_that_fails_at_the_start_ends_the_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = OneHost(tmp_path).answer()
-    refuse(monkeypatch, host, 5, 1000, errno.EDQUOT)
+
+    def fail(path: Path, folder: Path) -> bool:
+        raise cannot("list", path.parent, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+
+    monkeypatch.setattr("gridtf.bootstrap.agent.is_listed", fail)
     assert host.main() == NO_WRITE
-    assert host.system.alive == set()
-    assert 20 <= host.system.clock - 1000 < 25  # before the launcher takes this host for lost
-    assert host.system.logged[-1].startswith("agent on h0: cannot write ")
+    assert host.system.logged[-1].startswith("agent on h0: cannot list ")
+
+
+@pytest.mark.parametrize("spec", [{}, {"entry": "train:main"}])
+def test_agent_writes_nothing_but_logs_into_the_run_directory(spec: dict[str, Any], tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **spec).answer().exit(0, 0, 5).stop(10)
+    before = set(host.attempt.run.path.rglob("*"))
+    assert host.main() == 0
+    logs = {host.attempt.task_log("worker", index) for index in (0, 1)}
+    assert set(host.attempt.run.path.rglob("*")) - before - {host.attempt.logs} == logs
+
+
+def test_unchanged_state_is_not_sent_again(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(60)
+    counted: list[tuple[int, int]] = []
+    for when in (10, 50):
+        host.system.at(when, lambda: counted.append((len(host.link.sent), host.link.beats)))
+    assert host.main() == 0
+    (sent, beats), (sent_later, beats_later) = counted
+    assert sent == sent_later
+    assert 20 <= beats_later - beats <= 45
+
+
+def test_last_state_leaves_the_host_before_the_agent_ends(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(5)
+    assert host.main() == 0
+    assert host.record["over"] is True
+    assert (host.link.drained, host.link.closed) == (True, True)
+
+
+def test_stop_message_alone_ends_the_tasks(tmp_path: Path) -> None:
+    """srun may be gone, and with it the way of signals."""
+    host = OneHost(tmp_path).answer()
+    host.system.at(5, host.tell_stop)
+    assert host.main() == 0
+    assert {how[0] for how in host.states().values()} == {"STOPPED"}
+    assert host.system.clock - 1000 < 10
+
+
+def test_stop_signal_before_its_message_is_no_orphan_s(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer()
+    host.system.at(5.0, lambda: host.system.receive(STOP_SIGNAL))
+    host.system.at(5.5, host.tell_stop)
+    assert host.main() == 0
+    assert host.record.get("gone") is None
 
 
 def test_gpu_grant_error_is_reported_in_the_host_record(tmp_path: Path) -> None:

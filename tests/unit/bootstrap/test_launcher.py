@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import itertools
+import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from gridtf.bootstrap import messages
 from gridtf.bootstrap.launcher import Launcher
-from gridtf.bootstrap.rendezvous import read, read_plan
+from gridtf.bootstrap.rendezvous import plan_of
+from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, PlacementError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import rundir
@@ -31,6 +36,7 @@ from gridtf.schedulers.api import (
 from gridtf.schedulers.local import LocalScheduler
 from tests.support.plans import job, resolved
 from tests.support.states import PREEMPTED, RUNNING, TIMEOUT
+from tests.support.streams import FakeListener, InlineRecorder
 from tests.support.system import FakeSystem
 
 LOOPBACK = "127.0.0.1"
@@ -95,9 +101,9 @@ class FakeCluster(LocalScheduler):
 
 
 class Attempt:
-    """A launcher with its hosts, which by default publish after a second and run their tasks from then on.
+    """A launcher with its hosts, which by default publish a second after the plan, and run their tasks from then on.
 
-    states: host -> task -> record. quiet: hosts that write nothing any more.
+    states: host -> task -> record. quiet: hosts of which nothing more comes.
     """
 
     def __init__(self, folder: Path, hosts: Sequence[str] = ("h0", "h1"), **spec: Any) -> None:
@@ -106,39 +112,55 @@ class Attempt:
         self.system = FakeSystem()
         self.cluster = FakeCluster(hosts)
         self.spec = job(**{"tasks": {"worker": {"count": len(hosts)}}, "kill_grace": 1.0, **spec})
-        self.launcher = Launcher(self.run, self.spec, resolved(self.spec), self.cluster, "4711", self.system)
+        request = resolved(self.spec)
+        of = (self._listener_of, self._recorder_of)
+        self.launcher = Launcher(self.run, self.spec, request, self.cluster, "4711", self.system, *of)
         self.attempt, self.nonce = self.launcher.attempt, self.launcher.nonce
         self.states: dict[str, dict[str, Record]] = {host: {} for host in hosts}
         self.more: dict[str, Record] = {host: {} for host in hosts}
         self.published: Record = {}
         self.late: set[str] = set()
         self.quiet: set[str] = set()
-        self.phases: list[str] = []
-        self._beats = 0
+        self._said: dict[str, Record] = {}
         self.system.at(1.0, self._publish)
         self.system.every(0.5, self._report)
 
+    def _listener_of(self, secret: bytes, system: System) -> FakeListener:
+        self.listener = FakeListener(secret, system)
+        return self.listener
+
+    def _recorder_of(self, system: System) -> InlineRecorder:
+        self.recorder = InlineRecorder(system)
+        return self.recorder
+
     def _publish(self) -> None:
-        plan = read_plan(self.run, 1, self.nonce)
-        if plan is None:
+        plans = {host: self.listener.told(host, messages.PLAN) for host in self.states}
+        if not all(plans.values()):
             self.system.at(0.1, self._publish)
             return
-        for host in set(plan.hosts) - self.late:
-            ports = {task.name: 20000 + number for number, task in enumerate(plan.on(host))}
-            record = {"nonce": self.nonce, "host": host, "address": host, "ports": ports, "master_port": 30000}
-            record |= self.published
-            write_record(self.attempt.host_record(host), {**record, "hostname": host, "pid": 1, "gpus": {}})
-            for task in plan.on(host):
+        for host in set(plans) - self.late:
+            mine = plan_of(plans[host] or {}, self.attempt).tasks
+            ports = {task.name: 20000 + number for number, task in enumerate(mine)}
+            record = {"host": host, "hostname": host, "address": host, "pid": 1, "ports": ports, "master_port": 30000}
+            self.listener.say(host, messages.HOST, {**record, "gpus": {}, **self.published})
+            for task in mine:
                 self.states[host].setdefault(task.name, state("RUNNING"))
 
     def _report(self) -> None:
-        self._beats += 1
-        for host in set(self.states) - self.quiet:
-            record = {"nonce": self.nonce, "host": host, "pid": 1, "tasks": self.states[host], "beat": self._beats}
-            write_record(self.attempt.host_state(host), {"over": False, **record, **self.more[host]})
-        known = read_record(self.attempt.launcher)
-        if known and known["detail"] not in self.phases[-1:]:
-            self.phases.append(known["detail"])
+        started = self.listener.told("*", messages.LAUNCHER) is not None
+        for host in sorted(set(self.states) - self.quiet) if started else ():
+            record = {"host": host, "pid": 1, "tasks": self.states[host], "over": False, **self.more[host]}
+            if record == self._said.get(host):
+                self.listener.say(host, messages.ALIVE)
+            else:
+                self._said[host] = copy.deepcopy(record)
+                self.listener.say(host, messages.STATE, record)
+
+    @property
+    def phases(self) -> list[str]:
+        """What the launcher's record has said so far."""
+        details = (json.loads(text)["detail"] for path, text in self.recorder.written if path == self.attempt.launcher)
+        return [detail for detail, _ in itertools.groupby(details)]
 
     def task(self, host: str, name: str, value: str, seconds: float = 5.0, **more: Any) -> None:
         """The host reports this state of the task after some seconds."""
@@ -173,12 +195,12 @@ def test_job_completes_when_all_tasks_exit_with_0(tmp_path: Path) -> None:
     code, verdict = attempt.launch()
     assert (code, verdict["state"], verdict["cause"], verdict["exit_code"]) == (0, "COMPLETED", None, 0)
     assert 8 <= seconds(attempt) < 10
-    meeting = read(attempt.attempt, attempt.nonce)
-    assert meeting is not None
-    assert meeting.cluster == {"worker": ("h0:20000", "h1:20000")}
+    meeting = read_record(attempt.attempt.rendezvous, nonce=attempt.nonce) or {}
+    assert meeting["cluster"] == {"worker": ["h0:20000", "h1:20000"]}
     assert [agent.terminated for agent in attempt.cluster.agents.values()] == [1, 1]
     waiting = ["waiting for 2 hosts", "waiting for 2 hosts: h0, h1"]
-    assert attempt.phases[:3] == [*waiting, "2 tasks on 2 hosts"]
+    assert attempt.phases[:4] == ["learning the allocation", *waiting, "2 tasks on 2 hosts"]
+    assert (attempt.listener.told("h0", messages.STOP) or {})["state"] == "COMPLETED"
     assert (read_record(attempt.attempt.stop) or {})["state"] == "COMPLETED"
     assert (read_record(attempt.attempt.launcher) or {})["phase"] == "ended"
 
@@ -201,7 +223,7 @@ def test_missing_hosts_are_reported_with_what_they_wait_for(tmp_path: Path) -> N
     assert verdict["reason"].startswith("no report from 2 hosts after 20 s: h1, h2 (their tasks: worker:1, worker:2)")
     assert "waiting for 2 hosts: h1 (waiting for 1 GPU), h2" in attempt.phases
     assert 20 <= seconds(attempt) < 25
-    assert read(attempt.attempt, attempt.nonce) is None
+    assert not attempt.attempt.rendezvous.exists()
 
 
 def test_killed_agent_fails_the_job(tmp_path: Path) -> None:
@@ -303,7 +325,7 @@ def test_signal_while_waiting_for_the_allocation_cancels_the_job(tmp_path: Path)
     _, verdict = attempt.launch()
     assert verdict["state"] == "CANCELLED"
     assert attempt.system.logged.count("waiting for 2 GPUs") == 1
-    assert attempt.phases == ["learning the allocation", "waiting for 2 GPUs"]
+    assert attempt.phases[:2] == ["learning the allocation", "waiting for 2 GPUs"]
 
 
 def test_cancelling_user_is_read_from_cancelled_json(tmp_path: Path) -> None:
@@ -476,7 +498,7 @@ def test_a_cluster_that_does_not_fit_into_tf_config_ends_the_job_before_its_task
     assert (code, verdict["state"]) == (1, "FAILED")
     assert verdict["reason"].startswith("TF_CONFIG of worker:1 would have 132")
     assert "--env TF_CONFIG=" in verdict["hint"]
-    assert read(attempt.attempt, attempt.nonce) is None
+    assert not attempt.attempt.rendezvous.exists()
 
 
 def test_placement_error_ends_the_job_at_once(tmp_path: Path) -> None:
@@ -552,18 +574,118 @@ def test_job_with_a_lost_parent_is_cancelled_at_its_end(tmp_path: Path) -> None:
     assert "the shepherd is gone, so gridtf cancels the job" in verdict["reason"]
 
 
-def test_temporary_errors_of_the_run_directory_are_tolerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = Attempt(tmp_path, ("h0",), heartbeat_timeout=40)
+class Refusing:
+    """Files that cannot be written between these seconds, for this reason."""
+
+    def __init__(self, attempt: Attempt, number: int, begin: float, end: float) -> None:
+        self.attempt, self.number = attempt, number
+        self.begin, self.end = begin, end
+        self._put = attempt.recorder.put
+        attempt.recorder.put = self.put  # type: ignore[method-assign]
+
+    def put(self, path: Path, text: str, mode: int) -> None:
+        if self.begin <= seconds(self.attempt) < self.end:
+            raise cannot("write", path, OSError(self.number, os.strerror(self.number)))
+        self._put(path, text, mode)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
+def test_records_that_cannot_be_written_cost_the_running_job_nothing_else(number: int, tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), heartbeat_timeout=10)
+    attempt.task("h0", "worker:0", "COMPLETED", 60, exit=0)
+    Refusing(attempt, number, 5, 45)
+    code, verdict = attempt.launch()
+    assert (code, verdict["state"]) == (0, "COMPLETED")
+    assert sum(os.strerror(number) in text for text in attempt.system.logged) == 1
+    assert sum("records can be written again, after" in text for text in attempt.system.logged) == 1
+    assert any("records could not be written for some time from" in detail for detail in attempt.phases)
+    summary = read_record(attempt.attempt.summary) or {}
+    assert summary["hosts"]["h0"]["tasks"]["worker:0"]["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(("number", "ends"), [(errno.ENOSPC, False), (errno.EACCES, True)])
+def test_rendezvous_file_that_cannot_be_written_is_tried_again_while_the_error_may_be_temporary(
+    number: int, ends: bool, tmp_path: Path
+) -> None:
+    """Tasks read it, so the job cannot start without."""
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.task("h0", "worker:0", "COMPLETED", 20, exit=0)
+    Refusing(attempt, number, 0.5, 8)
+    _, verdict = attempt.launch()
+    assert verdict["state"] == ("FAILED" if ends else "COMPLETED")
+    assert attempt.attempt.rendezvous.exists() != ends
+    assert (attempt.listener.told("h0", messages.MEETING) is None) == ends
+    if ends:
+        assert verdict["reason"].startswith(f"cannot write {attempt.attempt.rendezvous}")
+
+
+def test_agent_that_closed_its_connection_and_does_not_return_is_node_fail(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, heartbeat_timeout=60)
+
+    def cut() -> None:
+        attempt.quiet.add("h1")
+        attempt.listener.lost["h1"] = attempt.system.clock
+
+    attempt.at(5, cut)
+    attempt.cluster.agents["h1"].obeys = False
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "NODE_FAIL"
+    assert verdict["reason"].startswith("the agent on host h1 has closed its connection and has not come back within ")
+    assert 15 <= seconds(attempt) < 60
+
+
+def test_agent_that_connects_again_in_time_goes_on(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+
+    def cut() -> None:
+        attempt.quiet.add("h0")
+        attempt.listener.lost["h0"] = attempt.system.clock
+
+    attempt.at(5, cut)
+    attempt.at(9, attempt.quiet.clear)
     attempt.task("h0", "worker:0", "COMPLETED", 30, exit=0)
-    read_names, refused = rundir.listdir, [False]
-
-    def names(folder: Path) -> list[str]:
-        if refused[0] and folder == attempt.attempt.state:
-            raise cannot("list", folder, OSError(errno.EIO, os.strerror(errno.EIO)))
-        return read_names(folder)
-
-    monkeypatch.setattr("gridtf.bootstrap.launcher.listdir", names)
-    attempt.at(5, lambda: refused.__setitem__(0, True))
-    attempt.at(20, lambda: refused.__setitem__(0, False))
     assert attempt.launch()[1]["state"] == "COMPLETED"
-    assert sum("trying again for 30 s" in text for text in attempt.system.logged) == 1
+    assert seconds(attempt) >= 30
+
+
+def test_secret_is_in_a_private_file_until_the_job_ends(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.task("h0", "worker:0", "COMPLETED", 5, exit=0)
+    path, seen = attempt.attempt.listener, list[tuple[int, object, object]]()
+
+    def look() -> None:
+        known = read_record(path) or {}
+        seen.append((path.stat().st_mode & 0o777, known["secret"], (known["addresses"], known["port"])))
+
+    attempt.at(3, look)
+    attempt.launch()
+    assert seen == [(0o600, attempt.listener.secret.hex(), ([LOOPBACK], 4711))]
+    assert not path.exists()
+
+
+def test_agents_get_signs_of_life_all_the_time(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), heartbeat_timeout=20)
+    attempt.task("h0", "worker:0", "COMPLETED", 60, exit=0)
+    beats: list[int] = []
+    attempt.system.every(5.0, lambda: beats.append(attempt.listener.beats))
+    attempt.launch()
+    assert all(later > earlier for earlier, later in itertools.pairwise(beats[1:]))
+
+
+def test_records_of_an_idle_job_are_written_seldom(tmp_path: Path) -> None:
+    """The file server sees a running job about twice a minute."""
+    attempt = Attempt(tmp_path, heartbeat_timeout=60)
+    attempt.task("h0", "worker:0", "COMPLETED", 700, exit=0)
+    attempt.task("h1", "worker:1", "COMPLETED", 700, exit=0)
+    written: list[Path] = []
+    put = attempt.recorder.put
+
+    def count(path: Path, text: str, mode: int) -> None:
+        if 80 <= seconds(attempt) < 680:
+            written.append(path)
+        put(path, text, mode)
+
+    attempt.recorder.put = count  # type: ignore[method-assign]
+    attempt.launch()
+    assert set(written) == {attempt.attempt.launcher}
+    assert 15 <= len(written) <= 25

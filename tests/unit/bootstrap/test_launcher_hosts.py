@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from gridtf.bootstrap.launcher import HostMonitor, poll_interval
+from gridtf.bootstrap import messages
+from gridtf.bootstrap.launcher import HostMonitor, launcher_addresses, summary_interval
 from gridtf.bootstrap.main import goes_with_the_job
-from gridtf.errors import HostLostError
-from gridtf.run.rundir import RunDir, write_record
-from gridtf.schedulers.api import AgentEnd
+from gridtf.errors import GridtfError, HostLostError
+from gridtf.run.rundir import Record, RunDir
+from gridtf.schedulers.api import LOOPBACK, AgentEnd, AgentHandle, Allocation, Host
 from tests.support.python import environment, python
+from tests.support.streams import FakeListener
 from tests.support.system import FakeSystem
 
 
@@ -46,27 +49,107 @@ class Ended:
     def kill(self) -> None: ...
 
 
-def test_signal_after_a_killed_connection_is_not_the_cause(tmp_path: Path) -> None:
-    """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
+class Monitored:
+    """The launcher's view of two hosts, n1 and n2, and what they say."""
 
-    def terminated(seconds: float) -> None:
+    def __init__(self, folder: Path, agents: Sequence[AgentHandle] = (), limit: float = 60.0) -> None:
+        run = RunDir(folder / "run")
+        run.path.mkdir()
+        self.system = FakeSystem()
+        self.listener = FakeListener()
+        names = ["n1", "n2"]
+        self.hosts = HostMonitor(run.new_attempt(), self.listener, names, limit, agents, self._pause, self.system)
+
+    def _pause(self, seconds: float) -> None:
         raise InterruptedError("a signal ends the job")
 
-    run, system = RunDir(tmp_path / "run"), FakeSystem()
-    run.path.mkdir()
-    system.at(0.5, lambda: system.receive(signal.SIGUSR2))
-    hosts = HostMonitor(run.new_attempt(), "nonce", ["n1"], 60, [Ended("n1", -signal.SIGKILL)], terminated, system)
+    def says(self, host: str, tasks: Record | None = None, **more: object) -> None:
+        self.listener.say(host, messages.STATE, {"tasks": tasks or {}, **more})
+        self.hosts.read()
+
+
+def test_signal_after_a_killed_connection_is_not_the_cause(tmp_path: Path) -> None:
+    """Grid Engine deletes a job whose qrsh is gone, with a signal to all of it."""
+    seen = Monitored(tmp_path, [Ended("n1", -signal.SIGKILL)])
+    seen.system.at(0.5, lambda: seen.system.receive(signal.SIGUSR2))
     with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
-        hosts.check()
-    assert system.received == []
+        seen.hosts.check()
+    assert seen.system.received == []
 
 
-def test_poll_interval_limits_the_file_server_s_load() -> None:
-    assert poll_interval(1, 0) < poll_interval(1, 3600) < 1
-    assert poll_interval(16, 3600) < 1
-    for hosts in (64, 1024, 4096):
-        assert hosts / poll_interval(hosts, 3600) <= 200
-        assert hosts / poll_interval(hosts, 0) <= 200
+def test_hosts_are_known_by_what_they_have_said_last(tmp_path: Path) -> None:
+    seen = Monitored(tmp_path)
+    assert seen.hosts.records() == {}
+    published = {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712}
+    seen.listener.say("n1", messages.HOST, published)
+    seen.says("n2", waits="waiting for a GPU")
+    assert seen.hosts.published == {"n1": published}
+    assert seen.hosts.waits == {"n2": "waiting for a GPU"}
+    seen.says("n1", {"worker:0": {"state": "RUNNING"}})
+    seen.says("n2", {"worker:1": {"state": "RUNNING"}}, checkpoint=True)
+    seen.says("n1", {"worker:0": {"state": "FAILED", "exit": 3}})
+    assert seen.hosts.tasks == {"worker:0": {"state": "FAILED", "exit": 3}, "worker:1": {"state": "RUNNING"}}
+    assert seen.hosts.checkpoint
+    assert seen.hosts.records() == {
+        "n1": {**published, "tasks": {"worker:0": {"state": "FAILED", "exit": 3}}},
+        "n2": {"tasks": {"worker:1": {"state": "RUNNING"}}, "checkpoint": True},
+    }
+
+
+def test_progress_alone_is_no_change(tmp_path: Path) -> None:
+    seen = Monitored(tmp_path)
+    steps: list[Record] = [{"step": step, "values": {}, "time": 1.0} for step in (1, 2)]
+    seen.says("n1", {"worker:0": {"state": "RUNNING", "progress": steps[0]}})
+    assert (seen.hosts.changed, seen.hosts.progressed) == (True, True)
+    seen.hosts.changed = seen.hosts.progressed = False
+    seen.listener.say("n1", messages.ALIVE)
+    seen.hosts.read()
+    assert (seen.hosts.changed, seen.hosts.progressed) == (False, False)
+    seen.says("n1", {"worker:0": {"state": "RUNNING", "progress": steps[1]}})
+    assert (seen.hosts.changed, seen.hosts.progressed) == (False, True)
+    seen.says("n1", {"worker:0": {"state": "FAILED", "exit": 1}})
+    assert seen.hosts.changed
+
+
+def test_any_message_is_a_sign_of_life_of_its_host(tmp_path: Path) -> None:
+    seen = Monitored(tmp_path, limit=10)
+    seen.hosts.listen()
+    for second in range(30):
+        seen.system.clock += 1
+        seen.listener.say("n1", messages.ALIVE if second % 2 else messages.STATE, {} if second % 2 else {"tasks": {}})
+        seen.hosts.read()
+        if second < 9:
+            seen.hosts.check()
+    with pytest.raises(HostLostError, match="no heartbeat from host n2 for 10 s"):
+        seen.hosts.check()
+
+
+def test_reason_of_a_killed_agent_comes_from_its_supervisor(tmp_path: Path) -> None:
+    seen = Monitored(tmp_path)
+    gone = {"what": "the agent on host n1 was killed by SIGKILL", "why": "", "hint": "was it killed by hand?"}
+    seen.listener.say("n1", messages.GONE, gone)
+    seen.hosts.read()
+    assert seen.hosts.records()["n1"]["gone"] == gone
+    with pytest.raises(GridtfError, match="the agent on host n1 was killed by SIGKILL"):
+        seen.hosts.check()
+
+
+def test_summary_interval_grows_with_hosts() -> None:
+    """A record of n hosts, written every n seconds, has a bounded rate of bytes."""
+    assert summary_interval(1) <= 0.5
+    assert summary_interval(16) <= 0.5
+    for hosts in (64, 1024, 4096, 100_000):
+        assert hosts / summary_interval(hosts) <= 1000
+        assert summary_interval(hosts) <= summary_interval(2 * hosts)
+
+
+def test_launcher_addresses_begin_with_the_allocation_s_and_have_no_loopback_for_other_hosts() -> None:
+    found = launcher_addresses(Allocation((Host("n1", 1, address="10.9.8.7"), Host("n2", 1))), "n1.site", "n1-mgmt")
+    assert found[:2] == ["10.9.8.7", "n1-mgmt"]
+    assert LOOPBACK not in found
+    assert len(set(found)) == len(found)
+    local = Allocation((Host("a", 1, address=LOOPBACK), Host("b", 1, address=LOOPBACK)))
+    assert launcher_addresses(local, "a", "n1") == [LOOPBACK]
 
 
 FAILS_EARLY = """
@@ -80,8 +163,7 @@ from gridtf.jobspec.spec import JobSpec
 
 class Failing(LocalScheduler):
     def start_agents(self, allocation, call, environ):
-        call.write_environment({"PASSWORD": "x"})
-        assert RunDir(sys.argv[1]).attempt(1).environment.exists()
+        assert "secret" in RunDir(sys.argv[1]).attempt(1).listener.read_text()
         raise SchedulerError("cannot start them")
 
 spec, scheduler = JobSpec(command=("true",), kill_grace=0.1), Failing()
@@ -90,21 +172,17 @@ sys.exit(launch(RunDir(sys.argv[1]), spec, request, scheduler, "7", dict(os.envi
 """
 
 
-def test_environment_file_is_removed_when_agents_cannot_start(tmp_path: Path) -> None:
-    """It may hold passwords, and no agent would read it any more."""
+def test_file_with_the_secret_is_removed_when_agents_cannot_start(tmp_path: Path) -> None:
     done = subprocess.run(python(FAILS_EARLY, tmp_path), env=environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, "FAILED: cannot start them" in done.stderr) == (1, True), done.stderr
-    assert not RunDir(tmp_path).attempt(1).environment.exists()
+    assert not RunDir(tmp_path).attempt(1).listener.exists()
 
 
 def test_end_does_not_wait_for_hosts_that_are_over(tmp_path: Path) -> None:
-    run = RunDir(tmp_path / "run")
-    run.path.mkdir()
-    attempt = run.new_attempt()
-    hosts = HostMonitor(attempt, "nonce", ["n1", "n2"], 60, [Ended("n1"), Ended("n2")], print, FakeSystem())
-    hosts.listen()
-    for host in hosts.hosts:
-        write_record(attempt.host_state(host), {"nonce": "nonce", "host": host, "tasks": {}, "over": True, "beat": 7})
+    seen = Monitored(tmp_path, [Ended("n1"), Ended("n2")])
+    seen.hosts.listen()
+    for host in seen.hosts.hosts:
+        seen.listener.say(host, messages.STATE, {"host": host, "tasks": {}, "over": True})
     looks: list[None] = []
-    hosts.end(10, lambda: looks.append(None))
+    seen.hosts.end(10, lambda: looks.append(None))
     assert len(looks) < 10  # of some 200 in that time

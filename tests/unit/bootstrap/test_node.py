@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from gridtf.bootstrap import messages
 from gridtf.bootstrap.agent import KILLED, LEFTOVERS, ORPHANED
 from gridtf.bootstrap.node import AgentSupervisor, JobRunner
 from gridtf.errors import RunDirError
@@ -16,6 +16,7 @@ from gridtf.host.processes import PASSED_ON
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
 from gridtf.schedulers.agents import RUNNER_PID, STOP_SIGNAL, ForkedAgent
 from gridtf.schedulers.api import AgentEnd
+from tests.support.streams import FakeLink
 from tests.support.system import FakeSystem
 
 # --- the job runner
@@ -159,13 +160,19 @@ class Node:
         self.system = FakeSystem()
         self.agent = Agent(self.system)
         self.closed = False
-        self.supervisor = AgentSupervisor("h0", [str(run.path), "1", "nonce", "60"], self.system)
+        self.link = FakeLink(self.system)
+        arguments = [str(run.path), "1", "nonce", "60"]
+        self.supervisor = AgentSupervisor("h0", arguments, self.system, self.link.of)
+        listener = {"nonce": "nonce", "addresses": ["127.0.0.1"], "port": 4711, "secret": "5e" * 32}
+        write_record(self.attempt.listener, listener, mode=0o600)
 
     def watch(self) -> int:
         return self.supervisor.watch(self.agent, lambda: self.closed)
 
-    def record(self) -> Mapping[str, Any] | None:
-        return read_record(self.attempt.host_state("h0"))
+    @property
+    def reported(self) -> Record:
+        """What the launcher was told in the agent's place."""
+        return self.link.last(messages.GONE)
 
 
 @pytest.fixture
@@ -177,7 +184,7 @@ def node(tmp_path: Path) -> Node:
 def test_agent_supervisor_returns_the_agent_s_exit_code(node: Node, code: int) -> None:
     node.system.at(30, lambda: node.agent.ends(code))
     assert node.watch() == code
-    assert node.record() is None
+    assert not node.link.sent
     assert node.agent.got == []
 
 
@@ -221,19 +228,23 @@ def killed(node: Node, left: Sequence[str] = ()) -> int:
     return node.watch()
 
 
-def test_killed_agent_is_reported_in_its_host_record(node: Node) -> None:
-    tasks = {"worker:0": {"state": "RUNNING"}}
-    write_record(node.attempt.host_state("h0"), {"nonce": "nonce", "host": "h0", "pid": 77, "tasks": tasks, "beat": 3})
+def test_killed_agent_is_reported_to_the_launcher(node: Node) -> None:
     assert killed(node, ["task"]) == KILLED
-    record = node.record() or {}
-    assert record["gone"]["what"] == "the agent on host h0 was killed by SIGKILL"
-    assert (record["tasks"], record["beat"]) == (tasks, 3)
+    what = "the agent on host h0 was killed by SIGKILL"
+    assert node.reported == {"what": what, "why": "", "hint": "was it killed by hand?"}
+    assert (node.link.drained, node.link.closed) == (True, True)
     assert node.system.alive == set()
 
 
-def test_killed_agent_without_a_host_record_is_reported(node: Node) -> None:
-    assert killed(node) == KILLED
-    assert (node.record() or {})["gone"]["hint"] == "was it killed by hand?"
+@pytest.mark.parametrize("nonce", ["of another attempt", None])
+def test_killed_agent_of_a_launcher_that_has_ended_leaves_no_process_behind(nonce: str | None, node: Node) -> None:
+    if nonce:
+        write_record(node.attempt.listener, {**(read_record(node.attempt.listener) or {}), "nonce": nonce})
+    else:
+        node.attempt.listener.unlink()
+    assert killed(node, ["task"]) == KILLED
+    assert not node.link.sent
+    assert node.system.alive == set()
 
 
 def test_orphans_that_survive_sigkill_are_reported_by_the_exit_code(node: Node) -> None:

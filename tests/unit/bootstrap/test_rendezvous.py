@@ -1,4 +1,4 @@
-"""The rendezvous: complete, fenced by the attempt's nonce, and readable however large the cluster is."""
+"""The rendezvous: complete, the same for every task, and readable however large the cluster is."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from gridtf import contract
-from gridtf.bootstrap import rendezvous
+from gridtf.bootstrap import messages, rendezvous
 from gridtf.bootstrap.environment import need_room, placeholders, task_environment
-from gridtf.bootstrap.rendezvous import AttemptPlan, Collector, Rendezvous, host_port, merge, merge_ranks
+from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous, host_port, merge, merge_ranks
 from gridtf.errors import GridtfError, RendezvousError
 from gridtf.jobspec.units import LONGEST_VARIABLE
-from gridtf.run.rundir import write_record
 from gridtf.schedulers.api import Allocation, Host
 from tests.support.plans import NONCE, hosts, records, task, task_plan
+from tests.support.streams import carried
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ CLUSTER = {
 }
 
 
-# --- gathering
+# --- merging
 
 
 def test_merge_makes_one_cluster_in_index_order(plan: AttemptPlan) -> None:
@@ -43,53 +43,6 @@ def test_merge_makes_one_cluster_in_index_order(plan: AttemptPlan) -> None:
     assert meeting.cluster == CLUSTER
     assert "evaluator" not in meeting.cluster
     assert (meeting.master_addr, meeting.master_port) == ("h0", 30000)
-
-
-def test_collector_lists_missing_hosts(plan: AttemptPlan) -> None:
-    collector = Collector(plan.attempt, NONCE, plan.hosts)
-    found = records(plan)
-    assert not collector.poll()
-    assert list(collector.missing.values()) == ["h0", "h1"]
-    write_record(plan.attempt.host_record("h1"), found["h1"])
-    assert not collector.poll()
-    assert list(collector.missing.values()) == ["h0"]
-    write_record(plan.attempt.host_record("h0"), found["h0"])
-    assert collector.poll()
-    assert not collector.missing
-    assert collector.records == found
-
-
-@pytest.mark.parametrize("stale", [{"nonce": "of an earlier attempt"}, {"nonce": None}, {}])
-def test_collector_ignores_stale_host_records(plan: AttemptPlan, stale: dict[str, Any]) -> None:
-    found = records(plan)
-    write_record(plan.attempt.host_record("h0"), found["h0"])
-    write_record(plan.attempt.host_record("h1"), {"ports": {"worker:2": 1}, "address": "elsewhere", **stale})
-    collector = Collector(plan.attempt, NONCE, plan.hosts)
-    assert not collector.poll()
-    assert list(collector.missing.values()) == ["h1"]
-    write_record(plan.attempt.host_record("h1"), found["h1"])  # the right one replaces it
-    assert collector.poll()
-
-
-@pytest.mark.parametrize("keep", [0, 1, 10, -2])
-def test_collector_waits_for_a_half_written_host_record(plan: AttemptPlan, keep: int) -> None:
-    found = records(plan)
-    write_record(plan.attempt.host_record("h0"), found["h0"])
-    path = plan.attempt.host_record("h1")
-    whole = json.dumps(found["h1"])
-    path.write_text(whole[:keep])
-    collector = Collector(plan.attempt, NONCE, plan.hosts)
-    assert not collector.poll()
-    path.write_text(whole)
-    assert collector.poll()
-
-
-def test_collector_ignores_other_files(plan: AttemptPlan) -> None:
-    for name in ("h1.error.json", ".h1.json.77.tmp", "h1", "h10.json"):
-        write_record(plan.attempt.hosts / name, {**records(plan)["h1"]})
-    collector = Collector(plan.attempt, NONCE, plan.hosts)
-    assert not collector.poll()
-    assert list(collector.missing.values()) == ["h0", "h1"]
 
 
 # --- host:port
@@ -135,9 +88,10 @@ def test_task_type_outside_the_cluster(tmp_path: Path) -> None:
     own = json.loads(meeting.config("ps", 1) or "")
     assert own["cluster"] == {"worker": ["h0:20002"], "ps": ["h0:20003", "h0:20004"]}
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting)
-    assert rendezvous.read(plan.attempt, NONCE) == meeting
     env = task_environment({}, plan, plan.tasks[1], meeting, ())
-    assert contract.task(env).outside == {"chief": ("h0:20001",), "ps": ("h0:20003", "h0:20004")}
+    found = contract.task(env)
+    assert found.cluster == meeting.cluster
+    assert found.outside == {"chief": ("h0:20001",), "ps": ("h0:20003", "h0:20004")}
     assert placeholders(plan, plan.tasks[1], meeting)["ps_hosts"] == "h0:20003,h0:20004"
 
 
@@ -158,15 +112,43 @@ def test_merge_ranks() -> None:
     assert (meeting.master_addr, meeting.master_port) == ("n0", 31000)
 
 
+# --- as a message
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [{"chief": {}, "worker": {"count": 3}, "ps": {"count": 1}, "evaluator": {}}, {"worker": {"count": 4}}],
+)
+def test_rendezvous_survives_the_way_to_an_agent(tables: dict[str, Any], tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", hosts(2, 2), tasks=tables)
+    meeting = merge(plan.tasks, records(plan, address={"h1": "2001:db8::7"}))
+    kind, content = carried(messages.FROM_LAUNCHER, messages.MEETING, meeting.to_record())
+    assert kind == messages.MEETING
+    assert rendezvous.meeting_of(content) == meeting
+    assert rendezvous.meeting_of(content).cluster == meeting.cluster
+
+
 # --- the file
 
 
-def test_publish_and_read_return_the_same_rendezvous(plan: AttemptPlan) -> None:
-    assert rendezvous.read(plan.attempt, NONCE) is None
+def test_the_rendezvous_has_what_the_fence_needs_to_know_of_each_host(plan: AttemptPlan) -> None:
+    found = records(plan)
+    doors = {}
+    for number, (host, record) in enumerate(found.items()):
+        door = {"door": 700 + number, "addresses": [f"10.0.0.{number}"]}
+        record.update(door, fence="users")
+        doors[host] = {**door, "ports": sorted(record["ports"].values())}
+    meeting = merge(plan.tasks, found)
+    assert meeting.doors == doors
+    assert rendezvous.meeting_of(meeting.to_record()) == meeting
+
+
+def test_publish_writes_one_object_with_the_cluster_in_a_line_of_its_own(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan))
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting, gpus={"worker:0": ["1"]})
-    assert rendezvous.read(plan.attempt, NONCE) == meeting
-    assert json.loads(plan.attempt.rendezvous.read_text()) == {
+    text = plan.attempt.rendezvous.read_text()
+    assert text.splitlines()[1] == f' "cluster": {meeting.text}}}'
+    assert json.loads(text) == {
         "job": "4711",
         "attempt": 1,
         "nonce": NONCE,
@@ -178,17 +160,16 @@ def test_publish_and_read_return_the_same_rendezvous(plan: AttemptPlan) -> None:
     }
 
 
-def test_read_ignores_a_stale_or_half_written_file(plan: AttemptPlan) -> None:
+def test_task_never_takes_a_stale_or_half_written_file_for_the_rendezvous(plan: AttemptPlan) -> None:
     meeting = merge(plan.tasks, records(plan))
-    rendezvous.publish(plan.attempt, plan.job_id, "of an earlier attempt", meeting)
-    assert rendezvous.read(plan.attempt, NONCE) is None
+    env = task_environment({}, plan, plan.tasks[0], meeting, ())
     rendezvous.publish(plan.attempt, plan.job_id, NONCE, meeting)
+    assert contract.task(env).cluster == meeting.cluster
     text = plan.attempt.rendezvous.read_text()
-    for end in range(0, len(text) - 2, 7):
-        plan.attempt.rendezvous.write_text(text[:end])
-        assert rendezvous.read(plan.attempt, NONCE) is None
-    plan.attempt.rendezvous.write_text(text)
-    assert rendezvous.read(plan.attempt, NONCE) == meeting
+    for other in (text.replace(NONCE, "of an earlier attempt"), *(text[:end] for end in range(0, len(text) - 2, 7))):
+        plan.attempt.rendezvous.write_text(other)
+        with pytest.raises(GridtfError, match="is not the rendezvous file of this attempt"):
+            contract.task(env)
 
 
 def test_tf_config_is_read_by_tensorflow() -> None:

@@ -14,14 +14,15 @@ TABLE = """\
    1: 0100007F:08AE 0100007F:E5F4 06 00000000:00000000 03:0000176F 00000000     0        0 0 3 0000000000000000
 """
 TABLE_6 = """\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when
-   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000
+  sl  local_address                         remote_address                        st tx_queue rx_queue tr … inode
+   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 \
+00000000     0        0 1136 1 0000 100 0 0 10 0
 """
 
 
-def test_parsed_yields_ports_and_state_of_both_tables() -> None:
-    assert list(sockets.parsed(TABLE.splitlines())) == [(2222, 0, 10), (2222, 58868, 6)]
-    assert list(sockets.parsed(TABLE_6.splitlines())) == [(8080, 0, 10)]
+def test_parsed_yields_ports_state_and_inode_of_both_tables() -> None:
+    assert list(sockets.parsed(TABLE.splitlines())) == [(2222, 0, 10, 48211), (2222, 58868, 6, 0)]
+    assert list(sockets.parsed(TABLE_6.splitlines())) == [(8080, 0, 10, 1136)]
 
 
 @pytest.mark.parametrize("netlink", [True, False])

@@ -340,6 +340,11 @@ def states(**tasks: str) -> tuple[Record, ...]:
     return ({"nonce": NONCE, "host": "h0", "tasks": known},)
 
 
+def summary(hosts: tuple[Record, ...], nonce: str = NONCE) -> Record:
+    """The record of all hosts, as the launcher writes it."""
+    return {"nonce": nonce, "hosts": {host["host"]: host for host in hosts}}
+
+
 def task_states(seen: JobView) -> dict[str, str]:
     return {task.name: task.state for task in seen.tasks}
 
@@ -396,14 +401,82 @@ def seen_in(run: RunDir, queue: JobStatus | None = None) -> JobView:
 
 def test_records_of_another_nonce_count_as_absent(run: RunDir) -> None:
     new = attempt(run, plan=plan(), verdict=verdict(nonce="stale"), launcher=launcher(nonce="stale"))
-    write_record(new.host_state("h0"), {**states(worker_0="COMPLETED")[0], "nonce": "stale"})
+    write_record(new.summary, summary(states(worker_0="COMPLETED"), "stale"))
     seen = seen_in(run, JobStatus(RUNNING))
     assert (seen.state, seen.phase) == (RUNNING, "")
     assert set(task_states(seen).values()) == {PENDING}
     write_record(new.verdict, verdict())
-    write_record(new.host_state("h0"), states(worker_0="COMPLETED")[0])
+    write_record(new.summary, summary(states(worker_0="COMPLETED")))
     seen = seen_in(run, JobStatus(RUNNING))
     assert (seen.state, task_states(seen)["worker:0"]) == (COMPLETED, COMPLETED)
+
+
+def test_tasks_of_all_hosts_are_read_from_one_record(run: RunDir) -> None:
+    progress = {"step": 40, "values": {"loss": 0.5}, "time": NOW}
+    h0 = {"tasks": {"worker:0": {"state": RUNNING, "started": 12.0, "restarts": 2, "progress": progress}}}
+    h1 = {"tasks": {"worker:1": {"state": FAILED, "started": 11.0, "exit": 3, "ended": 20.0}}, "over": True}
+    new = attempt(run, plan=plan(), launcher=launcher())
+    write_record(new.summary, {"nonce": NONCE, "hosts": {"h0": h0, "h1": h1, "h2": {"tasks": {}, "waits": "for GPUs"}}})
+    seen = seen_in(run, JobStatus(RUNNING))
+    assert task_states(seen) == {"worker:0": RUNNING, "worker:1": FAILED, "ps:0": PENDING}
+    assert [task.restarts for task in seen.tasks] == [2, 0, 0]
+    assert [task.progress for task in seen.tasks] == [progress, None, None]
+    assert [(task.exit, task.ended) for task in seen.tasks] == [(None, None), (3, 20.0), (None, None)]
+    assert (seen.state, seen.started) == (RUNNING, 11.0)
+
+
+def test_what_an_agent_wrote_at_its_end_comes_after_the_record_of_all_hosts(run: RunDir) -> None:
+    """It does so only where its launcher was killed; gridtf 0.1.0 had no record of all hosts."""
+    begun = attempt(run, plan=plan(), launcher=launcher())
+    write_record(begun.state / "@h1.json", {**states(worker_1="FAILED")[0], "host": "h1"})
+    assert task_states(seen_in(run, JobStatus(RUNNING))) == {"worker:0": PENDING, "worker:1": FAILED, "ps:0": PENDING}
+    write_record(begun.summary, summary(states(worker_0="RUNNING", worker_1="RUNNING")))
+    assert task_states(seen_in(run, JobStatus(RUNNING))) == {"worker:0": RUNNING, "worker:1": FAILED, "ps:0": PENDING}
+
+
+def test_joined_tasks_are_read_from_the_records_of_their_ranks(run: RunDir) -> None:
+    new = attempt(run, plan=plan())
+    new.ranks.mkdir()
+    (run.path / "join-77.0").mkdir()
+    for number, name in enumerate(("worker_0", "worker_1", "ps_0")):
+        write_record(new.rank_state(f"rank-{number}"), {**states(**{name: RUNNING})[0], "time": NOW})
+    write_record(new.rank_state("rank-3"), {**states(worker_0=FAILED)[0], "nonce": "stale"})
+    seen = job_view(run, None, None, NOW)
+    assert (seen.state, set(task_states(seen).values())) == (RUNNING, {RUNNING})
+    write_record(new.rank_error, {"nonce": NONCE, "what": "no", "why": "", "hint": ""})  # of rank 0: no rank's record
+    assert job_view(run, None, None, NOW) == seen
+
+
+def test_number_of_files_that_are_opened_does_not_grow_with_the_hosts(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_, listdir = os.open, os.listdir
+
+    def counted(path: Any, *more: Any, **options: Any) -> int:
+        opened.append(Path(path).name)
+        return open_(path, *more, **options)
+
+    def listed(path: Any = ".") -> list[str]:
+        opened.append(f"{Path(path).name}/")
+        return listdir(path)
+
+    new = attempt(run, plan=plan(), launcher=launcher())
+    counts = []
+    for count in (1, 200):
+        hosts = {f"h{number}": {"tasks": {f"worker:{number}": {"state": RUNNING}}} for number in range(count)}
+        tasks = [{"type": "worker", "index": number, "host": f"h{number}"} for number in range(count)]
+        write_record(new.plan, {**plan(), "tasks": tasks})
+        write_record(new.summary, {"nonce": NONCE, "hosts": hosts})
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", counted)
+            patched.setattr(os, "listdir", listed)
+            seen = seen_in(run, JobStatus(RUNNING))
+        assert [task.state for task in seen.tasks] == [RUNNING] * count
+        counts.append(sorted(opened))
+        opened.clear()
+    assert "hosts.json" in counts[0]
+    assert counts[0] == counts[1]
 
 
 def test_verdict_without_a_plan_counts(run: RunDir) -> None:

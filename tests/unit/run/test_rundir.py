@@ -288,7 +288,7 @@ def test_files_and_folders_are_writable_by_their_owner_only(tmp_path: Path, umas
     finally:
         os.umask(before)
     made = list((tmp_path / "run").rglob("*"))
-    assert len(made) > 8
+    assert len(made) > 7
     assert not [
         path for path in (tmp_path / "run", *made) if path.stat().st_mode & 0o022 or path.stat().st_mode & umask
     ]
@@ -378,7 +378,7 @@ def test_attempts_are_numbered_and_other_names_ignored(tmp_path: Path) -> None:
     assert [attempt.number for attempt in run.attempts()] == [2, 10]
     made = run.new_attempt()
     assert made.number == 11
-    assert sorted(os.listdir(made.path)) == ["hosts", "logs", "state"]
+    assert sorted(os.listdir(made.path)) == ["logs", "state"]
     latest = run.latest()
     assert latest is not None
     assert latest.number == 11
@@ -439,9 +439,10 @@ def test_failed_mkdir_is_reported(tmp_path: Path) -> None:
     assert rundir.new_folder(tmp_path / "file") is False
 
 
-def test_host_named_launcher_has_its_own_state_record(attempt: Attempt) -> None:
-    assert attempt.host_state("launcher") != attempt.launcher
-    assert attempt.host_record("n1") != attempt.host_error("n1")
+def test_rank_has_a_record_apart_from_the_error_of_rank_0(attempt: Attempt) -> None:
+    assert attempt.rank_state("rank-0") == attempt.path / "ranks" / "rank-0.json"
+    assert attempt.rank_error.parent == attempt.ranks
+    assert not attempt.rank_error.name.startswith("rank-")  # as which observers read the records of ranks
 
 
 # --- the verdict
@@ -452,7 +453,7 @@ def test_verdict_is_written_into_its_reserved_file(attempt: Attempt) -> None:
     assert read_record(attempt.verdict) is None  # the reserved file has another name until then
     attempt.write_verdict({"state": "FAILED", "reason": "x" * 1000})
     assert read_record(attempt.verdict) == {"state": "FAILED", "reason": "x" * 1000}
-    assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state", "verdict.json"]
+    assert sorted(os.listdir(attempt.path)) == ["logs", "state", "verdict.json"]
 
 
 def test_verdict_fits_into_its_reserved_space_on_a_full_disk(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,7 +479,7 @@ def test_verdict_larger_than_its_reserved_space_is_written(attempt: Attempt) -> 
     attempt.reserve_verdict()
     attempt.write_verdict({"tail": ["z" * 300_000]})
     assert read_record(attempt.verdict) == {"tail": ["z" * 300_000]}
-    assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state", "verdict.json"]
+    assert sorted(os.listdir(attempt.path)) == ["logs", "state", "verdict.json"]
 
 
 def test_verdict_without_reserved_space_is_written(attempt: Attempt) -> None:
@@ -490,7 +491,7 @@ def test_failed_reservation_of_the_verdict_is_reported(attempt: Attempt, monkeyp
     monkeypatch.setattr(os, "fdopen", fails_with(errno.ENOSPC))
     with pytest.raises(RunDirError, match="No space left on device"):
         attempt.reserve_verdict()
-    assert sorted(os.listdir(attempt.path)) == ["hosts", "logs", "state"]
+    assert sorted(os.listdir(attempt.path)) == ["logs", "state"]
 
 
 def test_failed_write_of_the_verdict_is_reported(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:

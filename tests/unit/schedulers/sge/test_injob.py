@@ -97,9 +97,7 @@ def test_same_host(one: str, other: str, expected: bool) -> None:
     assert same_host(other, one) is expected
 
 
-CALL = AgentCall(
-    ("/runs/a", "1"), lambda *words: 0, ("python", "-c", "a = 1\nb"), Path("/runs/agents.log"), lambda environ: None
-)
+CALL = AgentCall(("/runs/a", "1"), lambda *words: 0, ("python", "-c", "a = 1\nb"), Path("/runs/agents.log"))
 
 
 def request(**values: Any) -> Request:

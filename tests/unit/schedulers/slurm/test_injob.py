@@ -22,7 +22,6 @@ CALL = AgentCall(
     lambda arguments, gpus=None: 0,
     ("python", "-c", "code", "supervisor"),
     Path("/runs/a/agents.log"),
-    lambda environ: None,
 )
 BATCH = {
     "SLURM_JOB_ID": "7",

@@ -1,14 +1,10 @@
-"""The environment of a job on hosts that the scheduler takes none along to."""
+"""The environment of a job on hosts to which its scheduler does not forward it."""
 
 from __future__ import annotations
-
-import stat
-from pathlib import Path
 
 from gridtf import schedulers
 from gridtf.bootstrap import environment
 from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import RunDir
 
 
 def test_variable_by_which_the_site_grants_gpus_is_each_host_s_own() -> None:
@@ -59,15 +55,3 @@ def test_merge_environment_keeps_host_variables() -> None:
 
 def test_merge_environment_drops_gpu_variables_of_the_first_host() -> None:
     assert environment.merge_environment({}, {"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0"}) == {}
-
-
-def test_environment_file_is_private_and_fenced_by_the_nonce(tmp_path: Path) -> None:
-    attempt = RunDir(tmp_path).new_attempt()
-    environ = {"TMPDIR": "/tmp/n2"}
-    assert not environment.read_environment(attempt, "nonce", environ)
-    environment.write_environment(attempt, "nonce", {"TOKEN": "secret", "TMPDIR": "/tmp/n1"})
-    assert stat.S_IMODE(attempt.environment.stat().st_mode) == 0o600
-    assert not environment.read_environment(attempt, "of another attempt", environ)
-    assert environ == {"TMPDIR": "/tmp/n2"}
-    assert environment.read_environment(attempt, "nonce", environ)
-    assert environ == {"TMPDIR": "/tmp/n2", "TOKEN": "secret"}
