@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gridtf.bootstrap.system import System
 
-_FASTEST = 1.0
+_FASTEST = 2.0
 _SLOWEST = 10.0
 
 

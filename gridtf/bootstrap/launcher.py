@@ -45,7 +45,7 @@ _AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 _RECORDED = 30.0  # seconds after which the launcher's record is written again although nothing has changed
 _PROGRESS = 10.0  # seconds after which the progress of tasks is recorded
-_LONGEST_PAUSE = 1.0  # seconds; news from hosts, ends of processes and signals end a pause at once
+_LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
 _SETTLING = 2.0  # seconds for the last records of a tear-down; a file system that hangs gets no more
 
 

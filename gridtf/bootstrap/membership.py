@@ -31,7 +31,7 @@ _TENSORFLOW = "/libtensorflow_framework.so"
 # Parts of the paths of libraries by which programs communicate without a server of TensorFlow.
 _OTHER_WAYS = ("/horovod/", "/libmpi.so", "/mpi4py/", "/jaxlib/", "/torch/lib/")
 _MOST_PROCESSES = 16  # of a task, that are examined: its program may be a child of a shell
-_SHORTEST, _LONGEST = 0.25, 10.0  # seconds between two looks
+_SHORTEST, _LONGEST = 0.25, 30.0  # seconds between two looks
 
 
 class Membership:
@@ -77,7 +77,7 @@ class Membership:
         now = self._system.monotonic()
         if not (ended or now >= self._next):
             return False
-        self._next = now + min(max(_SHORTEST, (now - self._begin) / 20), _LONGEST)
+        self._next = now + min(max(_SHORTEST, (now - self._begin) / 10), _LONGEST)
         if not watched:
             return False
         before = [task.tensorflow for task in watched]

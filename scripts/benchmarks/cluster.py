@@ -50,15 +50,15 @@ class Cluster:
         self.on_login(sys.executable, program, "submit", FOLDER)
         return _medians(self._times("submit.json"))
 
-    def script(self, program: str) -> str:
-        """A job script that runs `program launch`, and makes the file ``failed`` when it fails."""
-        run = shlex.join([sys.executable, program, "launch", FOLDER])
+    def script(self, program: str, verb: str) -> str:
+        """A job script that runs `program verb`, and makes the file ``failed`` when it fails."""
+        run = shlex.join([sys.executable, program, verb, FOLDER])
         return f"#!/bin/bash\n{run} || touch {FOLDER}/failed\n"
 
-    def launched(self, job: str) -> dict[str, list[float]]:
+    def launched(self, job: str, verb: str) -> dict[str, list[float]]:
         """Way -> seconds, as measured by such a job."""
-        self._await(job, self.folder / "launch.json")
-        return self._times("launch.json")
+        self._await(job, self.folder / f"{verb}.json")
+        return self._times(f"{verb}.json")
 
     def gone(self, job: str, ways: Sequence[str]) -> dict[str, float]:
         """Way -> median in seconds from the SIGKILL of one task until no process is left; the job starts the ways."""
@@ -138,12 +138,13 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def test_bed(kind: str, needs: Mapping[str, str]) -> Iterator[Cluster]:
+def test_bed(kind: str, needs: Mapping[str, str], *options: str) -> Iterator[Cluster]:
     """Bring up a separate test bed, and take it down in any case.
 
     Args:
         kind: Its scheduler: slurm or sge.
         needs: Command -> the package that contains it, for further commands on its hosts.
+        options: Further words for `scripts/testbed up`.
     """
     sys.path.insert(0, str(ROOT / "scripts"))
     from testbeds import packages
@@ -161,7 +162,7 @@ def test_bed(kind: str, needs: Mapping[str, str]) -> Iterator[Cluster]:
     state = Path(f"/run/gridtf-bench-{os.getpid()}")
     os.environ["GRIDTF_TESTBED_STATE"] = str(state)
     try:
-        tool(kind, "up", "--quiet")
+        tool(kind, "up", "--quiet", *options)
         yield Cluster(kind, state / kind / "shared")
     except KeyboardInterrupt:
         raise SystemExit(130) from None

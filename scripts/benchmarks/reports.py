@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from marks import HOSTS, TASKS
+from marks import HOSTS, MANY, TASKS
 from measure import table
-from rounds import KILLS, ROUNDS, SUBMISSIONS
+from rounds import FEW, KILLS, ROUNDS, SUBMISSIONS
 from ways import GRIDTF
 
 Texts = Mapping[str, str]
@@ -31,6 +31,24 @@ def launched(times: Mapping[str, Sequence[float]], names: Texts, floor: str, aim
         mine = "" if way == GRIDTF else f"{medians[GRIDTF] / medians[way]:.2f}"
         rows.append([names[way], *own, f"{medians[way] / medians[floor]:.2f}", mine, aims.get(way, "")])
     table(rows)
+
+
+def many(times: Mapping[str, Sequence[float]], names: Texts, aim: float) -> None:
+    """Print the times of launching many tasks a host. aim: target for gridtf's time divided by the other way's."""
+    print(f"\nThe same with {MANY} tasks a host, medians of {FEW}, interleaved")
+    medians = {way: statistics.median(seconds) for way, seconds in times.items()}
+    rows = [["", "s", "gridtf is of it", "aim"], [names[GRIDTF], f"{medians[GRIDTF]:.3f}", "", ""]]
+    for way, seconds in medians.items():
+        if way != GRIDTF:
+            rows.append([names[way], f"{seconds:.3f}", f"{medians[GRIDTF] / seconds:.2f}", f"{aim:g} or less"])
+    table(rows)
+
+
+def laggy(plain: Sequence[float], lagging: Sequence[float]) -> None:
+    """Print how long a launch takes where the hosts cache the shared folder. plain: seconds where they do not."""
+    medians = statistics.median(plain), statistics.median(lagging)
+    print("\ngridtf's launch with a shared folder that hosts cache, median of another bed")
+    table([["s", "of the plain one", "aim"], [f"{medians[1]:.3f}", f"{medians[1] / medians[0]:.2f}", "1.3 or less"]])
 
 
 def gone(medians: Medians, names: Texts) -> None:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from marks import MARK, gone_file, kill_folder, set_begin, until_last
+from marks import HOSTS, MARK, gone_file, kill_folder, set_begin, until_last
 from ways import Ways
 
 ROUNDS = 11
+FEW = 5  # rounds of what takes longer
 KILLS = 3
 SUBMISSIONS = 11
 LIMIT = 120.0
@@ -29,24 +30,34 @@ class Job:
         self._folder = ways.folder
         self._settle = settle
 
-    def launch(self, names: Sequence[str], *, whole: Collection[str], seldom: Collection[str] = ()) -> None:
-        """Write the seconds that the ways took into launch.json, without a first round to warm up.
+    def launch(
+        self,
+        names: Sequence[str],
+        *,
+        whole: Collection[str] = (),
+        seldom: Collection[str] = (),
+        rounds: int = ROUNDS,
+        name: str = "launch",
+    ) -> None:
+        """Write the seconds that the ways took into NAME.json, without a first round to warm up.
 
         Args:
             names: The ways.
             whole: Ways that are measured to their end, not until the last of their tasks runs.
             seldom: Ways that run only in every third round.
+            rounds: The number of rounds.
+            name: What is measured.
         """
         times: dict[str, list[float]] = {way: [] for way in names}
-        for number in range(ROUNDS + 1):
+        for number in range(rounds + 1):
             for way in names:
                 if way in seldom and number % _SELDOM:
                     continue
-                marks = self._folder / f"marks-{number}-{way}"
+                marks = self._folder / f"marks-{name}-{number}-{way}"
                 seconds = self._run(way, marks)
                 if number:
-                    times[way].append(seconds if way in whole else until_last(marks, way))
-        write(self._folder / "launch.json", times)
+                    times[way].append(seconds if way in whole else until_last(marks, way, HOSTS * self._ways.each))
+        write(self._folder / f"{name}.json", times)
 
     def to_be_killed(self, names: Sequence[str]) -> None:
         """Start the ways again, and wait for the end of each after Cluster.gone has killed one of its tasks."""

@@ -1,6 +1,6 @@
-"""python sge_job.py launch|submit FOLDER: run by scripts/bench sge on its hosts, as an ordinary user.
+"""python sge_job.py launch|many|laggy|submit FOLDER: run by scripts/bench sge on its hosts, as an ordinary user.
 
-launch is the script of a job on four hosts; submit runs on the login host.
+All but submit are scripts of jobs on four hosts; submit runs on the login host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import rounds
-from marks import TASKS
+from marks import MANY, TASKS
 from rounds import await_that, gridtf, output
 from sge_ways import EACH_TASK, FANNED, FLOOR, NOSTDIN, PE, GridEngineWays, commands
 from ways import GRIDTF, MPIRUN
@@ -26,6 +26,14 @@ def launch(folder: Path) -> None:
     job = rounds.Job(GridEngineWays(folder), _settle)
     job.launch(LAUNCHED, whole={FLOOR, NOSTDIN})
     job.to_be_killed(TO_KILL)
+
+
+def many(folder: Path) -> None:
+    rounds.Job(GridEngineWays(folder, MANY), _settle).launch((FANNED, GRIDTF), rounds=rounds.FEW, name="many")
+
+
+def laggy(folder: Path) -> None:
+    rounds.Job(GridEngineWays(folder), _settle).launch((GRIDTF,), name="laggy")
 
 
 def submit(folder: Path) -> None:
@@ -60,4 +68,4 @@ def _settle() -> None:
 
 if __name__ == "__main__":
     verb, where = sys.argv[1:]
-    (launch if verb == "launch" else submit)(Path(where))
+    {"launch": launch, "many": many, "laggy": laggy, "submit": submit}[verb](Path(where))

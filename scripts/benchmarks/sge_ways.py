@@ -1,11 +1,11 @@
-"""The ways to start 16 tasks in a Grid Engine job on four hosts, each as a command. Runs on the test bed's hosts."""
+"""The ways to start tasks in a Grid Engine job on four hosts, each as a command. Runs on the test bed's hosts."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from marks import EACH, TASKS
+from marks import EACH, HOSTS
 from ways import MPIRUN, Ways
 
 PE = "rr"
@@ -38,8 +38,8 @@ wait
 class GridEngineWays(Ways):
     """As Ways; the commands are for a job's script."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, scheduler="sge", pe=PE, slots=TASKS)
+    def __init__(self, folder: Path, each: int = EACH) -> None:
+        super().__init__(folder, each, scheduler="sge", pe=PE, slots=HOSTS * each)
         self._on_all = self.write("on_all.sh", _ON_ALL)
         self._several = self.write("several.sh", _SEVERAL)
 
@@ -49,11 +49,11 @@ class GridEngineWays(Ways):
         if way == NOSTDIN:
             return self._qrsh(1, ["-nostdin"], ["true"])
         if way == FANNED:
-            return self._qrsh(1, ["-nostdin"], ["bash", str(self._several), str(EACH), *task])
+            return self._qrsh(1, ["-nostdin"], ["bash", str(self._several), str(self.each), *task])
         if way == EACH_TASK:
-            return self._qrsh(EACH, ["-nostdin"], task)
+            return self._qrsh(self.each, ["-nostdin"], task)
         assert way == MPIRUN, way
-        return ["mpirun", "-np", str(TASKS), *task]
+        return ["mpirun", "-np", str(HOSTS * self.each), *task]
 
     def _qrsh(self, count: int, options: list[str], command: list[str]) -> list[str]:
         return ["bash", str(self._on_all), str(count), *options, "--", *command]

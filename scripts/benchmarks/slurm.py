@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import reports
 import slurm_job
-from cluster import FOLDER, test_bed
+from cluster import FOLDER, Cluster, test_bed
 from marks import EACH, HOSTS, TASKS
 from slurm_ways import BARE, FLOOR, KILLED, PASTED, TORCHRUN
 from ways import GRIDTF, MPIRUN
 
-OF_MPIRUN, OF_TORCHRUN, OF_SBATCH = 1.5, 8.0, 5.0
+OF_MPIRUN, OF_TORCHRUN, OF_SBATCH, OF_SRUN = 1.2, 8.0, 5.0, 1.5
 _NAMES = {
     FLOOR: f"srun -N{HOSTS} -n{TASKS} true, in all",
     BARE: "srun, bare Python",
@@ -41,13 +41,23 @@ _COMMANDS = {
 def main() -> None:
     with test_bed("slurm", {"mpirun": "openmpi-bin"}) as bed:
         submitted = bed.submitted(slurm_job.__file__)
-        job = bed.on_login(
-            *("sbatch", "--parsable", f"--nodes={HOSTS}", f"--ntasks-per-node={EACH}"),
-            *(f"--output={FOLDER}/job.log", "--job-name=bench"),
-            text=bed.script(slurm_job.__file__),
-        ).strip()
-        launched = bed.launched(job)
+        job = _job(bed, "launch")
+        launched = bed.launched(job, "launch")
         gone = bed.gone(job, slurm_job.TO_KILL)
+        many = bed.launched(_job(bed, "many"), "many")
+    with test_bed("slurm", {}, "--shared=laggy") as bed:
+        laggy = bed.launched(_job(bed, "laggy"), "laggy")
     reports.launched(launched, _NAMES, FLOOR, _LAUNCH_AIMS)
+    reports.many(many, _NAMES, OF_SRUN)
+    reports.laggy(launched[GRIDTF], laggy[GRIDTF])
     reports.gone(gone, _NAMES)
     reports.submitted(submitted, _COMMANDS, ("sbatch", "python"), {GRIDTF: f"{OF_SBATCH:g} or less"})
+
+
+def _job(bed: Cluster, verb: str) -> str:
+    """Submit a job of slurm_job; returns its id."""
+    return bed.on_login(
+        *("sbatch", "--parsable", f"--nodes={HOSTS}", f"--ntasks-per-node={EACH}"),
+        *(f"--output={FOLDER}/job.log", "--job-name=bench"),
+        text=bed.script(slurm_job.__file__, verb),
+    ).strip()

@@ -1,6 +1,6 @@
-"""python slurm_job.py launch|submit FOLDER: run by scripts/bench slurm on its hosts, as an ordinary user.
+"""python slurm_job.py launch|many|laggy|submit FOLDER: run by scripts/bench slurm on its hosts, as an ordinary user.
 
-launch is the script of a job on four hosts; submit runs on the login host.
+All but submit are scripts of jobs on four hosts; submit runs on the login host.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import rounds
-from marks import EACH, HOSTS
+from marks import EACH, HOSTS, MANY
 from rounds import await_that, gridtf, output
 from slurm_ways import BARE, FLOOR, KILLED, PASTED, TORCHRUN, SlurmWays
 from ways import GRIDTF, MPIRUN
@@ -24,6 +24,14 @@ def launch(folder: Path) -> None:
     job = rounds.Job(SlurmWays(folder), _settle)
     job.launch(LAUNCHED, whole={FLOOR}, seldom={TORCHRUN})  # which takes much longer
     job.to_be_killed(TO_KILL)
+
+
+def many(folder: Path) -> None:
+    rounds.Job(SlurmWays(folder, MANY), _settle).launch((BARE, GRIDTF), rounds=rounds.FEW, name="many")
+
+
+def laggy(folder: Path) -> None:
+    rounds.Job(SlurmWays(folder), _settle).launch((GRIDTF,), name="laggy")
 
 
 def submit(folder: Path) -> None:
@@ -58,4 +66,4 @@ def _settle() -> None:
 
 if __name__ == "__main__":
     verb, where = sys.argv[1:]
-    (launch if verb == "launch" else submit)(Path(where))
+    {"launch": launch, "many": many, "laggy": laggy, "submit": submit}[verb](Path(where))

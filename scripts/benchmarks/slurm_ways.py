@@ -1,4 +1,4 @@
-"""The ways to start 16 tasks in a Slurm job on four hosts, each as a command. Runs on the hosts of the test bed."""
+"""The ways to start tasks in a Slurm job on four hosts, each as a command. Runs on the hosts of the test bed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from marks import EACH, HOSTS, TASKS
+from marks import EACH, HOSTS
 from ways import MPIRUN, Ways
 
 FLOOR, BARE, PASTED, TORCHRUN = "floor", "bare", "pasted", "torchrun"
@@ -29,12 +29,12 @@ exec "$@"
 class SlurmWays(Ways):
     """As Ways; the commands are for a job's script."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, scheduler="slurm", nodes=HOSTS, tasks_per_node=EACH)
+    def __init__(self, folder: Path, each: int = EACH) -> None:
+        super().__init__(folder, each, scheduler="slurm", nodes=HOSTS, tasks_per_node=each)
         self._pasted = self.write("pasted.sh", _PASTED)
 
     def other(self, way: str, task: list[str]) -> list[str]:
-        srun = ["srun", f"--nodes={HOSTS}", f"--ntasks={TASKS}"]
+        srun = ["srun", f"--nodes={HOSTS}", f"--ntasks={HOSTS * self.each}", "--overcommit"]
         if way == FLOOR:
             return [*srun, "true"]
         if way == BARE:
@@ -44,7 +44,7 @@ class SlurmWays(Ways):
         if way == PASTED:
             return [*srun, "bash", str(self._pasted), *task]
         if way == MPIRUN:
-            return ["mpirun", "-np", str(TASKS), *task]
+            return ["mpirun", "-np", str(HOSTS * self.each), *task]
         assert way == TORCHRUN, way
         return self._torchrun(task[1:])
 

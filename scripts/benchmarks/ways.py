@@ -18,11 +18,13 @@ class Ways(ABC):
 
     Args:
         folder: A folder that the hosts share, for the files of the commands.
+        each: Tasks a host.
         request: Fields of the JobSpec of gridtf's job.
     """
 
-    def __init__(self, folder: Path, **request: Any) -> None:
+    def __init__(self, folder: Path, each: int, **request: Any) -> None:
         self.folder = folder
+        self.each = each
         self._request = request
         self._task = self.write(TASK_FILE, TASK)
         self._count = 0

@@ -14,7 +14,7 @@ def clock() -> FakeSystem:
 
 
 def test_heartbeat_interval_grows_with_hosts_up_to_a_quarter_of_the_timeout() -> None:
-    assert interval(1, 30.0) == 1.0
+    assert interval(1, 30.0) == 2.0
     assert interval(1024, 60.0) == 10.0
     assert interval(1024, 30.0) == 7.5
     for hosts in (1, 2, 16, 64, 200, 1024, 100_000):

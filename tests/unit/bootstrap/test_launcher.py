@@ -554,7 +554,7 @@ def test_launcher_reports_that_it_was_stalled(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, heartbeat_timeout=20)
 
     def stall() -> None:
-        attempt.system.clock += 300
+        attempt.system.clock += 2 + 300  # in a pause
         what = "the agent on host h0 lost contact with the launcher"
         attempt.more["h0"] = {"gone": {"what": what, "why": "", "hint": "", "unheard": True}}
         attempt._report()

@@ -64,11 +64,11 @@ def test_looks_become_rarer_and_end_when_all_tasks_have_joined() -> None:
     assert host.membership.pause() == 0.25
     assert not host.look(0.1)
     host.look(600)
-    assert host.membership.pause() == 10.0
+    assert host.membership.pause() == 30.0
     host.system.opened = {2000, 2001}
-    assert host.look(10)
+    assert host.look(30)
     host.system.sleep(100)
-    assert host.membership.pause() == 10.0
+    assert host.membership.pause() == 30.0
     assert not host.look()
 
 
