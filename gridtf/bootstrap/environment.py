@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ found = importlib.util.spec_from_file_location("gridtf", home + "/__init__.py", 
 sys.modules["gridtf"] = importlib.util.module_from_spec(found)
 found.loader.exec_module(sys.modules["gridtf"])
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
+_PATH = "PYTHONPATH"
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -85,6 +87,9 @@ def task_environment(
     env.pop(contract.LOCAL_DIR, None)
     if local_dir is not None:
         env[contract.LOCAL_DIR] = str(local_dir)
+    if plan.spec.hook and os.pathsep not in str(HOOK):
+        others = [folder for folder in env.get(_PATH, "").split(os.pathsep) if folder != str(HOOK)]
+        env[_PATH] = os.pathsep.join([str(HOOK), *(others if env.get(_PATH) else ())])
     config = None
     if has_config(plan, task.type):
         config = rendezvous.config(task.type, task.index, alone=task.row.alone)
@@ -158,6 +163,8 @@ def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -
         rendezvous: What all tasks agree on.
     """
     own = task_environment({}, plan, task, rendezvous, (), Path())
+    if own.get(_PATH) == str(HOOK):
+        del own[_PATH]  # a container's own is more important
     return {*own, *gpus.SHOWING, "CUDA_DEVICE_ORDER", "no_grpc_proxy"}
 
 
@@ -243,6 +250,7 @@ _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 # The folder of the gridtf package.
 HOME = Path(__file__).resolve().parents[1]
+HOOK = HOME / "hook"  # with the sitecustomize of tasks
 
 
 def package_folder(folder: Path) -> Path:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gridtf.contract import NOTICE, progress_name
+from gridtf.contract import NOTICE, exception_name, progress_name
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, read_record
@@ -68,6 +68,22 @@ def progress(folder: Path, task: str) -> Record | None:
     kind, _, index = task.partition(":")
     with contextlib.suppress(RunDirError):
         return read_record(folder / progress_name(kind, index), recordtypes.Progress, own=True)
+    return None
+
+
+def exception(folder: Path, task: str) -> Record | None:
+    """Read which exception has ended a program of a task, as gridtf/hook/sitecustomize.py has noted it.
+
+    Args:
+        folder: The folder.
+        task: Such as ``worker:0``.
+
+    Returns:
+        None where none has, or something else has written the file.
+    """
+    kind, _, index = task.partition(":")
+    with contextlib.suppress(RunDirError):
+        return read_record(folder / exception_name(kind, index), recordtypes.Raised, own=True)
     return None
 
 

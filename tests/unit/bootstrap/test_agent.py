@@ -17,6 +17,7 @@ import pytest
 from gridtf import contract
 from gridtf.bootstrap import local_dir, messages, rendezvous
 from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
+from gridtf.bootstrap.environment import HOOK
 from gridtf.errors import PlacementError
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
@@ -184,7 +185,7 @@ def test_tasks_start_in_their_container(tmp_path: Path) -> None:
     started = host.system.started[host.pids[0]]
     run = host.plan.attempt.run.path
     local = local_dir.places(host.system.environ, NONCE, "h0")[0]
-    binds = [f"--bind={folder}:{folder}" for folder in ("/home/user", run, local)]
+    binds = [f"--bind={folder}:{folder}" for folder in ("/home/user", run, local, HOOK)]
     options = ["exec", *binds, "--pwd=/home/user"]
     assert started["argv"] == [str(tmp_path / "apptainer"), *options, "docker://i", "train"]
     assert started["env"]["APPTAINERENV_TF_CONFIG"].replace("\\", "") == started["env"]["TF_CONFIG"]
@@ -332,6 +333,25 @@ def test_progress_of_a_task_is_in_the_record_also_what_it_reports_at_its_end(tmp
     assert seen == [{"step": 100, "values": values, "time": 1.0}]
     assert host.record["tasks"]["worker:0"]["progress"] == {"step": 200, "values": values, "time": 1.0}
     assert "progress" not in host.record["tasks"]["worker:1"]
+
+
+def test_exception_is_in_the_record_before_its_task_has_ended_and_not_after_a_restart(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+    noted = {"type": "ValueError", "message": "bad", "place": "train.py:1", "time": 1004.0, "pid": 7}
+
+    def note(name: str) -> None:
+        folder = Path(host.system.started[host.pids[0]]["env"]["GRIDTF_LOCAL_DIR"])
+        (folder / f"exception-worker-{name}.json").write_text(json.dumps(noted))
+
+    seen: list[object] = []
+    host.system.at(4, lambda: note("0"))
+    host.system.at(8, lambda: seen.append(host.record["tasks"]["worker:0"]))
+    host.system.at(9.99, lambda: note("1"))
+    host.main()
+    (before,) = seen
+    assert isinstance(before, dict)
+    assert (before["state"], before["exception"]) == ("RUNNING", noted)
+    assert host.record["tasks"]["worker:1"]["exception"] == noted
 
 
 def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gridtf import contract
 from gridtf.bootstrap import rendezvous
-from gridtf.bootstrap.environment import command, placeholders, task_environment
+from gridtf.bootstrap.environment import HOOK, command, placeholders, task_environment
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.rendezvous import AttemptPlan, merge
 from gridtf.jobspec.placeholders import NAMES, fill
@@ -77,6 +77,7 @@ def test_task_environment_of_a_worker(plan: AttemptPlan) -> None:
         "MASTER_ADDR": "h0",
         "MASTER_PORT": "30000",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(HOOK),
     }
 
 
