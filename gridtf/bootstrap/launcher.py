@@ -125,6 +125,8 @@ class Launcher(Fields):
         self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
         self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
+        # short enough to tell a launcher that was stopped from one that waits
+        self._longest_pause = min(_LONGEST_PAUSE, self.spec.heartbeat_timeout / 8)
         self._last_pause = self.system.monotonic()
         self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
         self._unrecorded = ""  # when records could not be written
@@ -253,7 +255,7 @@ class Launcher(Fields):
                 waits = self.hosts.waits
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
             self._report("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
-            self._pause(_LONGEST_PAUSE)
+            self._pause(self._longest_pause)
         published = self.hosts.published
         addresses.check(sorted(published.items()))
         self._gathered = True
@@ -335,7 +337,7 @@ class Launcher(Fields):
                     separate = self._separate()
                 notes = (separate, self._versions, self._unfenced, self._unrecorded)
                 self._report("running", "; ".join(filter(None, (started, waiting, *notes))))
-            self._pause(_LONGEST_PAUSE)
+            self._pause(self._longest_pause)
             self.system.sleep(news_interval(len(self.hosts.hosts)))
 
     def _import_all(self) -> None:
@@ -374,6 +376,9 @@ class Launcher(Fields):
             _Terminated: A signal that ends the job was received.
         """
         self._tell_alive()
+        if self.hosts.changed:  # and not recorded yet, since the record was written a moment ago
+            due = self._summarized + summary_interval(len(self.hosts.hosts)) - self.system.monotonic()
+            seconds = min(seconds, max(0.0, due))
         number = self.system.wait(seconds)
         now = self.system.monotonic()
         self._longest_stall = max(self._longest_stall, now - self._last_pause - seconds)

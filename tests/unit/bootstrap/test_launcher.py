@@ -735,6 +735,27 @@ def test_agents_get_signs_of_life_all_the_time(tmp_path: Path) -> None:
     assert all(later > earlier for earlier, later in itertools.pairwise(beats[1:]))
 
 
+def test_news_that_come_just_after_others_were_recorded_are_recorded_soon(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    for host, name in (("h0", "worker:0"), ("h1", "worker:1")):
+        attempt.task(host, name, "COMPLETED", 30.0, exit=0)
+
+    def say(host: str, name: str) -> None:  # between the reports of the fake hosts, which all come at the same time
+        tasks = {name: state("RUNNING", tensorflow="joined")}
+        attempt.listener.say(host, messages.STATE, {"host": host, "pid": 1, "tasks": tasks, "over": False})
+
+    def look() -> None:
+        record = read_record(attempt.attempt.summary) or {}
+        seen.update((host, known["tasks"]) for host, known in record["hosts"].items())
+
+    seen: dict[str, dict[str, Record]] = {}
+    attempt.at(5.60, lambda: say("h0", "worker:0"))
+    attempt.at(5.65, lambda: say("h1", "worker:1"))
+    attempt.at(5.95, look)
+    attempt.launch()
+    assert [task["tensorflow"] for tasks in seen.values() for task in tasks.values()] == ["joined", "joined"]
+
+
 def test_records_of_an_idle_job_are_written_seldom(tmp_path: Path) -> None:
     """The file server sees a running job about twice a minute."""
     attempt = Attempt(tmp_path, heartbeat_timeout=60)
