@@ -6,15 +6,13 @@ import contextlib
 import os
 import pwd
 import re
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.cluster import CHECKOUT, Bed
-
-sys.path.append(str(CHECKOUT / "scripts"))
 from testbeds import groups
+
+from tests.support.cluster import Bed
 
 
 def await_(what: str, happened: Callable[[], object], limit: float = 20) -> None:
