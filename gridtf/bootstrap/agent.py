@@ -388,9 +388,10 @@ class Agent(Fields):
         place = self._local_dir or self.attempt.path / "python" / self.host
         package = environment.package_folder(place) if runs_gridtf else Path()
         scheduler = self.scheduler_of(plan.request.scheduler)
+        hook = local_dir.add_hook(self._local_dir) if self._local_dir and plan.spec.hook else None
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         for task in mine:
-            env = environment.task_environment(base, plan, task, meeting, shares[task.name], self._local_dir)
+            env = environment.task_environment(base, plan, task, meeting, shares[task.name], self._local_dir, hook)
             argv = environment.command(plan, task, meeting, environment.HOME, package)
             if entrance:
                 argv, env = self._contained(entrance, plan, task, meeting, argv, env)
@@ -418,7 +419,6 @@ class Agent(Fields):
         folders = [
             self.attempt.run.path,
             *local,
-            *([environment.HOOK] if plan.spec.hook else []),
             *([environment.HOME] if environment.runs_gridtf(plan, task) else []),
         ]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)

@@ -41,6 +41,7 @@ def task_environment(
     rendezvous: Rendezvous,
     share: Sequence[str],
     local_dir: Path | None = None,
+    hook: Path | None = None,
 ) -> dict[str, str]:
     """The environment of one task: the agent's, then the job's variables, then the contract.
 
@@ -51,6 +52,7 @@ def task_environment(
         rendezvous: What all tasks agree on.
         share: The ids of the task's GPUs, among those that are visible in base.
         local_dir: The folder of the attempt on this host; None where there is none.
+        hook: The folder with the sitecustomize of tasks; None: without it.
     """
     env = dict(base)
     env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # base may hold the OUTPUT_DIR of the submitting shell
@@ -87,9 +89,8 @@ def task_environment(
     env.pop(contract.LOCAL_DIR, None)
     if local_dir is not None:
         env[contract.LOCAL_DIR] = str(local_dir)
-    if plan.spec.hook and os.pathsep not in str(HOOK):
-        others = [folder for folder in env.get(_PATH, "").split(os.pathsep) if folder != str(HOOK)]
-        env[_PATH] = os.pathsep.join([str(HOOK), *(others if env.get(_PATH) else ())])
+    if hook is not None:
+        env[_PATH] = os.pathsep.join(filter(None, (str(hook), env.get(_PATH))))
     config = None
     if has_config(plan, task.type):
         config = rendezvous.config(task.type, task.index, alone=task.row.alone)
@@ -163,8 +164,6 @@ def own_variables(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) -
         rendezvous: What all tasks agree on.
     """
     own = task_environment({}, plan, task, rendezvous, (), Path())
-    if own.get(_PATH) == str(HOOK):
-        del own[_PATH]  # a container's own is more important
     return {*own, *gpus.SHOWING, "CUDA_DEVICE_ORDER", "no_grpc_proxy"}
 
 
@@ -250,7 +249,6 @@ _OF_HOST_FIRST = frozenset({"GRIDTF_LOCAL_GPUS", "GRIDTF_LOCKS"})
 
 # The folder of the gridtf package.
 HOME = Path(__file__).resolve().parents[1]
-HOOK = HOME / "hook"  # with the sitecustomize of tasks
 
 
 def package_folder(folder: Path) -> Path:

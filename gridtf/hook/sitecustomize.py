@@ -23,7 +23,8 @@ def _where(trace):
     places = []
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        theirs = name.startswith(("<", library, os.path.dirname(_HERE))) or "-packages" + os.sep in name
+        module = str(trace.tb_frame.f_globals.get("__name__")).split(".")[0]
+        theirs = module == "gridtf" or name.startswith(("<", library)) or "-packages" + os.sep in name
         places.append((not theirs, "%s:%d" % (os.path.basename(name), trace.tb_lineno)))
         trace = trace.tb_next
     own = [place for is_own, place in places if is_own]

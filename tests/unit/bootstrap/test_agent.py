@@ -17,7 +17,6 @@ import pytest
 from gridtf import contract
 from gridtf.bootstrap import local_dir, messages, rendezvous
 from gridtf.bootstrap.agent import BROKEN, LEFTOVERS, NO_LAUNCHER, NO_RUN_DIR, NO_WRITE, ORPHANED, Agent
-from gridtf.bootstrap.environment import HOOK
 from gridtf.errors import PlacementError
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.request import Request
@@ -185,7 +184,7 @@ def test_tasks_start_in_their_container(tmp_path: Path) -> None:
     started = host.system.started[host.pids[0]]
     run = host.plan.attempt.run.path
     local = local_dir.places(host.system.environ, NONCE, "h0")[0]
-    binds = [f"--bind={folder}:{folder}" for folder in ("/home/user", run, local, HOOK)]
+    binds = [f"--bind={folder}:{folder}" for folder in ("/home/user", run, local)]
     options = ["exec", *binds, "--pwd=/home/user"]
     assert started["argv"] == [str(tmp_path / "apptainer"), *options, "docker://i", "train"]
     assert started["env"]["APPTAINERENV_TF_CONFIG"].replace("\\", "") == started["env"]["TF_CONFIG"]
@@ -352,6 +351,26 @@ def test_exception_is_in_the_record_before_its_task_has_ended_and_not_after_a_re
     assert isinstance(before, dict)
     assert (before["state"], before["exception"]) == ("RUNNING", noted)
     assert host.record["tasks"]["worker:1"]["exception"] == noted
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_tasks_get_the_hook_from_the_folder_of_their_host(hook: bool, tmp_path: Path) -> None:
+    host = OneHost(tmp_path, hook=hook).answer().stop(10)
+    folder = local_dir.places(host.system.environ, NONCE, "h0")[0]
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.extend(path.name for path in (folder / "hook").glob("*"))
+        if hook:
+            (folder / "hook" / "__pycache__").mkdir()  # as Python does
+            (folder / "hook" / "__pycache__" / "sitecustomize.pyc").touch()
+
+    host.system.at(5, look)
+    assert host.main() == 0
+    paths = {started["env"].get("PYTHONPATH") for started in host.system.started.values()}
+    assert paths == {str(folder / "hook") if hook else None}
+    assert seen == (["sitecustomize.py"] if hook else [])
+    assert not folder.exists()
 
 
 def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.environment import HOOK
+import gridtf
 from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name
 
+HOOK = Path(gridtf.__file__).parent / "hook"
 PROGRAM = """\
 import subprocess
 def load(label):
