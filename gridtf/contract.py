@@ -37,6 +37,11 @@ def progress_name(task_type: str, index: int | str) -> str:
     return f"progress-{task_type}-{index}.json"
 
 
+def exception_name(task_type: str, index: int | str) -> str:
+    """The file in LOCAL_DIR in which the hook notes the exception that ends a task's program."""
+    return f"exception-{task_type}-{index}.json"
+
+
 class Task(Value):
     """This process's place in the job.
 

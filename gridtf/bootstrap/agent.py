@@ -223,7 +223,7 @@ class Agent(Fields):
         finally:
             if self._fence is not None:
                 self._fence.leave()
-            self._read_progress()
+            self._read_notes()
             local_dir.remove(folders)
             self._report(now=True)
             self._recover_launcher(scheduler)
@@ -388,9 +388,10 @@ class Agent(Fields):
         place = self._local_dir or self.attempt.path / "python" / self.host
         package = environment.package_folder(place) if runs_gridtf else Path()
         scheduler = self.scheduler_of(plan.request.scheduler)
+        hook = local_dir.add_hook(self._local_dir) if self._local_dir and plan.spec.hook else None
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
         for task in mine:
-            env = environment.task_environment(base, plan, task, meeting, shares[task.name], self._local_dir)
+            env = environment.task_environment(base, plan, task, meeting, shares[task.name], self._local_dir, hook)
             argv = environment.command(plan, task, meeting, environment.HOME, package)
             if entrance:
                 argv, env = self._contained(entrance, plan, task, meeting, argv, env)
@@ -415,7 +416,11 @@ class Agent(Fields):
 
         names = {name for name in environment.own_variables(plan, task, meeting) if name in env}
         local = [self._local_dir] if self._local_dir else []
-        folders = [self.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
+        folders = [
+            self.attempt.run.path,
+            *local,
+            *([environment.HOME] if environment.runs_gridtf(plan, task) else []),
+        ]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
 
@@ -461,16 +466,18 @@ class Agent(Fields):
     # --- reporting and listening
 
     def _record(self) -> Record:
-        self._read_progress()
+        self._read_notes()
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
         exceptions = {"gone": self._gone, "waits": self._waits, "checkpoint": self._checkpoint}
         more = {name: value for name, value in exceptions.items() if value}
         return {"host": self.host, "pid": self.system.pid, "tasks": tasks, "over": self._over, **more}
 
-    def _read_progress(self) -> None:
+    def _read_notes(self) -> None:
+        """Read what tasks, and the hook in them, have written for the agent."""
         for name, task in self.supervisor.tasks.items():
             if self._local_dir and task.pid is not None:
                 task.progress = local_dir.progress(self._local_dir, name) or task.progress
+                task.exception = local_dir.exception(self._local_dir, name) or task.exception
 
     def _report(self, *, now: bool = False) -> None:
         """Tell the launcher the state of this host: at once, or as a sign of life when the last one is old."""
@@ -484,7 +491,7 @@ class Agent(Fields):
             return
         self._last = state
         self._stated = self.system.time()
-        self._link.send(messages.STATE, state)
+        self._link.send(messages.STATE, {**state, "time": self._stated})
         if self._link.connected:
             self._reported = self._stated
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ found = importlib.util.spec_from_file_location("gridtf", home + "/__init__.py", 
 sys.modules["gridtf"] = importlib.util.module_from_spec(found)
 found.loader.exec_module(sys.modules["gridtf"])
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)"""
+_PATH = "PYTHONPATH"
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
@@ -39,6 +41,7 @@ def task_environment(
     rendezvous: Rendezvous,
     share: Sequence[str],
     local_dir: Path | None = None,
+    hook: Path | None = None,
 ) -> dict[str, str]:
     """The environment of one task: the agent's, then the job's variables, then the contract.
 
@@ -49,6 +52,7 @@ def task_environment(
         rendezvous: What all tasks agree on.
         share: The ids of the task's GPUs, among those that are visible in base.
         local_dir: The folder of the attempt on this host; None where there is none.
+        hook: The folder with the sitecustomize of tasks; None: without it.
     """
     env = dict(base)
     env[contract.OUTPUT_DIR] = str(plan.attempt.run.output)  # base may hold the OUTPUT_DIR of the submitting shell
@@ -85,6 +89,8 @@ def task_environment(
     env.pop(contract.LOCAL_DIR, None)
     if local_dir is not None:
         env[contract.LOCAL_DIR] = str(local_dir)
+    if hook is not None:
+        env[_PATH] = os.pathsep.join(filter(None, (str(hook), env.get(_PATH))))
     config = None
     if has_config(plan, task.type):
         config = rendezvous.config(task.type, task.index, alone=task.row.alone)

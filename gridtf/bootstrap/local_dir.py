@@ -1,6 +1,7 @@
 """The folder of an attempt on one host, on a disk of that host: what an agent and its tasks tell each other.
 
-Tasks look into it after every step, which would be too much for a file system that all hosts share.
+Tasks look into it after every step, which would be too much for a file system that all hosts share. The hook, which
+every Python program of a task reads at its start, lies in it for the same reason, and because containers have it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gridtf.contract import NOTICE, progress_name
+from gridtf.contract import NOTICE, exception_name, progress_name
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, read_record
 
+_HOOK = Path(__file__).resolve().parents[1] / "hook" / "sitecustomize.py"
 _COMMON = "/tmp"  # noqa: S108 - the name of the folder has the nonce in it, and one that exists is not used
 
 
@@ -40,6 +42,22 @@ def make(folders: Iterable[Path]) -> Path | None:
         with contextlib.suppress(OSError):
             os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists belongs to another user or attempt
             return folder
+    return None
+
+
+def add_hook(folder: Path) -> Path | None:
+    """Put the sitecustomize of tasks into the folder.
+
+    Returns:
+        What belongs on their PYTHONPATH; None where there is no space, or with a colon in the name of the folder.
+    """
+    hook = folder / "hook"
+    if os.pathsep in str(hook):
+        return None
+    with contextlib.suppress(OSError):
+        hook.mkdir()
+        (hook / _HOOK.name).write_bytes(_HOOK.read_bytes())
+        return hook
     return None
 
 
@@ -71,10 +89,30 @@ def progress(folder: Path, task: str) -> Record | None:
     return None
 
 
+def exception(folder: Path, task: str) -> Record | None:
+    """Read which exception has ended a program of a task, as gridtf/hook/sitecustomize.py has noted it.
+
+    Args:
+        folder: The folder.
+        task: Such as ``worker:0``.
+
+    Returns:
+        None where none has, or something else has written the file.
+    """
+    kind, _, index = task.partition(":")
+    with contextlib.suppress(RunDirError):
+        return read_record(folder / exception_name(kind, index), recordtypes.Raised, own=True)
+    return None
+
+
 def remove(folders: Iterable[Path]) -> None:
-    """Remove the folder with the files in it from all of these places; one that does not exist is no error."""
+    """Remove the folder with all that is in it from all of these places; one that does not exist is no error."""
     for folder in folders:
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
-                (folder / name).unlink()
+                path = folder / name
+                if path.is_dir() and not path.is_symlink():
+                    remove([path])
+                else:
+                    path.unlink()
             folder.rmdir()

@@ -33,6 +33,7 @@ class TaskProcess(Fields):
         restarts: How many times it was restarted.
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
         progress: How far it has come, as it last reported; None before.
+        exception: What the hook has noted of an exception that ends its program; None before.
         max_restarts: How many times it may be restarted.
         start: Starts or restarts it.
     """
@@ -49,6 +50,7 @@ class TaskProcess(Fields):
     restarts: int = 0
     tensorflow: str = ""
     progress: Record | None = None
+    exception: Record | None = None
     max_restarts: int = 0
     start: Callable[[], None] = lambda: None
 
@@ -61,7 +63,8 @@ class TaskProcess(Fields):
         """The entry of the task in the record of its host."""
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
         record = {name: getattr(self, name) for name in names}
-        return {**record, "progress": self.progress} if self.progress else record
+        more = {"progress": self.progress, "exception": self.exception}
+        return {**record, **{name: value for name, value in more.items() if value}}
 
 
 class Supervisor:
@@ -169,6 +172,7 @@ class Supervisor:
                 self._system.signal(orphans, signal.SIGKILL)
                 continue  # until they are reaped
             task.restarts += 1
+            task.exception = None
             task.ended = task.exit = task.signal = None
             task.oom = False
             task.start()

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from gridtf.bootstrap import blame
+from gridtf.bootstrap.blame import Cause, raised
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.states import SAVED_CODE, JobState, TaskState, exit_code
-from gridtf.text import counted, some, were
+from gridtf.text import counted, plain, some, were
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -156,18 +158,65 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         how, hint = f"killed by {number}", _SIGNAL_HINTS.get(str(number), "")
     else:
         how, hint = _of_exit(code)
+    if noted := raised(record):
+        how, hint = _exception(noted), ""
     if record.get("restarts"):
         how = f"{how}, after {counted(record['restarts'], 'restart')}"
     if record.get("oom"):
         how, hint = f"{how} (out of memory)", _MEMORY_HINT
-    output = str(error) if error else "\n".join(tail)
+    output = str(error) if error else "\n".join([*tail, noted["message"] if noted else ""])
     hint = next((advice for piece, advice in _HINTS if piece in output), hint)
     if said := _own_error(tail):
+        how = _of_exit(code)[0] if noted else how
         how, hint = f"{how}: {said[0]}", said[-1] if said[1:] else hint
         also = "; ".join(filter(None, (also, *said[1:-1])))
     cause = {"task": task.name, "host": task.host, "exit": code, "signal": number, "log": str(log), "tail": tail}
     state = JobState.OUT_OF_MEMORY if record.get("oom") else JobState.FAILED
     return Verdict(state, f"{task.name} on {task.host}: {how}", also, hint, cause)
+
+
+def of_other(cause: Cause, records: TaskRecords, attempt: Attempt, also: str = "") -> Verdict:
+    """The verdict where the first cause is a task that has not failed itself: it has left the others, or its host has.
+
+    Args:
+        cause: The first cause.
+        records: Task name -> its record.
+        attempt: The attempt, which has the logs.
+        also: As for of_task.
+    """
+    assert cause.victim is not None
+    task, victim = cause.task, cause.victim
+    reason, hint = {
+        blame.EXITED: (f"{task.name} on {task.host} exited with 0 while others trained", _TOGETHER),
+        blame.SILENT: (f"{task.name} on {task.host} did not respond any more", _SILENT),
+        blame.LOST: (f"lost contact with host {task.host}, where {task.name} ran", _LOST),
+    }[cause.how]
+    said = of_task(victim, records[victim.name], attempt).reason
+    log = attempt.task_log(task.type, task.index)
+    record = records.get(task.name, {})
+    about = {"task": task.name, "host": task.host, "exit": record.get("exit"), "signal": record.get("signal")}
+    state = JobState.NODE_FAIL if cause.how == blame.LOST else JobState.FAILED
+    return Verdict(
+        state, reason, "; ".join(filter(None, (also, said))), hint, {**about, "log": str(log), "tail": last_lines(log)}
+    )
+
+
+_TOGETHER = "all members of the cluster must take the same number of steps: does one have less data?"
+_SILENT = "was it stopped, or does it wait for something? its log has the last that it said"
+_LOST = "has the host crashed, or lost its network?"
+_PLACES = ('File "', "Detected at node", "[[")  # begins of lines of TensorFlow's that tell where
+_MOST_SHOWN = 300  # characters of an exception's message
+
+
+def _exception(noted: Record) -> str:
+    """An exception in one line, such as ``ValueError: bad label 11 (train.py:41)``."""
+    lines = [line.strip() for line in noted["message"].splitlines() if line.strip()] or [""]
+    message = lines[0]
+    if message.endswith(":"):  # TensorFlow's "Graph execution error:", what it is comes after where
+        message = f"{message} {next((line for line in lines[1:] if not line.startswith(_PLACES)), '')}"
+    message = plain(message)[:_MOST_SHOWN]
+    place = f" ({plain(noted['place'])})" if noted["place"] else ""
+    return f"{plain(noted['type'])}{': ' if message else ''}{message}{place}"
 
 
 def _own_error(tail: Sequence[str]) -> list[str]:
@@ -305,7 +354,7 @@ class Outcome(Value):
 
     Attributes:
         ended: Whether the attempt is over.
-        cause: The task that failed first; None after success.
+        cause: A task that has failed; None after success.
         lingering: Tasks that still run after the training, and may finish by themselves (evaluator).
         early: Tasks that have finished although awaited tasks need them or are led by them, and may now wait forever.
         awaited: Tasks that the job waits for, where some finished early.
@@ -342,9 +391,9 @@ def decide(
     if not waited:
         running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
         return Outcome(True, lingering=tuple(task.name for task in running if task.row.lingers))
-    cause = first_failure(tasks, records)
-    if cause:
-        return Outcome(True, cause)
+    failed = next((task for task in tasks if task.row.critical and _has_failed(task, records)), None)
+    if failed:
+        return Outcome(True, failed)
     if saved:
         return Outcome(False, awaited=waited, saved=saved)
     first = _leader(tasks, leader)
@@ -362,26 +411,46 @@ def _leader(tasks: Sequence[PlacedTask], chosen: str | None) -> PlacedTask | Non
     return first if first and (chosen or first.type in LEADERS or with_ps) else None
 
 
-def first_failure(tasks: Sequence[PlacedTask], records: TaskRecords) -> PlacedTask | None:
-    """The critical task that failed first; of two at the same time, the one that a signal killed, since the exit of the
-    other is more likely a consequence.
+def first_cause(
+    tasks: Sequence[PlacedTask],
+    records: TaskRecords,
+    attempt: Attempt,
+    stopped: float = float("inf"),
+    lost: Sequence[str] = (),
+) -> Cause | None:
+    """Why an attempt has failed, by what its tasks have said of each other.
 
     Args:
         tasks: All tasks.
-        records: Task name -> its record.
+        records: Task name -> its record, with all times by one clock.
+        attempt: The attempt, which has their logs.
+        stopped: When the tear-down began: a task whose program had failed by then, and was stopped before it ended, has
+            failed as well.
+        lost: As lost_hosts returns them.
 
     Returns:
         None where no critical task has failed.
     """
-    failed = [task for task in tasks if task.row.critical and _has_failed(task, records)]
-    if not failed:
-        return None
-    return min(failed, key=lambda task: (records[task.name].get("ended") or 0.0, not records[task.name].get("signal")))
+    failed = [task for task in tasks if task.row.critical and _has_failed(task, records, stopped)]
+    texts = {task.name: _last_words(records[task.name], attempt, task) for task in failed}
+    return blame.find(tasks, failed, records, texts, lost)
 
 
-def _has_failed(task: PlacedTask, records: TaskRecords) -> bool:
+def _last_words(record: Record, attempt: Attempt, task: PlacedTask) -> str:
+    """What a failed task said last: the exception that ended it, or the last lines of its log from the last one on."""
+    if noted := raised(record):
+        return str(noted["message"])
+    tail = "\n".join(last_lines(attempt.task_log(task.type, task.index)))
+    return tail[tail.rfind("Traceback (most recent") :] if "Traceback (most recent" in tail else tail
+
+
+def _has_failed(task: PlacedTask, records: TaskRecords, stopped: float = float("-inf")) -> bool:
     """Whether a task has failed; one that does not train has nothing to save."""
     state = _state(records, task)
+    if state in (TaskState.STOPPED, TaskState.RUNNING):
+        record = records[task.name]
+        noted = record.get("exception")
+        return bool(noted and noted["pid"] == record.get("pid") and noted["time"] < stopped)
     return state == TaskState.FAILED or (state == TaskState.SAVED and not task.trains)
 
 

@@ -143,6 +143,8 @@ class JobSpec(_Keywords):
         fence: Who may connect to the ports of the tasks. "users": connections of your own on the job's hosts, each of
             which takes about a second to begin; "hosts": whoever is on the job's hosts; "off": everybody; "auto":
             "hosts" where the job requests its hosts for itself, else "users".
+        hook: Whether Python programs of tasks note the exception that ends them, so that the verdict can name it: a
+            ``sitecustomize`` of gridtf's comes first on their PYTHONPATH, and loads the one that it hides.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -192,6 +194,7 @@ class JobSpec(_Keywords):
     kill_grace: float = 5.0
     ports: str = "auto"
     fence: str = "off"
+    hook: bool = True
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0

@@ -182,6 +182,7 @@ Launcher = {
     "time?": float,
 }
 Progress = {"step": int, "values": {str: object}, "time": float}
+Raised = {"type": str, "message": str, "place": str, "time": float, "pid": Pid}
 _TaskState = {
     "state?": str,
     "pid?": (Pid, None),
@@ -194,6 +195,7 @@ _TaskState = {
     "restarts?": Count,
     "tensorflow?": str,
     "progress?": Progress,
+    "exception?": Raised,
 }
 Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
 HostState = {

@@ -70,6 +70,7 @@ ARROWS: dict[str, set[str]] = {
         "text",
         "values",
     },
+    "hook": set(),
     "reporting": {"contract", "errors", "run"},
     "training": {"contract", "errors", "reporting", "states", "values"},
     "cli": {

@@ -21,8 +21,9 @@ import pytest
 from gridtf import contract
 from gridtf.bootstrap import addresses, environment, membership, messages, rendezvous, stream, versions
 from gridtf.bootstrap.agent import EXITS, Agent
+from gridtf.bootstrap.hosts import HostMonitor
 from gridtf.bootstrap.join import Joining, Member, assign_ranks
-from gridtf.bootstrap.launcher import HostMonitor, Launcher
+from gridtf.bootstrap.launcher import Launcher
 from gridtf.bootstrap.node import AgentSupervisor
 from gridtf.bootstrap.placement import place
 from gridtf.bootstrap.rendezvous import AttemptPlan

@@ -334,6 +334,45 @@ def test_progress_of_a_task_is_in_the_record_also_what_it_reports_at_its_end(tmp
     assert "progress" not in host.record["tasks"]["worker:1"]
 
 
+def test_exception_is_in_the_record_before_its_task_has_ended_and_not_after_a_restart(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+    noted = {"type": "ValueError", "message": "bad", "place": "train.py:1", "time": 1004.0, "pid": 7}
+
+    def note(name: str) -> None:
+        folder = Path(host.system.started[host.pids[0]]["env"]["GRIDTF_LOCAL_DIR"])
+        (folder / f"exception-worker-{name}.json").write_text(json.dumps(noted))
+
+    seen: list[object] = []
+    host.system.at(4, lambda: note("0"))
+    host.system.at(8, lambda: seen.append(host.record["tasks"]["worker:0"]))
+    host.system.at(9.99, lambda: note("1"))
+    host.main()
+    (before,) = seen
+    assert isinstance(before, dict)
+    assert (before["state"], before["exception"]) == ("RUNNING", noted)
+    assert host.record["tasks"]["worker:1"]["exception"] == noted
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_tasks_get_the_hook_from_the_folder_of_their_host(hook: bool, tmp_path: Path) -> None:
+    host = OneHost(tmp_path, hook=hook).answer().stop(10)
+    folder = local_dir.places(host.system.environ, NONCE, "h0")[0]
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.extend(path.name for path in (folder / "hook").glob("*"))
+        if hook:
+            (folder / "hook" / "__pycache__").mkdir()  # as Python does
+            (folder / "hook" / "__pycache__" / "sitecustomize.pyc").touch()
+
+    host.system.at(5, look)
+    assert host.main() == 0
+    paths = {started["env"].get("PYTHONPATH") for started in host.system.started.values()}
+    assert paths == {str(folder / "hook") if hook else None}
+    assert seen == (["sitecustomize.py"] if hook else [])
+    assert not folder.exists()
+
+
 def test_what_was_seen_of_tensorflow_is_in_the_record(tmp_path: Path) -> None:
     spec: dict[str, Any] = {
         "tasks": {"worker": {"count": 2}, "ps": {"count": 1, "env": {"TF_CONFIG": ""}}},

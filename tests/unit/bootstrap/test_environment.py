@@ -309,3 +309,11 @@ def test_placeholders_are_filled_in_in_env_values(tmp_path: Path) -> None:
 def test_every_placeholder_has_a_value(plan: AttemptPlan) -> None:
     values = placeholders(plan, plan.tasks[0], merge(plan.tasks, records(plan)))
     assert sorted(values) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "/tmp/hook"), ("", "/tmp/hook"), ("/a:/b", "/tmp/hook:/a:/b")])
+def test_hook_comes_first_on_the_path_of_python(before: str | None, after: str, plan: AttemptPlan) -> None:
+    base = {} if before is None else {"PYTHONPATH": before}
+    first, meeting = plan.tasks[0], merge(plan.tasks, records(plan))
+    assert task_environment(base, plan, first, meeting, (), None, Path("/tmp/hook"))["PYTHONPATH"] == after
+    assert task_environment(base, plan, first, meeting, ()).get("PYTHONPATH") == before

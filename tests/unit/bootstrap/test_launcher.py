@@ -103,7 +103,8 @@ class FakeCluster(LocalScheduler):
 class Attempt:
     """A launcher with its hosts, which by default publish a second after the plan, and run their tasks from then on.
 
-    states: host -> task -> record. quiet: hosts of which nothing more comes.
+    states: host -> task -> record. quiet: hosts of which nothing more comes. skew: host -> seconds that its clock
+    is ahead.
     """
 
     def __init__(self, folder: Path, hosts: Sequence[str] = ("h0", "h1"), **spec: Any) -> None:
@@ -121,6 +122,8 @@ class Attempt:
         self.published: Record = {}
         self.late: set[str] = set()
         self.quiet: set[str] = set()
+        self.skew: dict[str, float] = dict.fromkeys(hosts, 0.0)  # what the clock of a host is ahead
+        self._held = 0.0  # until when news do not come
         self._said: dict[str, Record] = {}
         self.system.at(1.0, self._publish)
         self.system.every(0.5, self._report)
@@ -148,13 +151,13 @@ class Attempt:
 
     def _report(self) -> None:
         started = self.listener.told("*", messages.LAUNCHER) is not None
-        for host in sorted(set(self.states) - self.quiet) if started else ():
+        for host in sorted(set(self.states) - self.quiet) if started and self.system.clock >= self._held else ():
             record = {"host": host, "pid": 1, "tasks": self.states[host], "over": False, **self.more[host]}
             if record == self._said.get(host):
                 self.listener.say(host, messages.ALIVE)
             else:
                 self._said[host] = copy.deepcopy(record)
-                self.listener.say(host, messages.STATE, record)
+                self.listener.say(host, messages.STATE, {**record, "time": self.system.wall + self.skew[host]})
 
     @property
     def phases(self) -> list[str]:
@@ -166,9 +169,17 @@ class Attempt:
         """The host reports this state of the task after some seconds."""
 
         def change() -> None:
-            self.states[host][name] = state(value, ended=self.system.wall, **more)
+            self.states[host][name] = state(value, ended=self.system.wall + self.skew[host], **more)
 
         self.system.at(seconds, change)
+
+    def late_news(self, seconds: float) -> None:
+        """Let what the hosts report come so much later."""
+        self._held = self.system.clock + seconds
+
+    def noted(self, host: str, name: str, **exception: Any) -> None:
+        """The hook of a task that runs on has noted an exception."""
+        self.states[host][name].update(pid=7, exception={"time": self.system.wall, **exception})
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
         self.system.at(seconds, action)
@@ -286,6 +297,58 @@ def test_crashed_host_is_reported_with_the_task_that_failed(tmp_path: Path) -> N
     _, verdict = attempt.launch()
     assert verdict["cause"]["task"] == "worker:0"
     assert "lost contact with 1 host: h1" in verdict["reason"]
+
+
+NOTED = {"type": "ValueError", "message": "bad label 11", "place": "train.py:41", "pid": 7}
+CLOSED = "Collective ops is aborted by: Socket closed\nfrom remote target /job:worker/replica:0/task:1"
+
+
+@pytest.mark.parametrize("skew", [0.0, 60.0, -60.0])
+def test_first_cause_is_found_although_a_clock_is_wrong(skew: float, tmp_path: Path) -> None:
+    """Without a correction, one of the two would be named whatever came first."""
+    for first, second in (("h0", "h1"), ("h1", "h0")):
+        (tmp_path / first).mkdir()
+        attempt = Attempt(tmp_path / first)
+        attempt.skew["h1"] = skew
+        attempt.task(first, f"worker:{first[1]}", "FAILED", 5.0, exit=3)
+        attempt.task(second, f"worker:{second[1]}", "FAILED", 5.4, exit=4)
+        attempt.at(5.0, lambda attempt=attempt: attempt.late_news(0.5))  # type: ignore[misc]
+        _, verdict = attempt.launch()
+        assert verdict["reason"].startswith(f"worker:{first[1]} on {first}: exit code 3")
+
+
+def test_program_that_raised_is_the_cause_although_it_was_stopped_before_it_ended(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.at(4, lambda: attempt.noted("h1", "worker:1", **NOTED))
+    victim = {**NOTED, "message": CLOSED, "time": attempt.system.wall + 4.5}
+    attempt.task("h0", "worker:0", "FAILED", 5, exit=1, pid=7, exception=victim)
+    attempt.at(5, lambda: attempt.states["h1"]["worker:1"].update(state="STOPPED", signal="SIGTERM"))
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "FAILED"
+    assert verdict["reason"] == "worker:1 on h1: ValueError: bad label 11 (train.py:41)"
+
+
+def test_member_that_exited_early_is_the_cause(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.task("h1", "worker:1", "COMPLETED", 4, exit=0)
+    victim = {**NOTED, "type": "UnavailableError", "message": CLOSED, "time": attempt.system.wall + 4.5}
+    attempt.task("h0", "worker:0", "FAILED", 5, exit=1, pid=7, exception=victim)
+    _, verdict = attempt.launch()
+    assert verdict["reason"] == (
+        "worker:1 on h1 exited with 0 while others trained "
+        "(worker:0 on h0: UnavailableError: Collective ops is aborted by: Socket closed (train.py:41))"
+    )
+    assert verdict["cause"]["task"] == "worker:1"
+
+
+def test_member_on_a_host_that_is_silent_is_the_cause(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, heartbeat_timeout=10)
+    attempt.at(4, lambda: attempt.quiet.add("h1"))
+    victim = {**NOTED, "message": CLOSED, "time": attempt.system.wall + 6}
+    attempt.task("h0", "worker:0", "FAILED", 6, exit=1, pid=7, exception=victim)
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "NODE_FAIL"
+    assert verdict["reason"].startswith("lost contact with host h1, where worker:1 ran (worker:0 on h0: ValueError: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap import messages
-from gridtf.bootstrap.launcher import HostMonitor, launcher_addresses, summary_interval
+from gridtf.bootstrap.hosts import HostMonitor
+from gridtf.bootstrap.launcher import launcher_addresses, summary_interval
 from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import GridtfError, HostLostError
 from gridtf.run.rundir import Record, RunDir

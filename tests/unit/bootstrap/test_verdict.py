@@ -77,6 +77,35 @@ def test_verdict_on_a_task_has_reason_and_hint(
 
 
 @pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("bad label 11", "ValueError: bad label 11 (train.py:41)"),
+        ("", "ValueError (train.py:41)"),
+        ("first\nsecond", "ValueError: first (train.py:41)"),
+        (
+            'Graph execution error:\n\nDetected at node x\n  File "t.py", line 1\nOut of range\n\t [[{{node x}}]]',
+            "ValueError: Graph execution error: Out of range (train.py:41)",
+        ),
+        ("\x1b[31mred", "ValueError: \\x1b[31mred (train.py:41)"),
+        ("x" * 1000, f"ValueError: {'x' * 300} (train.py:41)"),
+    ],
+)
+def test_verdict_on_an_exception(attempt: Attempt, message: str, shown: str) -> None:
+    noted = {"type": "ValueError", "message": message, "place": "train.py:41", "time": 1.0, "pid": 7}
+    found = verdict(attempt, "Traceback\nValueError\n", exit=1, pid=7, exception=noted)
+    assert found.reason == f"worker:1 on n3: {shown}"
+    assert found.cause is not None
+    assert found.cause["exit"] == 1
+
+
+def test_verdict_on_an_exception_has_the_hint_for_its_message(attempt: Attempt) -> None:
+    noted = {"type": "OSError", "message": "No space left on device", "place": "", "time": 1.0, "pid": 7}
+    found = verdict(attempt, "", exit=1, pid=7, exception=noted)
+    assert found.reason == "worker:1 on n3: OSError: No space left on device"
+    assert found.hint.startswith("a disk is full")
+
+
+@pytest.mark.parametrize(
     ("line", "hint"),
     [
         ("ModuleNotFoundError: No module named 'tensorflow'", "TensorFlow is not in the task's Python"),

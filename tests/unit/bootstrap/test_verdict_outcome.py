@@ -1,4 +1,4 @@
-"""Whether an attempt goes on, has succeeded or has failed, and which task was the cause."""
+"""Whether an attempt goes on, has succeeded or has failed. Which task was the cause: test_blame.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.placement import PlacedTask
-from gridtf.bootstrap.verdict import Outcome, decide, first_failure
+from gridtf.bootstrap.verdict import Outcome, decide
 from tests.support.plans import task
 
 CHIEF, WORKER0, WORKER1 = task("chief:0"), task("worker:0", rank=1), task("worker:1", rank=2)
@@ -157,39 +157,6 @@ def test_task_that_has_saved_is_no_failure_while_others_still_save() -> None:
 def test_task_that_does_not_train_has_nothing_to_save() -> None:
     records = {**reported(chief_0="RUNNING"), "ps:0": {"state": "SAVED", "ended": 1.0, "exit": 42}}
     assert decide(ALL, records) == Outcome(True, PS)
-
-
-# --- the first failure
-
-
-def test_first_failure_is_the_earliest() -> None:
-    records = {"chief:0": failed(9.0), "worker:0": failed(7.5), "worker:1": failed(8.0, signal="SIGKILL")}
-    for order in itertools.permutations(ALL):
-        assert first_failure(order, records) == WORKER0
-
-
-def test_first_failure_of_two_at_the_same_time_is_the_killed_task() -> None:
-    records = {"chief:0": failed(7.0), "worker:0": failed(7.0), "worker:1": failed(7.0, signal="SIGSEGV")}
-    for order in itertools.permutations(ALL):
-        assert first_failure(order, records) == WORKER1
-
-
-def test_first_failure_is_a_critical_task() -> None:
-    records = {
-        "evaluator:0": failed(1.0, signal="SIGSEGV"),
-        "worker:0": {"state": "STOPPED", "ended": 2.0, "signal": "SIGTERM"},
-        "worker:1": {"state": "COMPLETED", "ended": 3.0, "exit": 0},
-        "ps:0": failed(4.0),
-        "worker:7": failed(0.5),  # not a task of the job
-    }
-    assert first_failure(ALL, records) == PS
-    del records["ps:0"]
-    assert first_failure(ALL, records) is None
-
-
-def test_first_failure_is_a_task_that_never_started() -> None:
-    records = {"worker:0": failed(2.0), "worker:1": failed(None, code=127)}
-    assert first_failure(ALL, records) == WORKER1
 
 
 def _some_of(tasks: Sequence[PlacedTask]) -> list[tuple[PlacedTask, ...]]:

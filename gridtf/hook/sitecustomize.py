@@ -1,0 +1,91 @@
+"""Runs at the start of every Python program of a task: notes the exception that ends it, for the verdict.
+
+The program's Python may be any from 3.6 on, and need not have gridtf: this uses the standard library only, and at the
+start nothing that Python has not loaded itself. Python 2 can read it and has no use for it. Whatever goes wrong here is
+no concern of the program's.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types  # noqa: F401 - in comments
+
+_LONGEST = 4096  # bytes of a message
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _where(trace):
+    # type: (types.TracebackType | None) -> str
+    """The last line of the user's own code in a traceback, such as ``train.py:41``; without one, the last of all."""
+    library = os.path.dirname(os.__file__)
+    places = []
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        module = str(trace.tb_frame.f_globals.get("__name__")).split(".")[0]
+        theirs = module == "gridtf" or name.startswith(("<", library)) or "-packages" + os.sep in name
+        places.append((not theirs, "%s:%d" % (os.path.basename(name), trace.tb_lineno)))
+        trace = trace.tb_next
+    own = [place for is_own, place in places if is_own]
+    return (own or [place for _, place in places] or [""])[-1]
+
+
+def _note(kind, value, trace):
+    # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
+    """Write down what is known of an exception, for the agent of this host."""
+    import json
+    import time
+
+    message = str(value).encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore")
+    found = {
+        "type": kind.__name__,
+        "message": message,
+        "place": _where(trace),
+        "time": time.time(),
+        "pid": os.getpid(),
+    }
+    name = "exception-%s-%s.json" % (os.environ["GRIDTF_TASK_TYPE"], os.environ["GRIDTF_TASK_INDEX"])
+    path = os.path.join(os.environ["GRIDTF_LOCAL_DIR"], name)
+    new = "%s.%d" % (path, os.getpid())
+    with open(new, "w") as file:
+        json.dump(found, file)
+    os.replace(new, path)
+
+
+def _install():
+    # type: () -> None
+    previous = sys.excepthook
+
+    def excepthook(kind, value, trace):
+        # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
+        try:
+            if not issubclass(kind, KeyboardInterrupt):
+                _note(kind, value, trace)
+        except Exception:  # the program's own message comes in any case
+            pass
+        previous(kind, value, trace)
+
+    sys.excepthook = excepthook
+
+
+def _load_hidden():
+    # type: () -> None
+    """Load the sitecustomize of the user's or the site's, which this one hides. Its errors are its own."""
+    ours = sys.modules.pop(__name__)
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
+    try:
+        import sitecustomize  # type: ignore[import-not-found] # noqa: F401
+    except ImportError as error:
+        if getattr(error, "name", __name__) != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)
+
+
+if __name__ == "sitecustomize":
+    try:
+        _load_hidden()
+    finally:
+        if "GRIDTF_LOCAL_DIR" in os.environ and sys.version_info >= (3,):
+            _install()

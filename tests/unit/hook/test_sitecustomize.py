@@ -1,0 +1,179 @@
+"""The hook in tasks: real Pythons, old ones as well, whose exceptions are noted and which run as before otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gridtf
+from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name
+
+HOOK = Path(gridtf.__file__).parent / "hook"
+PROGRAM = """\
+import subprocess
+def load(label):
+    raise ValueError("bad label %d" % label)
+load(11)
+"""
+
+
+def pythons() -> list[str]:
+    """Every Python of this machine, from the oldest on: 3.6 can run the hook."""
+    found = [sys.executable]
+    for minor in range(6, 15):
+        for folder in os.environ["PATH"].split(os.pathsep):
+            path = Path(folder, f"python3.{minor}")
+            if os.access(path, os.X_OK) and works(str(path)):
+                found.append(str(path))
+                break
+    return found
+
+
+def works(python: str) -> bool:
+    """A shim of pyenv may stand for a Python that is not chosen."""
+    return subprocess.run([python, "-c", ""], capture_output=True, timeout=30).returncode == 0
+
+
+class Run:
+    """What a program has printed, and what the hook has noted."""
+
+    def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] = {}, paths: str = "") -> None:
+        local = folder / "local"
+        local.mkdir(exist_ok=True)
+        known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        task = {LOCAL_DIR: str(local), TASK_TYPE: "worker", TASK_INDEX: "2", "PYTHONPATH": f"{HOOK}{paths}"}
+        done = subprocess.run(argv, env={**known, **task, **env}, capture_output=True, text=True, timeout=60)
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        path = local / exception_name("worker", 2)
+        self.noted: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+        self.files = sorted(os.listdir(local))
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_exception_is_noted_with_the_last_line_of_the_user_s_code(python: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    run = Run(tmp_path, python, str(tmp_path / "train.py"))
+    assert run.code == 1
+    assert run.err.startswith("Traceback (most recent call last):")
+    assert run.err.endswith("ValueError: bad label 11\n")
+    assert run.noted is not None
+    assert {"type": "ValueError", "message": "bad label 11", "place": "train.py:3"}.items() <= run.noted.items()
+    assert run.files == [exception_name("worker", 2)]  # nothing temporary is left
+
+
+def test_line_in_a_library_is_not_the_user_s(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import json\n\njson.loads('{')\n")
+    run = Run(tmp_path, sys.executable, str(tmp_path / "train.py"))
+    assert run.noted is not None
+    assert run.noted["type"] == "JSONDecodeError"
+    assert run.noted["place"] == "train.py:3"
+
+
+def test_syntax_error_and_missing_module_are_noted(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    for text, kind in (("def f(:\n", "SyntaxError"), ("import no_such_module\n", "ModuleNotFoundError")):
+        program.write_text(text)
+        run = Run(tmp_path, sys.executable, str(program))
+        assert run.noted is not None
+        assert run.noted["type"] == kind
+
+
+def test_long_and_strange_messages_are_cut_to_4_kib(tmp_path: Path) -> None:
+    for text in ("'\\u00e4' * 5000", "'\\udce4' * 5000", "b'\\xff' * 5000"):
+        run = Run(tmp_path, sys.executable, "-c", f"raise ValueError({text})")
+        assert run.noted is not None
+        assert 4000 < len(run.noted["message"].encode()) <= 4096
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["import sys; sys.exit(3)", "import sys; sys.exit('bad')", "raise KeyboardInterrupt", "import os; os._exit(1)", ""],
+)
+def test_other_ends_are_not_noted(program: str, tmp_path: Path) -> None:
+    assert Run(tmp_path, sys.executable, "-c", program).noted is None
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_python_that_takes_no_variables_or_no_site_runs_without_it(flag: str, tmp_path: Path) -> None:
+    run = Run(tmp_path, sys.executable, flag, "-c", "raise ValueError('x')")
+    assert run.code == 1
+    assert run.noted is None
+
+
+@pytest.mark.parametrize(
+    "gone", [{LOCAL_DIR: "/nonexistent"}, {LOCAL_DIR: "/proc/self"}, {TASK_TYPE: "a/b"}], ids=["gone", "full", "name"]
+)
+def test_program_ends_as_before_where_nothing_can_be_noted(gone: dict[str, str], tmp_path: Path) -> None:
+    run = Run(tmp_path, sys.executable, "-c", "raise ValueError('bad label')", env=gone)
+    assert run.code == 1
+    assert run.err.endswith("ValueError: bad label\n")
+    assert run.err.count("Traceback") == 1
+
+
+def test_exception_that_cannot_be_shown_is_not_noted_and_printed_as_usual(tmp_path: Path) -> None:
+    program = "class Bad(Exception):\n    def __str__(self): raise RuntimeError\nraise Bad"
+    run = Run(tmp_path, sys.executable, "-c", program)
+    assert run.code == 1
+    assert "<exception str() failed>" in run.err
+    assert run.noted is None
+
+
+# --- the sitecustomize that it hides
+
+
+def hidden(folder: Path, text: str) -> str:
+    """A site's own sitecustomize; returns what to add to PYTHONPATH."""
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(text)
+    return f":{folder / 'site'}"
+
+
+def test_hidden_sitecustomize_is_loaded_and_its_hook_still_called(tmp_path: Path) -> None:
+    text = "import sys\nsys.excepthook = lambda *_: print('site:', _[1])\nloaded = 1\n"
+    paths = hidden(tmp_path, text)
+    for python in pythons():
+        program = "import sitecustomize, sys; print(sitecustomize.loaded, sys.path[0] == ''); raise ValueError('x')"
+        run = Run(tmp_path, python, "-c", program, paths=paths)
+        assert run.out == "1 True\nsite: x\n"
+        assert run.err == ""
+        assert run.noted is not None
+
+
+def test_error_of_a_hidden_sitecustomize_is_reported_as_without_the_hook(tmp_path: Path) -> None:
+    for number, text in enumerate(("import no_such_module\n", "1 / 0\n")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        paths = hidden(folder, text)
+        run = Run(folder, sys.executable, "-c", "raise ValueError('x')", paths=paths)
+        plain = Run(folder, sys.executable, "-c", "raise ValueError('x')", env={"PYTHONPATH": paths[1:]})
+        assert run.err == plain.err
+        assert run.noted is not None
+
+
+def test_folder_of_the_hook_is_not_searched_for_modules(tmp_path: Path) -> None:
+    run = Run(tmp_path, sys.executable, "-c", "import sys, sitecustomize; print(*sys.path, sitecustomize.__file__)")
+    *paths, file = run.out.split()
+    assert str(HOOK) not in paths
+    assert file == str(HOOK / "sitecustomize.py")
+
+
+def test_outside_of_a_task_nothing_is_installed(tmp_path: Path) -> None:
+    run = Run(tmp_path, sys.executable, "-c", "import sys; print(sys.excepthook)", env={LOCAL_DIR: ""})
+    assert "_install" in run.out
+    env = {"PYTHONPATH": str(HOOK), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", "import sys; print(sys.excepthook)"], env=env, capture_output=True)
+    assert b"built-in" in done.stdout
+
+
+def test_start_loads_no_module_that_python_does_not_load_itself(tmp_path: Path) -> None:
+    """Hence it costs no time worth speaking of."""
+    program = "import sys; print(*sorted(sys.modules))"
+    modules = [Run(tmp_path, sys.executable, "-c", program, env=env).out.split() for env in ({}, {"PYTHONPATH": ""})]
+    assert set(modules[0]) - set(modules[1]) == {"sitecustomize"}
