@@ -559,8 +559,8 @@ class Agent(Fields):
         else:
             what = f"the agent on host {self.host} received {processes.signal_name(number)}"
             self._gone = {"what": what, "why": "", "hint": "schedulers send it when they end a job", "signal": number}
-            if number == signal.SIGTERM:  # the tasks have received it as well
-                self.supervisor.mark_stopped()
+        if number == signal.SIGTERM:  # the tasks may have received it as well
+            self.supervisor.mark_stopped()
         self._report(now=True)
 
     # --- a silent launcher on this host: only the agent can continue or kill it; otherwise the job would keep all hosts

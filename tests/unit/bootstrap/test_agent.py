@@ -413,6 +413,16 @@ def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(tmp_path: Path) -
     assert host.record["gone"]["what"] == "the agent on host h0 received SIGTERM"
 
 
+def test_task_ended_together_with_the_launcher_is_stopped_not_failed(tmp_path: Path) -> None:
+    """The job runner ends all that a killed launcher has left; that the agent has lost it may wake the agent first."""
+    host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)
+    host.system.at(5.0, lambda: setattr(host.system, "ppid", 1))
+    host.system.at(5.05, lambda: host.system.receive(signal.SIGTERM))
+    assert host.main() == 0
+    assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
+    assert host.record["gone"]["orphaned"] is True
+
+
 @pytest.mark.parametrize("number", [ORPHANED, STOP_SIGNAL])
 def test_agent_reports_that_it_was_orphaned(number: int, tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer()
