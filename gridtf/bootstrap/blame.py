@@ -109,7 +109,9 @@ def find(
                 break
             other = known[others[0]]
             if other not in victims:
-                return Cause(other, _how(other, records, lost), task)
+                how = _how(other, records, lost)
+                early = _first_done(tasks, records) if how == SILENT and other.rank == 0 else None
+                return Cause(early, EXITED, task) if early else Cause(other, how, task)
             task = other
     return Cause(victims[0], FAILED) if victims else None
 
@@ -119,6 +121,14 @@ def _how(task: PlacedTask, records: Mapping[str, Record], lost: Collection[str])
         return LOST
     ended_well = records.get(task.name, {}).get("state") in (TaskState.COMPLETED, TaskState.SAVED)
     return EXITED if ended_well else SILENT
+
+
+def _first_done(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> PlacedTask | None:
+    """The member of the cluster that has exited with 0 first. The first worker, which leads the others, is accused of
+    whatever has happened, since the others lose it when it has noticed that."""
+    done = [task for task in tasks if task.rank is not None and task.in_cluster]
+    done = [task for task in done if records.get(task.name, {}).get("state") == TaskState.COMPLETED]
+    return min(done, key=lambda task: records[task.name].get("ended") or 0.0, default=None)
 
 
 def _is_victim(record: Record, text: str) -> bool:

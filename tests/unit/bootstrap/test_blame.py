@@ -95,6 +95,14 @@ def test_member_that_exits_early_is_the_cause_although_others_accuse_its_victims
     assert find(WORKERS, (W0, W1), records, texts) == Cause(W2, EXITED, W0)
 
 
+def test_leader_that_runs_is_not_accused_of_what_a_member_did_that_has_exited() -> None:
+    records: dict[str, Any] = {"worker:0": {"state": "STOPPED"}, "worker:1": failed(2.9)}
+    texts = {"worker:1": LEADER_GONE}
+    assert find(WORKERS, (W1,), records, texts) == Cause(W0, SILENT, W1)
+    records["worker:2"] = {"state": "COMPLETED", "exit": 0, "ended": 2.0}
+    assert find(WORKERS, (W1,), records, texts) == Cause(W2, EXITED, W1)
+
+
 def test_member_that_does_not_respond_is_the_cause() -> None:
     for state in ("RUNNING", "STOPPED"):
         records = {"worker:0": failed(3.0), "worker:1": failed(2.9), "worker:2": {"state": state}}
