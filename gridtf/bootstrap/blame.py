@@ -74,6 +74,19 @@ def raised(record: Record) -> Record | None:
     return None
 
 
+def when(record: Record) -> tuple[float, bool]:
+    """When a task failed, for comparison with others.
+
+    Its exception, where there is one, comes long before its end. Of two at the same time, a signal came first, since
+    the exit of the other task is more likely a consequence.
+
+    Args:
+        record: The task's.
+    """
+    noted = raised(record)
+    return noted["time"] if noted else record.get("ended") or 0.0, not record.get("signal")
+
+
 def find(
     tasks: Sequence[PlacedTask],
     failed: Iterable[PlacedTask],
@@ -94,7 +107,7 @@ def find(
         None where nothing has failed.
     """
     known = {task.name: task for task in tasks}
-    order = sorted(failed, key=lambda task: _when(records[task.name]))
+    order = sorted(failed, key=lambda task: when(records[task.name]))
     victims = [task for task in order if _is_victim(records[task.name], texts.get(task.name, ""))]
     own = [task for task in order if task not in victims]
     if own:
@@ -134,10 +147,3 @@ def _first_done(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> P
 def _is_victim(record: Record, text: str) -> bool:
     by_itself = raised(record) or record.get("signal") in _OWN_SIGNALS
     return bool(by_itself) and is_consequence(text)
-
-
-def _when(record: Record) -> tuple[float, bool]:
-    """When a task failed: its exception, where there is one, comes long before its end. Of two at the same time, a
-    signal came first, since the exit of the other task is more likely a consequence."""
-    noted = raised(record)
-    return noted["time"] if noted else record.get("ended") or 0.0, not record.get("signal")
