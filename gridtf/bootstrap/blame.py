@@ -74,6 +74,19 @@ def raised(record: Record) -> Record | None:
     return None
 
 
+def when(record: Record) -> tuple[float, bool]:
+    """When a task failed, for comparison with others.
+
+    Its exception, where there is one, comes long before its end. Of two at the same time, a signal came first, since
+    the exit of the other task is more likely a consequence.
+
+    Args:
+        record: The task's.
+    """
+    noted = raised(record)
+    return noted["time"] if noted else record.get("ended") or 0.0, not record.get("signal")
+
+
 def find(
     tasks: Sequence[PlacedTask],
     failed: Iterable[PlacedTask],
@@ -94,7 +107,7 @@ def find(
         None where nothing has failed.
     """
     known = {task.name: task for task in tasks}
-    order = sorted(failed, key=lambda task: _when(records[task.name]))
+    order = sorted(failed, key=lambda task: when(records[task.name]))
     victims = [task for task in order if _is_victim(records[task.name], texts.get(task.name, ""))]
     own = [task for task in order if task not in victims]
     if own:
@@ -109,7 +122,9 @@ def find(
                 break
             other = known[others[0]]
             if other not in victims:
-                return Cause(other, _how(other, records, lost), task)
+                how = _how(other, records, lost)
+                early = _first_done(tasks, records) if how == SILENT and other.rank == 0 else None
+                return Cause(early, EXITED, task) if early else Cause(other, how, task)
             task = other
     return Cause(victims[0], FAILED) if victims else None
 
@@ -121,13 +136,14 @@ def _how(task: PlacedTask, records: Mapping[str, Record], lost: Collection[str])
     return EXITED if ended_well else SILENT
 
 
+def _first_done(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> PlacedTask | None:
+    """The member of the cluster that has exited with 0 first. The first worker, which leads the others, is accused of
+    whatever has happened, since the others lose it when it has noticed that."""
+    done = [task for task in tasks if task.rank is not None and task.in_cluster]
+    done = [task for task in done if records.get(task.name, {}).get("state") == TaskState.COMPLETED]
+    return min(done, key=lambda task: records[task.name].get("ended") or 0.0, default=None)
+
+
 def _is_victim(record: Record, text: str) -> bool:
     by_itself = raised(record) or record.get("signal") in _OWN_SIGNALS
     return bool(by_itself) and is_consequence(text)
-
-
-def _when(record: Record) -> tuple[float, bool]:
-    """When a task failed: its exception, where there is one, comes long before its end. Of two at the same time, a
-    signal came first, since the exit of the other task is more likely a consequence."""
-    noted = raised(record)
-    return noted["time"] if noted else record.get("ended") or 0.0, not record.get("signal")

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from gridtf.bootstrap import blame
-from gridtf.bootstrap.blame import Cause, raised
+from gridtf.bootstrap.blame import Cause, raised, when
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
@@ -204,6 +204,7 @@ def of_other(cause: Cause, records: TaskRecords, attempt: Attempt, also: str = "
 _TOGETHER = "all members of the cluster must take the same number of steps: does one have less data?"
 _SILENT = "was it stopped, or does it wait for something? its log has the last that it said"
 _LOST = "has the host crashed, or lost its network?"
+_MOST_JUDGED = 64  # tasks, whose logs may have to be read; the cause is among the first
 _PLACES = ('File "', "Detected at node", "[[")  # begins of lines of TensorFlow's that tell where
 _MOST_SHOWN = 300  # characters of an exception's message
 
@@ -432,6 +433,7 @@ def first_cause(
         None where no critical task has failed.
     """
     failed = [task for task in tasks if task.row.critical and _has_failed(task, records, stopped)]
+    failed = sorted(failed, key=lambda task: when(records[task.name]))[:_MOST_JUDGED]
     texts = {task.name: _last_words(records[task.name], attempt, task) for task in failed}
     return blame.find(tasks, failed, records, texts, lost)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gridtf.bootstrap import verdict
 from gridtf.bootstrap.blame import EXITED, FAILED, LOST, SILENT, Cause, accused, find, is_consequence, raised
 from gridtf.bootstrap.placement import PlacedTask
 from gridtf.bootstrap.verdict import first_cause, of_other
@@ -93,6 +94,14 @@ def test_member_that_exits_early_is_the_cause_although_others_accuse_its_victims
     records = {"worker:0": failed(3.0), "worker:1": failed(2.9), "worker:2": {"state": "COMPLETED", "exit": 0}}
     texts = {"worker:0": closed(2), "worker:1": LEADER_GONE}
     assert find(WORKERS, (W0, W1), records, texts) == Cause(W2, EXITED, W0)
+
+
+def test_leader_that_runs_is_not_accused_of_what_a_member_did_that_has_exited() -> None:
+    records: dict[str, Any] = {"worker:0": {"state": "STOPPED"}, "worker:1": failed(2.9)}
+    texts = {"worker:1": LEADER_GONE}
+    assert find(WORKERS, (W1,), records, texts) == Cause(W0, SILENT, W1)
+    records["worker:2"] = {"state": "COMPLETED", "exit": 0, "ended": 2.0}
+    assert find(WORKERS, (W1,), records, texts) == Cause(W2, EXITED, W1)
 
 
 def test_member_that_does_not_respond_is_the_cause() -> None:
@@ -195,6 +204,21 @@ def test_program_that_had_failed_when_it_was_stopped_has_failed(attempt: Attempt
         stopped = {"state": "STOPPED", "ended": 6.0, "signal": "SIGKILL", "pid": 7, "exception": noted(raised_at)}
         records = {"worker:0": failed(3.0), "worker:1": {"state": "STOPPED"}, "worker:2": stopped}
         assert first_cause(WORKERS, records, attempt, 5.0) == expected
+
+
+def test_logs_of_thousands_of_victims_are_not_read(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [task(f"worker:{number}", rank=number) for number in range(3000)]
+    records = {one.name: failed(10.0 + one.index) for one in many}
+    read: list[Path] = []
+
+    def lines(path: Path) -> list[str]:
+        read.append(path)
+        return [closed(7)]
+
+    monkeypatch.setattr(verdict, "last_lines", lines)
+    records["worker:2999"] = failed(9000.0, exception=noted(9.0))
+    assert first_cause(many, records, attempt) == Cause(many[2999], FAILED)
+    assert len(read) < 100
 
 
 def test_exception_counts_more_than_what_else_is_in_the_log(attempt: Attempt) -> None:

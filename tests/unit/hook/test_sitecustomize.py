@@ -38,7 +38,7 @@ def pythons() -> list[str]:
 
 def works(python: str) -> bool:
     """A shim of pyenv may stand for a Python that is not chosen."""
-    return subprocess.run([python, "-c", ""], capture_output=True, timeout=30).returncode == 0
+    return subprocess.run([python, "-c", ""], capture_output=True, timeout=60).returncode == 0
 
 
 class Run:
