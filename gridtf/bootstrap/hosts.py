@@ -246,7 +246,7 @@ class HostMonitor(Fields):
         if any(gone.get("orphaned") for gone in self._gone.values()):
             self._wait_a_moment()  # if all processes of the job are being killed, the launcher is next
             for end in self._ends():
-                if end.error is not None and end.host is None:  # it was not an agent
+                if end.error is not None and (end.host is None or end.code < 0):  # srun or qrsh was, not an agent
                     raise end.error
         if all("signal" in gone for gone in self._gone.values()):
             # Usually the scheduler is ending the whole job and signals the launcher too, so wait briefly. Otherwise one

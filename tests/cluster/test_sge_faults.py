@@ -60,7 +60,7 @@ def status_becomes(job: ClusterJob, state: str, *pieces: str) -> None:
         return view["state"] == state and all(piece in view["reason"] for piece in pieces)
 
     try:
-        job.until(reached, f"{state}: {pieces}", 10)
+        job.until(reached, f"{state}: {pieces}", 40)
     except AssertionError as error:
         raise AssertionError(f"{job.status()}") from error
 

@@ -83,7 +83,7 @@ def stopped_launcher(bed: Bed) -> Check:
         view = job.status()
         assert view["state"] == "FAILED"
         assert reason in view["reason"]
-        assert all(task["state"] == "STOPPED" for task in view["tasks"])
+        assert {task["state"] for task in view["tasks"]} == {"STOPPED"}, view["tasks"]
 
     return check
 

@@ -129,7 +129,7 @@ def guard(job: Job) -> int:
 
 def in_from_here(uid: int, port: int, strangers: Strangers) -> bool:
     """Whether a user of this host gets into a port within some seconds."""
-    code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 8)"
+    code = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 40)"
     done = strangers.run(uid, [sys.executable, "-c", code, port], strangers.folder)
     assert done.code == 0 or "timed out" in done.err or "refused" in done.err, done.err
     return done.code == 0

@@ -78,6 +78,23 @@ def test_signal_after_a_killed_connection_is_not_the_cause(tmp_path: Path) -> No
     assert seen.system.received == []
 
 
+def test_killed_connection_is_the_cause_although_its_agent_reports_first_that_it_is_an_orphan(tmp_path: Path) -> None:
+    agent = Ended("n1", -signal.SIGKILL)
+    seen = Monitored(tmp_path)
+    agents: list[Ended] = []
+    seen.hosts.agents = agents
+    gone = {"what": "the process that started the agent on host n1 was killed", "why": "", "hint": "", "orphaned": True}
+    seen.says("n1", gone=gone)
+
+    def pause(seconds: float) -> None:
+        agents.append(agent)
+        seen.system.sleep(seconds)
+
+    seen.hosts.pause = pause
+    with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
+        seen.hosts.check()
+
+
 def test_hosts_are_known_by_what_they_have_said_last(tmp_path: Path) -> None:
     seen = Monitored(tmp_path)
     assert seen.hosts.records() == {}

@@ -158,8 +158,8 @@ def test_error_of_a_hidden_sitecustomize_is_reported_as_without_the_hook(tmp_pat
 
 
 def test_folder_of_the_hook_is_not_searched_for_modules(tmp_path: Path) -> None:
-    run = Run(tmp_path, sys.executable, "-c", "import sys, sitecustomize; print(*sys.path, sitecustomize.__file__)")
-    *paths, file = run.out.split()
+    program = "import sys, sitecustomize; print(*sys.path, sitecustomize.__file__, sep='\\n')"
+    *paths, file = Run(tmp_path, sys.executable, "-c", program).out.splitlines()
     assert str(HOOK) not in paths
     assert file == str(HOOK / "sitecustomize.py")
 
