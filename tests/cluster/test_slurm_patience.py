@@ -83,7 +83,8 @@ def stopped_launcher(bed: Bed) -> Check:
         view = job.status()
         assert view["state"] == "FAILED"
         assert reason in view["reason"]
-        assert {task["state"] for task in view["tasks"]} == {"STOPPED"}, view["tasks"]
+        # of a host that Slurm has killed before its last word, it is only known that they have ended
+        assert {task["state"] for task in view["tasks"]} <= {"STOPPED", "ENDED"}, view["tasks"]
 
     return check
 

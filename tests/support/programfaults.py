@@ -137,7 +137,7 @@ FAULTS = {
         acts(kept(lambda: fail(ValueError("bad label 11")))),
     ),
     "early-exit": lambda: members(after(0.5, lambda: closed(2)), after(0.6, lambda: closed(0)), acts(lambda: None)),
-    "chain": lambda: members(after(0.6, lambda: closed(1)), after(0.5, lambda: closed(2)), acts(lambda: None)),
+    "chain": lambda: members(after(1.5, lambda: closed(1)), kept(after(0.5, lambda: closed(2))), acts(lambda: None)),
     "silent": lambda: members(after(0.5, lambda: closed(2)), after(0.6, lambda: closed(2)), acts(wait)),
     "stopped": lambda: members(after(0.5, lambda: closed(2)), wait, acts(lambda: signalled(signal.SIGSTOP))),
     "killed-with-victims": lambda: members(
