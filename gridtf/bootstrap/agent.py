@@ -416,11 +416,7 @@ class Agent(Fields):
 
         names = {name for name in environment.own_variables(plan, task, meeting) if name in env}
         local = [self._local_dir] if self._local_dir else []
-        folders = [
-            self.attempt.run.path,
-            *local,
-            *([environment.HOME] if environment.runs_gridtf(plan, task) else []),
-        ]
+        folders = [self.attempt.run.path, *local, *([environment.HOME] if environment.runs_gridtf(plan, task) else [])]
         whole = containers.command(entrance, plan.spec, argv, plan.cwd, folders, names, gpus=task.gpus > 0)
         return whole, containers.environment(entrance, env, names)
 
@@ -477,7 +473,9 @@ class Agent(Fields):
         for name, task in self.supervisor.tasks.items():
             if self._local_dir and task.pid is not None:
                 task.progress = local_dir.progress(self._local_dir, name) or task.progress
-                task.exception = local_dir.exception(self._local_dir, name) or task.exception
+                noted = local_dir.exception(self._local_dir, name)
+                if noted and noted["time"] >= (task.started or 0.0):  # not one of before a restart
+                    task.exception = noted
 
     def _report(self, *, now: bool = False) -> None:
         """Tell the launcher the state of this host: at once, or as a sign of life when the last one is old."""

@@ -1,4 +1,4 @@
-"""The fence round the ports of the tasks, whose gRPC asks nobody who they are: who may connect, and how gates learn it.
+"""The fence round the ports of the tasks, whose gRPC has no authentication: who may connect, and how gates learn it.
 
 Each port has a gate (host/gates.py), which the agent closes before anybody knows the port. Two ways to know a friend:
 

@@ -107,9 +107,10 @@ class HostMonitor(Fields):
 
     def _note(self, host: str, state: Record) -> None:
         self.reports += 1
-        state = {**state}
-        late = self.system.time() - state.pop("time", float("-inf"))
-        self._skew[host] = min(late, self._skew.get(host, late))  # the least has spent the least time on its way
+        if "time" in state:
+            late = self.system.time() - state["time"]
+            self._skew[host] = min(late, self._skew.get(host, late))  # the least has spent the least time on its way
+            state = {name: value for name, value in state.items() if name != "time"}
         before = self._states.get(host, {})
         self._states[host] = state
         self.changed = self.changed or _without_progress(before) != _without_progress(state)
@@ -128,7 +129,7 @@ class HostMonitor(Fields):
         """Task name -> its record, with its times by the clock of this host."""
         found = dict(self.tasks)
         for host, skew in self._skew.items():
-            if _SKEW < abs(skew) < float("inf"):
+            if abs(skew) > _SKEW:
                 found.update({name: _shifted(task, skew) for name, task in self._states[host]["tasks"].items()})
         return found
 

@@ -83,10 +83,7 @@ def progress(folder: Path, task: str) -> Record | None:
     Returns:
         None where it has reported nothing, or something else has written the file.
     """
-    kind, _, index = task.partition(":")
-    with contextlib.suppress(RunDirError):
-        return read_record(folder / progress_name(kind, index), recordtypes.Progress, own=True)
-    return None
+    return _read(folder / progress_name(*task.split(":")), recordtypes.Progress)
 
 
 def exception(folder: Path, task: str) -> Record | None:
@@ -99,9 +96,12 @@ def exception(folder: Path, task: str) -> Record | None:
     Returns:
         None where none has, or something else has written the file.
     """
-    kind, _, index = task.partition(":")
+    return _read(folder / exception_name(*task.split(":")), recordtypes.Raised)
+
+
+def _read(path: Path, kind: recordtypes.Kind) -> Record | None:
     with contextlib.suppress(RunDirError):
-        return read_record(folder / exception_name(kind, index), recordtypes.Raised, own=True)
+        return read_record(path, kind, own=True)
     return None
 
 

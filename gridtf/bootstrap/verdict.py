@@ -205,7 +205,7 @@ _TOGETHER = "all members of the cluster must take the same number of steps: does
 _SILENT = "was it stopped, or does it wait for something? its log has the last that it said"
 _LOST = "has the host crashed, or lost its network?"
 _MOST_JUDGED = 64  # tasks, whose logs may have to be read; the cause is among the first
-_PLACES = ('File "', "Detected at node", "[[")  # begins of lines of TensorFlow's that tell where
+_PLACES = ('File "', "Detected at node", "[[")  # TensorFlow's lines that begin so tell where
 _MOST_SHOWN = 300  # characters of an exception's message
 
 

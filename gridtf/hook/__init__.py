@@ -1,1 +1,1 @@
-"""The folder that comes first on the PYTHONPATH of tasks; nothing imports it from here."""
+"""The sitecustomize of tasks, which agents copy to their hosts; gridtf itself does not import it."""

@@ -20,7 +20,7 @@ class Option(Value):
         flags: The long one first; ``--no-…`` turns a switch off.
         kind: text, whole (a whole number), size (a whole number, or text that JobSpec parses), seconds, lines
             (repeatable), words (separated by commas), arguments (split as the shell does), variables (repeatable K=V),
-            switch (a count 1 or 0, or true or false), replace (1: drop what lower layers have) or served_ps.
+            switch (count 1 or 0), truth (true or false), replace (1: drop what lower layers have) or served_ps.
         metavar: Stands for the value in the help; empty for a flag without a value.
         help: One line for the help.
         group: Heading in the help.
@@ -32,11 +32,6 @@ class Option(Value):
     metavar: str
     help: str
     group: str
-
-    @property
-    def counts(self) -> bool:
-        """Whether its value is a number of tasks, or a part of the merging of layers, rather than true or false."""
-        return self.kind == "replace" or self.key.endswith(".count")
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -69,7 +64,7 @@ _TABLE = {
         ("env", "--env", "variables", "K=V", "set a variable; K alone copies its value; repeatable"),
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
         ("setup_replace", "--no-setup", "replace", "", "leave out the set-up lines of files and variables"),
-        ("hook", "--hook --no-hook", "switch", "", "note the exception that ends a Python program (default)"),
+        ("hook", "--hook --no-hook", "truth", "", "note the exception that ends a Python program (default)"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
     ),
     "containers": (
@@ -193,8 +188,8 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
             raise UsageError(f"a quote is not closed in {text}", hint="write it as in a shell") from None
     if option.kind == "words":
         return {key: tuple(word.strip() for word in text.split(",") if word.strip())}
-    if option.kind == "switch" and not option.counts:
-        return {key: {"1": True, "0": False}.get(text, text)}
+    if option.kind == "truth":
+        return {key: {"1": True, "true": True, "0": False, "false": False}.get(text, text)}
     if option.kind in ("whole", "size", "switch", "replace"):
         return {key: _number(text, int)}
     if option.kind == "seconds":
@@ -210,7 +205,7 @@ def switch(option: Option, flag: str) -> dict[Key, object]:
         flag: The flag as typed, such as ``--no-chief``.
     """
     on = option.kind == "replace" or not flag.startswith("--no-")
-    value = ("ps",) if option.kind == "served_ps" else int(on) if option.counts else on
+    value = ("ps",) if option.kind == "served_ps" else on if option.kind == "truth" else int(on)
     return {tuple(option.key.split(".")): value}
 
 
@@ -238,8 +233,9 @@ def as_key(word: str, value: object, table: Table) -> str:
     if isinstance(value, Mapping):
         return f"write [{section or option.key}]"
     if option.kind == "switch":
-        on = bool(value) != word.startswith("no")
-        value = int(on) if option.counts else on
+        value = int(bool(value) != word.startswith("no"))
+    elif option.kind == "truth":
+        value = bool(value) != word.startswith("no")
     elif option.kind == "whole":
         value = int(value) if isinstance(value, str) and value.isdecimal() else value
         value = value if type(value) is int else None
@@ -266,8 +262,7 @@ def as_keyword(word: str, value: object) -> str:
         return 'write serve=["ps"]'
     task_type, _, name = option.key.removeprefix("tasks.").rpartition(".")
     if option.kind == "switch":
-        on = bool(value) != word.startswith("no")
-        value = int(on) if option.counts else on
+        value = int(bool(value) != word.startswith("no"))
     return f'write tasks={{"{task_type}": TaskSpec({name}={value!r})}}' if task_type else f"write {name}=…"
 
 

@@ -592,6 +592,9 @@ def _check_texts(spec: JobSpec) -> None:
             choices = ", ".join(words)
             hint = nearest(str(value), list(words)) or f"choose from {choices}"
             raise SpecError(key, f"{spell(value)} is not one of {choices}", hint=hint)
+    hook: object = spec.hook
+    if not isinstance(hook, bool):
+        raise SpecError("hook", f"{spell(hook)} is neither true nor false", hint="write hook = false, or leave it out")
 
 
 def _check_sizes(spec: JobSpec) -> None:

@@ -185,10 +185,6 @@ class Fault(Fields):
         return verdict["state"] == self.state and re.fullmatch(pattern, str(verdict["reason"])) is not None
 
 
-def _of(task: str, how: str) -> str:
-    return f"{task} on HOST: {how}"
-
-
 _CULPRIT = "worker:2 on HOST: "
 _PLACE = r" \(faults\.py:\d+\)"
 _BAD_LABEL = rf"{_CULPRIT}ValueError: bad label 11{_PLACE}"

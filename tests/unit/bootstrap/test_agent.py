@@ -334,9 +334,9 @@ def test_progress_of_a_task_is_in_the_record_also_what_it_reports_at_its_end(tmp
     assert "progress" not in host.record["tasks"]["worker:1"]
 
 
-def test_exception_is_in_the_record_before_its_task_has_ended_and_not_after_a_restart(tmp_path: Path) -> None:
+def test_exception_is_in_the_record_before_its_task_has_ended(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(10)
-    noted = {"type": "ValueError", "message": "bad", "place": "train.py:1", "time": 1004.0, "pid": 7}
+    noted = {"type": "ValueError", "message": "bad", "place": "train.py:1", "time": 5004.0, "pid": 7}
 
     def note(name: str) -> None:
         folder = Path(host.system.started[host.pids[0]]["env"]["GRIDTF_LOCAL_DIR"])
@@ -351,6 +351,21 @@ def test_exception_is_in_the_record_before_its_task_has_ended_and_not_after_a_re
     assert isinstance(before, dict)
     assert (before["state"], before["exception"]) == ("RUNNING", noted)
     assert host.record["tasks"]["worker:1"]["exception"] == noted
+
+
+def test_exception_of_before_a_restart_is_not_that_of_the_task(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **SERVED).answer().exit(1, -signal.SIGKILL, 5).stop(10)
+    noted = {"type": "ValueError", "message": "bad", "place": "", "time": 5004.0, "pid": 7}
+
+    def note() -> None:
+        env = host.system.started[host.pids[1]]["env"]
+        name = contract.exception_name(env["GRIDTF_TASK_TYPE"], env["GRIDTF_TASK_INDEX"])
+        (Path(env["GRIDTF_LOCAL_DIR"]) / name).write_text(json.dumps(noted))
+
+    host.system.at(4, note)
+    host.main()
+    (restarted,) = (task for task in host.record["tasks"].values() if task["restarts"])
+    assert "exception" not in restarted
 
 
 @pytest.mark.parametrize("hook", [True, False])

@@ -325,6 +325,20 @@ def test_leader_and_the_flags_of_leaders_override_each_other(
         assert (spec.count("chief"), spec.count("master")) == counts
 
 
+def test_hook_is_true_or_false_in_every_layer(tmp_path: Path) -> None:
+    write(tmp_path / "job.toml", 'command = ["x"]\nhook = false\n')
+    assert read("-- x", tmp_path).spec.hook is True
+    assert read("job.toml", tmp_path).spec.hook is False
+    assert read("job.toml --hook", tmp_path).spec.hook is True
+    assert read("--no-hook -- x", tmp_path).spec.hook is False
+    for text, hook in (("0", False), ("false", False), ("1", True), ("true", True)):
+        assert read("job.toml", tmp_path, {"GRIDTF_SUBMIT_HOOK": text}).spec.hook is hook
+    error = refused("-- x", tmp_path, {"GRIDTF_SUBMIT_HOOK": "maybe"})
+    assert error.what == "GRIDTF_SUBMIT_HOOK: 'maybe' is neither true nor false"
+    write(tmp_path / "job.toml", 'command = ["x"]\nno_hook = true\n')
+    assert "write hook = false" in refused("job.toml", tmp_path).hint
+
+
 def test_chief_flag_sets_the_master_if_the_job_file_has_a_master(tmp_path: Path) -> None:
     write(tmp_path / "job.toml", 'command = ["x"]\n[tasks.master]\ncpus = 2\n')
     assert read("job.toml --no-chief", tmp_path).spec.tasks == {"master": TaskSpec(count=0, cpus=2)}
@@ -356,6 +370,7 @@ def test_gridtf_submit_variables_set_options(tmp_path: Path) -> None:
         ("GRIDTF_SUBMIT_NO_CHIEF", "write GRIDTF_SUBMIT_CHIEF=0"),
         ("GRIDTF_SUBMIT_NO_EVALUATOR", "write GRIDTF_SUBMIT_EVALUATOR=0"),
         ("GRIDTF_SUBMIT_PS_BUILTIN", "write GRIDTF_SUBMIT_SERVE=ps"),
+        ("GRIDTF_SUBMIT_NO_HOOK", "write GRIDTF_SUBMIT_HOOK=0"),
         ("GRIDTF_SUBMIT_NO_SETUP", "write GRIDTF_SUBMIT_SETUP_REPLACE=1"),
     ],
 )
