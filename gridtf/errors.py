@@ -108,6 +108,7 @@ class HostLostError(GridtfError):
     """Contact with a host was lost."""
 
 
+_SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help
 _SIMILAR = 0.72  # by difflib; one wrong letter in a word of four is 0.75
 
 
@@ -125,7 +126,9 @@ def nearest(word: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in known}
-    near = [lower[name] for name in get_close_matches(word.lower(), lower, cutoff=_SIMILAR)]
+    slips = get_close_matches(word.lower(), lower, cutoff=_SLIP)
+    matches = slips or get_close_matches(word.lower(), lower, cutoff=_SIMILAR)
+    near = [lower[name] for name in matches]
     # what difflib rates too low: a short word with two letters swapped, and the beginning of a long word
     near = near or [name for key, name in lower.items() if sorted(key) == sorted(word.lower())]
     near = near or [name for key, name in lower.items() if len(word) > 2 and key.startswith(word.lower())][:3]

@@ -39,11 +39,14 @@ ORPHANED = signal.SIGHUP
 
 _AT_ONCE = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
+_GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
 _RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
 _WAKE_LIMIT = 10.0  # seconds within which a launcher that was continued (SIGCONT) has to write a heartbeat
 _LOOKING = 2.0  # seconds between two looks at what no signal announces, such as the parent's death
 _WRITING = 2.0  # seconds for a record at the end
 _TELLING = 5.0  # seconds for the last messages to leave this host
+_ASKING, _LONGEST_ASKING = 20.0, 300.0  # seconds between two questions of an agent to the scheduler
+_NOTICED = 1800.0  # seconds within which a scheduler notices that a host is lost
 _STOPPING = 0.5  # seconds in which the launcher's order comes that STOP_SIGNAL or the end of the input announces
 
 # Exit codes for errors that an agent could not tell the launcher.
@@ -227,6 +230,9 @@ class Agent(Fields):
             local_dir.remove(folders)
             self._report(now=True)
             self._recover_launcher(scheduler)
+            elsewhere = self._launcher is not None and not self.system.is_alive(self._launcher)
+            if plan.spec.restarts and elsewhere and (self._gone or {}).get("unheard"):
+                self._give_back(scheduler, plan.host_count)
         if survivors:
             self.system.log(f"agent on {self.host}: processes survived SIGKILL: {survivors}")
             return LEFTOVERS
@@ -242,7 +248,10 @@ class Agent(Fields):
         owner, patience = f"{plan.spec.title}, job {plan.job_id}", rendezvous.GPU_SHARE * plan.spec.start_timeout
         need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
         grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
-        self._waits, self._ignored = "", scheduler.warnings
+        self._ignored = scheduler.warnings
+        if self.attempt.number > 1:
+            self._wait_for_gpu_memory(grant)
+        self._waits = ""
         processes.need_open_files(len(mine) + 1 + fence.FILES)  # a port each, and MASTER_PORT
         shares = share_gpus(self.host, mine, grant.gpus)
         installed = self._installed(plan, grant)
@@ -296,6 +305,15 @@ class Agent(Fields):
         for _ in self._waiting(seconds):
             self._report()
             self._listen()
+
+    def _wait_for_gpu_memory(self, grant: GpuGrant) -> None:
+        """The driver may take a while to free the memory of processes that have just ended."""
+        deadline = self.system.monotonic() + _GPU_MEMORY
+        while used := self.system.gpu_memory(grant.gpus):
+            if self.system.monotonic() >= deadline:
+                self.system.log(f"agent on {self.host}: tasks start although {'; '.join(used)}")
+                return
+            self._wait_for_gpus("; ".join(used), 1.0)
 
     def _publish(
         self,
@@ -584,6 +602,29 @@ class Agent(Fields):
                 woken, stopped = now, self.system.is_stopped(launcher["pid"])
                 self.system.signal([launcher["pid"]], signal.SIGCONT)  # no effect on a process that was not stopped
             self._released = self.system.wait(_LOOKING) == STOP_SIGNAL or self._released
+
+    def _give_back(self, scheduler: Scheduler, hosts: int) -> None:
+        """After the tear-down: see to it that a job whose launcher's host is lost does not keep its other hosts.
+
+        The scheduler may need minutes to notice that loss; and if it never does, only the way to this host was lost.
+
+        Args:
+            scheduler: The scheduler.
+            hosts: The number of hosts of the job, all of which may ask it.
+        """
+        from random import uniform
+
+        pause = min(max(_ASKING, _ASKING * hosts / 8), _LONGEST_ASKING)
+        now = self.system.monotonic()
+        end, due = now + _NOTICED, now
+        while now < end:
+            due += pause * uniform(0.5, 1)
+            over = False
+            while not over and (now := self.system.monotonic()) < due:
+                over = processes.is_end(self.system.wait(due - now))
+            with contextlib.suppress(GridtfError):
+                if scheduler.give_back(self.system.environ) or over:
+                    return
 
     def _end_launcher(self, launcher: Record, silence: float, *, stopped: bool) -> None:
         """Kill the launcher, and write the verdict in its place.

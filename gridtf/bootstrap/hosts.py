@@ -13,6 +13,7 @@ from gridtf.errors import GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Attempt, Record, listdir
 from gridtf.run.tail import last_lines
+from gridtf.schedulers.agents import ForkedAgent
 from gridtf.schedulers.api import AgentEnd, AgentHandle
 from gridtf.text import some
 from gridtf.values import Fields
@@ -104,6 +105,8 @@ class HostMonitor(Fields):
             elif kind == messages.GONE:
                 self._gone[host] = content
                 self.changed = True
+                if content.get("over"):
+                    self._over.add(host)
 
     def _note(self, host: str, state: Record) -> None:
         self.reports += 1
@@ -240,6 +243,20 @@ class HostMonitor(Fields):
 
         others = [watch for host, watch in self._watches.items() if not same_host(host, here)]
         return bool(others) and all(watch.silence() > self.limit / 2 for watch in others)
+
+    @property
+    def forked(self) -> list[str]:
+        """The hosts whose agents this process has forked: it is their subreaper."""
+        return [agent.host for agent in self.agents if isinstance(agent, ForkedAgent)]
+
+    def note_over(self, host: str) -> None:
+        """Note that no process of the attempt is left on this host."""
+        self._over.add(host)
+
+    def left(self) -> dict[str, float]:
+        """The hosts where it is not certain that no process is left -> seconds since they were last heard of."""
+        silence = {host: watch.silence() for host, watch in self._watches.items()}
+        return {host: silence.get(host, 0.0) for host in self.hosts if host not in self._over}
 
     def _check_gone(self) -> None:
         if not self._gone:

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from gridtf.bootstrap import messages, verdict
+from gridtf.bootstrap import local_dir, messages, verdict
 from gridtf.bootstrap.blame import FAILED, LOST
 from gridtf.bootstrap.heartbeat import interval
 from gridtf.bootstrap.hosts import AgentEndedError, HostMonitor, LauncherSilentError
@@ -23,7 +23,7 @@ from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.stream import Listener
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, HostLostError, RendezvousError, RunDirError, TerminatedError
+from gridtf.errors import GridtfError, HostLostError, PlacementError, RendezvousError, RunDirError, TerminatedError
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
@@ -37,7 +37,9 @@ from gridtf.text import counted, some
 from gridtf.values import Fields
 
 if TYPE_CHECKING:
+    from gridtf.bootstrap.attempts import Following
     from gridtf.bootstrap.placement import PlacedTask
+    from gridtf.bootstrap.progress import Progress
     from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
     from gridtf.host.gpus import GpuGrant
 
@@ -74,7 +76,26 @@ def launch(
     """
     processes.block_signals(spared=(signal.SIGHUP, signal.SIGINT))  # nohup and background jobs ignore these on purpose
     processes.become_subreaper()
-    return Launcher(run, spec, request, scheduler, job_id, System(environ)).launch()
+    return supervise(Launcher(run, spec, request, scheduler, job_id, System(environ)))
+
+
+def supervise(attempt: Launcher) -> int:
+    """Run attempts until one succeeds, or no other one may follow it.
+
+    Args:
+        attempt: The first one.
+
+    Returns:
+        The exit code of the job script.
+    """
+    while True:
+        end, following = attempt.execute(), None
+        if attempt.spec.restarts:
+            end, following = attempt.follow(end)
+        code = attempt.conclude(end)
+        if following is None:
+            return code
+        attempt = following
 
 
 class _Terminated(Exception):
@@ -96,6 +117,8 @@ class Launcher(Fields):
         system: This host; the agents inherit its environ.
         listener_of: Makes the launcher's end of the streams to its agents.
         recorder_of: Makes what writes its records.
+        following: How this attempt follows another one; None: it is the first one.
+        allocation: The allocation of the job; None before it is known.
     """
 
     run: RunDir
@@ -106,6 +129,8 @@ class Launcher(Fields):
     system: System
     listener_of: Callable[[bytes, System], Listener] = Listener
     recorder_of: Callable[[System], Recorder] = Recorder
+    following: Following | None = None
+    allocation: Allocation | None = None
 
     def __post_init__(self) -> None:
         self.attempt = self.run.new_attempt()
@@ -128,17 +153,20 @@ class Launcher(Fields):
         # short enough to tell a launcher that was stopped from one that waits
         self._longest_pause = min(_LONGEST_PAUSE, self.spec.heartbeat_timeout / 8)
         self._last_pause = self.system.monotonic()
+        self._orphaned = ""  # why the scheduler cannot learn of the job's end any more
+        self._error: GridtfError | None = None  # what has ended the attempt, if that was no task
+        self._before: Progress | None = None  # how far the job had come before this attempt
         self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
         self._unrecorded = ""  # when records could not be written
         self._stopped = float("inf")  # when the tear-down began, in seconds since the epoch
         self._beat = self._recorded = self._summarized = float("-inf")  # when these were last sent or written
         self._written: Record = {}  # the record that was last written, without its time
 
-    def launch(self) -> int:
-        """Run the attempt to its end, then write the verdict.
+    def execute(self) -> Verdict:
+        """Run the attempt to its end, with no process left.
 
         Returns:
-            The exit code of the job script.
+            The verdict, which conclude writes.
         """
         try:
             self.attempt.reserve_verdict()
@@ -146,17 +174,73 @@ class Launcher(Fields):
         except _Terminated as terminated:
             end = self._of_signal(terminated.number)
         except GridtfError as error:
+            self._error = error
             end = self._of_error(error)
         except Exception as error:  # after any other error, too, the tasks are ended and a verdict is written
             import traceback
 
             self.system.log(traceback.format_exc())
             end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
+            end = end.replace(again=None)
         end = self._tear_down(end)
         # who would report the end of this job to the scheduler
-        lost = "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
-        if lost:
-            freed = f"{lost}, so gridtf cancels the job; otherwise it would keep its hosts"
+        if self.system.parent() != self._parent.pid:
+            self._orphaned = self.scheduler.parent_lost(self._parent)
+        return end
+
+    def follow(self, end: Verdict) -> tuple[Verdict, Launcher | None]:
+        """Decide whether another attempt follows, and prepare it.
+
+        Args:
+            end: The verdict on this attempt.
+
+        Returns:
+            The verdict with what was decided; and the attempt, None where there is none.
+        """
+        from gridtf.bootstrap import attempts, progress
+
+        history = self.following.history if self.following else attempts.History()
+        again: Following | str = ""
+        if self.allocation is not None and not self._orphaned:
+            cause = end.cause or {}
+            record = self.hosts.tasks.get(cause.get("task") or "", {})
+            limit = self.spec.kill_grace + _AGENT_MARGIN + self.spec.heartbeat_timeout
+            here = self.scheduler.this_host(self.system.environ)
+            failure = attempts.Failure(
+                verdict=end,
+                in_vain=attempts.in_vain(self._error, record),
+                host=cause.get("host"),
+                left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
+                further=self._progress().beyond(self._before or progress.Progress()),
+                alone=self.hosts.alone(here),
+            )
+            hosts = self.allocation.hosts
+            again = attempts.following(failure, history, self.spec.restarts, hosts, self.request, here)
+        if isinstance(again, str):
+            done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
+            said = again or done
+            return end.replace(why="; ".join(filter(None, (end.why, said)))), None
+        try:
+            following = type(self)(
+                *(self.run, self.spec, self.request, self.scheduler, self.job_id, self.system),
+                *(self.listener_of, self.recorder_of, again, self.allocation),
+            )
+        except GridtfError as error:
+            return end.replace(why="; ".join(filter(None, (end.why, f"not restarted, since {error.what}")))), None
+        started = f"attempt {following.attempt.number} follows"
+        return end.replace(why="; ".join(filter(None, (end.why, started)))), following
+
+    def conclude(self, end: Verdict) -> int:
+        """Write the verdict.
+
+        Args:
+            end: The verdict.
+
+        Returns:
+            The exit code of the job script.
+        """
+        if self._orphaned:
+            freed = f"{self._orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
             end = end.replace(why="; ".join(filter(None, (end.why, freed))))
         self.system.log(end.text())
         try:
@@ -167,7 +251,8 @@ class Launcher(Fields):
             return end.exit_code or 1
         self._report("ended", end.reason)
         self.recorder.settle(_SETTLING)
-        if lost:
+        self.listener.close()
+        if self._orphaned:
             self._cancel()
         return end.exit_code
 
@@ -182,14 +267,14 @@ class Launcher(Fields):
 
         processes.need_open_files(0)
         self._record()
-        allocation = self.scheduler.allocation(self.system.environ, self.request, self._wait_for_allocation)
+        allocation = self._allocate()
         others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
         if others and (why := not_shared(self.run.path)):
             raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
         processes.need_open_files(3 * len(allocation.hosts))  # a process, its pipe and the agent's connection, each
         self._open(allocation)
         self.listener.expected = len(allocation.hosts)
-        call = agent_call(self.attempt, self.nonce, self.spec.start_timeout, self.listener)
+        call = agent_call(self.attempt, self.nonce, self.spec, self.listener, restarted=self.following is not None)
         agents = self.scheduler.start_agents(allocation, call, self.system.environ)
         hosts = [host.name for host in allocation.hosts]
         self.hosts = self._monitor(hosts, agents)
@@ -205,8 +290,39 @@ class Launcher(Fields):
         self._report("waiting", f"waiting for {count}")
         self._gather(plan)
         started = f"{counted(len(plan.tasks), 'task')} on {count}"
+        if self.following is not None:
+            started = f"{started}; {self.following.why}"
         self._report("running", started)
         return self._watch(started)
+
+    def _allocate(self) -> Allocation:
+        """The hosts of this attempt."""
+        if self.allocation is None:
+            wait = self._wait_for_allocation
+            self.allocation = self.scheduler.allocation(self.system.environ, self.request, wait)
+        if not self.spec.restarts:
+            return self.allocation
+        from gridtf.bootstrap import attempts
+
+        self._before = self._progress()
+        if self.following is None:
+            hosts = attempts.choose(self.allocation.hosts, self.request, attempts.History())
+            if isinstance(hosts, str):
+                raise PlacementError(hosts)
+            return self.allocation.replace(hosts=hosts)
+        where = some([host.name for host in self.following.hosts])
+        self.system.log(f"attempt {self.attempt.number} on {where}: {self.following.why}")
+        begin = self.system.monotonic()
+        while (left := begin + self.following.pause - self.system.monotonic()) > 0:
+            self._report("allocating", self.following.why)
+            self._pause(min(left, self._longest_pause))
+        return self.allocation.replace(hosts=self.following.hosts)
+
+    def _progress(self) -> Progress:
+        """How far the job has come."""
+        from gridtf.bootstrap import progress
+
+        return progress.reached(progress.output_of(self.run, self.spec), self.hosts.tasks)
 
     def _open(self, allocation: Allocation) -> None:
         """Write where agents find the launcher, and the secret by which both sides know each other."""
@@ -439,6 +555,10 @@ class Launcher(Fields):
         survivors = Supervisor([], self.system).tear_down(grace, self._tell_alive)
         if survivors:
             self.system.log(f"processes survived SIGKILL: {survivors}")
+        for host in self.hosts.forked:  # whose agent may have been killed
+            local_dir.remove(local_dir.places(self.system.environ, self.nonce, host))
+            if not survivors:
+                self.hosts.note_over(host)
         if end.state != JobState.FAILED:
             from gridtf.bootstrap import membership
 
@@ -639,14 +759,17 @@ from gridtf.bootstrap.node import supervise_agent
 sys.exit(supervise_agent(sys.argv[1:]))"""
 
 
-def agent_call(attempt: Attempt, nonce: str, start_timeout: float, listener: Listener) -> AgentCall:
+def agent_call(
+    attempt: Attempt, nonce: str, spec: JobSpec, listener: Listener, *, restarted: bool = False
+) -> AgentCall:
     """Describe how a scheduler starts the agents of an attempt: forked from this process, or as new processes.
 
     Args:
         attempt: The attempt.
         nonce: Its nonce.
-        start_timeout: Seconds that agents may wait for the plan.
+        spec: The specification of the job.
         listener: The launcher's end of the streams, which an agent that was forked closes.
+        restarted: Whether agents of another attempt were started before in this allocation.
     """
 
     def main(arguments: Sequence[str], gpus: GpuGrant | None = None, /) -> int:
@@ -656,8 +779,10 @@ def agent_call(attempt: Attempt, nonce: str, start_timeout: float, listener: Lis
         return agent.main(arguments, gpus)
 
     return AgentCall(
-        arguments=(str(attempt.run.path), str(attempt.number), nonce, str(start_timeout)),
+        arguments=(str(attempt.run.path), str(attempt.number), nonce, str(spec.start_timeout)),
         main=main,
         command=(sys.executable, "-S", "-c", _AGENT_SUPERVISOR.format(path=sys.path)),
         log=attempt.agents_log,
+        outlives=bool(spec.restarts),
+        restarted=restarted,
     )

@@ -199,19 +199,25 @@ class AgentSupervisor:
         what = f"the agent on host {self.host} was killed by {signal_name(-end.code)}"
         self.system.log(what)
         local_dir.remove(local_dir.places(self.system.environ, self._nonce, self.host))
+        gone = {"what": what, "why": "", "hint": "was it killed by hand?"}
+        link = None
         with contextlib.suppress(GridtfError):
-            self._report(what)
-        return LEFTOVERS if Supervisor([], self.system).tear_down(_GRACE, lambda: None) else KILLED
+            link = self._link()
+        if link is not None:  # tell the launcher, in the place of the agent
+            link.send(messages.GONE, gone)
+            link.drain(_TELLING)
+        survivors = Supervisor([], self.system).tear_down(_GRACE, lambda: None)
+        if link is not None:
+            if not survivors:
+                link.send(messages.GONE, {**gone, "over": True})
+                link.drain(_TELLING)
+            link.close()
+        return LEFTOVERS if survivors else KILLED
 
-    def _report(self, what: str) -> None:
-        """Tell the launcher, in the place of the agent."""
+    def _link(self) -> Link | None:
+        """A stream to the launcher; None where that has ended."""
         listener = read_record(self._attempt.listener, recordtypes.Listener, nonce=self._nonce, own=True)
-        if listener is None:  # the launcher has ended
-            return
-        link = self._link_of(listener, self.host, self.system)
-        link.send(messages.GONE, {"what": what, "why": "", "hint": "was it killed by hand?"})
-        link.drain(_TELLING)
-        link.close()
+        return None if listener is None else self._link_of(listener, self.host, self.system)
 
 
 def _resolve_host(word: str, system: System) -> str:

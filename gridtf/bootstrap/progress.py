@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from gridtf.run.rundir import Record
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import Record, RunDir
 from gridtf.values import Value
 
 _CHECKPOINTS = "checkpoints"  # as gridtf.training.checkpoint names its folder in OUTPUT_DIR
@@ -68,6 +69,16 @@ class Progress(Value):
 
 def _largest(one: _Number, other: _Number) -> _Number:
     return one if other is None else other if one is None else max(one, other)
+
+
+def output_of(run: RunDir, spec: JobSpec) -> Path:
+    """The folder that the tasks of a job have as OUTPUT_DIR, if its name has no placeholder. Pure.
+
+    Args:
+        run: The run directory.
+        spec: The specification of the job.
+    """
+    return Path(spec.chdir or run.path, spec.env["OUTPUT_DIR"]) if spec.env.get("OUTPUT_DIR") else run.output
 
 
 def reached(output: Path, records: Mapping[str, Record]) -> Progress:

@@ -69,6 +69,12 @@ class System:
         """Have another function write the log from now on."""
         self._log = write
 
+    def gpu_memory(self, gpus: Collection[str]) -> list[str]:
+        """Which of these GPUs have memory in use, one line each; none without an NVIDIA driver."""
+        from gridtf.host.gpus import memory_in_use
+
+        return [f"GPU {gpu} has {mib} MiB in use" for gpu, mib in memory_in_use(gpus).items()]
+
     def parent(self) -> int:
         """The id of the parent process, which changes when the parent dies."""
         return os.getppid()

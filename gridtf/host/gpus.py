@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -28,6 +28,9 @@ SHOWING = (VISIBLE, _ROCR, _HIP, *_OTHERS, _STEP)
 # second, and no longer, because signals are blocked meanwhile.
 _TURN = Path("/run/lock")
 _TRIES = 50
+
+
+_IDLE_MEMORY = 512  # MiB that the driver takes at most on a GPU without processes
 
 
 class GpuGrant(Value):
@@ -214,6 +217,26 @@ def idle_first(gpus: Sequence[str]) -> tuple[str, ...]:
                 handle = nvml.nvmlDeviceGetHandleByIndex(int(gpu))
                 busy.update([gpu] if nvml.nvmlDeviceGetComputeRunningProcesses(handle) else [])
     return tuple(sorted(gpus, key=lambda gpu: gpu in busy))
+
+
+def memory_in_use(gpus: Collection[str]) -> dict[str, int]:
+    """The memory in use on GPUs, as the NVIDIA driver reports it.
+
+    Args:
+        gpus: Indices or UUIDs; others are left out.
+
+    Returns:
+        GPU -> MiB, for those with more than what the driver itself takes.
+    """
+    found = {}
+    with _driver() as nvml:
+        for gpu in gpus if nvml else ():
+            with suppress(nvml.NVMLError, ValueError):
+                by_uuid = gpu.startswith("GPU-")
+                handle = nvml.nvmlDeviceGetHandleByUUID(gpu) if by_uuid else nvml.nvmlDeviceGetHandleByIndex(int(gpu))
+                mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
+                found.update({gpu: mib} if mib > _IDLE_MEMORY else {})
+    return found
 
 
 @contextmanager

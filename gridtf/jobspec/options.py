@@ -98,6 +98,10 @@ _TABLE = {
         ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
         ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
     ),
+    "after a failure": (
+        ("restarts", "--restarts", "whole", "N", "restart all tasks in the same allocation up to N times (default: 0)"),
+        ("spare_nodes", "--spare-nodes", "whole", "N", "request N more hosts, to replace those that are lost"),
+    ),
     "which network": (
         ("address", "--address", "text", "PATTERN", "name by which tasks reach a host, such as '{host}i'"),
         ("interface", "--interface", "text", "NAME", "network interface by which tasks reach a host, such as ib0"),

@@ -91,6 +91,7 @@ class Request(Value):
         non_training_cpus: CPUs of all non-training tasks (ps, evaluator) on the job's own partition.
         host_non_training_cpus: CPUs of the non-training tasks on the fullest host.
         host_mem: Memory of the fullest host in MiB; None when not specified.
+        spare_nodes: Hosts of the job's own partition that are requested in addition, and idle until one is lost.
         walltime: Seconds; None: the scheduler's default.
         elements: Elements of the job array that the native options request; empty for a single job.
         options: The scheduler's own options that the user has set, such as ``pe`` and ``slots``, by key.
@@ -111,6 +112,7 @@ class Request(Value):
     non_training_cpus: int = 0
     host_non_training_cpus: int = 0
     host_mem: int | None = None
+    spare_nodes: int = 0
     walltime: int | None = None
     elements: tuple[str, ...] = ()
     options: Mapping[str, Any] = {}
@@ -125,6 +127,12 @@ class Request(Value):
     def chosen(self, name: str) -> Any:
         """The value of a field that the user has specified; None for a field in ``left_open``."""
         return None if name in self.left_open else getattr(self, name)
+
+    @property
+    def allocated_nodes(self) -> tuple[int, int]:
+        """(fewest, most) hosts of the job's own partition with the spare ones."""
+        low, high = self.nodes
+        return low + self.spare_nodes, high + self.spare_nodes
 
     def gpus_of(self, task_type: str, default: int) -> int:
         """GPUs of one task of this type.
@@ -232,6 +240,7 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
         non_training_cpus=sum(non_training_cpus),
         host_non_training_cpus=sum(non_training_cpus[:most_a_host]),
         host_mem=spec.mem_mib or (_host_memory(own, non_training, per_node, most_a_host) if memory else None),
+        spare_nodes=spec.spare_nodes,
         walltime=spec.walltime,
         options=_options(spec, options),
         left_open=frozenset(name for name in _MAY_BE_OPEN if getattr(spec, name) is None),

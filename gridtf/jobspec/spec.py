@@ -20,7 +20,7 @@ from gridtf.jobspec.tasktypes import (
     properties,
 )
 from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
-from gridtf.text import toml
+from gridtf.text import counted, toml
 from gridtf.values import Value, fields
 
 # Lists are accepted and stored as tuples. Not Sequence[str], because a single string is one as well.
@@ -145,6 +145,10 @@ class JobSpec(_Keywords):
             "hosts" where the job requests its hosts for itself, else "users".
         hook: Whether Python programs of tasks note the exception that ends them, so that the verdict can name it: a
             ``sitecustomize`` of gridtf's comes first on their PYTHONPATH, and loads the one that it hides.
+        restarts: How often the job may go on with a further attempt in its allocation, after a task has failed or a
+            host was lost. All tasks start again.
+        spare_nodes: Hosts that are requested in addition to ``nodes``, for restarts without those that were lost. A
+            range in ``nodes`` allows restarts with fewer hosts instead. Slurm and Grid Engine only.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -195,6 +199,8 @@ class JobSpec(_Keywords):
     ports: str = "auto"
     fence: str = "off"
     hook: bool = True
+    restarts: int = 0
+    spare_nodes: int = 0
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
@@ -604,13 +610,17 @@ def _check_sizes(spec: JobSpec) -> None:
     if spec.mem is not None and spec.mem_per_task is not None:
         raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
     _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
-    for key, least in (("gpus_per_node", 0), ("tasks_per_node", 1), ("gpus_per_task", 0), ("cpus_per_task", 1)):
+    least_of = {"gpus_per_node": 0, "tasks_per_node": 1, "gpus_per_task": 0, "cpus_per_task": 1}
+    for key, least in {**least_of, "restarts": 0, "spare_nodes": 0}.items():
         _whole(key, getattr(spec, key), least)
     for key in ("start_timeout", "heartbeat_timeout", *_MAY_BE_ZERO):
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
             raise SpecError(key, f"{spell(value)} is not a number of seconds")
+    if spec.spare_nodes and not spec.restarts:
+        what = f"{counted(spec.spare_nodes, 'spare host')} for restarts, but restarts is 0"
+        raise SpecError("spare_nodes", what, hint="add restarts = 1 or more, or leave spare_nodes out")
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         what = f"{spec.gpus_per_task} GPUs per task, but gpus_per_node is {spec.gpus_per_node}"
         raise SpecError("gpus_per_task", what)

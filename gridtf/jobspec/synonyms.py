@@ -43,6 +43,8 @@ _OPTIONS = {
     "evaluator": "eval evaluators num_evaluators",
     "data_workers": "data_worker num_data_workers dataset_workers num_dataset_workers input_workers",
     "chief": "coordinator chiefs num_chiefs",
+    "restarts": "retries retry max_retries restart max_restarts num_restarts restart_policy backoff_limit",
+    "spare_nodes": "spares spare spare_hosts extra_nodes",
     "nodes": "nnodes num_nodes n_nodes node hosts num_hosts machines num_machines",
     "gpus_per_node gpus_per_task": "gpus gpu ngpus n_gpus num_gpus gpu_count G",
     "gpus_per_node": "gpus_per_host gpus_per_machine gpu_per_node",
@@ -130,9 +132,6 @@ _ANSWERS = {
     "verbose verbosity": "--debug shows the traceback of an error, `gridtf render` where every value comes from",
     "output o error e stdout stderr log log_file logfile j": (
         "every task has a log of its own in the run directory: gridtf logs JOB; --run-root DIR moves it"
-    ),
-    "retries retry max_retries restarts restart max_restarts restart_policy": (
-        "gridtf does not start a failed job again: let the program restore its checkpoint, and submit it again"
     ),
     "port ports master_port master_addr hostfile machinefile": (
         "leave it out: gridtf takes the hosts from the scheduler, and finds free ports"

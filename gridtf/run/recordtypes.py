@@ -106,6 +106,7 @@ Request = {
     "roles": [_Role],
     "components": [_Component],
     "task_cpus": (Count, None),
+    "spare_nodes?": Count,
     "walltime": (Count, None),
     "options": {str: object},
     "left_open": [str],
@@ -197,7 +198,7 @@ _TaskState = {
     "progress?": Progress,
     "exception?": Raised,
 }
-Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool}
+Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool, "over?": bool}
 HostState = {
     "tasks": {str: _TaskState},
     "host?": str,

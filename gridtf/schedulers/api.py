@@ -199,12 +199,18 @@ class AgentCall(Value):
         command: Command before HOST, for an agent that is not forked. As HOST it accepts ``@NAME``, the value of the
             variable NAME on the agent's host.
         log: The file that agents, and the program that starts them, print to.
+        outlives: Whether the job may go on with another attempt when a host is lost, so that the program that starts
+            agents must not end the job then.
+        restarted: Whether agents of an earlier attempt were started on these hosts. They have ended, but the scheduler
+            may not have noticed yet.
     """
 
     arguments: tuple[str, ...]
     main: AgentMain
     command: tuple[str, ...]
     log: Path
+    outlives: bool = False
+    restarted: bool = False
 
 
 class AgentEnd(Value):
@@ -621,6 +627,20 @@ class Scheduler(ABC):
             The status; None if it is unknown.
         """
         return None
+
+    def give_back(self, environ: Mapping[str, str]) -> bool:
+        """Called by an agent that has lost its launcher, now and then, in a job that outlives lost hosts.
+
+        A scheduler that does not end a job when the launcher's host is lost has to be told: to start it again where
+        that is allowed, else to end it. As long as that host may live on, nothing is to be done.
+
+        Args:
+            environ: The agent's environment.
+
+        Returns:
+            Whether nothing is left to do.
+        """
+        return True
 
     def parent_lost(self, parent: Parent) -> str:
         """Whether the scheduler cannot learn of the job's end any more, since the process that would report it is gone.

@@ -83,6 +83,9 @@ class LocalScheduler(Scheduler):
         # this machine has no partitions to choose from
         tasks = {name: table.replace(partition=None) for name, table in spec.tasks.items()}
         request = super().resolve(spec.replace(partition=None, tasks=tasks), in_job=in_job)
+        if spec.spare_nodes:
+            hint = "leave spare_nodes out: restarts work without it"
+            raise SpecError("spare_nodes", "the local scheduler has one host, and none to spare", hint=hint)
         if request.nodes[0] > 1 and not in_job:
             hint = "raise --gpus-per-node" if request.gpus_per_task else "raise --tasks-per-node"
             raise SpecError(

@@ -19,7 +19,7 @@ from pathlib import Path
 import scale_agents
 
 from gridtf.bootstrap import messages, stream
-from gridtf.bootstrap.launcher import Launcher
+from gridtf.bootstrap.launcher import Launcher, supervise
 from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.stream import Connection, Listener, News
 from gridtf.bootstrap.system import System
@@ -225,7 +225,7 @@ def main(run: Path, size: int, marks: Path) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     observer.note("begin")
-    attempt.launch()
+    supervise(attempt)
     observer.note("end")
     status = Path("/proc/self/status").read_text()
     observer.marks["memory"] = {"MiB": int(status.partition("VmHWM:")[2].split()[0]) / 1024}

@@ -85,6 +85,7 @@ export GRIDTF_REQUEST='{
   "non_training_cpus": 2,
   "host_non_training_cpus": 2,
   "host_mem": null,
+  "spare_nodes": 0,
   "walltime": 5400,
   "options": {},
   "native": {},

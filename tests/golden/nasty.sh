@@ -84,6 +84,7 @@ export GRIDTF_REQUEST='{
   "non_training_cpus": 0,
   "host_non_training_cpus": 0,
   "host_mem": null,
+  "spare_nodes": 0,
   "walltime": null,
   "options": {"gpu_resource": "gpu"},
   "native": {},

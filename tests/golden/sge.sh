@@ -63,6 +63,7 @@ export GRIDTF_REQUEST='{
   "non_training_cpus": 0,
   "host_non_training_cpus": 0,
   "host_mem": 32768,
+  "spare_nodes": 0,
   "walltime": 95400,
   "options": {"partition": "gpu.q", "account": "ml", "pe": "mpi", "gpu_resource": "gpu"},
   "native": {"l arch": "lx-amd64"},

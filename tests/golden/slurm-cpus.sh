@@ -58,6 +58,7 @@ export GRIDTF_REQUEST='{
   "non_training_cpus": 9,
   "host_non_training_cpus": 8,
   "host_mem": null,
+  "spare_nodes": 0,
   "walltime": null,
   "options": {},
   "native": {},

@@ -76,6 +76,7 @@ export GRIDTF_REQUEST='{
   "non_training_cpus": 0,
   "host_non_training_cpus": 0,
   "host_mem": 65536,
+  "spare_nodes": 0,
   "walltime": 93600,
   "options": {"partition": "gpu,long", "account": "ml"},
   "native": {"qos": "high", "comment": "two words"},

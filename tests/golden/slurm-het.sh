@@ -75,6 +75,7 @@ export GRIDTF_REQUEST='{
   "non_training_cpus": 2,
   "host_non_training_cpus": 2,
   "host_mem": 3072,
+  "spare_nodes": 0,
   "walltime": 1800,
   "options": {"partition": "gpu"},
   "native": {},

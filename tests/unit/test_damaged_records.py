@@ -183,7 +183,7 @@ def agent_supervisor_reads(run: RunDir) -> None:
         stream.link_of(listener, host, system).close()
         return FakeLink(system)
 
-    AgentSupervisor("n1", [str(run.path), "1", NONCE], system, link_of)._report("it was killed")
+    AgentSupervisor("n1", [str(run.path), "1", NONCE], system, link_of)._link()
 
 
 def agent_finds_its_launcher(run: RunDir) -> None:

@@ -252,7 +252,7 @@ def pe_problem(pe: PE, requested: Requested) -> str:
             f"{name} may use several hosts, and {requested.gpu} counts per host (consumable HOST): set gpus_per_node, "
             "the GPUs that each of them needs"
         )
-    low, high = request.chosen("nodes") or (1, pe.hosts(wanted.high))
+    low, high = request.allocated_nodes if request.chosen("nodes") else (1, pe.hosts(wanted.high))
     if pe.rule == "$pe_slots" and low > 1:
         return f"{name} allocates slots on one host only (allocation_rule $pe_slots), the job needs {low} hosts"
     if pe.fixed is None:
@@ -279,8 +279,8 @@ def _other_slots(pe: PE, requested: Requested) -> str:
     request, wanted = requested.request, requested.slots
     if not pe.fixed or pe.fixed < wanted.per_task or not request.shares or requested.key("pe") == "native":
         return ""
-    hosts = -(-request.shares // (pe.fixed // wanted.per_task))
-    low, high = request.chosen("nodes") or (hosts, hosts)
+    hosts = -(-request.shares // (pe.fixed // wanted.per_task)) + request.spare_nodes
+    low, high = request.allocated_nodes if request.chosen("nodes") else (hosts, hosts)
     enough = low <= hosts <= high and hosts * pe.fixed <= pe.slots and hosts * pe.fixed != wanted.low
     return f"write slots = {hosts * pe.fixed}" if enough else ""
 

@@ -119,7 +119,8 @@ def slots(request: Request) -> Slots:
         cpus, non_training = cpus + -(-non_training // fewest), 0
     if (chosen := request.options.get("slots")) is not None:
         return _chosen_slots(str(chosen), request, fewest, cpus)
-    return Slots(fewest * cpus + non_training, most * cpus + non_training, cpus, non_training)
+    more = non_training + request.spare_nodes * request.shares_per_node * cpus
+    return Slots(fewest * cpus + more, most * cpus + more, cpus, non_training)
 
 
 def slots_in_job(request: Request) -> Slots:

@@ -280,6 +280,11 @@ class Slurm(batch.CommandScheduler):
 
         return query.termination_reason(self, environ)
 
+    def give_back(self, environ: Mapping[str, str]) -> bool:
+        from gridtf.schedulers.slurm import query
+
+        return query.give_back(self, environ)
+
     def parent_lost(self, parent: Parent) -> str:
         if parent.name != _STEPD:
             return ""

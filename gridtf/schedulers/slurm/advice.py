@@ -301,7 +301,7 @@ def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> C
     keys = {**_job_keys(plan.spec), **keys}
     return ComponentRequest(
         partitions=_partitions(options, request.components[0].partition),
-        nodes=_parsed(parse_nodes, options["nodes"], (1, 1))[0] if "nodes" in options else request.nodes[0],
+        nodes=_parsed(parse_nodes, options["nodes"], (1, 1))[0] if "nodes" in options else request.allocated_nodes[0],
         gpus=gpus,
         gpu_type=gpu_type,
         cpus=tasks * task_cpus,

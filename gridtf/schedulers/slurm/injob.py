@@ -192,14 +192,14 @@ def srun_command(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, s
         if component:
             words.append(":")
         members = [host for host in hosts if host.component == component]
-        words += _options(members, environ)
+        words += _options(members, call, environ)
         if any(host.component for host in hosts):
             words.append(f"--het-group={component}")
         words += [*call.command, "@SLURMD_NODENAME", *call.arguments]
     return words
 
 
-def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
+def _options(hosts: Sequence[Host], call: AgentCall, environ: Mapping[str, str]) -> list[str]:
     count = len(hosts)
     words = [
         f"--nodes={count}",
@@ -215,6 +215,10 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
         "--mpi=none",  # agents speak no MPI: a site's default may start PMIx servers
         "--input=all",  # the end of the input tells the agents to stop
     ]
+    if call.outlives:
+        # the hosts of an attempt may be some of the job's; and one that is lost must not end the step of the others,
+        # which tear their tasks down and say so
+        words += [f"--nodelist={','.join(host.name for host in hosts)}", "--no-kill"]
     cpus = {host.cpus for host in hosts}
     if len(cpus) == 1 and None not in cpus:
         # without the option, the step has all CPUs of every node, whatever their number
@@ -225,8 +229,9 @@ def _options(hosts: Sequence[Host], environ: Mapping[str, str]) -> list[str]:
         words.append(f"--gpus={sum(host.gpus or 0 for host in hosts)}")
     elif gpus != {0}:
         words.append(f"--gpus-per-node={gpus.pop()}")
-    if "SLURM_STEP_ID" in environ and len(gpus) < 2:
-        # The step that the launcher runs in, such as srun --pty bash, holds all resources. (Where the number of GPUs
+    if ("SLURM_STEP_ID" in environ or call.restarted) and len(gpus) < 2:
+        # The step that the launcher runs in, such as srun --pty bash, holds all resources; so does the step of an
+        # earlier attempt on a host that is lost. (Where the number of GPUs
         # differs by host, Slurm would grant an overlapping step too few.)
         words.append("--overlap")
     return words

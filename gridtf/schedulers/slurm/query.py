@@ -296,6 +296,31 @@ def termination_reason(slurm: Slurm, environ: Mapping[str, str]) -> JobStatus | 
     return status
 
 
+def give_back(slurm: Slurm, environ: Mapping[str, str]) -> bool:
+    """Requeue or cancel this job if the node of its script is down: with --no-kill, Slurm leaves it RUNNING then.
+
+    Args:
+        slurm: The scheduler, which runs scontrol, sinfo and scancel.
+        environ: The job's environment.
+
+    Returns:
+        Whether nothing is left to do.
+    """
+    job_id = environ["SLURM_JOB_ID"]
+    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE)
+    if output is None:
+        return False
+    shown = next((parse_fields(line) for line in output.splitlines() if _is(line, job_id)), {})
+    if shown.get("JobState") != "RUNNING":
+        return True
+    if not _down_nodes(slurm, shown.get("BatchHost", "")):
+        return False
+    again = ["scontrol", "requeue", job_id]
+    if shown.get("Requeue") == "1" and slurm.try_run(again, limit=_TERMINATION_PATIENCE) is not None:
+        return True
+    return slurm.try_run(["scancel", "--", job_id], limit=_TERMINATION_PATIENCE) is not None
+
+
 def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:
     """The nodes of a hostlist that Slurm has marked as down."""
     if not nodes:

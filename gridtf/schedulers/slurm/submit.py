@@ -55,7 +55,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
         SpecError: For values that an #SBATCH line cannot contain, and for an array of heterogeneous jobs.
     """
     spec, request = plan.spec, plan.request
-    low, high = request.nodes
+    low, high = request.allocated_nodes
     others = request.components[1:]
     lines = [
         f"--job-name={word('name', request.name)}",
@@ -76,6 +76,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     without = [f"--exclude={word(EXCLUDE.key, ','.join(excluded))}"] if excluded else []
     lines += without
     lines.append("--open-mode=append")  # a requeued job continues the same log
+    if spec.restarts:
+        lines.append("--no-kill")  # a node that is lost does not end the job
     lines += native(spec)
     if others and request.elements:
         raise SpecError(

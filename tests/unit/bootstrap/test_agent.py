@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
@@ -711,3 +712,60 @@ def test_processes_that_survive_sigkill_are_reported(tmp_path: Path) -> None:
     assert host.main() == LEFTOVERS
     assert host.record["over"] is False
     assert f"agent on h0: processes survived SIGKILL: [{host.pids[0]}]" in host.system.logged
+
+
+# --- attempts in the same allocation
+
+
+@pytest.mark.parametrize(("free", "begin"), [(20.0, 20.0), (float("inf"), 60.0)])
+def test_further_attempt_waits_for_the_memory_of_its_gpus_for_a_minute(
+    free: float, begin: float, tmp_path: Path
+) -> None:
+    host = OneHost(tmp_path, start_timeout=300).answer().stop(100)
+    host.attempt.number = 2
+    used = ["GPU 0 has 4096 MiB in use"]
+    host.system.gpu_memory = lambda gpus: used if host.system.clock < 1000 + free else []  # type: ignore[method-assign]
+    host.system.at(10, lambda: seen.append(host.record.get("waits")))
+    seen: list[Any] = []
+    assert host.main() == 0
+    assert seen == used
+    assert begin <= min(task["started"] for task in host.record["tasks"].values()) - 5000 < begin + 5
+    late = "agent on h0: tasks start although GPU 0 has 4096 MiB in use"
+    assert (late in host.system.logged) == (free > 60)
+
+
+def lost_launcher(folder: Path, answers: list[bool], **spec: Any) -> tuple[OneHost, list[float]]:
+    """An agent whose launcher, on another host, is silent after 5 s; and when it has asked the scheduler."""
+    host = OneHost(folder, **spec).answer()
+    host.system.known = set()
+    host.system.at(5, lambda: setattr(host, "silent", True))
+    asked: list[float] = []
+
+    def give_back(environ: Mapping[str, str]) -> bool:
+        asked.append(host.system.clock - 1000)
+        return answers[len(asked) - 1]
+
+    host.site.give_back = give_back  # type: ignore[method-assign]
+    return host, asked
+
+
+def test_agent_sees_to_it_that_a_job_without_its_launcher_s_host_ends(tmp_path: Path) -> None:
+    host, asked = lost_launcher(tmp_path, [False, False, True], restarts=1)
+    assert host.main() == NO_LAUNCHER
+    assert host.system.alive == set()
+    assert len(asked) == 3
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= 10
+
+
+def test_agent_of_a_job_that_the_scheduler_ends_by_itself_asks_nothing(tmp_path: Path) -> None:
+    host, asked = lost_launcher(tmp_path, [])
+    assert host.main() == NO_LAUNCHER
+    assert asked == []
+
+
+def test_signal_ends_an_agent_that_asks(tmp_path: Path) -> None:
+    host, asked = lost_launcher(tmp_path, [False] * 1000, restarts=1)
+    host.system.at(200, lambda: host.system.receive(signal.SIGTERM))
+    assert host.main() == NO_LAUNCHER
+    assert host.system.clock < 1230
+    assert asked

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap import messages
-from gridtf.bootstrap.launcher import Launcher
+from gridtf.bootstrap.launcher import Launcher, supervise
 from gridtf.bootstrap.rendezvous import plan_of
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, PlacementError, TerminatedError
@@ -185,7 +185,7 @@ class Attempt:
         self.system.at(seconds, action)
 
     def launch(self) -> tuple[int, Record]:
-        code = self.launcher.launch()
+        code = supervise(self.launcher)
         verdict = read_record(self.attempt.verdict)
         assert verdict is not None
         return code, verdict
@@ -593,7 +593,7 @@ def test_verdict_that_cannot_be_written_is_logged(tmp_path: Path, monkeypatch: p
         raise full
 
     monkeypatch.setattr(rundir.Attempt, "write_verdict", refuse)
-    assert attempt.launcher.launch() == 1  # although the tasks have succeeded
+    assert supervise(attempt.launcher) == 1  # although the tasks have succeeded
     assert any(text.startswith("COMPLETED: ") for text in attempt.system.logged)
     assert str(full) in attempt.system.logged
     assert (read_record(attempt.attempt.launcher) or {})["phase"] != "ended"

@@ -231,7 +231,7 @@ def killed(node: Node, left: Sequence[str] = ()) -> int:
 def test_killed_agent_is_reported_to_the_launcher(node: Node) -> None:
     assert killed(node, ["task"]) == KILLED
     what = "the agent on host h0 was killed by SIGKILL"
-    assert node.reported == {"what": what, "why": "", "hint": "was it killed by hand?"}
+    assert node.reported == {"what": what, "why": "", "hint": "was it killed by hand?", "over": True}
     assert (node.link.drained, node.link.closed) == (True, True)
     assert node.system.alive == set()
 

@@ -18,7 +18,7 @@ import pytest
 
 from gridtf.files import user_name
 from gridtf.host import gpus, locks
-from gridtf.host.gpus import GpuGrant, Refusal, declared, granted, idle_first, present
+from gridtf.host.gpus import GpuGrant, Refusal, declared, granted, idle_first, memory_in_use, present
 from tests.support.jobs import gone, until
 from tests.support.python import environment, python
 
@@ -163,6 +163,12 @@ class FakeDriver(types.ModuleType):
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return f"GPU-{handle}abc-def"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return int(uuid[4])
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> types.SimpleNamespace:
+        return types.SimpleNamespace(used=(4 << 30) * handle + (5 << 20))
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[str]:
         return ["a process"] if handle == 0 else []
@@ -399,3 +405,9 @@ def test_lock_names_begin_with_gridtf_gpu() -> None:
         assert f"@gridtf-gpu-{gpu}" in Path("/proc/net/unix").read_text(errors="replace").split()
     finally:
         release(got)
+
+
+def test_memory_in_use_leaves_out_what_an_idle_gpu_has(driver: FakeDriver) -> None:
+    assert memory_in_use(("0", "1", "2", "GPU-3abc", "MIG-7")) == {"1": 4101, "GPU-3abc": 12293}
+    driver.broken = True
+    assert memory_in_use(("1",)) == {}

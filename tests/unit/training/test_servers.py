@@ -41,7 +41,7 @@ def test_device_filters(name: str, cluster: dict[str, tuple[str, ...]], way: str
 def test_unknown_way_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         device_filters(make_task("worker:0", WORKERS), "asynch")
-    assert str(caught.value) == "filters='asynch': filters are 'async' or 'sync'\ndid you mean async or sync?"
+    assert str(caught.value) == "filters='asynch': filters are 'async' or 'sync'\ndid you mean async?"
 
 
 def test_filters_without_parameter_servers_are_refused() -> None:

@@ -581,3 +581,11 @@ def test_parallel_environments_and_queues_are_listed_by_name(monkeypatch: pytest
     monkeypatch.setattr(scheduler, "run", answers)
     assert [pe.name for pe in advice.known_pes()] == ["rr"]
     assert [queue.name for queue in advice.known_queues()] == ["short.q", "all.q", "long.q"]
+
+
+def test_spare_hosts_count_as_hosts_of_a_fixed_allocation_rule() -> None:
+    spare: dict[str, Any] = {"nodes": 2, "tasks_per_node": 2, "restarts": 1, "spare_nodes": 1}
+    assert problem("two", **spare) == ""
+    assert problem("two", **{**spare, "tasks_per_node": 4}) == (
+        "PE `two` allocates 2 slots per host (allocation_rule): 12 slots are 6 hosts, not 3"
+    )

@@ -261,3 +261,11 @@ def test_invalid_array_elements_are_refused(text: str) -> None:
         array_elements(parse_native([f"-t {text}"]))
     assert caught.value.key == "native"
     assert caught.value.hint
+
+
+def test_spare_hosts_have_the_slots_of_others() -> None:
+    spare = {"pe": "mpi", "restarts": 1, "spare_nodes": 2}
+    assert directives(**spare, nodes=2, tasks_per_node=4) == [*HEAD, "-pe mpi 16"]
+    assert directives(**spare, nodes=2, tasks_per_node=4, cpus_per_task=2) == [*HEAD, "-pe mpi 32"]
+    assert directives(**spare, tasks=workers(8), tasks_per_node=4) == [*HEAD, "-pe mpi 16"]
+    assert directives(**spare, tasks=workers(4), gpus_per_task=2, tasks_per_node=2) == [*HEAD, "-pe mpi 8", "-l gpu=2"]

@@ -351,3 +351,12 @@ def test_invalid_array_index_is_refused(text: str) -> None:
 def test_each_array_element_has_its_own_log() -> None:
     made = plan("slurm", run_dir="/runs/100%", native=("--array=0-2",))
     assert "--output=/runs/100%%/array/%a/job.log" in scheduler.submit_command(made)
+
+
+def test_srun_command_of_a_job_that_outlives_lost_hosts() -> None:
+    hosts = (Host("n1", 1), Host("n3", 1))
+    words = injob.srun_command(hosts, CALL.replace(outlives=True), {})
+    assert {"--nodes=2", "--nodelist=n1,n3", "--no-kill"} <= set(words)
+    assert "--overlap" not in words
+    again = injob.srun_command(hosts, CALL.replace(outlives=True, restarted=True), {})
+    assert set(again) - set(words) == {"--overlap"}

@@ -484,3 +484,33 @@ def test_termination_reason_names_nodes_that_are_down(
     command(tools, "sinfo", "case $* in *n[[]1-4]*) echo n3; echo n3;; esac")  # a line a partition
     assert scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n[1-4]"}, STEPD) == expected
     assert scheduler.termination_reason({"SLURM_JOB_ID": "76", "SLURM_JOB_NODELIST": "n1"}, STEPD) != expected
+
+
+BATCH_HOST = "JobId=76 JobName=x UserId=a(1) JobState={state} Requeue={requeue} BatchHost=n1 Power="
+
+
+@pytest.mark.parametrize(
+    ("state", "requeue", "down", "acts", "done"),
+    [
+        ("RUNNING", 1, "n1", "scontrol requeue 76", True),
+        ("RUNNING", 0, "n1", "scancel -- 76", True),
+        ("RUNNING", 1, "n2", "", False),  # the launcher may live, and only this host be cut off
+        ("RUNNING", 1, "", "", False),
+        ("COMPLETING", 1, "n1", "", True),
+        ("PENDING", 1, "n1", "", True),  # requeued already
+    ],
+)
+def test_job_whose_launcher_s_host_is_down_is_given_back(
+    state: str, requeue: int, down: str, acts: str, done: bool, tools: Path
+) -> None:
+    command(tools, "scontrol", f"echo '{BATCH_HOST.format(state=state, requeue=requeue)}'")
+    command(tools, "sinfo", f"echo {down}")
+    command(tools, "scancel", "true")
+    assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is done
+    last = calls(tools)[-1].split("/")[-1].strip()
+    assert (last == acts) if acts else last.startswith(("scontrol -o show job", "sinfo"))
+
+
+def test_nothing_is_given_back_without_an_answer(tools: Path) -> None:
+    command(tools, "scontrol", "exit 1")
+    assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is False

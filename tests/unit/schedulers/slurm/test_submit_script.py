@@ -265,3 +265,11 @@ def test_note_on_native_output_option_without_effect(
 )
 def test_native_options_are_parsed_as_sbatch_reads_them(native: list[str], options: dict[str, str]) -> None:
     assert plan("slurm", native=native).request.native == options
+
+
+def test_restarts_outlive_lost_nodes_and_spare_ones_are_requested() -> None:
+    once = with_name("--nodes=2", "--ntasks-per-node=1")
+    assert directives(nodes=2, restarts=1) == [*once, "--no-kill"]
+    assert directives(nodes=2, restarts=1, spare_nodes=2)[1] == "--nodes=4"
+    assert directives(nodes="2-3", restarts=1, spare_nodes=1)[1] == "--nodes=3-4"
+    assert directives(tasks={"worker": {"count": 4}}, tasks_per_node=2, restarts=1, spare_nodes=1)[1] == "--nodes=3"

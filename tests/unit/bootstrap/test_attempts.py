@@ -1,0 +1,181 @@
+"""Whether another attempt follows one that has failed, on which hosts and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap.attempts import Failure, Following, History, choose, following, in_vain
+from gridtf.bootstrap.verdict import Verdict
+from gridtf.errors import (
+    GridtfError,
+    HostLostError,
+    PlacementError,
+    RendezvousError,
+    RunDirError,
+    SchedulerError,
+    TerminatedError,
+)
+from gridtf.jobspec.request import Request
+from gridtf.schedulers.api import Host
+from gridtf.states import JobState
+
+HOSTS = tuple(Host(f"n{number}", 1) for number in range(1, 5))
+NOTHING = History()
+FAILED = Verdict(JobState.FAILED, "worker:0 on n1: exit code 1")
+
+
+def request(low: int | None = None, high: int | None = None, spare: int = 0) -> Request:
+    nodes = (low or 4, high or low or 4)
+    left_open = frozenset() if low else frozenset({"nodes"})
+    return Request("slurm", "job", nodes, 1, 0, 0, None, (), spare_nodes=spare, left_open=left_open)
+
+
+def names(hosts: tuple[Host, ...] | str) -> str:
+    return hosts if isinstance(hosts, str) else " ".join(host.name for host in hosts)
+
+
+def after(failure: Failure, history: History = NOTHING, restarts: int = 3, **of: Any) -> Following | str:
+    return following(failure, history, restarts, HOSTS, request(**of), "n1")
+
+
+# --- hosts
+
+
+def test_all_hosts_are_used_at_first_but_the_spare_ones() -> None:
+    assert names(choose(HOSTS, request(), History())) == "n1 n2 n3 n4"
+    assert names(choose(HOSTS, request(spare=1), History())) == "n1 n2 n3"
+    assert names(choose(HOSTS, request(3, spare=1), History())) == "n1 n2 n3"
+    assert names(choose(HOSTS, request(2, 4), History())) == "n1 n2 n3 n4"
+
+
+def test_hosts_that_are_gone_are_replaced_by_spare_ones() -> None:
+    assert names(choose(HOSTS, request(spare=1), History(gone=("n2",)))) == "n1 n3 n4"
+    assert names(choose(HOSTS, request(3, spare=1), History(gone=("n2",)))) == "n1 n3 n4"
+
+
+def test_range_of_hosts_allows_fewer() -> None:
+    assert names(choose(HOSTS, request(2, 4), History(gone=("n2", "n4")))) == "n1 n3"
+    few = choose(HOSTS, request(3, 4), History(gone=("n2", "n4")))
+    assert few == "the job needs 3 hosts, and n2, n4 cannot be used any more"
+    assert choose(HOSTS, request(), History(gone=("n3",))) == "the job needs 4 hosts, and n3 cannot be used any more"
+
+
+def test_host_that_failed_twice_stays_out_where_the_job_can_do_without_it() -> None:
+    twice = History(failures={"n1": 2, "n3": 1})
+    assert names(choose(HOSTS, request(spare=1), twice)) == "n2 n3 n4"
+    assert names(choose(HOSTS, request(), twice)) == "n1 n2 n3 n4"
+    assert names(choose(HOSTS, request(2, 4), twice)) == "n2 n3 n4"
+
+
+def test_hosts_of_other_components_are_not_spare() -> None:
+    hosts = (*HOSTS, Host("p1", 1, component=1), Host("p2", 1, component=1))
+    assert names(choose(hosts, request(spare=1), History(gone=("n1", "p1")))) == "n2 n3 n4 p2"
+
+
+# --- whether
+
+
+def test_restart_follows_a_failure_after_a_pause_that_doubles() -> None:
+    history, pauses = History(), []
+    for number in range(1, 9):
+        found = after(Failure(FAILED, further=True), history, restarts=8)
+        assert isinstance(found, Following)
+        assert found.why == f"restart {number} of at most 8, after: worker:0 on n1: exit code 1"
+        pauses.append(found.pause)
+        history = found.history
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert after(Failure(FAILED, further=True), history, restarts=8) == "after 8 restarts"
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Verdict(JobState.COMPLETED, ""),
+        Verdict(JobState.SAVED, ""),
+        Verdict(JobState.CANCELLED, ""),
+        Verdict(JobState.TIMEOUT, ""),
+        Verdict(JobState.PREEMPTED, ""),
+        FAILED.replace(again=True),
+        FAILED.replace(again=None),
+    ],
+)
+def test_nothing_follows_an_end_that_is_not_a_failure_or_is_the_scheduler_s(verdict: Verdict) -> None:
+    assert after(Failure(verdict)) == ""
+
+
+def test_nothing_follows_without_restarts() -> None:
+    assert after(Failure(FAILED), restarts=0) == ""
+
+
+@pytest.mark.parametrize("state", [JobState.NODE_FAIL, JobState.OUT_OF_MEMORY])
+def test_lost_hosts_and_memory_that_ran_out_are_failures(state: JobState) -> None:
+    assert isinstance(after(Failure(Verdict(state, ""))), Following)
+
+
+def test_two_attempts_without_progress_are_enough() -> None:
+    first = after(Failure(FAILED))
+    assert isinstance(first, Following)
+    assert after(Failure(FAILED), first.history) == "not restarted, since 2 attempts have made no progress"
+    second = after(Failure(FAILED, further=True), first.history)
+    assert isinstance(second, Following)
+    assert isinstance(after(Failure(FAILED), second.history), Following)
+
+
+def test_attempt_waits_until_hosts_that_are_left_out_have_certainly_ended_their_tasks() -> None:
+    found = after(Failure(Verdict(JobState.NODE_FAIL, ""), left={"n2": 17.0}), spare=1)
+    assert isinstance(found, Following)
+    assert (found.pause, names(found.hosts), found.history.gone) == (17.0, "n1 n3 n4", ("n2",))
+
+
+def test_too_few_hosts_are_the_reason_why_nothing_follows() -> None:
+    found = after(Failure(Verdict(JobState.NODE_FAIL, ""), left={"n2": 17.0}))
+    assert found == "not restarted, since the job needs 4 hosts, and n2 cannot be used any more"
+
+
+def test_host_that_may_be_cut_off_does_not_go_on_alone() -> None:
+    silent = {"n2": 1.0, "n3": 1.0, "n4": 1.0}
+    found = after(Failure(Verdict(JobState.NODE_FAIL, ""), left=silent, alone=True), low=1, high=4)
+    assert found == "not restarted, since this host may be the one that is cut off"
+    others = after(Failure(Verdict(JobState.NODE_FAIL, ""), left={"n2": 1.0}, alone=True), low=1, high=4)
+    assert isinstance(others, Following)
+
+
+def test_failures_are_counted_by_host() -> None:
+    history = History().after(Failure(FAILED, host="n1", left={"n2": 0.0}))
+    assert (history.restarts, history.failures, history.gone) == (1, {"n1": 1, "n2": 1}, ("n2",))
+    assert history.after(Failure(FAILED, host="n1")).failures == {"n1": 2, "n2": 1}
+
+
+# --- what cannot heal
+
+
+@pytest.mark.parametrize("error", [PlacementError("x"), RunDirError("x"), TerminatedError("x")])
+def test_errors_that_are_the_same_for_each_attempt(error: GridtfError) -> None:
+    assert in_vain(error, {}) == "that is the same for each attempt"
+
+
+@pytest.mark.parametrize(
+    "error", [None, HostLostError("x"), RendezvousError("x"), SchedulerError("x"), GridtfError("an agent was killed")]
+)
+def test_errors_that_may_heal(error: GridtfError | None) -> None:
+    assert in_vain(error, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"error": "command not found: pyhton"}, "a command that cannot be run does not heal"),
+        ({"exit": 127}, "a command that cannot be run does not heal"),
+        ({"exit": 126}, "a command that cannot be run does not heal"),
+        ({"exit": 1, "exception": {"type": "ModuleNotFoundError"}}, "a program that cannot be imported does not heal"),
+        ({"exit": 1, "exception": {"type": "SyntaxError"}}, "a program that cannot be imported does not heal"),
+        ({"exit": 2}, "exit code 2 stands for a wrong command line"),
+        ({"exit": 1, "exception": {"type": "ValueError"}}, ""),
+        ({"exit": 1}, ""),
+        ({"signal": "SIGKILL", "exit": None}, ""),
+    ],
+)
+def test_causes_that_cannot_heal(record: dict[str, Any], reason: str) -> None:
+    assert in_vain(None, record) == reason
