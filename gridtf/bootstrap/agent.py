@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ORPHANED = signal.SIGHUP
 
 _AT_ONCE = 0.1  # seconds within which a signal to all processes of a job has reached all of them on one host
+_SOON = 1.0  # the same on a busy host, for a task that SIGTERM has ended, which is seldom its own doing
 _UNSHARED = 15.0  # seconds within which a host lists the run directory, which was made before the job started
 _GPU_MEMORY = 60.0  # seconds for the driver to free the memory of GPUs that an earlier attempt has used
 _RENDEZVOUS_MARGIN = 60  # seconds that agents wait longer than the launcher, which can report the missing hosts
@@ -456,8 +457,8 @@ class Agent(Fields):
                 if number == signal.SIGUSR1:
                     self._request_checkpoint()
             changed = self.supervisor.collect()
-            if changed and self.supervisor.possibly_terminated():
-                for _ in self._waiting(_AT_ONCE):  # raises when the signal reaches this agent as well
+            if changed and (ended := self.supervisor.possibly_terminated()):
+                for _ in self._waiting(_SOON if any(task.signal for task in ended) else _AT_ONCE):  # raises when the signal reaches this agent as well
                     pass
             changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
@@ -565,6 +566,7 @@ class Agent(Fields):
         """Record why a signal ends the agent. Usually the launcher has written the reason; otherwise the scheduler or a
         user ends the whole job, or its part on this host."""
         self._released = number in (None, STOP_SIGNAL)
+        self.supervisor.mark_stopped(self.system.time())  # tasks that end from now on, perhaps by the same hand
         if number is None or (number == STOP_SIGNAL and self._stop_comes()):
             self.supervisor.mark_stopped(self._reported)
             return

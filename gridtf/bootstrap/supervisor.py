@@ -13,7 +13,7 @@ from gridtf.run.rundir import Record, cannot, open_log
 from gridtf.states import TaskState, of_exit
 from gridtf.values import Fields
 
-_TOGETHER = 1.0  # seconds within which a signal to all processes of a job has reached all of them
+_TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
 _KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
 
 
@@ -184,7 +184,7 @@ class Supervisor:
         return self._oom_kills > before
 
     def possibly_terminated(self) -> list[TaskProcess]:
-        """Tasks that failed within the last second, perhaps because SIGTERM was sent to all processes of the job."""
+        """Tasks that failed within the last seconds, perhaps because SIGTERM was sent to all processes of the job."""
         since = self._system.time() - _TOGETHER
         failed = [task for task in self.tasks.values() if task.due or task.state == TaskState.FAILED]
         failed = [task for task in failed if (task.ended or 0.0) > since]

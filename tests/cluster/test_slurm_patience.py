@@ -84,7 +84,8 @@ def stopped_launcher(bed: Bed) -> Check:
         assert view["state"] == "FAILED"
         assert reason in view["reason"]
         # of a host that Slurm has killed before its last word, it is only known that they have ended
-        assert {task["state"] for task in view["tasks"]} <= {"STOPPED", "ENDED"}, view["tasks"]
+        ends = {(task["state"], task["signal"], task["exit"]) for task in view["tasks"]}
+        assert {state for state, _, _ in ends} <= {"STOPPED", "ENDED"}, ends
 
     return check
 

@@ -416,17 +416,27 @@ def test_a_job_that_sets_tf_config_to_nothing_has_none_and_is_not_watched(tmp_pa
     assert all("TF_CONFIG" not in started["env"] for started in host.system.started.values())
 
 
-def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [0.05, 0.9])
+def test_task_ended_by_the_job_s_sigterm_is_stopped_not_failed(late: float, tmp_path: Path) -> None:
     """A scheduler sends TERM to all processes of a job: the agent may see the task's end first."""
     host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.0)
     seen: list[str] = []
-    host.system.at(5.04, lambda: seen.append(host.states()["worker:0"][0]))
-    host.system.at(5.05, lambda: host.system.receive(signal.SIGTERM))
+    host.system.at(4.99 + late, lambda: seen.append(host.states()["worker:0"][0]))
+    host.system.at(5.0 + late, lambda: host.system.receive(signal.SIGTERM))
     assert host.main() == 0
     assert seen == ["RUNNING"]  # a failure that was reported would be the job's
     assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
     assert host.record["gone"]["signal"] == signal.SIGTERM
     assert host.record["gone"]["what"] == "the agent on host h0 received SIGTERM"
+
+
+def test_task_ended_after_its_agent_has_lost_srun_is_stopped_not_failed(tmp_path: Path) -> None:
+    """The launcher was killed, and with it srun; then Slurm sends TERM to what is left of the job."""
+    host = OneHost(tmp_path).answer().exit(0, -signal.SIGTERM, 5.3)
+    host.system.at(5.0, lambda: host.system.receive(STOP_SIGNAL))
+    assert host.main() == 0
+    assert host.states()["worker:0"] == ("STOPPED", None, "SIGTERM")
+    assert host.record["gone"]["orphaned"] is True
 
 
 def test_task_ended_together_with_the_launcher_is_stopped_not_failed(tmp_path: Path) -> None:
