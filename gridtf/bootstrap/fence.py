@@ -317,10 +317,11 @@ def _reason(error: OSError) -> str:
 
 # --- the guard of a host
 
-# Seconds. Linux sends a SYN again after one, two or three, and so on.
+# Seconds. Linux sends a SYN again after one, two or three, and so on, but later than it says by up to an eighth of the
+# pause, since its timers are the coarser the longer they run.
 _LOOK, _QUIET = 0.2, 0.6  # between two looks: for new connections, and only at the gates
 _LIVELY = 10.0  # after a connection of this host's has begun, in which others are likely
-_EARLY, _LATE = 0.1, 0.05  # that a word is given before the SYN is sent again, and holds after that
+_EARLY, _LATE = 0.1, 0.05  # that a word is given before the SYN is due again, and holds after it was sent
 _WATCH = 0.002  # between two looks whether a word has done its work
 _REPEAT = 0.03  # between two words on one connection, in case one gets lost
 _EXPIRES = 0.15  # that a word holds which is not repeated
@@ -377,6 +378,7 @@ class Guard:
         self._coming: dict[Ends, tuple[float, int]] = {}
         self._vouched: dict[Ends, float] = {}  # those that others were told of -> until when
         self._borrowed: dict[Ends, int] = {}  # those that cannot vanish meanwhile -> a descriptor
+        self._borrowing = 0.0  # seconds that it took the last time: long where many processes want few CPUs
         self._given_back: list[tuple[float, int]] = []  # from when a descriptor is not needed, in order
         self._said: dict[Ends, float] = {}
         self._let: dict[int, dict[Syn, float]] = {port: {} for port in gates}  # port -> who is let in, until when
@@ -401,14 +403,13 @@ class Guard:
         Args:
             agent: A connection to the agent.
         """
-        self._agent = agent
         kept = [agent.fileno(), *(gate.fileno() for gate in self._gates.values())]
         processes.keep_only([*kept, self._udp.fileno()] if self._udp else kept)
         processes.ignore_signals((signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2))
         processes.unblock_signals()
         try:
             self.begin()
-            self._guard()
+            self.guard(agent)
         except Exception as error:  # the agent starts another one
             self._report(f"the guard of the tasks' ports cannot go on: {error!r}")
             return
@@ -419,11 +420,24 @@ class Guard:
         while time.monotonic() < gone and sockets.listening(self._gates, own):
             time.sleep(0.01)
 
-    def _guard(self) -> None:
+    def guard(self, agent: socket.socket) -> None:
+        """Guard until the agent ends.
+
+        Args:
+            agent: As for run.
+
+        Raises:
+            OSError: The kernel refuses.
+        """
+        self._agent = agent
         if self._udp is None:
-            select.select([self._agent], [], [])
+            select.select([agent], [], [])
             return
-        self._connections = Connections()
+        with Connections() as self._connections:
+            self._guard()
+
+    def _guard(self) -> None:
+        assert self._udp is not None
         self._udp.setblocking(False)
         self._lines = [self._agent, self._udp]
         begin = self._next = time.monotonic()
@@ -463,7 +477,12 @@ class Guard:
     def _pause(self, now: float) -> float:
         if self._vouched or any(self._let.values()):
             return _WATCH
-        return max(0.0, min([self._next, *(due - _EARLY for due, _ in self._coming.values())]) - now)
+        return max(0.0, min([self._next, *(due - self._ahead for due, _ in self._coming.values())]) - now)
+
+    @property
+    def _ahead(self) -> float:
+        """How long before a SYN is due again the work on its word begins."""
+        return _EARLY + self._borrowing
 
     def _look(self, now: float) -> None:
         """Look for new connections while there are some, and while somebody knocks here."""
@@ -519,15 +538,17 @@ class Guard:
     # --- connections that begin here
 
     def _vouch(self, now: float) -> None:
-        near = {ends: inode for ends, (due, inode) in self._coming.items() if due - now <= _EARLY}
+        near = {ends: inode for ends, (due, inode) in self._coming.items() if due - now <= self._ahead}
         if not near:
             return
         # their sockets could be closed, and ports and addresses be a stranger's, before the word is taken back
-        borrowed = processes.borrow_sockets(near.values(), procfs.descendants(os.getppid()))
+        borrowed = processes.borrow_sockets(near.values(), procfs.family(os.getppid()))
+        begin, now = now, time.monotonic()
+        self._borrowing = now - begin
         for ends, inode in near.items():
             del self._coming[ends]
             due = self._connections.waits(ends)
-            if due is not None and due <= _EARLY + _LATE:
+            if due is not None and due <= self._ahead + _LATE:
                 self._vouched[ends] = now + due + _LATE
                 if inode in borrowed:
                     self._borrowed[ends] = borrowed.pop(inode)
@@ -541,7 +562,8 @@ class Guard:
         """Take words back as soon as they have done their work."""
         for ends, until in list(self._vouched.items()):
             due = self._connections.waits(ends)
-            if due is None or now > until:
+            self._vouched[ends] = until = holds_until(until, due, now, self._ahead)
+            if now > until:
                 del self._vouched[ends]
                 self._say(TAKE, ends, now)
                 del self._said[ends]
@@ -639,6 +661,20 @@ class Guard:
 _NEVER = float("inf")
 _OWN = float("inf")  # a word of this guard's own, which it takes back itself
 _IPV6_LOOPBACK = bytes(15) + b"\x01"
+
+
+def holds_until(until: float, due: float | None, now: float, ahead: float) -> float:
+    """Until when a word on a connection holds: a moment longer than its SYN is due, however late that is sent. Pure.
+
+    Args:
+        until: What this function has returned before.
+        due: In how many seconds the kernel means to send the SYN again; 0: it is late; None: nobody waits any more.
+        now: The time.
+        ahead: How long before the SYN is due a word may be given.
+    """
+    if due is None:
+        return float("-inf")
+    return max(until, now + due + _LATE) if due <= ahead + _LATE else until
 
 
 def is_new(word: Word, heard: dict[int, int]) -> bool:

@@ -121,6 +121,15 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in family if pid not in zombies]
 
 
+def family(root: int) -> Iterator[int]:
+    """Process ids of all descendants: first those that children() finds at once, then those in a walk of /proc."""
+    found = children(root)
+    for pid in found:  # grows meanwhile
+        yield pid
+        found += children(pid)
+    yield from (pid for pid in descendants(root) if pid not in found)
+
+
 def _stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the command's name (proc(5)): state, ppid, …, starttime is number 19."""
     try:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
+import time
+from collections.abc import Collection, Iterable
 from typing import NoReturn
 
 import pytest
 
-from gridtf.bootstrap.fence import ASK, HOSTS, LET, OFF, USERS, Fence, Peer, Word, is_new, note, opened, peers, wanted
+from gridtf.bootstrap.fence import (
+    ASK,
+    HOSTS,
+    LET,
+    OFF,
+    USERS,
+    Fence,
+    Peer,
+    Word,
+    holds_until,
+    is_new,
+    note,
+    opened,
+    peers,
+    wanted,
+)
 from gridtf.bootstrap.rendezvous import PortHolder
-from gridtf.host import gates, network, sockets
+from gridtf.host import gates, network, processes, sockets
 from gridtf.host.gates import Gate
 from gridtf.host.network import packed
 from gridtf.host.sockets import Ends
@@ -92,6 +110,17 @@ def test_a_word_that_somebody_sends_again_is_old() -> None:
     assert is_new(Word(ASK, 1, 6), heard)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.03, 0.25, 2.0])  # a timer of Linux is late by an eighth of its time
+def test_a_word_holds_until_the_syn_is_sent_however_late_that_is(late: float) -> None:
+    until, step = 0.0, 0.002
+    for now in (step * count for count in range(round((0.1 + late) / step))):
+        until = holds_until(until, max(0.0, 0.1 - now), now, 0.1)
+        assert now < until
+    sent = 0.1 + late
+    assert sent < holds_until(until, 1.0, sent, 0.1) < sent + 0.1  # it was dropped, as nobody listens
+    assert holds_until(until, None, sent, 0.1) < sent  # it has come in
+
+
 def test_peers_have_the_addresses_that_their_hosts_have_published() -> None:
     doors = {"n1": {"door": 700, "addresses": ["10.0.0.1", "fd00::1"], "ports": [1, 2]}}
     assert peers(doors) == {"n1": Peer((packed("10.0.0.1"), packed("fd00::1")), 700, (1, 2))}
@@ -159,3 +188,38 @@ def test_a_gate_that_cannot_be_made_does_not_keep_members_out(monkeypatch: pytes
             server.bind(("", port))
             server.listen()
             assert connects(port)
+
+
+@pytest.mark.parametrize("lasts", [0.0, 0.2])
+def test_a_member_gets_in_however_long_it_takes_to_find_its_socket(
+    lasts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host with many processes for few CPUs: longer than the word holds that is given just before a SYN."""
+    borrow = processes.borrow_sockets
+
+    def slow(inodes: Collection[int], pids: Iterable[int]) -> dict[int, int]:
+        time.sleep(lasts)
+        return borrow(inodes, pids)
+
+    monkeypatch.setattr(processes, "borrow_sockets", slow)
+    with PortHolder() as holder:
+        port = holder.reserve()
+        fence = Fence(USERS, KEY, FakeSystem())
+        assert fence.state == USERS
+        fence.close(holder.held([port]))
+        guard = fence.admit({"n1": {**fence.record(), "ports": [port]}}, "n1")
+        assert guard is not None
+        with socket.socket(holder.held([port])[0].family) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            server.bind(("", port))
+            server.listen()
+            agent, end = socket.socketpair()
+            thread = threading.Thread(target=guard.guard, args=[end])
+            thread.start()
+            try:
+                socket.create_connection(("127.0.0.1", port), 60).close()
+            finally:
+                agent.close()
+                thread.join()
+                end.close()
+                fence.leave()

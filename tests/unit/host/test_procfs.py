@@ -95,6 +95,7 @@ def test_descendants_include_other_sessions_parents_first(start: Start, tmp_path
     found = procfs.descendants(os.getpid())
     assert found.index(shell.pid) < found.index(_pid(tmp_path / "b")) < found.index(_pid(tmp_path / "c"))
     assert set(procfs.descendants(shell.pid)) == expected - {shell.pid}
+    assert set(procfs.family(shell.pid)) == expected - {shell.pid}
     assert procfs.descendants(_pid(tmp_path / "c")) == []
     os.kill(_pid(tmp_path / "b"), signal.SIGKILL)
     os.kill(_pid(tmp_path / "c"), signal.SIGKILL)
@@ -102,6 +103,14 @@ def test_descendants_include_other_sessions_parents_first(start: Start, tmp_path
 
 def _pid(path: Path) -> int:
     return int(until(lambda: path.exists() and path.read_text().strip(), f"{path.name} to be written"))
+
+
+def test_a_family_has_each_member_once_also_those_that_are_not_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "children", {10: [11, 12], 11: [13], 12: [], 13: []}.__getitem__)
+    monkeypatch.setattr(procfs, "descendants", {10: [11, 14, 13]}.__getitem__)
+    family = procfs.family(10)
+    assert [next(family) for _ in range(3)] == [11, 12, 13]
+    assert list(family) == [14]
 
 
 def test_descendants_include_children_of_an_unreaped_zombie(monkeypatch: pytest.MonkeyPatch) -> None:
