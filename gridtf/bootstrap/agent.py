@@ -458,7 +458,8 @@ class Agent(Fields):
                     self._request_checkpoint()
             changed = self.supervisor.collect()
             if changed and (ended := self.supervisor.possibly_terminated()):
-                for _ in self._waiting(_SOON if any(task.signal for task in ended) else _AT_ONCE):  # raises when the signal reaches this agent as well
+                # raises when the signal reaches this agent as well
+                for _ in self._waiting(_SOON if any(task.signal for task in ended) else _AT_ONCE):
                     pass
             changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
