@@ -154,7 +154,7 @@ def _cannot(gone: Collection[str]) -> str:
     return f"{some(sorted(gone))} cannot be used any more"
 
 
-def in_vain(error: GridtfError | None, record: Record) -> str:
+def in_vain(error: Exception | None, record: Record) -> str:
     """Why another attempt would fail like this one.
 
     Args:
@@ -164,6 +164,8 @@ def in_vain(error: GridtfError | None, record: Record) -> str:
     Returns:
         A clause; empty where another attempt may succeed.
     """
+    if error is not None and not isinstance(error, GridtfError):
+        return "gridtf itself has failed"
     if isinstance(error, _LASTING):
         return "that is the same for each attempt"
     if record.get("error") or record.get("exit") in _NO_PROGRAM:

@@ -154,7 +154,7 @@ class Launcher(Fields):
         self._longest_pause = min(_LONGEST_PAUSE, self.spec.heartbeat_timeout / 8)
         self._last_pause = self.system.monotonic()
         self._orphaned = ""  # why the scheduler cannot learn of the job's end any more
-        self._error: GridtfError | None = None  # what has ended the attempt, if that was no task
+        self._error: Exception | None = None  # what has ended the attempt, if that was no task
         self._before: Progress | None = None  # how far the job had come before this attempt
         self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
         self._unrecorded = ""  # when records could not be written
@@ -179,9 +179,9 @@ class Launcher(Fields):
         except Exception as error:  # after any other error, too, the tasks are ended and a verdict is written
             import traceback
 
+            self._error = error
             self.system.log(traceback.format_exc())
             end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
-            end = end.replace(again=None)
         end = self._tear_down(end)
         # who would report the end of this job to the scheduler
         if self.system.parent() != self._parent.pid:
@@ -218,17 +218,15 @@ class Launcher(Fields):
             again = attempts.following(failure, history, self.spec.restarts, hosts, self.request, here)
         if isinstance(again, str):
             done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
-            said = again or done
-            return end.replace(why="; ".join(filter(None, (end.why, said)))), None
+            return end.noting(again or done), None
         try:
             following = type(self)(
                 *(self.run, self.spec, self.request, self.scheduler, self.job_id, self.system),
                 *(self.listener_of, self.recorder_of, again, self.allocation),
             )
         except GridtfError as error:
-            return end.replace(why="; ".join(filter(None, (end.why, f"not restarted, since {error.what}")))), None
-        started = f"attempt {following.attempt.number} follows"
-        return end.replace(why="; ".join(filter(None, (end.why, started)))), following
+            return end.noting(f"not restarted, since {error.what}"), None
+        return end.noting(f"attempt {following.attempt.number} follows"), following
 
     def conclude(self, end: Verdict) -> int:
         """Write the verdict.
@@ -241,7 +239,7 @@ class Launcher(Fields):
         """
         if self._orphaned:
             freed = f"{self._orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
-            end = end.replace(why="; ".join(filter(None, (end.why, freed))))
+            end = end.noting(freed)
         self.system.log(end.text())
         try:
             self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))

@@ -109,6 +109,10 @@ class Verdict(Value):
         """The exit code of the job script."""
         return exit_code(self.state)
 
+    def noting(self, text: str) -> Verdict:
+        """The same verdict with another observation, which may be empty."""
+        return self.replace(why="; ".join(filter(None, (self.why, text))))
+
     def record(self, nonce: str, started: float, ended: float) -> Record:
         """The record for verdict.json.
 

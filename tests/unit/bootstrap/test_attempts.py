@@ -156,6 +156,10 @@ def test_errors_that_are_the_same_for_each_attempt(error: GridtfError) -> None:
     assert in_vain(error, {}) == "that is the same for each attempt"
 
 
+def test_error_of_gridtf_s_own_does_not_heal() -> None:
+    assert in_vain(KeyError("x"), {}) == "gridtf itself has failed"
+
+
 @pytest.mark.parametrize(
     "error", [None, HostLostError("x"), RendezvousError("x"), SchedulerError("x"), GridtfError("an agent was killed")]
 )
