@@ -153,6 +153,11 @@ class Launcher(Fields):
             self.system.log(traceback.format_exc())
             end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
         end = self._tear_down(end)
+        if end.state == JobState.SAVED:
+            from gridtf.bootstrap import walltime
+
+            about = self.attempt, self.job_id, self.spec, self.scheduler, self.system.environ
+            end = walltime.goes_on(end, *about, self.hosts.tasks)
         # who would report the end of this job to the scheduler
         lost = "" if self.system.parent() == self._parent.pid else self.scheduler.parent_lost(self._parent)
         if lost:
@@ -169,7 +174,22 @@ class Launcher(Fields):
         self.recorder.settle(_SETTLING)
         if lost:
             self._cancel()
+        elif end.state == JobState.SAVED and end.again:
+            return self._start_again(end)
         return end.exit_code
+
+    def _start_again(self, end: Verdict) -> int:
+        """Have the scheduler start this job again; it may end this process at once. Returns the exit code."""
+        try:
+            return self.scheduler.start_again(self.system.environ) or end.exit_code
+        except GridtfError as error:
+            from gridtf.bootstrap import walltime
+
+            end = walltime.not_again(end, error, self.job_id)
+            self.system.log(end.text())
+            with contextlib.suppress(GridtfError):
+                self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
+            return end.exit_code
 
     # --- from the allocation to the end of the tasks
 
@@ -298,19 +318,20 @@ class Launcher(Fields):
         Args:
             started: What runs, for the status.
         """
-        from gridtf.bootstrap import membership
+        from gridtf.bootstrap import membership, walltime
 
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
         saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
+        end_of_job = walltime.EndOfJob(self.spec, self.request, self.scheduler, self.system)
         begin = self.system.monotonic()
         self.hosts.listen()
         self._import_all()
         judged = None
         while True:
             self.hosts.read()
-            if self.hosts.checkpoint:
+            if self.hosts.checkpoint or end_of_job.save_now():
                 self._request_checkpoint()
             if judged != (self.hosts.reports, policy):  # most news are signs of life
                 judged = self.hosts.reports, policy

@@ -37,14 +37,13 @@ class Progress(Value):
     def beyond(self, before: Progress) -> bool:
         """Whether the job has come further than before: a larger step, or a newer checkpoint.
 
+        A file says nothing where steps are reported: a program may save the same step again.
+
         Args:
             before: How far it had come.
         """
-        pairs = (
-            (self.step, before.step),
-            (self.checkpoint, before.checkpoint),
-            (self.written, before.written),
-        )
+        written = self.written if self.step is None else None
+        pairs = ((self.step, before.step), (self.checkpoint, before.checkpoint), (written, before.written))
         return any(now is not None and (then is None or now > then) for now, then in pairs)
 
     def farthest(self, other: Progress) -> Progress:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import NSIG
@@ -294,6 +296,63 @@ def termination_reason(slurm: Slurm, environ: Mapping[str, str]) -> JobStatus | 
     if status is None or status.requeued or status.state == JobState.NODE_FAIL:
         return _with_down_nodes(status, _down_nodes(slurm, environ.get("SLURM_JOB_NODELIST", "")))
     return status
+
+
+def end_time(slurm: Slurm, environ: Mapping[str, str]) -> float | None:
+    """When Slurm will end this job, which an administrator may change while it runs.
+
+    Args:
+        slurm: The scheduler, which runs scontrol.
+        environ: The job's environment.
+
+    Returns:
+        Seconds since the epoch; None without a limit, and when it is not known.
+    """
+    return parse_moment((_own_fields(slurm, environ) or {}).get("EndTime", "")) or parse_moment(
+        environ.get("SLURM_JOB_END_TIME", "")
+    )
+
+
+def why_not_again(slurm: Slurm, environ: Mapping[str, str]) -> str:
+    """Why Slurm does not requeue this job; empty where it does.
+
+    Args:
+        slurm: The scheduler, which runs scontrol.
+        environ: The job's environment.
+    """
+    shown = _own_fields(slurm, environ)
+    if shown is None:
+        return f"scontrol, which could requeue it, does not work on {os.uname().nodename}"
+    if shown.get("BatchFlag", "1") == "0":
+        return "Slurm requeues batch jobs only"
+    return "Slurm must not requeue it (--no-requeue, or the site's JobRequeue=0)" if shown.get("Requeue") == "0" else ""
+
+
+def _own_fields(slurm: Slurm, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """What scontrol shows of this job; None where it shows nothing."""
+    job_id = environ["SLURM_JOB_ID"]
+    argv = ["scontrol", "-o", "show", "job", job_id]
+    output = slurm.try_run(argv, limit=_TERMINATION_PATIENCE, SLURM_TIME_FORMAT="%s") or ""
+    shown = (parse_fields(line) for line in output.splitlines())
+    return next((found for found in shown if found.get("JobId") == job_id), None)
+
+
+def parse_moment(text: str) -> float | None:
+    """Parse a time as Slurm's commands print it.
+
+    Args:
+        text: Seconds since the epoch (SLURM_TIME_FORMAT=%s), ``2026-11-21T11:14:37`` in the time zone of this host,
+            where a version does not know that variable, or ``Unknown``.
+
+    Returns:
+        Seconds since the epoch; None when it is not a time.
+    """
+    if re.fullmatch(r"\d{9,}", text, re.ASCII):
+        return float(text)
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:

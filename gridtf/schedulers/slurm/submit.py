@@ -76,6 +76,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     without = [f"--exclude={word(EXCLUDE.key, ','.join(excluded))}"] if excluded else []
     lines += without
     lines.append("--open-mode=append")  # a requeued job continues the same log
+    if spec.continuations:
+        lines.append("--requeue")  # also where the site's default is JobRequeue=0
     lines += native(spec)
     if others and request.elements:
         raise SpecError(
