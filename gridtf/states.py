@@ -48,6 +48,9 @@ class TaskState(str, Enum):
 SAVED_CODE = 42  # exit code of a task or a job script in state SAVED, as of TensorFlow's PreemptionCheckpointHandler
 
 
+AGAIN_CODE = 99  # exit code by which a job script asks Grid Engine, or the local job runner, to start it again
+
+
 def of_exit(code: int) -> TaskState:
     """The state of a task that has ended by itself.
 

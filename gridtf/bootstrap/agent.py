@@ -18,6 +18,7 @@ from gridtf.bootstrap.membership import Membership
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder
+from gridtf.bootstrap.savesignal import SaveSignal
 from gridtf.bootstrap.stream import Link, link_of
 from gridtf.bootstrap.supervisor import Supervisor
 from gridtf.bootstrap.system import System
@@ -146,6 +147,7 @@ class Agent(Fields):
         self._interval = 1.0  # seconds between two signs of life
         self._local_dir: Path | None = None
         self._checkpoint = False  # a checkpoint was requested on this host
+        self._save_signal = SaveSignal(None, self.system)
 
     def main(self, gpus: GpuGrant | None = None) -> int:
         """Run the tasks of this host to their end; write errors to the log and, where possible, to the host's record.
@@ -199,6 +201,7 @@ class Agent(Fields):
             return 0
         scheduler, limit = self.scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout
         self.supervisor = Supervisor([task.name for task in plan.on(self.host)], self.system)
+        self._save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         self._interval = interval(plan.host_count, limit)
         self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
         if self._link is not None:
@@ -457,6 +460,8 @@ class Agent(Fields):
                 if number == signal.SIGUSR1:
                     self._request_checkpoint()
             changed = self.supervisor.collect()
+            if self._checkpoint:
+                self._save_signal.send([task.pid for task in self.supervisor.running() if task.pid])
             if changed and (ended := self.supervisor.possibly_terminated()):
                 # raises when the signal reaches this agent as well
                 for _ in self._waiting(_SOON if any(task.signal for task in ended) else _AT_ONCE):

@@ -220,6 +220,7 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
     tasks = {**rendezvous.cluster, **rendezvous.outside}
     hosts = {f"{name}_hosts": ",".join(tasks.get(name, ())) for name in plan.spec.types}
     ranked = task.rank is not None
+    named = plan.spec.env.get(contract.OUTPUT_DIR, "")
     return {
         **hosts,
         "task_type": task.type,
@@ -231,7 +232,7 @@ def placeholders(plan: AttemptPlan, task: PlacedTask, rendezvous: Rendezvous) ->
         "master_port": str(rendezvous.master_port),
         "cluster": rendezvous.text,
         "run_dir": str(plan.attempt.run.path),
-        "output_dir": str(plan.attempt.run.output),
+        "output_dir": named if named and "{" not in named else str(plan.attempt.run.output),
         "job_id": plan.job_id,
     }
 

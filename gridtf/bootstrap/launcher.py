@@ -183,6 +183,11 @@ class Launcher(Fields):
             self.system.log(traceback.format_exc())
             end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
         end = self._tear_down(end)
+        if end.state == JobState.SAVED:
+            from gridtf.bootstrap import walltime
+
+            about = self.attempt, self.job_id, self.spec, self.scheduler, self.system.environ
+            end = walltime.goes_on(end, *about, self.hosts.tasks)
         # who would report the end of this job to the scheduler
         if self.system.parent() != self._parent.pid:
             self._orphaned = self.scheduler.parent_lost(self._parent)
@@ -252,7 +257,22 @@ class Launcher(Fields):
         self.listener.close()
         if self._orphaned:
             self._cancel()
+        elif end.state == JobState.SAVED and end.again:
+            return self._start_again(end)
         return end.exit_code
+
+    def _start_again(self, end: Verdict) -> int:
+        """Have the scheduler start this job again; it may end this process at once. Returns the exit code."""
+        try:
+            return self.scheduler.start_again(self.system.environ) or end.exit_code
+        except GridtfError as error:
+            from gridtf.bootstrap import walltime
+
+            end = walltime.not_again(end, error, self.job_id)
+            self.system.log(end.text())
+            with contextlib.suppress(GridtfError):
+                self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
+            return end.exit_code
 
     # --- from the allocation to the end of the tasks
 
@@ -320,7 +340,7 @@ class Launcher(Fields):
         """How far the job has come."""
         from gridtf.bootstrap import progress
 
-        return progress.reached(progress.output_of(self.run, self.spec), self.hosts.tasks)
+        return progress.reached(progress.output_dir(self.run, self.spec), self.hosts.tasks)
 
     def _open(self, allocation: Allocation) -> None:
         """Write where agents find the launcher, and the secret by which both sides know each other."""
@@ -412,19 +432,20 @@ class Launcher(Fields):
         Args:
             started: What runs, for the status.
         """
-        from gridtf.bootstrap import membership
+        from gridtf.bootstrap import membership, walltime
 
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
         saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
+        end_of_job = walltime.EndOfJob(self.spec, self.request, self.scheduler, self.system)
         begin = self.system.monotonic()
         self.hosts.listen()
         self._import_all()
         judged = None
         while True:
             self.hosts.read()
-            if self.hosts.checkpoint:
+            if self.hosts.checkpoint or end_of_job.save_now():
                 self._request_checkpoint()
             if judged != (self.hosts.reports, policy):  # most news are signs of life
                 judged = self.hosts.reports, policy

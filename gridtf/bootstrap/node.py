@@ -21,6 +21,7 @@ from gridtf.host.processes import signal_name
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, RunDir, read_record, write_record
 from gridtf.schedulers.agents import RUNNER_PID, ForkedAgent, fork_agent
+from gridtf.states import AGAIN_CODE
 from gridtf.values import Fields
 
 _LOOK = 5.0  # seconds between two checks of the child, in case no signal announces its end
@@ -61,12 +62,22 @@ class JobRunner(Fields):
     system: System
 
     def run(self, command: Sequence[str], walltime: int) -> None:
-        """Run the script, then write ended.json.
+        """Run the script, again where its launcher asks for that, then write ended.json.
 
         Args:
             command: The command line of the script.
-            walltime: Seconds after which it is ended; 0: never.
+            walltime: Seconds after which a start of it is ended; 0: never.
         """
+        end = self._run_once(command, walltime)
+        while end["exit"] == AGAIN_CODE and not end["told"] and self._goes_on():
+            end = self._run_once(command, walltime)
+        try:
+            write_record(self.run_dir.ended, end)
+        except RunDirError as error:
+            self.system.log(str(error))
+
+    def _run_once(self, command: Sequence[str], walltime: int) -> Record:
+        """Run the script once. Returns how it has ended, for ended.json."""
         end: Record = {"exit": None, "signal": None, "told": None, "error": None}
         env = {**self.system.environ, RUNNER_PID: str(self.system.pid)}
         try:
@@ -75,19 +86,25 @@ class JobRunner(Fields):
         except OSError as error:
             end["error"] = f"{command[0]} cannot be started: {error.strerror}"
             self.system.log(end["error"])
-        else:
-            code, received = self._wait(script)
-            patience = 0.0 if code is None else self.grace + (_AGENT_MARGIN if self._launched() else 0.0)
-            survivors = Supervisor([], self.system).tear_down(patience, lambda: None)
-            if survivors:
-                self.system.log(f"processes survived SIGKILL: {survivors}")
-            code = -signal.SIGKILL if code is None else code
-            end["exit" if code >= 0 else "signal"] = code if code >= 0 else signal_name(-code)
-            end["told"] = signal_name(received) if received else None
+            return end
+        code, received = self._wait(script)
+        patience = 0.0 if code is None else self.grace + (_AGENT_MARGIN if self._launched() else 0.0)
+        survivors = Supervisor([], self.system).tear_down(patience, lambda: None)
+        if survivors:
+            self.system.log(f"processes survived SIGKILL: {survivors}")
+        code = -signal.SIGKILL if code is None else code
+        end["exit" if code >= 0 else "signal"] = code if code >= 0 else signal_name(-code)
+        end["told"] = signal_name(received) if received else None
+        return end
+
+    def _goes_on(self) -> bool:
+        """Whether the launcher has ended so that the script shall be started again: a script may have any exit code."""
         try:
-            write_record(self.run_dir.ended, end)
-        except RunDirError as error:
-            self.system.log(str(error))
+            latest = self.run_dir.latest()
+            verdict = read_record(latest.verdict, recordtypes.Verdict, own=True) if latest else None
+        except RunDirError:
+            return False
+        return bool(verdict and verdict.get("again"))
 
     def _wait(self, script: int) -> tuple[int | None, int | None]:
         """Wait until the script has ended.

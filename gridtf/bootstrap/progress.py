@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from gridtf import contract
 from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Record, RunDir
 from gridtf.values import Value
@@ -38,14 +39,13 @@ class Progress(Value):
     def beyond(self, before: Progress) -> bool:
         """Whether the job has come further than before: a larger step, or a newer checkpoint.
 
+        A file says nothing where steps are reported: a program may save the same step again.
+
         Args:
             before: How far it had come.
         """
-        pairs = (
-            (self.step, before.step),
-            (self.checkpoint, before.checkpoint),
-            (self.written, before.written),
-        )
+        written = self.written if self.step is None else None
+        pairs = ((self.step, before.step), (self.checkpoint, before.checkpoint), (written, before.written))
         return any(now is not None and (then is None or now > then) for now, then in pairs)
 
     def farthest(self, other: Progress) -> Progress:
@@ -71,14 +71,14 @@ def _largest(one: _Number, other: _Number) -> _Number:
     return one if other is None else other if one is None else max(one, other)
 
 
-def output_of(run: RunDir, spec: JobSpec) -> Path:
-    """The folder that the tasks of a job have as OUTPUT_DIR, if its name has no placeholder. Pure.
+def output_dir(run: RunDir, spec: JobSpec) -> Path:
+    """The folder that the tasks have as OUTPUT_DIR.
 
     Args:
         run: The run directory.
-        spec: The specification of the job.
+        spec: The specification of the job, which is run in its working folder.
     """
-    return Path(spec.chdir or run.path, spec.env["OUTPUT_DIR"]) if spec.env.get("OUTPUT_DIR") else run.output
+    return Path.cwd() / spec.env[contract.OUTPUT_DIR] if spec.env.get(contract.OUTPUT_DIR) else run.output
 
 
 def reached(output: Path, records: Mapping[str, Record]) -> Progress:

@@ -46,6 +46,10 @@ class System:
         """Seconds since the epoch."""
         return time.time()
 
+    def age(self) -> float:
+        """Seconds since this process started: of a launcher, since the job script did."""
+        return procfs.age(self.pid) or 0.0
+
     def sleep(self, seconds: float) -> None:
         """Pause this process."""
         time.sleep(seconds)
@@ -182,6 +186,10 @@ class System:
     def session(self, pid: int) -> int | None:
         """The session of a process; None if the process does not exist."""
         return procfs.session(pid)
+
+    def catching(self, pid: int, number: int) -> list[int]:
+        """Those of a process and its descendants that have a handler for a signal."""
+        return [one for one in (pid, *procfs.descendants(pid)) if procfs.catches(one, number)]
 
     def is_alive(self, identity: Record) -> bool:
         """Whether the process that such a record identifies runs on this host."""

@@ -95,6 +95,8 @@ class Verdict(Value):
         cause: The task that failed first, with its host, exit code or signal, log and the log's last lines; without a
             task where an agent failed.
         again: Whether the scheduler will start the job again; None: unknown, as is the final state.
+        chain: The attempts of the job that have saved, up to this one (walltime.Chain); None where it is not to be
+            continued.
     """
 
     state: str
@@ -103,6 +105,7 @@ class Verdict(Value):
     hint: str = ""
     cause: Record | None = None
     again: bool | None = False
+    chain: Record | None = None
 
     @property
     def exit_code(self) -> int:
@@ -132,6 +135,7 @@ class Verdict(Value):
             "started": started,
             "ended": ended,
             "exit_code": self.exit_code,
+            **({"chain": self.chain} if self.chain else {}),
         }
 
     def text(self) -> str:

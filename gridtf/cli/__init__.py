@@ -25,6 +25,7 @@ COMMANDS = {
     "address": "print host:port of a task of a running job, for a client outside the job",
     "wait": "wait until a job has ended; the exit code is the job's",
     "cancel": "cancel a job",
+    "resume": "submit a job again that has saved or failed: it goes on from there",
     "doctor": "examine this site and this host: what jobs need here, and what is amiss",
     "init": "write your file of defaults with what jobs need at this site",
     "import": "print a job file made from the description of a job elsewhere, such as a TFJob",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridtf import schedulers
 from gridtf.cli import output
@@ -14,6 +14,9 @@ from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.placeholders import MEANINGS, OF_OWN_TYPES
 from gridtf.text import plain
+
+if TYPE_CHECKING:
+    from gridtf.login.job import Job
 
 LAYERS = """\
 Options can also be set in a file, as nodes = 2 or, for tasks, [tasks.ps] count = 2, and in the environment. In order
@@ -61,7 +64,6 @@ def run_submit(arguments: Namespace) -> int:
         if arguments.json:
             raise UsageError("--dry-run prints the job script, not JSON", hint="leave out --json, or --dry-run")
         return render.run(arguments)
-    from gridtf.cli import show
     from gridtf.login import submission
 
     given = configured(arguments)
@@ -70,17 +72,31 @@ def run_submit(arguments: Namespace) -> int:
         output.message(f"gridtf: {plain(note)}")
     found = job.scheduler == "local" and given.spec.scheduler is None
     scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
-    rows = {"name": job.name, "scheduler": scheduler, "job": job.id, "run directory": str(job.run_dir)}
-    text = "\n".join(f"{key:<15}{plain(value)}" for key, value in rows.items())
+    text = described(job, scheduler)
     if arguments.json and arguments.wait:
         output.message(text)
-    elif arguments.json:
-        known = {"name": job.name, "scheduler": job.scheduler, "job_id": job.id, "run_dir": str(job.run_dir)}
-        output.result(show.as_json(known))
     else:
-        output.result(text)
+        output.result(as_json(job) if arguments.json else text)
     if arguments.wait:
         from gridtf.cli import wait
 
         return wait.follow(job, as_json=arguments.json)
     return 0
+
+
+def described(job: Job, scheduler: str) -> str:
+    """What is printed of a job that has just been submitted.
+
+    Args:
+        job: The job.
+        scheduler: Its scheduler, in words.
+    """
+    rows = {"name": job.name, "scheduler": scheduler, "job": job.id, "run directory": str(job.run_dir)}
+    return "\n".join(f"{key:<15}{plain(value)}" for key, value in rows.items())
+
+
+def as_json(job: Job) -> str:
+    """The same as JSON."""
+    from gridtf.cli import show
+
+    return show.as_json({"name": job.name, "scheduler": job.scheduler, "job_id": job.id, "run_dir": str(job.run_dir)})

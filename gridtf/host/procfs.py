@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ def start_time(pid: int) -> int | None:
     """Start of a process in clock ticks since boot; None when it is gone. Distinguishes reused process ids."""
     fields = _stat(pid)
     return int(fields[19]) if fields else None
+
+
+def age(pid: int) -> float | None:
+    """Seconds since a process started; None when it is gone."""
+    started = start_time(pid)
+    if started is None:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
 
 
 def boot_id() -> str:
@@ -55,6 +64,16 @@ def lives(record: Mapping[str, Any]) -> bool:
 def stopped(pid: int) -> bool:
     """Whether a process is stopped, as after Ctrl-Z (state T) or by a debugger (t)."""
     return _stat(pid)[:1] in (["T"], ["t"])
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (SigCgt in /proc/PID/status)."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    masks = (line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:"))
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def session(pid: int) -> int | None:

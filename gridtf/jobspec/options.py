@@ -64,6 +64,7 @@ _TABLE = {
         ("env", "--env", "variables", "K=V", "set a variable; K alone copies its value; repeatable"),
         ("setup", "--setup", "lines", "LINE", "shell line to run first, such as 'module load cuda'; repeatable"),
         ("setup_replace", "--no-setup", "replace", "", "leave out the set-up lines of files and variables"),
+        ("checkpoint_signal", "--checkpoint-signal", "text", "USR1|USR2", "also signal programs that catch it to save"),
         ("hook", "--hook --no-hook", "truth", "", "note the exception that ends a Python program (default)"),
         ("python", "--python", "text", "PROGRAM", "the Python that runs --entry and served tasks"),
     ),
@@ -96,6 +97,8 @@ _TABLE = {
         ("mem_per_task", "--mem-per-task", "size", "SIZE", "memory of each task, such as 8G"),
         ("mem", "--mem", "size", "SIZE", "memory of each host instead, such as 16G"),
         ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
+        ("checkpoint_before", "--checkpoint-before", "size", "TIME", "request a checkpoint that long before the end"),
+        ("continuations", "--continue", "whole", "N", "start a job that has saved again, at most N times"),
         ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
     ),
     "after a failure": (
@@ -146,10 +149,9 @@ def of_scheduler(key: str, flags: str, metavar: str, text: str, *, kind: str = "
 
 def aliases(table: Table) -> dict[str, str]:
     """Other names of keys that job files accept, from further long flags: ``queue`` -> ``partition``."""
-    texts = (option for option in table if option.kind == "text")
-    return {
-        flag[2:].replace("-", "_"): option.key for option in texts for flag in option.flags[1:] if flag.startswith("--")
-    }
+    plain = [option for option in table if option.kind in ("text", "whole") and "." not in option.key]
+    names = {flag[2:].replace("-", "_"): option.key for option in plain for flag in option.flags if flag[1] == "-"}
+    return {name: key for name, key in names.items() if name != key}
 
 
 def by_variable(table: Table) -> dict[str, Option]:

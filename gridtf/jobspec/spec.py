@@ -19,7 +19,7 @@ from gridtf.jobspec.tasktypes import (
     TaskType,
     properties,
 )
-from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_memory, parse_nodes, parse_walltime
+from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_duration, parse_memory, parse_nodes, parse_walltime
 from gridtf.text import counted, toml
 from gridtf.values import Value, fields
 
@@ -109,6 +109,12 @@ class JobSpec(_Keywords):
         mem: Memory per host, in MiB or as text such as "16G". Excludes ``mem_per_task``.
         time: Walltime, in minutes or as text such as "2:00:00", "90m", "1-12" and the other forms of Slurm. None: the
             site's default.
+        checkpoint_before: How long before the end of the walltime a checkpoint is requested, as text such as "5m" or in
+            minutes, like ``time``. None: it is not requested.
+        continuations: How often a job that has saved a checkpoint and ended (exit code 42) is started again, as the
+            next attempt of the same job; a file may call it ``continue``. Needs ``checkpoint_before``.
+        checkpoint_signal: The signal, "USR1" or "USR2", that a request for a checkpoint also sends to those processes
+            of the tasks that catch it. None: none is sent.
         partition: Slurm's partition, Grid Engine's queue; a file may call it ``queue``. None: the site's default.
         account: Slurm's account, Grid Engine's project; a file may call it ``project``. None: the user's default.
         pe: Grid Engine's parallel environment.
@@ -174,6 +180,9 @@ class JobSpec(_Keywords):
     mem_per_task: str | int | None = None
     mem: str | int | None = None
     time: str | int | None = None
+    checkpoint_before: str | int | None = None
+    continuations: int = 0
+    checkpoint_signal: str | None = None
     partition: str | None = None
     account: str | None = None
     pe: str | None = None
@@ -223,6 +232,11 @@ class JobSpec(_Keywords):
     def walltime(self) -> int | None:
         """The walltime in seconds; None when not given."""
         return None if self.time is None else parse_walltime(self.time)
+
+    @property
+    def seconds_to_save(self) -> int | None:
+        """How long before the end of the walltime a checkpoint is requested, in seconds; None: it is not."""
+        return None if self.checkpoint_before is None else parse_duration(self.checkpoint_before)
 
     @property
     def node_range(self) -> tuple[int, int] | None:
@@ -416,6 +430,7 @@ _CHOICES = {
     "success_policy": ("all", "chief"),
     "ports": ("hold", "release", "auto"),
     "fence": ("users", "hosts", "off", "auto"),
+    "checkpoint_signal": ("USR1", "USR2"),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -605,6 +620,8 @@ def _check_texts(spec: JobSpec) -> None:
 
 def _check_sizes(spec: JobSpec) -> None:
     _parsed("time", spec.time, parse_walltime, WALLTIME_FORMS)
+    _parsed("checkpoint_before", spec.checkpoint_before, parse_duration, WALLTIME_FORMS)
+    _check_end(spec)
     _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
     _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
@@ -624,6 +641,34 @@ def _check_sizes(spec: JobSpec) -> None:
     if spec.gpus_per_node and spec.gpus_per_task and spec.gpus_per_task > spec.gpus_per_node:
         what = f"{spec.gpus_per_task} GPUs per task, but gpus_per_node is {spec.gpus_per_node}"
         raise SpecError("gpus_per_task", what)
+
+
+def _check_end(spec: JobSpec) -> None:
+    before: object = spec.checkpoint_before
+    given: object = spec.continuations
+    if given is None:
+        raise SpecError("continuations", "it has no value", hint="write a number, such as 2, or leave it out")
+    _whole("continuations", given, 0)
+    if given and before is None:
+        hint = "say how long before the end of the walltime to save: --checkpoint-before 5m"
+        raise SpecError("continuations", "a job that is never asked to save cannot be continued", hint=hint)
+    if spec.walltime is not None and (spec.seconds_to_save or 0) >= spec.walltime:
+        what = f"{spell(before)} is not less than the walltime, {spell(spec.time)}"
+        raise SpecError("checkpoint_before", what, hint="a checkpoint is requested that long before the end")
+
+
+def need_walltime(spec: JobSpec) -> None:
+    """Check, before the submission, that a checkpoint is requested before an end that exists.
+
+    Args:
+        spec: The job.
+
+    Raises:
+        SpecError: For a job without a walltime.
+    """
+    if spec.checkpoint_before is not None and spec.time is None:
+        hint = "add a walltime, such as --time 2:00:00"
+        raise SpecError("checkpoint_before", "the job has no walltime before whose end it could save", hint=hint)
 
 
 def _check_types(spec: JobSpec) -> None:

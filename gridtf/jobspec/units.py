@@ -46,6 +46,24 @@ def parse_walltime(text: str | int) -> int:
     return total
 
 
+def parse_duration(text: str | int) -> int:
+    """Parse a duration, in the formats of a walltime.
+
+    Args:
+        text: As for parse_walltime.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: As parse_walltime does.
+    """
+    try:
+        return parse_walltime(text)
+    except ValueError as error:
+        raise ValueError(str(error).replace("a walltime", "a duration")) from None
+
+
 def format_walltime(seconds: int) -> str:
     """Format seconds as [D-]HH:MM:SS, a format of Slurm's --time (sbatch(1))."""
     minutes, second = divmod(seconds, 60)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gridtf import resources, schedulers
 from gridtf.errors import MaybeSubmittedError, RunDirError, SpecError
 from gridtf.jobspec import config, precheck
-from gridtf.jobspec.spec import JobSpec, container_path, need_program
+from gridtf.jobspec.spec import JobSpec, container_path, need_program, need_walltime
 from gridtf.run import registry
 from gridtf.run.rundir import (
     RUN_ROOT,
@@ -103,6 +103,7 @@ def prepare(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fr
     )
     with _located(sources):
         need_program(spec)
+        need_walltime(spec)
         request = schedulers.get(name).resolve(spec)
         precheck.check(spec, sources)
     if spec.run_dir:

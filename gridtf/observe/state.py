@@ -244,7 +244,8 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         ):
             again = f"queued again after attempt {records.attempt} ended {verdict.get('state')}"
             return _Standing(JobState.PENDING, "; ".join(part for part in (again, queue.reason) if part))
-        unsure = "again" in verdict and verdict["again"] is None  # hosts were stopped; the launcher did not learn why
+        # hosts were stopped, and the launcher did not learn why; or the next start was cancelled
+        unsure = "again" in verdict and verdict["again"] is not False
         if unsure and queue is not None and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}:
             return _Standing(queue.state, f"{verdict.get('reason')}; {_reported(queue)}")
         return _Standing(str(verdict.get("state")), str(verdict.get("reason", "")), str(verdict.get("hint", "")))

@@ -220,12 +220,14 @@ _Cause = {
     "log": str,
     "tail": [str],
 }
+_Chain = {"links": Count, "idle": Count, "progress": {"step?": int, "checkpoint?": int, "written?": float}}
 Verdict = {
     "state": str,
     "reason?": str,
     "hint?": str,
     "cause?": (_Cause, None),
     "again?": (bool, None),
+    "chain?": (_Chain, None),
     "started?": float,
     "ended?": float,
     "exit_code?": int,

@@ -642,6 +642,44 @@ class Scheduler(ABC):
         """
         return True
 
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        """When the scheduler will end this job. Asked several times, since an administrator may change it.
+
+        Args:
+            environ: The job's environment.
+            request: What the job requests.
+            started: When the job script started, in seconds since the epoch.
+
+        Returns:
+            Seconds since the epoch; None where the job has no limit, or it is not known.
+        """
+        return None if request.walltime is None else started + request.walltime
+
+    def why_not_again(self, environ: Mapping[str, str]) -> str:
+        """Why this job cannot be started again as the same job, once its script has ended.
+
+        Args:
+            environ: The job's environment.
+
+        Returns:
+            One line; empty where start_again can be called.
+        """
+        return f"{self.title} does not start jobs again"
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        """Have this job started again, as the same job: the script that runs is about to end.
+
+        Args:
+            environ: The job's environment.
+
+        Returns:
+            The exit code with which the script has to end; None: any.
+
+        Raises:
+            SchedulerError: When the scheduler refuses, or does not answer.
+        """
+        return None
+
     def parent_lost(self, parent: Parent) -> str:
         """Whether the scheduler cannot learn of the job's end any more, since the process that would report it is gone.
 

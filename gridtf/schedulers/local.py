@@ -32,7 +32,7 @@ from gridtf.schedulers.api import (
     SubmitResult,
     Wait,
 )
-from gridtf.states import JobState
+from gridtf.states import AGAIN_CODE, JobState
 from gridtf.text import counted, some
 
 if TYPE_CHECKING:
@@ -80,7 +80,10 @@ class LocalScheduler(Scheduler):
         return True
 
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
+        from gridtf.jobspec.spec import need_walltime
+
         # this machine has no partitions to choose from
+        need_walltime(spec)
         tasks = {name: table.replace(partition=None) for name, table in spec.tasks.items()}
         request = super().resolve(spec.replace(partition=None, tasks=tasks), in_job=in_job)
         if spec.spare_nodes:
@@ -226,6 +229,16 @@ class LocalScheduler(Scheduler):
         if environ.get(RUNNER_PID) == str(parent.pid) and os.getppid() != parent.pid:
             return JobStatus(JobState.FAILED, f"the job runner, process {parent.pid}, was killed")
         return None
+
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        remaining = signal.getitimer(signal.ITIMER_REAL)[0]  # the walltime does not count while GPUs are waited for
+        return time.time() + remaining if remaining else None
+
+    def why_not_again(self, environ: Mapping[str, str]) -> str:
+        return "" if environ.get(RUNNER_PID) == str(os.getppid()) else "gridtf did not submit it"
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        return AGAIN_CODE
 
     def suspended(self, environ: Mapping[str, str]) -> bool:
         # the launcher, by Ctrl-Z in its terminal; a job that was submitted has no terminal

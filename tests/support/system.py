@@ -30,6 +30,7 @@ class FakeSystem(System):
         missing: Programs that cannot be started.
         files: pid -> text of its memory maps.
         tensorflow: Program -> the version that it has.
+        catches: Signal -> ids of processes that have a handler for it.
         opened: Ports on which a process listens.
         closed: Ports with a connection that was closed.
     """
@@ -54,6 +55,7 @@ class FakeSystem(System):
         self.oom_kills = 0
         self.files: dict[int, str] = {}
         self.tensorflow: dict[str, str] = {}
+        self.catches: dict[int, list[int]] = {}
         self.opened: set[int] = set()
         self.closed: set[int] = set()
         self._ended: dict[int, int] = {}
@@ -101,6 +103,9 @@ class FakeSystem(System):
 
     def time(self) -> float:
         return self.wall
+
+    def age(self) -> float:
+        return self.clock - 1000.0
 
     def _advance(self, to: float) -> None:
         if to > self.clock:
@@ -163,6 +168,9 @@ class FakeSystem(System):
 
     def session(self, pid: int) -> int | None:
         return self.sessions.get(pid, pid)
+
+    def catching(self, pid: int, number: int) -> list[int]:
+        return [one for one in self.catches.get(number, ()) if one == pid or self.sessions.get(one) == pid]
 
     def is_alive(self, identity: Record) -> bool:
         return identity["pid"] in self.known

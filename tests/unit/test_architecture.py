@@ -56,7 +56,7 @@ ARROWS: dict[str, set[str]] = {
     },
     "bootstrap": {"", "contract", "errors", "host", "jobspec", "run", "schedulers", "text", "states", "values"},
     "observe": {"errors", "jobspec", "run", "schedulers", "text", "states", "values"},
-    "login": {"", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers"},
+    "login": {"", "contract", "errors", "files", "jobspec", "observe", "resources", "run", "schedulers", "states"},
     "doctor": {
         "errors",
         "findings",

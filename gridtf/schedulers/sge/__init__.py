@@ -27,6 +27,7 @@ from gridtf.schedulers.api import (
     SubmitResult,
     Wait,
 )
+from gridtf.states import AGAIN_CODE
 
 if TYPE_CHECKING:
     from gridtf.findings import Examination
@@ -320,6 +321,19 @@ class GridEngine(batch.BatchScheduler):
         from gridtf.schedulers.sge import injob
 
         return injob.termination_reason(self.identity(environ).job_id, environ.get("QUEUE", ""))
+
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        from gridtf.schedulers.sge import injob
+
+        return injob.end_of_job(environ["JOB_ID"], request.walltime, started)
+
+    def why_not_again(self, environ: Mapping[str, str]) -> str:
+        from gridtf.schedulers.sge import injob
+
+        return injob.why_not_again(environ["JOB_ID"])
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        return AGAIN_CODE
 
     def suspended(self, environ: Mapping[str, str]) -> bool | None:
         from gridtf.schedulers.sge import injob

@@ -348,6 +348,49 @@ class ShepherdWatch:
     kill = terminate
 
 
+# --- the end of the walltime, and another start of the job --------------------------------------------------------
+
+
+def end_of_job(job_id: str, walltime: int | None, started: float) -> float | None:
+    """When Grid Engine will end this job: h_rt after its start.
+
+    Args:
+        job_id: The number of this job.
+        walltime: The seconds that gridtf's options request, for a qmaster that does not answer.
+        started: When the job script started, in seconds since the epoch.
+
+    Returns:
+        Seconds since the epoch; None for a job without h_rt.
+    """
+    try:
+        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT).get("h_rt")
+        seconds = walltime if requested is None else requested.amount
+    except SchedulerError:
+        seconds = walltime
+    shepherd = shepherd_pid()
+    age = procfs.age(shepherd) if shepherd is not None else None
+    return None if seconds is None else (started if age is None else time.time() - age) + seconds
+
+
+def why_not_again(job_id: str) -> str:
+    """Why this job is not started again when its script exits with 99; empty where it is.
+
+    Grid Engine itself does so for a job with ``-r n`` as well (seen on Son of Grid Engine 8.1.9), whose user does not
+    want it.
+
+    Args:
+        job_id: The number of this job.
+    """
+    try:
+        if query.not_rerunnable(job_id, limit=_QSTAT_LIMIT):
+            return "it was submitted with -r n"
+        if query.forbids_reschedule(limit=_QSTAT_LIMIT):
+            return "the site forbids it (FORBID_RESCHEDULE)"
+    except SchedulerError:  # most sites allow it
+        pass
+    return ""
+
+
 # --- termination and suspension ----------------------------------------------------------------------------------
 
 _QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default

@@ -576,6 +576,41 @@ def job_requests(job_id: str, *, limit: float | None = None) -> Mapping[str, Res
     return parse_requests(_qstat("-j", job_id.partition(".")[0], limit=limit).out)
 
 
+def not_rerunnable(job_id: str, *, limit: float) -> bool:
+    """Whether a job was submitted with ``-r n``.
+
+    Args:
+        job_id: Its id.
+        limit: Seconds that qstat may take.
+
+    Raises:
+        SchedulerError: When the qmaster does not answer.
+    """
+    return parse_not_rerunnable(_qstat("-j", job_id.partition(".")[0], limit=limit).out)
+
+
+def parse_not_rerunnable(text: str) -> bool:
+    """Whether the output of ``qstat -xml -j`` has ``-r n``: 0 stands for neither, 1 for y, 2 for n.
+
+    Raises:
+        SchedulerError: When the output is not XML.
+    """
+    return xml_tree(text, "qstat -xml -j").findtext(".//JB_restart") == "2"
+
+
+def forbids_reschedule(*, limit: float) -> bool:
+    """Whether the site does not start jobs again that ask for it by exit code 99: sge_conf(5), qmaster_params.
+
+    Args:
+        limit: Seconds that qconf may take.
+
+    Raises:
+        SchedulerError: When the qmaster does not answer.
+    """
+    shown = scheduler.run(["qconf", "-sconf"], limit=limit).out
+    return re.search(r"(?i)\bFORBID_RESCHEDULE=(true|1)\b", shown) is not None
+
+
 def submitted_variables(job_id: str) -> Mapping[str, str]:
     """The environment variables that a job was submitted with (``-v``, ``-V``).
 

@@ -120,18 +120,19 @@ class Slurm(batch.CommandScheduler):
             return batch.NoAnswerError(f"{message}, although Slurm's controller{where} does", hint=batch.TRY_LATER)
         return batch.NoAnswerError(f"Slurm's controller{where} does not answer: {message}", hint=batch.TRY_LATER)
 
-    def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
+    def try_run(self, argv: Sequence[str], *, limit: float, **variables: str) -> str | None:
         """Run a command whose output is useful but not necessary.
 
         Args:
             argv: The command.
             limit: Seconds that it may take.
+            variables: Further variables of its environment.
 
         Returns:
             Its standard output; None when it fails.
         """
         try:
-            answer = batch.run_command(argv, limit=limit, environ=self.command_environment())
+            answer = batch.run_command(argv, limit=limit, environ={**self.command_environment(), **variables})
         except SchedulerError:
             return None
         return None if answer.code else answer.out
@@ -284,6 +285,23 @@ class Slurm(batch.CommandScheduler):
         from gridtf.schedulers.slurm import query
 
         return query.give_back(self, environ)
+
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        from gridtf.schedulers.slurm import query
+
+        end = query.end_time(self, environ)
+        return super().end_of_job(environ, request, started) if end is None else end
+
+    def why_not_again(self, environ: Mapping[str, str]) -> str:
+        from gridtf.schedulers.slurm import query
+
+        return query.why_not_again(self, environ)
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        answer = self.run(["scontrol", "requeue", self.identity(environ).job_id], limit=self.query_patience)
+        if answer.code:
+            raise SchedulerError(f"Slurm does not requeue it: {self.message(answer)}")
+        return None
 
     def parent_lost(self, parent: Parent) -> str:
         if parent.name != _STEPD:

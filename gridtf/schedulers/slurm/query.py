@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import NSIG
@@ -306,11 +308,9 @@ def give_back(slurm: Slurm, environ: Mapping[str, str]) -> bool:
     Returns:
         Whether nothing is left to do.
     """
-    job_id = environ["SLURM_JOB_ID"]
-    output = slurm.try_run(["scontrol", "-o", "show", "job", job_id], limit=_TERMINATION_PATIENCE)
-    if output is None:
+    job_id, shown = environ["SLURM_JOB_ID"], _own_fields(slurm, environ)
+    if shown is None:
         return False
-    shown = next((parse_fields(line) for line in output.splitlines() if _is(line, job_id)), {})
     if shown.get("JobState") != "RUNNING":
         return True
     if not _down_nodes(slurm, shown.get("BatchHost", "")):
@@ -319,6 +319,63 @@ def give_back(slurm: Slurm, environ: Mapping[str, str]) -> bool:
     if shown.get("Requeue") == "1" and slurm.try_run(again, limit=_TERMINATION_PATIENCE) is not None:
         return True
     return slurm.try_run(["scancel", "--", job_id], limit=_TERMINATION_PATIENCE) is not None
+
+
+def end_time(slurm: Slurm, environ: Mapping[str, str]) -> float | None:
+    """When Slurm will end this job, which an administrator may change while it runs.
+
+    Args:
+        slurm: The scheduler, which runs scontrol.
+        environ: The job's environment.
+
+    Returns:
+        Seconds since the epoch; None without a limit, and when it is not known.
+    """
+    return parse_moment((_own_fields(slurm, environ) or {}).get("EndTime", "")) or parse_moment(
+        environ.get("SLURM_JOB_END_TIME", "")
+    )
+
+
+def why_not_again(slurm: Slurm, environ: Mapping[str, str]) -> str:
+    """Why Slurm does not requeue this job; empty where it does.
+
+    Args:
+        slurm: The scheduler, which runs scontrol.
+        environ: The job's environment.
+    """
+    shown = _own_fields(slurm, environ)
+    if shown is None:
+        return f"scontrol, which could requeue it, does not work on {os.uname().nodename}"
+    if shown.get("BatchFlag", "1") == "0":
+        return "Slurm requeues batch jobs only"
+    return "Slurm must not requeue it (--no-requeue, or the site's JobRequeue=0)" if shown.get("Requeue") == "0" else ""
+
+
+def _own_fields(slurm: Slurm, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """What scontrol shows of this job; None where it shows nothing."""
+    job_id = environ["SLURM_JOB_ID"]
+    argv = ["scontrol", "-o", "show", "job", job_id]
+    output = slurm.try_run(argv, limit=_TERMINATION_PATIENCE, SLURM_TIME_FORMAT="%s") or ""
+    shown = (parse_fields(line) for line in output.splitlines())
+    return next((found for found in shown if found.get("JobId") == job_id), None)
+
+
+def parse_moment(text: str) -> float | None:
+    """Parse a time as Slurm's commands print it.
+
+    Args:
+        text: Seconds since the epoch (SLURM_TIME_FORMAT=%s), ``2026-11-21T11:14:37`` in the time zone of this host,
+            where a version does not know that variable, or ``Unknown``.
+
+    Returns:
+        Seconds since the epoch; None when it is not a time.
+    """
+    if re.fullmatch(r"\d{9,}", text, re.ASCII):
+        return float(text)
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _down_nodes(slurm: Slurm, nodes: str) -> list[str]:

@@ -78,6 +78,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     lines.append("--open-mode=append")  # a requeued job continues the same log
     if spec.restarts:
         lines.append("--no-kill")  # a node that is lost does not end the job
+    if spec.continuations:
+        lines.append("--requeue")  # also where the site's default is JobRequeue=0
     lines += native(spec)
     if others and request.elements:
         raise SpecError(

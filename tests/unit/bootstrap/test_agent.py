@@ -483,6 +483,25 @@ def test_request_for_a_checkpoint_reaches_the_tasks_and_the_launcher(by: str, tm
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("name", ["USR1", "USR2", None])
+def test_request_for_a_checkpoint_sends_its_signal_once_to_those_that_catch_it(
+    name: str | None, tmp_path: Path
+) -> None:
+    host = OneHost(tmp_path, checkpoint_signal=name).answer().stop(30)
+    number = signal.Signals[f"SIG{name or 'USR2'}"]
+
+    def catch(*pids: int) -> None:
+        host.system.sessions = {7001: host.pids[0]}  # a child of the first task
+        host.system.catches = {number: list(pids)}
+
+    host.system.at(4, lambda: catch(host.pids[0]))
+    host.system.at(5, lambda: host.tell_launcher(checkpoint=True))
+    host.system.at(15, lambda: catch(host.pids[0], 7001))  # that one has installed its handler only now
+    assert host.main() == 0
+    sent = [(pid, sent) for pid, sent in host.system.sent if sent in (signal.SIGUSR1, signal.SIGUSR2)]
+    assert sent == ([(host.pids[0], number), (7001, number)] if name else [])
+
+
 def test_request_for_a_checkpoint_before_the_tasks_start_is_kept_for_them(tmp_path: Path) -> None:
     host = OneHost(tmp_path).answer().stop(15)
     host.site.waits = [("waiting for a GPU", 5.0)]

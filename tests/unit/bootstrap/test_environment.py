@@ -281,6 +281,14 @@ def test_placeholders_are_filled_in_and_other_braces_kept(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("named", "filled"), [("/results", "/results"), ("", "{run}/output"), ("{output_dir}/x", "{run}/output")]
+)
+def test_placeholder_of_the_output_is_the_folder_that_the_job_names(named: str, filled: str, tmp_path: Path) -> None:
+    plan = task_plan(tmp_path / "run", hosts(2), command=["{output_dir}"], env={"OUTPUT_DIR": named} if named else {})
+    assert argv(plan, "worker:0") == [filled.replace("{run}", str(plan.attempt.run.path))]
+
+
 def test_placeholder_values_are_not_expanded_again() -> None:
     values = {"a": "{b}", "b": "\\1\\g<0>"}
     assert [fill(word, values) for word in ("{a}", "{b}")] == ["{b}", "\\1\\g<0>"]

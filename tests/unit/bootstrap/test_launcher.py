@@ -18,7 +18,7 @@ from gridtf.bootstrap import messages
 from gridtf.bootstrap.launcher import Launcher, supervise
 from gridtf.bootstrap.rendezvous import plan_of
 from gridtf.bootstrap.system import System
-from gridtf.errors import GridtfError, PlacementError, TerminatedError
+from gridtf.errors import GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
@@ -77,6 +77,22 @@ class FakeCluster(LocalScheduler):
         self.status: JobStatus | None = None
         self.lost_parent = ""
         self.cancelled: list[str] = []
+        self.ends: float | None = None  # when the walltime is over, in seconds since the epoch
+        self.forbidden = ""  # why a job is not started again
+        self.refuses = ""  # what it says when it is asked to
+        self.restarted = 0
+
+    def end_of_job(self, environ: Mapping[str, str], request: Request, started: float) -> float | None:
+        return self.ends
+
+    def why_not_again(self, environ: Mapping[str, str]) -> str:
+        return self.forbidden
+
+    def start_again(self, environ: Mapping[str, str]) -> int | None:
+        if self.refuses:
+            raise SchedulerError(self.refuses)
+        self.restarted += 1
+        return 99
 
     def allocation(self, environ: Mapping[str, str], request: Request, wait: Wait) -> Allocation:
         for why, seconds in self.waits:
@@ -158,6 +174,11 @@ class Attempt:
             else:
                 self._said[host] = copy.deepcopy(record)
                 self.listener.say(host, messages.STATE, {**record, "time": self.system.wall + self.skew[host]})
+
+    @property
+    def told_to_save(self) -> bool:
+        """Whether the agents have been asked for a checkpoint."""
+        return bool((self.listener.told("*", messages.LAUNCHER) or {}).get("checkpoint"))
 
     @property
     def phases(self) -> list[str]:
@@ -370,6 +391,68 @@ def test_request_for_a_checkpoint_is_passed_on_and_does_not_end_the_job(tmp_path
     assert attempt.launch()[1]["state"] == "COMPLETED"
     assert seen == [None, True]
     assert attempt.system.logged.count("a checkpoint was requested") == 1
+
+
+CONTINUED = {"time": "1h", "checkpoint_before": "5m", "continuations": 2}
+
+
+def test_checkpoint_is_requested_before_the_end_of_the_walltime(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
+    attempt.cluster.ends = 5000.0 + 3600  # an hour after the beginning
+    asked: list[float] = []
+    attempt.system.every(1.0, lambda: None if not attempt.told_to_save else asked.append(seconds(attempt)))
+    attempt.task("h0", "worker:0", "COMPLETED", 3500, exit=0)
+    assert attempt.launch()[1]["state"] == "COMPLETED"
+    assert 3300 <= asked[0] < 3304
+
+
+def test_job_without_checkpoint_before_is_not_asked_to_save(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.cluster.ends = 5010.0
+    attempt.task("h0", "worker:0", "COMPLETED", 30, exit=0)
+    assert attempt.launch()[1]["state"] == "COMPLETED"
+    assert not attempt.told_to_save
+
+
+def saves(attempt: Attempt, step: int | None = None) -> tuple[int, Record]:
+    reported = {} if step is None else {"progress": {"step": step, "values": {}, "time": 1.0}}
+    attempt.task("h0", "worker:0", "SAVED", 5, exit=42, **reported)
+    return attempt.launch()
+
+
+def test_job_that_has_saved_is_started_again(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
+    code, verdict = saves(attempt, step=10)
+    assert (code, attempt.cluster.restarted) == (99, 1)
+    assert (verdict["state"], verdict["exit_code"], verdict["again"], verdict["hint"]) == ("SAVED", 42, True, "")
+    assert verdict["reason"].endswith("to be continued; the local scheduler starts it again (1 of 2)")
+    assert verdict["chain"] == {"links": 1, "idle": 0, "progress": {"step": 10}}
+
+
+def test_job_that_may_not_be_started_again_can_be_resumed(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
+    write_record(attempt.run.submitted, {"scheduler": "local", "job_id": "4711", "command": ["bash", "job.sh"]})
+    attempt.cluster.forbidden = "Slurm must not requeue it"
+    code, verdict = saves(attempt)
+    assert (code, attempt.cluster.restarted, verdict["again"]) == (42, 0, False)
+    assert verdict["reason"].endswith("to be continued; it is not started again: Slurm must not requeue it")
+    assert verdict["hint"] == "to continue with its checkpoints: gridtf resume 4711"
+
+
+def test_job_that_the_scheduler_refuses_to_start_again_has_a_verdict_that_says_so(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
+    attempt.cluster.refuses = "Requested operation is presently disabled"
+    code, verdict = saves(attempt)
+    assert (code, verdict["state"], verdict["again"]) == (42, "SAVED", False)
+    assert verdict["reason"].endswith("; it is not started again: Requested operation is presently disabled")
+    assert verdict["hint"].endswith("gridtf resume 4711")
+
+
+def test_job_that_failed_is_not_started_again(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
+    attempt.task("h0", "worker:0", "FAILED", 5, exit=3)
+    code, verdict = attempt.launch()
+    assert (code, verdict["again"], attempt.cluster.restarted) == (1, False, 0)
 
 
 def test_sigalrm_is_a_timeout(tmp_path: Path) -> None:

@@ -120,6 +120,38 @@ def test_job_runner_ends_orphans_with_sigterm_before_sigkill(job: Job) -> None:
     assert 15 <= job.system.clock - 1000 < 17
 
 
+def saved(job: Job, *, again: bool = True, code: int = 99) -> None:
+    """The launcher of the script that runs now has ended, and wants another start or not."""
+    attempt = job.run.new_attempt()
+    write_record(attempt.verdict, {"nonce": "n", "state": "SAVED", "again": again})
+    job.system.exit(max(job.system.started), code)
+
+
+def test_job_runner_starts_the_script_again_for_a_launcher_that_asks_for_it(job: Job) -> None:
+    job.system.at(5, lambda: saved(job))
+    job.system.at(10, lambda: saved(job))
+    job.system.at(15, lambda: saved(job, again=False, code=42))
+    assert job.ended(walltime=60)["exit"] == 42
+    assert [(how["argv"], how["alarm"]) for how in job.system.started.values()] == [(["bash", "job.sh"], 60)] * 3
+
+
+@pytest.mark.parametrize("again", [None, False])
+def test_job_runner_does_not_start_a_script_again_that_ends_with_99_by_itself(job: Job, again: bool | None) -> None:
+    if again is None:
+        job.system.at(5, lambda: job.system.exit(job.script, 99))
+    else:
+        job.system.at(5, lambda: saved(job, again=again))
+    assert (job.ended()["exit"], len(job.system.started)) == (99, 1)
+
+
+def test_job_runner_does_not_start_the_script_of_a_job_again_that_is_cancelled(job: Job) -> None:
+    job.system.at(4, lambda: job.system.stubborn.add(job.script))
+    job.system.at(5, lambda: job.system.receive(signal.SIGTERM))
+    job.system.at(6, lambda: saved(job))
+    ended = job.ended()
+    assert (ended["exit"], ended["told"], len(job.system.started)) == (99, "SIGTERM", 1)
+
+
 def test_job_runner_logs_an_end_that_cannot_be_written(job: Job) -> None:
     job.system.at(5, lambda: job.system.exit(job.script, 0))
     job.run.ended.mkdir()

@@ -63,6 +63,7 @@ def test_newest_file_where_checkpoints_are_of_another_kind(tmp_path: Path) -> No
         (Progress(checkpoint=2), Progress(written=1.0), True),
         (Progress(), Progress(step=5, checkpoint=2, written=1.0), False),
         (Progress(written=2.0), Progress(written=1.0), True),
+        (Progress(step=5, written=2.0), Progress(step=5, written=1.0), False),
     ],
 )
 def test_beyond(now: Progress, before: Progress, further: bool) -> None:

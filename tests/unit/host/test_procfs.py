@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -99,6 +100,19 @@ def test_descendants_include_other_sessions_parents_first(start: Start, tmp_path
     assert procfs.descendants(_pid(tmp_path / "c")) == []
     os.kill(_pid(tmp_path / "b"), signal.SIGKILL)
     os.kill(_pid(tmp_path / "c"), signal.SIGKILL)
+
+
+def test_age_and_signals_that_a_process_catches(start: Start, tmp_path: Path) -> None:
+    code = "import signal, sys, time; signal.signal(signal.SIGUSR1, print); open(sys.argv[1], 'w'); time.sleep(600)"
+    before = time.monotonic()
+    catcher = start(sys.executable, "-c", code, str(tmp_path / "ready"))
+    until((tmp_path / "ready").exists, "the handler")
+    assert procfs.catches(catcher.pid, signal.SIGUSR1)
+    assert not procfs.catches(catcher.pid, signal.SIGUSR2)
+    age = procfs.age(catcher.pid)
+    assert age is not None
+    assert 0 <= age <= time.monotonic() - before + 0.05  # clock ticks of a hundredth of a second
+    assert (procfs.age(2**30), procfs.catches(2**30, signal.SIGUSR1)) == (None, False)
 
 
 def _pid(path: Path) -> int:

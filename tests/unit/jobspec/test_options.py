@@ -34,7 +34,8 @@ def test_no_two_options_share_a_flag() -> None:
 
 
 def test_aliases_map_further_flags_to_keys() -> None:
-    assert aliases(schedulers.job_options()) == {"queue": "partition", "project": "account"}
+    names = {"queue": "partition", "project": "account", "continue": "continuations"}
+    assert aliases(schedulers.job_options()) == names
 
 
 # --- flags

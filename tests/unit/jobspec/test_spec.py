@@ -45,6 +45,15 @@ RUNS = ("python", "train.py")
         ("mem", {"mem": "lots"}),
         ("time", {"time": "soon"}),
         ("time", {"time": 0}),
+        ("checkpoint_before", {"checkpoint_before": "soon", "time": "1h"}),
+        ("checkpoint_before", {"checkpoint_before": -5, "time": "1h"}),
+        ("checkpoint_before", {"checkpoint_before": "60m", "time": "1h"}),
+        ("checkpoint_before", {"checkpoint_before": "2h", "time": "1h"}),
+        ("continuations", {"continuations": -1, "checkpoint_before": "5m", "time": "1h"}),
+        ("continuations", {"continuations": "2", "checkpoint_before": "5m", "time": "1h"}),
+        ("continuations", {"continuations": None, "checkpoint_before": "5m", "time": "1h"}),
+        ("continuations", {"continuations": 2, "time": "1h"}),
+        ("checkpoint_signal", {"checkpoint_signal": "TERM"}),
         ("native", {"native": "--exclusive"}),
         ("native", {"native": ["a\nb"]}),
         ("setup", {"setup": "module load cuda"}),
@@ -251,6 +260,7 @@ def test_to_dict_omits_defaults() -> None:
 def test_node_range_walltime_and_mem_mib_are_parsed() -> None:
     spec = JobSpec(command=RUNS, nodes="2-4", time="1:30:00", mem="2G")
     assert (spec.node_range, spec.walltime, spec.mem_mib) == ((2, 4), 5400, 2048)
+    assert spec.replace(checkpoint_before="5m").seconds_to_save == 300
     bare = JobSpec(command=RUNS)
     assert (bare.node_range, bare.walltime, bare.mem_mib) == (None, None, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity
 from gridtf.schedulers.batch import Answer, same_host
-from gridtf.schedulers.sge import injob, scheduler
+from gridtf.schedulers.sge import injob, query, scheduler
 from gridtf.schedulers.sge.directives import resources, slots
 from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
@@ -448,6 +449,51 @@ def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: 
     assert status is not None
     assert status.reason == "deleted with qdel"
     assert injob.termination_reason("8", "all.q") is None
+
+
+@pytest.mark.parametrize(
+    ("restart", "conf", "why"),
+    [
+        ("1", "qmaster_params               none", ""),
+        ("0", "qmaster_params               FORBID_RESCHEDULE=0", ""),
+        ("2", "qmaster_params               none", "it was submitted with -r n"),
+        ("1", "qmaster_params               ENABLE_X=1,FORBID_RESCHEDULE=true", "the site forbids it"),
+        (None, "", ""),
+    ],
+)
+def test_why_grid_engine_does_not_start_a_job_again(
+    restart: str | None, conf: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str], *, limit: float) -> Answer:
+        if restart is None:
+            raise SchedulerError("no answer")
+        if argv[0] == "qconf":
+            return Answer(0, f"max_unheard   00:05:00\n{conf}\nexecd_params none\n", "")
+        return Answer(0, f"<detailed_job_info><JB_restart>{restart}</JB_restart></detailed_job_info>", "")
+
+    monkeypatch.setattr(scheduler, "run", run)
+    assert injob.why_not_again("9").startswith(why)
+    assert bool(injob.why_not_again("9")) == bool(why)
+
+
+@pytest.mark.parametrize(("requested", "seconds"), [({"h_rt": 7200.0}, 7200), ({}, 3600), (None, 3600)])
+def test_end_of_job_is_h_rt_after_its_start(
+    requested: dict[str, float] | None, seconds: int, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job_requests(job_id: str, *, limit: float) -> dict[str, ResourceRequest]:
+        if requested is None:
+            raise SchedulerError("no answer")
+        return {name: ResourceRequest(amount, NO) for name, amount in requested.items()}
+
+    monkeypatch.setattr(query, "job_requests", job_requests)
+    monkeypatch.setattr(procfs, "age", {20: 100.0}.get)
+    now = time.time()
+    end = injob.end_of_job("9", 3600, now - 50)
+    assert end is not None
+    assert now + seconds - 100 <= end <= time.time() + seconds - 100
+    above.clear()  # without a shepherd
+    assert injob.end_of_job("9", 3600, 50.0) == 50 + seconds
+    assert (injob.end_of_job("9", None, 50.0) is None) == (seconds == 3600)
 
 
 @pytest.fixture

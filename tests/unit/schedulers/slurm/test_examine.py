@@ -242,7 +242,7 @@ class FakeSlurm(Slurm):
         self.scripts.append(Path(argv[-1]).read_text())
         return self.judge(self.scripts[-1])
 
-    def try_run(self, argv: Sequence[str], *, limit: float) -> str | None:
+    def try_run(self, argv: Sequence[str], *, limit: float, **variables: str) -> str | None:
         return {"format=account": "ml\n", "format=qos": "normal,high\n"}[argv[-1]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus, Parent
 from gridtf.schedulers.slurm import query, scheduler
 from gridtf.schedulers.slurm.query import (
     Row,
+    parse_moment,
     parse_node_gpus,
     parse_sacct,
     parse_squeue,
@@ -18,6 +20,7 @@ from gridtf.schedulers.slurm.query import (
     statuses,
 )
 from gridtf.states import JobState
+from tests.support.plans import job, resolved
 
 SQUEUE = """\
 47+1|48|CANCELLED|2026-11-21T11:07:50|Resources
@@ -298,6 +301,58 @@ def test_parse_run_dirs(shown: str, places: list[str]) -> None:
     assert [str(place) for place in query.parse_run_dirs(shown, "7")] == places
     element = ["/r", "/h/gridtf-runs/x-7_3"] if "ArrayJobId" in shown else []
     assert [str(place) for place in query.parse_run_dirs(shown, "7_3")] == element
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [("1795435070", 1795435070.0), ("Unknown", None), ("", None), ("11:57:50", None), ("NONE", None)],
+)
+def test_parse_moment(text: str, moment: float | None) -> None:
+    assert parse_moment(text) == moment
+
+
+def test_parse_moment_by_the_clock_of_this_host() -> None:
+    assert parse_moment(time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1795435070))) == 1795435070
+
+
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [
+        ("Requeue=1 Restarts=0 BatchFlag=1", ""),
+        ("Requeue=0 Restarts=0 BatchFlag=1", "Slurm must not requeue it (--no-requeue"),
+        ("Requeue=1 Restarts=0 BatchFlag=0", "Slurm requeues batch jobs only"),
+        (None, "scontrol, which could requeue it, does not work on "),
+    ],
+)
+def test_why_slurm_does_not_start_a_job_again(shown: str | None, why: str, tools: Path) -> None:
+    text = "" if shown is None else f"JobId=76 JobName=a JobState=RUNNING {shown} EndTime=$END Command=/a"
+    command(tools, "scontrol", f'[ "$SLURM_TIME_FORMAT" = %s ] && END=1795435070; echo "{text}"')
+    found = scheduler.why_not_again({"SLURM_JOB_ID": "76"})
+    assert found.startswith(why)
+    assert bool(found) == bool(why)
+
+
+def test_end_of_job_is_what_scontrol_says(tools: Path) -> None:
+    request = resolved(job(time="1h"), "slurm")
+    environ = {"SLURM_JOB_ID": "76"}
+    assert scheduler.end_of_job(environ, request, 100.0) == 3700  # no scontrol
+    assert scheduler.end_of_job({**environ, "SLURM_JOB_END_TIME": "1795430000"}, request, 100.0) == 1795430000
+    shown = "JobId=75 EndTime=17\nJobId=76 JobName=a JobState=RUNNING EndTime=1795435070 Command=/a EndTime=1"
+    command(tools, "scontrol", f"printf '{shown}\\n'")
+    assert scheduler.end_of_job(environ, request, 100.0) == 1795435070
+
+
+@pytest.mark.parametrize(("job_id", "named"), [("76", "76"), ("80_3", "80_3")])
+def test_start_again_requeues_the_job_or_the_element(job_id: str, named: str, tools: Path) -> None:
+    environ = {"SLURM_JOB_ID": "76"}
+    if "_" in job_id:
+        environ |= {"SLURM_ARRAY_JOB_ID": "80", "SLURM_ARRAY_TASK_ID": "3"}
+    command(tools, "scontrol", f'echo "$*" > {tools}/said')
+    assert scheduler.start_again(environ) is None
+    assert (tools / "said").read_text() == f"requeue {named}\n"
+    command(tools, "scontrol", "echo Requested operation is presently disabled for job 76 >&2; exit 1")
+    with pytest.raises(SchedulerError, match="does not requeue it: Requested operation is presently disabled"):
+        scheduler.start_again(environ)
 
 
 def test_termination_reason_is_unknown_without_output() -> None:

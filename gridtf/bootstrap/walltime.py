@@ -1,0 +1,197 @@
+"""The end of the walltime: when a checkpoint is requested, and whether a job that has saved one is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import localtime, strftime
+
+from gridtf.bootstrap.progress import Progress, output_dir, reached
+from gridtf.bootstrap.system import System
+from gridtf.bootstrap.verdict import Verdict
+from gridtf.errors import GridtfError
+from gridtf.jobspec.request import Request
+from gridtf.jobspec.spec import JobSpec
+from gridtf.run import recordtypes
+from gridtf.run.rundir import BY_HAND, Attempt, Record, RunDir, read_record
+from gridtf.schedulers.api import Scheduler
+from gridtf.text import counted
+from gridtf.values import Value
+
+_MOST_IDLE = 2  # attempts in a row without progress, after which a job is not started again
+_SOON = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
+
+
+# --- when to save
+
+
+class EndOfJob:
+    """Knows when to request the checkpoint.
+
+    Args:
+        spec: The specification of the job.
+        request: What the job requests.
+        scheduler: Its scheduler, which knows the end of the job.
+        system: This host, whose clock decides.
+    """
+
+    def __init__(self, spec: JobSpec, request: Request, scheduler: Scheduler, system: System) -> None:
+        self._before = spec.seconds_to_save
+        self._request, self._scheduler, self._system = request, scheduler, system
+        self._started = system.time() - system.age()  # the launcher has taken the place of the job script
+        self._next = float("-inf") if self._before is not None else float("inf")  # when the scheduler is asked again
+        self._end: float | None = None  # the last answer
+        self._told = False  # that the end is not known
+
+    def save_now(self) -> bool:
+        """Whether it is time to request the checkpoint. True once."""
+        now = self._system.time()
+        if now < self._next or self._before is None:
+            return False
+        try:
+            end = self._scheduler.end_of_job(self._system.environ, self._request, self._started)
+        except GridtfError as error:
+            self._system.log(str(error))
+            end = None
+        self._end = self._end if end is None else end
+        if self._end is None:
+            if not self._told:
+                self._told = True
+                self._system.log("it is not known when the job will be ended, so no checkpoint is requested before it")
+            self._next = now + _SOON
+            return False
+        left = self._end - self._before - now
+        if left > 0:
+            self._next = now + until_next_look(left)
+            return False
+        self._next = float("inf")
+        self._system.log(f"the walltime will be over at {strftime('%H:%M:%S', localtime(self._end))}")
+        return True
+
+
+def until_next_look(left: float) -> float:
+    """How long to wait before the scheduler is asked again: the limit may be made shorter, and when it is time, longer.
+
+    Args:
+        left: Seconds until it is time to request the checkpoint.
+
+    Returns:
+        Seconds: a scheduler is asked about ten times a day.
+    """
+    return left if left <= _SOON else max(_SOON, left / 2)
+
+
+# --- whether to go on
+
+
+class Chain(Value):
+    """The attempts of a job that have saved and ended, up to one of them.
+
+    Attributes:
+        links: How often the job was started again after one of them.
+        idle: How many of them, at the end, made no progress.
+        progress: How far they have come.
+    """
+
+    links: int = 0
+    idle: int = 0
+    progress: Progress = Progress()
+
+    def after(self, progress: Progress) -> Chain:
+        """The chain with a further attempt.
+
+        Args:
+            progress: How far that has come.
+        """
+        idle = 0 if progress.beyond(self.progress) else self.idle + 1
+        return Chain(self.links, idle, self.progress.farthest(progress))
+
+    def why_over(self, most: int) -> str:
+        """Why the job is not started again; empty where it may be.
+
+        Args:
+            most: How often it may be started again.
+        """
+        if self.idle >= _MOST_IDLE:
+            return f"{self.idle} attempts in a row made no progress, {_stuck(self.progress)}"
+        if self.links >= most:
+            return f"it has been started again {counted(most, 'time')}, as often as it may be (--continue)"
+        return ""
+
+    def to_record(self) -> Record:
+        """The entry of verdict.json."""
+        return {"links": self.links, "idle": self.idle, "progress": self.progress.to_record()}
+
+    @classmethod
+    def from_record(cls, record: Record) -> Chain:
+        """Read what to_record has written."""
+        return cls(record["links"], record["idle"], Progress.from_record(record["progress"]))
+
+
+def _stuck(progress: Progress) -> str:
+    if progress.step is not None:
+        return f"none came beyond step {progress.step}"
+    if progress.checkpoint is not None:
+        return f"the newest checkpoint is still step-{progress.checkpoint}"
+    return "by new files in OUTPUT_DIR and the steps that tasks report (gridtf.progress)"
+
+
+def goes_on(
+    end: Verdict,
+    attempt: Attempt,
+    job_id: str,
+    spec: JobSpec,
+    scheduler: Scheduler,
+    environ: Mapping[str, str],
+    records: Mapping[str, Record],
+) -> Verdict:
+    """Decide whether a job whose attempt has ended SAVED is started again.
+
+    Args:
+        end: The verdict on the attempt.
+        attempt: The attempt.
+        job_id: The scheduler's id of the job.
+        spec: The specification of the job.
+        scheduler: Its scheduler.
+        environ: The environment of the launcher.
+        records: Task name -> its record, as its host has reported it last.
+
+    Returns:
+        The verdict: ``again`` if the scheduler shall start the job again, else with the reason, and what a user can do.
+    """
+    hint = f"to continue with its checkpoints: gridtf resume {job_id}" if _can_be_resumed(attempt.run) else end.hint
+    if not spec.continuations:
+        return end.replace(hint=hint)
+    chain = _before(attempt).after(reached(output_dir(attempt.run, spec), records))
+    if why := chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
+        return end.replace(reason=f"{end.reason}; it is not started again: {why}", hint=hint, chain=chain.to_record())
+    chain = chain.replace(links=chain.links + 1)
+    reason = f"{end.reason}; {scheduler.title} starts it again ({chain.links} of {spec.continuations})"
+    return end.replace(reason=reason, hint="", again=True, chain=chain.to_record())
+
+
+def not_again(end: Verdict, error: GridtfError, job_id: str) -> Verdict:
+    """The verdict on a job that the scheduler does not start again although it should.
+
+    Args:
+        end: The verdict so far.
+        error: What the scheduler says.
+        job_id: The scheduler's id of the job.
+    """
+    reason = f"{end.reason.rpartition(';')[0]}; it is not started again: {error.what}"
+    return end.replace(reason=reason, hint=f"to continue with its checkpoints: gridtf resume {job_id}", again=False)
+
+
+def _before(attempt: Attempt) -> Chain:
+    """The chain of the attempts before this one."""
+    for earlier in reversed(attempt.run.attempts()):
+        if earlier.number < attempt.number:
+            verdict = read_record(earlier.verdict, recordtypes.Verdict, own=True) or {}
+            if verdict.get("chain"):
+                return Chain.from_record(verdict["chain"])
+    return Chain()
+
+
+def _can_be_resumed(run: RunDir) -> bool:
+    """Whether gridtf has submitted the job, and not as a job array."""
+    submitted = read_record(run.submitted, recordtypes.Submitted, own=True)
+    return submitted is not None and submitted.get("command") != [BY_HAND]

@@ -1,0 +1,75 @@
+"""Submits the job of a run directory once more, with the OUTPUT_DIR of that run: it goes on from its checkpoints."""
+
+from __future__ import annotations
+
+from gridtf.contract import OUTPUT_DIR
+from gridtf.errors import GridtfError, RunDirError
+from gridtf.jobspec.spec import JobSpec
+from gridtf.login import submission
+from gridtf.login.job import Job
+from gridtf.observe.state import JobView, own_script
+from gridtf.run import recordtypes, registry
+from gridtf.run.rundir import RunDir, need_ours, read_record
+from gridtf.states import JobState
+
+
+def resume(job: Job) -> Job:
+    """Submit a job once more that has ended before it was done.
+
+    The new job has the specification of the other one, a run directory of its own beside that of the other one, and the
+    OUTPUT_DIR of the other one.
+
+    Args:
+        job: The job that has ended.
+
+    Returns:
+        The new job.
+
+    Raises:
+        GridtfError: When the job has not ended, has completed or was not submitted by gridtf.
+        UsageError, RunDirError, SchedulerError, MaybeSubmittedError: As submission.submit does.
+    """
+    registry.need_run(job.run)
+    registry.need_one_job(job.run, "resume")
+    need_ours(job.run_dir)
+    record = read_record(job.run.job, recordtypes.Job, own=True)
+    submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True)
+    if record is None or submitted is None or not own_script(submitted):
+        element = job.run_dir.parent == RunDir(job.run_dir.parent.parent).elements
+        what = "is an element of a job array" if element else "was not submitted by gridtf"
+        how = "submit it as a job of its own" if element else "start it again in the way it was started"
+        hint = f"{how}, with --env OUTPUT_DIR={job.output_dir}"
+        raise GridtfError(f"the job in {job.run_dir} {what}: gridtf cannot resume it", hint=hint)
+    need_unfinished(job.status())
+    spec = again(JobSpec.from_dict(record["spec"]), job)
+    if not job.output_dir.is_dir():
+        raise RunDirError(f"the folder with its results, {job.output_dir}, does not exist any more")
+    return submission.submit(spec, record.get("sources"))
+
+
+def need_unfinished(view: JobView) -> None:
+    """Check that a job has ended, and before it was done. Pure.
+
+    Args:
+        view: Its state.
+
+    Raises:
+        GridtfError: When it has not.
+    """
+    if not view.finished:
+        hint = "wait for its end, or cancel it: two jobs would write the same results"
+        raise GridtfError(f"job {view.job_id} has not ended: it is {view.state}", hint=hint)
+    if view.state == JobState.COMPLETED:
+        hint = "its results are in the folder that `gridtf output` prints; to train on, submit a job of its own"
+        raise GridtfError(f"job {view.job_id} has completed: nothing is left to resume", hint=hint)
+
+
+def again(spec: JobSpec, job: Job) -> JobSpec:
+    """The specification of the new job: a new run directory beside the old one, and the same OUTPUT_DIR. Pure.
+
+    Args:
+        spec: The specification of the job that has ended.
+        job: That job.
+    """
+    env = {OUTPUT_DIR: str(job.run.output), **spec.env}
+    return spec.replace(scheduler=job.scheduler, env=env, run_dir=None, run_root=str(job.run_dir.parent))
