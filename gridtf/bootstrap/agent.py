@@ -20,7 +20,7 @@ from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder
 from gridtf.bootstrap.savesignal import SaveSignal
 from gridtf.bootstrap.stream import Link, link_of
-from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.bootstrap.supervisor import InPlace, Supervisor
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, RendezvousError, RunDirError
 from gridtf.host import processes
@@ -268,7 +268,8 @@ class Agent(Fields):
             if self._releases(plan, task, installed):
                 holder.release(ports[task.name])
         gates.open(meeting.doors, self.host)
-        self._start(plan, meeting, shares, grant, entrance)
+        self.supervisor.gates = gates.inodes
+        self._start(plan, meeting, ports, shares, grant, entrance)
         self._supervise(self._membership(plan, ports, master_port))
 
     # --- before the start
@@ -401,6 +402,7 @@ class Agent(Fields):
         self,
         plan: AttemptPlan,
         meeting: rendezvous.Rendezvous,
+        ports: dict[str, int],
         shares: dict[str, tuple[str, ...]],
         grant: GpuGrant,
         entrance: Entrance | None,
@@ -418,10 +420,12 @@ class Agent(Fields):
             if entrance:
                 argv, env = self._contained(entrance, plan, task, meeting, argv, env)
             log = self.attempt.task_log(task.type, task.index)
-            restarts = task.row.restarts if task.served else 0  # its port stays reserved
+            restarts = plan.spec.in_place(task.type)
             # the task inherits the locks on its GPUs, and holds them even when the agent is killed
             locks = grant.descriptors
-            self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, restarts)
+            chosen = plan.spec.task(task.type).on_failure is not None
+            again = InPlace(restarts, ports[task.name], by_signal_only=not chosen)
+            self.supervisor.start(task.name, argv, env, plan.cwd, log, locks, self._ignored, again)
         self._report(now=True)
 
     def _contained(

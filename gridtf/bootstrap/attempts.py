@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, PlacementError, RunDirError, TerminatedError, UsageError
 from gridtf.jobspec.request import Request
+from gridtf.jobspec.tasktypes import END
 from gridtf.run.rundir import Record
 from gridtf.schedulers.api import Host
 from gridtf.states import JobState
@@ -154,12 +155,13 @@ def _cannot(gone: Collection[str]) -> str:
     return f"{some(sorted(gone))} cannot be used any more"
 
 
-def in_vain(error: Exception | None, record: Record) -> str:
-    """Why another attempt would fail like this one.
+def in_vain(error: Exception | None, record: Record, on_failure: str | None = None) -> str:
+    """Why another attempt would fail like this one, or is not wanted.
 
     Args:
         error: What ended the attempt; None: a task.
         record: The record of the task that failed first; empty without one.
+        on_failure: As in TaskSpec, of that task.
 
     Returns:
         A clause; empty where another attempt may succeed.
@@ -168,6 +170,8 @@ def in_vain(error: Exception | None, record: Record) -> str:
         return "gridtf itself has failed"
     if isinstance(error, _LASTING):
         return "that is the same for each attempt"
+    if on_failure == END:
+        return 'the table of that task has on_failure = "end"'
     if record.get("error") or record.get("exit") in _NO_PROGRAM:
         return "a command that cannot be run does not heal"
     if (record.get("exception") or {}).get("type") in _IMPORTING:

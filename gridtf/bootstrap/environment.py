@@ -66,7 +66,7 @@ def task_environment(
             # With one inter-op thread a worker of ParameterServerStrategy waits for itself forever (TensorFlow 2.21).
             least = 2 if name == "TF_NUM_INTEROP_THREADS" else 1
             env.setdefault(name, str(max(task.cpus, least)))
-    if "worker" in plan.spec.serve:
+    if plan.spec.in_place("worker"):
         # As ParameterServerStrategy's guide requires: the chief handles the loss of a worker as an error.
         env.setdefault("GRPC_FAIL_FAST", "use_caller")
     env.setdefault("PYTHONUNBUFFERED", "1")  # a log written in blocks of 8 KiB is of no use to `gridtf logs -f`

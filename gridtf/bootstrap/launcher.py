@@ -208,12 +208,13 @@ class Launcher(Fields):
         again: Following | str = ""
         if self.allocation is not None and not self._orphaned:
             cause = end.cause or {}
-            record = self.hosts.tasks.get(cause.get("task") or "", {})
+            name = cause.get("task") or ""
+            record, task_type = self.hosts.tasks.get(name, {}), name.partition(":")[0]
             limit = self.spec.kill_grace + _AGENT_MARGIN + self.spec.heartbeat_timeout
             here = self.scheduler.this_host(self.system.environ)
             failure = attempts.Failure(
                 verdict=end,
-                in_vain=attempts.in_vain(self._error, record),
+                in_vain=attempts.in_vain(self._error, record, self.spec.task(task_type).on_failure),
                 host=cause.get("host"),
                 left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
                 further=self._progress().beyond(self._before or progress.Progress()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -11,10 +11,29 @@ from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
 from gridtf.states import TaskState, of_exit
-from gridtf.values import Fields
+from gridtf.values import Fields, Value
 
 _TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
+_PORT_LIMIT = 60.0  # seconds within which the port of a task that has failed is free again
+_NO_PROGRAM = frozenset({126, 127})  # exit codes of a shell that cannot run a command
 _KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
+
+
+class InPlace(Value):
+    """Whether a task that has failed is started again while the others go on.
+
+    Attributes:
+        most: How many times.
+        port: Its port, which stays reserved, and on which no earlier process of it may listen any more.
+        by_signal_only: Only if a signal has ended it: a program that ends with an exit code would do so again.
+    """
+
+    most: int = 0
+    port: int = 0
+    by_signal_only: bool = True
+
+
+_NEVER = InPlace()
 
 
 class TaskProcess(Fields):
@@ -34,7 +53,7 @@ class TaskProcess(Fields):
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
         progress: How far it has come, as it last reported; None before.
         exception: What the hook has noted of an exception that ends its program; None before.
-        max_restarts: How many times it may be restarted.
+        in_place: Whether it may be started again.
         start: Starts or restarts it.
     """
 
@@ -51,12 +70,12 @@ class TaskProcess(Fields):
     tensorflow: str = ""
     progress: Record | None = None
     exception: Record | None = None
-    max_restarts: int = 0
+    in_place: InPlace = _NEVER
     start: Callable[[], None] = lambda: None
 
     @property
     def due(self) -> bool:
-        """Whether it was killed and is to be restarted."""
+        """Whether it has failed and is to be started again."""
         return self.state == TaskState.PENDING and self.ended is not None
 
     def record(self) -> Record:
@@ -80,6 +99,7 @@ class Supervisor:
         self._system = system
         self._stopping = False
         self._oom_kills = system.out_of_memory_kills()
+        self.gates: Collection[int] = ()  # inodes of sockets that listen on ports of tasks, and belong to no task
 
     def start(
         self,
@@ -90,7 +110,7 @@ class Supervisor:
         log: Path,
         keep: Sequence[int] = (),
         ignored: Iterable[int] = (),
-        restarts: int = 0,
+        in_place: InPlace = _NEVER,
     ) -> None:
         """Start one task in a session of its own, with its own log; it dies with this process.
 
@@ -104,19 +124,20 @@ class Supervisor:
             log: The file for its stdout and stderr.
             keep: Descriptors that it inherits.
             ignored: Signals that it starts with ignored.
-            restarts: How many times restart() may restart it when a signal has ended it.
+            in_place: Whether restart() may start it again.
 
         Raises:
             RunDirError: The log cannot be written.
         """
         task = self.tasks[name]
-        task.max_restarts = restarts
+        task.in_place = in_place
 
         def run() -> None:
             task.started = self._system.time()
             with _opened(log) as output:
                 if task.restarts:
-                    note = f"gridtf: the task was killed: restart {task.restarts} of at most {restarts}\n"
+                    how = "was killed" if in_place.by_signal_only else "has failed"
+                    note = f"gridtf: the task {how}: restart {task.restarts} of at most {in_place.most}\n"
                     output.write(note.encode())
                     output.flush()
                 try:
@@ -151,15 +172,16 @@ class Supervisor:
             # a shell exits with 137 when SIGKILL has ended its program
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
             task.state = TaskState.STOPPED if self._stopping else of_exit(code)
-            if task.state == TaskState.FAILED and code < 0 and task.restarts < task.max_restarts:
+            may_heal = code < 0 if task.in_place.by_signal_only else code not in _NO_PROGRAM
+            if task.state == TaskState.FAILED and may_heal and task.restarts < task.in_place.most:
                 task.state = TaskState.PENDING
         return changed
 
     def restart(self) -> bool:
-        """Restart tasks that collect() has found killed, once none of their processes is left that may hold the port.
+        """Start tasks again that have failed, once none of their processes is left that may hold the port.
 
         Returns:
-            Whether a task was started.
+            Whether the state of a task has changed.
         """
         due = [task for task in self.tasks.values() if task.due]
         if not due:
@@ -171,6 +193,13 @@ class Supervisor:
             if orphans:
                 self._system.signal(orphans, signal.SIGKILL)
                 continue  # until they are reaped
+            port = task.in_place.port
+            if port and self._system.listening([port], self.gates):
+                # two sockets that share a port would share its connections
+                if self._system.time() - (task.ended or 0.0) > _PORT_LIMIT:
+                    task.error = f"a process that it has started still listens on its port {port}"
+                    task.state, started = TaskState.FAILED, True
+                continue
             task.restarts += 1
             task.exception = None
             task.ended = task.exit = task.signal = None

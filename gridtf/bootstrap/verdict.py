@@ -269,7 +269,7 @@ def of_success(
     hints = []
     for task in tasks:
         if restarts := records.get(task.name, {}).get("restarts"):
-            parts.append(f"{counted(restarts, 'restart')} of {task.name} after it was killed")
+            parts.append(f"{counted(restarts, 'restart')} of {task.name} after a failure")
     if failed:
         parts.append(f"{some(failed)} failed")
     if late:
@@ -400,7 +400,11 @@ def decide(
     if not waited:
         running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
         return Outcome(True, lingering=tuple(task.name for task in running if task.row.lingers))
-    failed = next((task for task in tasks if task.row.critical and _has_failed(task, records)), None)
+    # with "chief", training tasks that fail cost the job nothing while the chief goes on
+    decisive = [
+        task for task in tasks if task.row.critical and (not task.trains or policy != "chief" or task in needed)
+    ]
+    failed = next((task for task in decisive if _has_failed(task, records)), None)
     if failed:
         return Outcome(True, failed)
     if saved:

@@ -14,7 +14,10 @@ from gridtf.jobspec.tasktypes import (
     DISPATCHER,
     KINDS,
     LEADERS,
+    MOST_IN_PLACE,
+    ON_FAILURE,
     ON_REQUEST,
+    RESTART,
     TASK_TYPES,
     TaskType,
     properties,
@@ -62,6 +65,10 @@ class TaskSpec(_Keywords):
         in_cluster: Whether its tasks are members of TensorFlow's cluster. None: those of chief, master, worker, ps and
             a type of kind "member" are. Other tasks have a port, but appear in no TF_CONFIG except that of an evaluator
             or of a type that this key leaves out, which lists tasks of its own type as well.
+        on_failure: What the failure of one of its tasks does. "restart": the task is started again on its port, up to
+            five times, while the others go on. "attempt": all tasks are ended, and start again if ``restarts`` allows.
+            "end": the job ends. None: "restart" for a worker that gridtf serves and for the tf.data service, if a
+            signal has killed it; else "attempt".
         command: The program and arguments of its tasks. None: the job's ``command``.
         env: Environment variables for this type, added to the job's ``env``.
     """
@@ -73,6 +80,7 @@ class TaskSpec(_Keywords):
     partition: str | None = None
     kind: str | None = None
     in_cluster: bool | None = None
+    on_failure: str | None = None
     command: Strings | None = None
     env: Mapping[str, str] = {}
 
@@ -312,6 +320,13 @@ class JobSpec(_Keywords):
             return True
         has_command = self.task(task_type).command is not None
         return task_type == "ps" and bool(self.entry) and not has_command and self.in_cluster(task_type)
+
+    def in_place(self, task_type: str) -> int:
+        """How often a task of this type may be started again on its port while the others go on."""
+        chosen = self.task(task_type).on_failure
+        if chosen is None:
+            return self.row(task_type).restarts if self.serves(task_type) else 0
+        return MOST_IN_PLACE if chosen == RESTART else 0
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as plain values for JSON, keyed as in the job file."""
@@ -702,6 +717,7 @@ def _check_tasks(spec: JobSpec) -> None:
         _parsed(f"{key}.mem", table.mem, parse_memory, _MEM_FORMS)
         _check_partition(f"{key}.partition", task_type, spec)
         _check_membership(f"{key}.in_cluster", task_type, spec)
+        _check_on_failure(f"{key}.on_failure", task_type, spec)
         _environment(f"{key}.env", table.env, names)
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
@@ -753,6 +769,17 @@ def _check_partition(key: str, task_type: str, spec: JobSpec) -> None:
             f"a {task_type} trains, and training tasks run on the job's own partition",
             hint=f"set the job's partition instead; only {non_training} can have one of their own",
         )
+
+
+def _check_on_failure(key: str, task_type: str, spec: JobSpec) -> None:
+    chosen = spec.task(task_type).on_failure
+    if chosen is not None and chosen not in ON_FAILURE:
+        choices = ", ".join(ON_FAILURE)
+        hint = nearest(str(chosen), list(ON_FAILURE)) or f"choose from {choices}"
+        raise SpecError(key, f"{spell(chosen)} is not one of {choices}", hint=hint)
+    if chosen == RESTART and task_type == "ps":
+        what = "a ps that starts again has lost the variables that it held"
+        raise SpecError(key, what, hint='write "attempt", and restarts = 1 or more: then all tasks start again')
 
 
 def _check_membership(key: str, task_type: str, spec: JobSpec) -> None:

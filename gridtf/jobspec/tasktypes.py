@@ -36,7 +36,8 @@ class TaskType(Value):
 
 
 NEVER, ON_REQUEST, ALWAYS = "never", "on request", "always"
-_RESTARTS = 3
+ON_FAILURE = RESTART, ATTEMPT, END = "restart", "attempt", "end"  # what a failed task may lead to
+MOST_IN_PLACE = 5  # restarts of one task while the others go on
 
 # columns: name, takes_gpu, in_cluster, trains, critical, lingers, limit, served, restarts, alone
 
@@ -47,12 +48,12 @@ TASK_TYPES: dict[str, TaskType] = {
         TaskType("chief", True, True, True, True, False, 1, NEVER),
         TaskType("master", True, True, True, True, False, 1, NEVER),  # TensorFlow 1's spelling of chief
         # ParameterServerStrategy goes on with the other workers until one is back
-        TaskType("worker", True, True, True, True, False, None, ON_REQUEST, _RESTARTS),
+        TaskType("worker", True, True, True, True, False, None, ON_REQUEST, MOST_IN_PLACE),
         TaskType("ps", False, True, False, True, False, None, ON_REQUEST),  # a new one would lack the variables
         TaskType("evaluator", False, False, False, False, True, 1, NEVER),
         # tf.data.experimental.service: the dispatcher keeps its state in a file
-        TaskType("data_dispatcher", False, False, False, True, False, 1, ALWAYS, _RESTARTS, True),
-        TaskType("data_worker", False, False, False, True, False, None, ALWAYS, _RESTARTS, True),
+        TaskType("data_dispatcher", False, False, False, True, False, 1, ALWAYS, MOST_IN_PLACE, True),
+        TaskType("data_worker", False, False, False, True, False, None, ALWAYS, MOST_IN_PLACE, True),
     )
 }
 

@@ -15,7 +15,7 @@ import pytest
 
 from gridtf.run.rundir import read_record
 from tests.support.examples import EXAMPLES, reached
-from tests.support.fixtures import Launch
+from tests.support.fixtures import Launch, Program
 from tests.support.jobs import LaunchedJob, until
 
 # FAILS attempts of worker 1 fail, after a step more than the attempt before.
@@ -119,6 +119,46 @@ def test_killed_agent_costs_an_attempt(flaky: Any, tmp_path: Path) -> None:
     first, last = verdicts(job)
     assert first["reason"] == f"the agent on host {host} was killed by SIGKILL (attempt 2 follows)"
     assert last["state"] == "COMPLETED"
+
+
+FAILS_ONCE = """
+if [ "$GRIDTF_TASK_INDEX" = 1 ] && mkdir once 2> /dev/null; then exit 3; fi
+until [ -e once ] && [ -e again ]; do sleep 0.05; done
+"""
+
+
+def test_one_task_starts_again_in_place_while_the_others_go_on(launch: Launch, program: Program) -> None:
+    worker = {"count": 2, "on_failure": "restart"}
+    job = launch(program("worker", FAILS_ONCE), tasks={"worker": worker}, tasks_per_node=2)
+    until(lambda: job.tasks().get("worker:1", {}).get("restarts") == 1, "the restart")
+    pids = job.running("worker:0", "worker:1")
+    (job.folder / "again").touch()
+    assert job.wait() == 0, job.output
+    (verdict,) = verdicts(job)
+    assert "1 restart of worker:1 after a failure" in verdict["reason"]
+    assert job.tasks()["worker:0"]["pid"] == pids["worker:0"]
+    assert "gridtf: the task has failed: restart 1 of at most 5" in job.attempt.task_log("worker", 1).read_text()
+
+
+def test_on_failure_end_ends_the_job_in_spite_of_restarts(launch: Launch, program: Program) -> None:
+    worker = {"count": 2, "on_failure": "end"}
+    job = launch(program("worker", FAILS_ONCE), tasks={"worker": worker}, tasks_per_node=2, restarts=3)
+    assert job.wait() == 1
+    (verdict,) = verdicts(job)
+    assert 'not restarted, since the table of that task has on_failure = "end"' in verdict["reason"]
+
+
+def test_workers_that_fail_cost_nothing_while_the_chief_goes_on(launch: Launch, program: Program) -> None:
+    tasks = {"chief": {}, "worker": {"count": 2}}
+    script = '[ "$GRIDTF_TASK_TYPE" = chief ] || exit 3\nuntil [ -e go ]; do sleep 0.05; done'
+    job = launch(program("task", script), tasks=tasks, tasks_per_node=3, success_policy="chief", restarts=1)
+    states = ("worker:0", "worker:1")
+    until(lambda: all(job.tasks().get(name, {}).get("state") == "FAILED" for name in states), "both failures")
+    assert job.running("chief:0")
+    (job.folder / "go").touch()
+    assert job.wait() == 0, job.output
+    (verdict,) = verdicts(job)
+    assert verdict["reason"] == "chief:0 has exited with 0; worker:0, worker:1 failed"
 
 
 @pytest.mark.tensorflow

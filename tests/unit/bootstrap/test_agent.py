@@ -695,7 +695,7 @@ def test_killed_served_worker_is_restarted(tmp_path: Path) -> None:
     worker = host.record["tasks"]["worker:0"]
     assert (len(host.pids), worker["restarts"], worker["state"], worker["pid"]) == (3, 1, "STOPPED", host.pids[2])
     assert host.system.started[host.pids[1]]["env"] == host.system.started[host.pids[2]]["env"]
-    assert "the task was killed: restart 1 of at most 3" in host.attempt.task_log("worker", 0).read_text()
+    assert "the task was killed: restart 1 of at most 5" in host.attempt.task_log("worker", 0).read_text()
 
 
 def test_restart_waits_for_child_processes_that_may_hold_the_port(tmp_path: Path) -> None:
@@ -719,20 +719,55 @@ def test_restart_waits_for_child_processes_that_may_hold_the_port(tmp_path: Path
 @pytest.mark.parametrize(
     ("spec", "name", "restarts"),
     [
-        (SERVED, "worker:0", 3),
+        (SERVED, "worker:0", 5),
         ({"tasks": {"worker": {"count": 1}, "ps": {}}, "serve": ["ps"]}, "ps:0", 0),
-        ({"tasks": {"worker": {"count": 1}, "data_worker": {}}}, "data_dispatcher:0", 3),
+        ({"tasks": {"worker": {"count": 1}, "data_worker": {}}}, "data_dispatcher:0", 5),
     ],
 )
 def test_served_task_fails_after_the_restarts_of_its_type(
     spec: dict[str, Any], name: str, restarts: int, tmp_path: Path
 ) -> None:
     host = OneHost(tmp_path, **spec).answer().stop(30)
-    for number in range(4):
+    for number in range(6):
         host.system.at(5 + 2 * number, lambda: host.system.exit(host.record["tasks"][name]["pid"], -9))
     assert host.main() == 0
     assert host.states()[name] == ("FAILED", None, "SIGKILL")
     assert host.record["tasks"][name]["restarts"] == restarts
+
+
+ON_FAILURE: dict[str, Any] = {"tasks": {"worker": {"count": 2, "on_failure": "restart"}}}
+
+
+def test_task_is_started_again_in_place_after_any_failure_if_its_table_says_so(tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **ON_FAILURE).answer().exit(0, 3, 5).stop(10)
+    assert host.main() == 0
+    first = host.record["tasks"]["worker:0"]
+    assert (first["restarts"], first["state"], len(host.pids)) == (1, "STOPPED", 3)
+    assert host.record["tasks"]["worker:1"]["restarts"] == 0
+    again, before = (host.system.started[host.pids[number]]["env"] for number in (2, 0))
+    assert again["TF_CONFIG"] == before["TF_CONFIG"]
+
+
+@pytest.mark.parametrize(("code", "table"), [(127, "restart"), (3, "attempt"), (-9, "attempt"), (-9, "end")])
+def test_task_is_not_started_again_in_place(code: int, table: str, tmp_path: Path) -> None:
+    host = OneHost(tmp_path, tasks={"worker": {"count": 2, "on_failure": table}}).answer().exit(0, code, 5).stop(10)
+    assert host.main() == 0
+    assert (host.states()["worker:0"][0], len(host.pids)) == ("FAILED", 2)
+
+
+@pytest.mark.parametrize(("free", "state"), [(20.0, "STOPPED"), (float("inf"), "FAILED")])
+def test_port_of_a_task_that_is_started_again_is_free_before(free: float, state: str, tmp_path: Path) -> None:
+    host = OneHost(tmp_path, **ON_FAILURE).answer().exit(0, 3, 5).stop(120)
+    host.system.at(5, lambda: host.system.opened.add(host.published["ports"]["worker:0"]))
+    if free < 100:
+        host.system.at(free, host.system.opened.clear)
+    assert host.main() == 0
+    task = host.record["tasks"]["worker:0"]
+    assert task["state"] == state
+    if state == "STOPPED":
+        assert task["started"] >= 5000 + free
+    else:
+        assert "still listens on its port" in task["error"]
 
 
 def test_processes_that_survive_sigkill_are_reported(tmp_path: Path) -> None:

@@ -183,3 +183,8 @@ def test_errors_that_may_heal(error: GridtfError | None) -> None:
 )
 def test_causes_that_cannot_heal(record: dict[str, Any], reason: str) -> None:
     assert in_vain(None, record) == reason
+
+
+def test_task_whose_failure_ends_the_job() -> None:
+    assert in_vain(None, {"exit": 1}, "end") == 'the table of that task has on_failure = "end"'
+    assert in_vain(None, {"exit": 1}, "attempt") == ""

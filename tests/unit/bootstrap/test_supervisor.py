@@ -23,7 +23,7 @@ PREAMBLE = """
 import atexit, json, os, signal, sys, time
 from pathlib import Path
 from gridtf.host import processes, procfs
-from gridtf.bootstrap.supervisor import Supervisor
+from gridtf.bootstrap.supervisor import InPlace, Supervisor
 from gridtf.bootstrap.system import System
 processes.block_signals()
 processes.become_subreaper()
@@ -347,7 +347,7 @@ def test_tasks_die_with_a_killed_supervisor(tmp_path: Path) -> None:
 RESTARTED = """
 s = Supervisor(["worker:0"], System())
 script = "echo $$ >>pids; exec sleep 1000"
-s.start("worker:0", ["bash", "-c", script], {"PATH": os.environ["PATH"]}, here, here / "log", restarts=2)
+s.start("worker:0", ["bash", "-c", script], {"PATH": os.environ["PATH"]}, here, here / "log", in_place=InPlace(2))
 
 def pids():
     return [int(line) for line in (here / "pids").read_text().split()] if (here / "pids").exists() else []
@@ -380,7 +380,8 @@ def test_task_that_exits_is_not_restarted(tmp_path: Path) -> None:
     report = supervised(
         tmp_path,
         "s = Supervisor(['worker:0'], System())\n"
-        "s.start('worker:0', ['bash', '-c', 'exit 3'], {'PATH': os.environ['PATH']}, here, here / 'log', restarts=2)\n"
+        "s.start('worker:0', ['bash', '-c', 'exit 3'], {'PATH': os.environ['PATH']}, here, here / 'log', "
+        "in_place=InPlace(2))\n"
         "ended(s); tell(s, more=s.restart())\n",
     )
     assert (report["tasks"]["worker:0"]["state"], report["more"]) == ("FAILED", False)

@@ -179,7 +179,7 @@ def test_restarts_are_reported(attempt: Attempt) -> None:
     records = {**states(chief_0="COMPLETED", worker_0="RUNNING"), "worker:1": {"state": "RUNNING", "restarts": 2}}
     served = [task(f"worker:{index}", served=True) for index in range(2)]
     found = of_success([CLUSTER[0], *served], records, "all", JobSpec(command=["x"]))
-    assert found.reason == "all training tasks have exited with 0; 2 restarts of worker:1 after it was killed"
+    assert found.reason == "all training tasks have exited with 0; 2 restarts of worker:1 after a failure"
     reason = "worker:1 on n3: killed by SIGKILL, after 1 restart"
     assert verdict(attempt, "", signal="SIGKILL", restarts=1).reason == reason
 

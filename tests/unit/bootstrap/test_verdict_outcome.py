@@ -113,9 +113,12 @@ def test_policy_chief_awaits_only_the_chief() -> None:
     assert not decide(ALL, {**records, **reported(chief_0="RUNNING", worker_0="COMPLETED")}, "chief").ended
 
 
-def test_policy_chief_worker_failure_counts_only_before_the_chief_s_end() -> None:
+def test_policy_chief_ignores_the_failure_of_a_worker_but_not_of_a_ps() -> None:
     records = {**reported(chief_0="RUNNING", worker_0="RUNNING"), "worker:1": failed(3.0)}
-    assert decide(ALL, records, "chief") == Outcome(True, WORKER1)
+    assert not decide(ALL, records, "chief").ended
+    assert decide(ALL, records, "all") == Outcome(True, WORKER1)
+    assert decide(ALL, {**records, "ps:0": failed(4.0)}, "chief") == Outcome(True, PS)
+    assert decide(ALL, {**records, **reported(chief_0="FAILED")}, "chief").cause == CHIEF
     assert decide(ALL, {**records, **reported(chief_0="COMPLETED")}, "chief") == Outcome(True)
 
 
