@@ -35,12 +35,12 @@ _LIMIT = 120.0
 
 def main() -> None:
     print(f"From a fault until no process of the job is left: {TASKS} tasks, median of {ROUNDS}")
-    rows = [["", "fault", "s", "from", "to", "aim"]]
+    rows = [["", "s", "from", "to", "aim"]]
     for scheduler, found in (("local", _local()), *((kind, _on_bed(kind)) for kind in REQUESTS)):
         for fault, seconds in found.items():
             aim = AIMS[scheduler] + (TIMEOUT if fault == LINK else 0.0)
             figures = [f"{value:.2f}" for value in (statistics.median(seconds), min(seconds), max(seconds))]
-            rows.append([NAMES[scheduler], fault, *figures, f"{aim:g} or less"])
+            rows.append([f"{NAMES[scheduler]}: {fault}", *figures, f"{aim:g} or less"])
     table(rows)
     print(f"A link is cut once, with a heartbeat_timeout of {TIMEOUT:g} s; nobody is left on either side of it.")
 
