@@ -26,6 +26,7 @@ from tests.support.firstlines import fits
 
 SCHEDULERS = ("local", "slurm", "sge")
 SHORT = "6"  # heartbeat_timeout, in seconds, where a fault is noticed only by its silence
+LATE = "15"  # start_timeout, in seconds, where an agent does not report
 TASKS = ("worker:0", "worker:1")
 _LIMIT = 240.0  # seconds for all jobs of one round; on a quiet machine they take a quarter of it
 
@@ -222,7 +223,7 @@ _SOON = ("--heartbeat-timeout", SHORT)
 _NO_VERDICT = "ended without a verdict: the launcher on HOST was killed by SIGKILL"
 _GRIDTF_CANCELLED = "cancelled by … on HOST"
 _HANG = "echo begun; sleep 300"
-_WALLTIME = ("--time", "10s")
+_WALLTIME = ("--time", "20s")
 _TASKS_DIE = "the launcher, which has the other agents end their tasks"
 _AGENT_DIES = "its supervisor, or the launcher, which has the other agents end their tasks; its own die with it"
 _LAUNCHER = "its agent tells the launcher, which has all agents end their tasks"
@@ -486,11 +487,11 @@ OF_HOSTS: tuple[HostFault, ...] = (
     HostFault(
         "agent-hangs",
         "the agent of a host does not report",
-        remote(f"no report from 1 host after {SHORT} s: HOST (their tasks: worker:1)"),
+        remote(f"no report from 1 host after {LATE} s: HOST (their tasks: worker:1)"),
         None,
         "the launcher",
         "after `start_timeout`",
-        words=("--start-timeout", SHORT, "--env", "AGENT_DELAY=120"),
+        words=("--start-timeout", LATE, "--env", "AGENT_DELAY=120"),
         before=late_agents,
     ),
     HostFault(
@@ -530,7 +531,9 @@ def start(fault: HostFault, bed: Bed, *words: str) -> ClusterJob:
 
 
 def ready(fault: HostFault, job: ClusterJob) -> bool:
-    """Whether the fault can befall a job now."""
+    """Whether the fault can befall a job now, or something else has befallen it."""
+    if job.run.latest() is not None and job.attempt.verdict.exists():
+        return True
     if fault.set_up:
         return "begun" in job.output
     states = [task["state"] for task in job.tasks().values()] if job.run.latest() else []
