@@ -643,12 +643,19 @@ class Launcher(Fields):
         if number == signal.SIGALRM:
             return self._of_timeout("the walltime is over")
         received = f"the launcher received {signal_name(number)}"
-        return self._of_scheduler() or Verdict(JobState.CANCELLED, received)
+        return self._of_scheduler(number) or Verdict(JobState.CANCELLED, received)
 
-    def _of_scheduler(self) -> Verdict | None:
-        """The final state that the scheduler reports for this job; None where it reports none, or does not respond."""
+    def _of_scheduler(self, number: int | None = None) -> Verdict | None:
+        """The final state that the scheduler reports for this job; None where it reports none, or does not respond.
+
+        Args:
+            number: The signal that this process has received; None where only agents have received one.
+        """
         status = self.scheduler.termination_reason(self.system.environ, self._parent)
         if status is None or status.state not in ENDED:
+            return None
+        warned = number in self.scheduler.last_warnings or not self.scheduler.announces_limits
+        if status.state == JobState.TIMEOUT and not warned:
             return None
         reason = status.reason or f"the scheduler reports {status.state}"
         end = self._of_timeout(reason) if status.state == JobState.TIMEOUT else Verdict(status.state, reason)

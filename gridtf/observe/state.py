@@ -333,9 +333,10 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         not launcher
         and records.has_log
         and queue.state in ENDED - {JobState.COMPLETED, JobState.FAILED}
-        and queue.reason
+        and (queue.reason or queue.state == JobState.CANCELLED)
     ):
-        end = f"{queue.state} {queue.reason}" if queue.reason.startswith("by ") else queue.reason
+        by = queue.reason.startswith("by ") or not queue.reason
+        end = f"{queue.state} {queue.reason}".strip() if by else queue.reason
         return _Standing(queue.state, f"{end} during the set-up", hint)
     if launcher:
         killed = _KILLED.search(queue.reason) if queue.state in ENDED else None

@@ -87,6 +87,7 @@ class ForkedAgent(Fields):
 
     def terminate(self) -> None:
         self.send(STOP_SIGNAL)
+        self.send(signal.SIGCONT)  # one that was stopped would stay, with its tasks, after all others have ended
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)

@@ -299,6 +299,8 @@ class Scheduler(ABC):
         inherits_environment: Whether a job inherits the environment of the shell that submits it.
         warnings: Signals that the scheduler sends to all processes of a job, including tasks, as a warning.
         last_warnings: Those warnings that announce the end of the job.
+        announces_limits: Whether one of the last warnings announces every time limit, so that another signal is none,
+            even where termination_reason infers one.
         place_variables: Variables that pass a process its rank among those started together, matched from the beginning
             of a name. An agent's rank is not that of its tasks, so these variables are removed for tasks.
         host_variables: Variables, matched in full, that every host sets for itself: where the job's environment reaches
@@ -323,6 +325,7 @@ class Scheduler(ABC):
     inherits_environment: ClassVar[bool] = True
     warnings: ClassVar[frozenset[int]] = frozenset()
     last_warnings: ClassVar[frozenset[int]] = frozenset()
+    announces_limits: ClassVar[bool] = False
     place_variables: ClassVar[re.Pattern[str]] = re.compile(MPI_PLACE)
     host_variables: ClassVar[re.Pattern[str] | None] = None
     rank_variables: ClassVar[RankVariables | None] = None

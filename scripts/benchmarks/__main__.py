@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|slurm|sge]…: measure gridtf."""
+"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|faults|slurm|sge]…: measure gridtf."""
 
 from __future__ import annotations
 

@@ -75,6 +75,17 @@ class Cluster:
         """The pids of alice's processes on the hosts of jobs."""
         return self._family(self._names(), b"")
 
+    def outer_pid(self, host: str, pid: int) -> int:
+        """This machine's id of one of alice's processes.
+
+        Args:
+            host: The host that it runs on.
+            pid: Its id there.
+        """
+        names = self._names()
+        inside = (one for one in self.processes() if names[_name_space(one)] == host)
+        return next(one for one in inside if _inner_pid(one) == pid)
+
     def _names(self) -> dict[str, str]:
         """Name space -> host, of the hosts of jobs."""
         from testbeds import bed as beds
@@ -192,6 +203,12 @@ def _medians(times: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _name_space(pid: int) -> str:
     return str(Path(f"/proc/{pid}/ns/uts").readlink())
+
+
+def _inner_pid(pid: int) -> int:
+    """The id of a process in its own name space: proc(5), NSpid."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:"))
+    return int(line.split()[-1])
 
 
 def _is_task(pid: int) -> bool:

@@ -30,14 +30,6 @@ pytestmark = pytest.mark.timeout(120)
 # --- the job is ended from outside
 
 
-def test_scancel_is_reported(slurm: Bed) -> None:
-    job = started(slurm)
-    slurm.run("login", "scancel", job.id)
-    ended(job, "CANCELLED", "cancelled with scancel")
-    no_process_left(slurm)
-    assert job.status()["state"] == "CANCELLED"
-
-
 def test_scancel_of_tasks_that_ignore_term(slurm: Bed) -> None:
     job = started(slurm, command=STUBBORN)
     slurm.run("login", "scancel", job.id)
@@ -173,13 +165,6 @@ def test_too_low_limit_of_open_files_is_reported(slurm: Bed) -> None:
 
 
 # --- srun, its step and slurmstepd
-
-
-def test_killed_srun_is_reported(slurm: Bed) -> None:
-    job = started(slurm)
-    admin(slurm, "pkill", "-9", "-x", "srun", host="n1")  # in n1's own namespace of processes
-    ended(job, "FAILED", "srun, which had started the agents, was killed by SIGKILL")
-    no_process_left(slurm)
 
 
 def test_cancelled_step_of_the_agents_is_reported(slurm: Bed) -> None:

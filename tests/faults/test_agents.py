@@ -142,13 +142,6 @@ def test_killed_agent_after_the_chief_s_end_fails_the_job(launch: Launch, progra
     assert f"the agent on host {os.uname().nodename} was killed by SIGKILL" in verdict["reason"]
 
 
-def test_agent_reports_the_signal_that_ended_it(launch: Launch) -> None:
-    job = launch("sleep", "1000")
-    job.running("worker:0")
-    os.kill(job.agent_pid(os.uname().nodename), signal.SIGTERM)
-    assert f"the agent on host {os.uname().nodename} received SIGTERM" in job.verdict()["reason"]
-
-
 def test_killed_agent_among_several_is_reported_with_its_host(launch: Launch) -> None:
     job = launch("sleep", "1000", hosts=[{"name": "h1"}, {"name": "h2"}, {"name": "h3"}])
     pids = job.running("worker:0", "worker:1", "worker:2")

@@ -44,13 +44,6 @@ def launcher_of(job: Record) -> int:
     return int(launcher["pid"])
 
 
-def test_cancel_during_set_up(here: Path) -> None:
-    job = submit("--setup", "sleep 600", *TWO, *PRINTS)["job_id"]
-    assert status(job)["state"] == "RUNNING"
-    call("cancel", job)
-    assert status(job)["state"] == "CANCELLED"
-
-
 def test_cancel_set_up_lines_that_ignore_sigterm(here: Path) -> None:
     job = submit("--kill-grace", "0", "--setup", "trap '' TERM; while :; do sleep 0.1; done", *TWO, *PRINTS)
     ended = Job(Path(job["run_dir"])).cancel(wait=1)

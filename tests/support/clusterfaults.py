@@ -76,12 +76,22 @@ def mounted(bed: Bed, host: str, *options: str) -> Iterator[None]:
         admin(bed, "umount", options[-1], host=host)
 
 
+# Read from job.json: an agent that qrsh starts has not got the job's environment yet.
+_LATE = """
+import json as _json, sys as _sys, time as _time
+from pathlib import Path as _Path
+for _word in _sys.argv[2:3]:  # the run directory
+    if (_job := _Path(_word, "job.json")).is_file():
+        _time.sleep(float(_json.loads(_job.read_text())["spec"].get("env", {}).get("AGENT_DELAY", 0)))
+"""
+
+
 @contextmanager
 def late_agents(bed: Bed, host: str) -> Iterator[None]:
     """On this host, delay the agents of jobs with the variable AGENT_DELAY by that many seconds."""
     node = CHECKOUT / "gridtf/bootstrap/node.py"
     late = bed.home() / "late_node.py"
-    late.write_text(f"{node.read_text()}\nimport os, time\ntime.sleep(float(os.environ.get('AGENT_DELAY', '0')))\n")
+    late.write_text(f"{node.read_text()}\n{_LATE}")
     with mounted(bed, host, "--bind", bed.seen(late), str(node)):
         yield
 

@@ -71,6 +71,7 @@ class GridEngine(batch.BatchScheduler):
     inherits_environment = False  # qsub without -V
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL
     last_warnings = frozenset({signal.SIGUSR2})
+    announces_limits = True
     # QRSH_: how qrsh passes its remote half the command to start
     place_variables = re.compile(rf"QRSH_|{MPI_PLACE}")
     # What sge_shepherd sets on each host: its temporary folder, the queue instance, resource maps.

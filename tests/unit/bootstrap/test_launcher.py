@@ -9,6 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -501,6 +502,30 @@ def test_termination_reason_of_the_scheduler_is_the_verdict(
     _, verdict = attempt.launch()
     assert (verdict["state"], verdict["again"]) == (state_, again)
     assert verdict["reason"].startswith(reason)
+
+
+def test_limit_that_the_scheduler_announces_is_no_reason_without_its_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grid Engine's answer is the same whether a time limit is reached or a user has sent a signal."""
+    monkeypatch.setattr(FakeCluster, "announces_limits", True)
+    found = {}
+    for number in (signal.SIGUSR2, signal.SIGTERM):
+        (tmp_path / number.name).mkdir()
+        attempt = Attempt(tmp_path / number.name)
+        attempt.cluster.status = JobStatus(TIMEOUT, "the walltime is over (h_rt)")
+        attempt.at(5, partial(attempt.system.receive, number))
+        found[number] = attempt.launch()[1]["reason"]
+    (tmp_path / "agent").mkdir()
+    attempt = Attempt(tmp_path / "agent")
+    attempt.cluster.status = JobStatus(TIMEOUT, "the walltime is over (h_rt)")
+    attempt.at(5, lambda: attempt.more.update(h0=gone_by(signal.SIGTERM)))
+    agent = attempt.launch()[1]["reason"]
+    assert found == {
+        signal.SIGUSR2: "the walltime is over (h_rt)",
+        signal.SIGTERM: "the launcher received SIGTERM",
+    }
+    assert agent.startswith("the agent on host h0 received SIGTERM")
 
 
 def gone_by(number: int) -> Record:

@@ -228,7 +228,7 @@ def test_agent_supervisor_ends_the_agent_when_the_launcher_closes_the_pipe(node:
     node.system.at(20, close)
     node.system.at(22, lambda: node.agent.ends(0))
     assert node.watch() == 0
-    assert node.agent.got == [STOP_SIGNAL]
+    assert node.agent.got == [STOP_SIGNAL, signal.SIGCONT]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, *PASSED_ON])

@@ -602,6 +602,7 @@ def test_job_cancelled_while_pending() -> None:
     [
         (JobStatus(CANCELLED, "deleted with qdel"), "deleted with qdel during the set-up"),
         (JobStatus(CANCELLED, "by alice"), "CANCELLED by alice during the set-up"),
+        (JobStatus(CANCELLED), "CANCELLED during the set-up"),
         (JobStatus(TIMEOUT, "the walltime is over"), "the walltime is over during the set-up"),
     ],
 )

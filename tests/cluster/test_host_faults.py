@@ -1,0 +1,23 @@
+"""Every fault of hosts, schedulers and gridtf's own processes has the right first line; with submitted jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.beds import on_every_remote_scheduler
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import no_process_left
+from tests.support.hostfaults import OF_HOSTS, OF_JOBS, of_scheduler, wrong_lines, wrong_lines_of_hosts
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@on_every_remote_scheduler
+def test_first_lines_are_right(bed: Bed) -> None:
+    assert wrong_lines(of_scheduler(bed.kind, OF_JOBS), bed) == {}
+    no_process_left(bed)
+
+
+@on_every_remote_scheduler
+def test_first_lines_are_right_where_a_host_is_lost_or_lacks_something(bed: Bed) -> None:
+    assert wrong_lines_of_hosts(of_scheduler(bed.kind, OF_HOSTS), bed) == {}
