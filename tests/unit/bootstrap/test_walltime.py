@@ -173,6 +173,7 @@ def test_links_are_counted_from_attempt_to_attempt(tmp_path: Path) -> None:
     last = saved.attempt(30)
     assert [end.again for end in (first, second, last)] == [True, True, False]
     assert second.reason == "worker:0 saved; the local scheduler starts it again (2 of 2)"
+    assert second.hint == "if that does not happen: gridtf resume 4711"
     assert last.reason.startswith("worker:0 saved; it is not started again: it has been started again 2 times")
     assert last.hint == "to continue with its checkpoints: gridtf resume 4711"
 
