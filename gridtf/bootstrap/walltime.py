@@ -165,7 +165,7 @@ def goes_on(
     if not spec.continuations:
         return end.replace(hint=hint)
     chain = _before(attempt).after(reached(output_dir(attempt.run, spec), records))
-    if why := chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
+    if why := _cancelled(attempt.run) or chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
         return end.replace(reason=f"{end.reason}; it is not started again: {why}", hint=hint, chain=chain.to_record())
     chain = chain.replace(links=chain.links + 1)
     reason = f"{end.reason}; {scheduler.title} starts it again ({chain.links} of {spec.continuations})"
@@ -193,6 +193,12 @@ def output_dir(run: RunDir, spec: JobSpec) -> Path:
         spec: The specification of the job, which is run in its working folder.
     """
     return Path.cwd() / spec.env[contract.OUTPUT_DIR] if spec.env.get(contract.OUTPUT_DIR) else run.output
+
+
+def _cancelled(run: RunDir) -> str:
+    """Whether the job was cancelled while it saved; the scheduler may not have been asked to end it yet."""
+    cancelled = read_record(run.cancelled, recordtypes.Cancelled, own=True)
+    return f"it was cancelled by {cancelled.get('user')}" if cancelled else ""
 
 
 def _before(attempt: Attempt) -> Chain:

@@ -183,6 +183,13 @@ def test_attempts_without_progress_are_counted_from_attempt_to_attempt(tmp_path:
     assert [saved.attempt(10).again for _ in range(3)] == [True, True, False]
 
 
+def test_job_that_was_cancelled_while_it_saved_does_not_go_on(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, continuations=9)
+    write_record(saved.run.cancelled, {"user": "alice", "host": "login", "time": 1.0})
+    end = saved.attempt(10)
+    assert (end.again, end.reason) == (False, "worker:0 saved; it is not started again: it was cancelled by alice")
+
+
 def test_job_without_continuations_is_told_how_to_resume(tmp_path: Path) -> None:
     end = Saved(tmp_path).attempt(1)
     assert (end.again, end.reason, end.chain) == (False, "worker:0 saved", None)
