@@ -679,7 +679,7 @@ class Launcher(Fields):
 
     def _of_timeout(self, reason: str) -> Verdict:
         self._read_if_possible()
-        return verdict.of_timeout(reason, self.tasks, self.hosts.tasks)
+        return verdict.of_timeout(reason, self.tasks, self.hosts.tasks, requested=self._checkpoint)
 
     # --- reporting
 

@@ -330,13 +330,16 @@ def saved_before(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> 
     return f"{some(saved)} had saved a checkpoint (exit code {SAVED_CODE})" if saved else ""
 
 
-def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
+def of_timeout(
+    reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record], *, requested: bool = False
+) -> Verdict:
     """The verdict on a job that its walltime ended. It names the tasks that had finished by then.
 
     Args:
         reason: How the walltime ended the job.
         tasks: All tasks.
         records: Task name -> its record.
+        requested: Whether a checkpoint had been requested.
     """
     training = [task for task in tasks if task.trains]
     done = [task.name for task in training if _state(records, task) == TaskState.COMPLETED]
@@ -344,6 +347,9 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
     hint = "request more with --time"
     if saved := saved_before(tasks, records):
         return Verdict(JobState.TIMEOUT, reason, saved, hint)
+    if not done and requested:
+        why = f"a checkpoint was requested, and {some(unfinished)} did not end"
+        return Verdict(JobState.TIMEOUT, reason, why, _UNHEEDED)
     if not done:
         return Verdict(JobState.TIMEOUT, reason, hint=hint)
     why = f"{some(done)} had exited with 0, {some(unfinished)} had not"
@@ -352,6 +358,11 @@ def of_timeout(reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, R
         hint += f"; if the job is done when {first} is: --success-policy chief"
     return Verdict(JobState.TIMEOUT, reason, why, hint)
 
+
+_UNHEEDED = (
+    "does the program ask gridtf.checkpoint_requested() after each step, save and exit with 42? or does it need more "
+    "time for that: --checkpoint-before"
+)
 
 # --- whether an attempt goes on (pure)
 

@@ -158,15 +158,17 @@ def goes_on(
     Returns:
         The verdict: ``again`` if the scheduler shall start the job again, else with the reason, and what a user can do.
     """
-    hint = f"to continue with its checkpoints: gridtf resume {job_id}" if _can_be_resumed(attempt.run) else end.hint
+    resumes = _can_be_resumed(attempt.run)
+    hint = f"to continue with its checkpoints: gridtf resume {job_id}" if resumes else end.hint
     if not spec.continuations:
         return end.replace(hint=hint)
     chain = _before(attempt).after(reached(output_dir(attempt.run, spec), records))
-    if why := chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
+    if why := _cancelled(attempt.run) or chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
         return end.replace(reason=f"{end.reason}; it is not started again: {why}", hint=hint, chain=chain.to_record())
     chain = chain.replace(links=chain.links + 1)
     reason = f"{end.reason}; {scheduler.title} starts it again ({chain.links} of {spec.continuations})"
-    return end.replace(reason=reason, hint="", again=True, chain=chain.to_record())
+    hint = f"if that does not happen: gridtf resume {job_id}" if resumes else ""  # as when it is removed from the queue
+    return end.replace(reason=reason, hint=hint, again=True, chain=chain.to_record())
 
 
 def not_again(end: Verdict, error: GridtfError, job_id: str) -> Verdict:
@@ -179,6 +181,12 @@ def not_again(end: Verdict, error: GridtfError, job_id: str) -> Verdict:
     """
     reason = f"{end.reason.rpartition(';')[0]}; it is not started again: {error.what}"
     return end.replace(reason=reason, hint=f"to continue with its checkpoints: gridtf resume {job_id}", again=False)
+
+
+def _cancelled(run: RunDir) -> str:
+    """Whether the job was cancelled while it saved; the scheduler may not have been asked to end it yet."""
+    cancelled = read_record(run.cancelled, recordtypes.Cancelled, own=True)
+    return f"it was cancelled by {cancelled.get('user')}" if cancelled else ""
 
 
 def _before(attempt: Attempt) -> Chain:

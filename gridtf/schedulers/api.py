@@ -10,7 +10,8 @@ in the order in which gridtf calls a scheduler:
    of times, from any host where the scheduler's commands work.
 3. In the job: ``is_current`` (in hand-written scripts), ``identity``, ``allocation``, ``start_agents``; on every host
    ``gpu_grant``; ``suspended`` when the heartbeat of another process stops, ``termination_reason`` after a signal that
-   ends the job.
+   ends the job; ``end_of_job`` before a checkpoint is requested, ``why_not_again`` and ``start_again`` when a job has
+   saved one.
 
 A plugin derives from Scheduler, or from batch.BatchScheduler, which has everything that schedulers with a submit
 command, a queue command and a cancel command share; docs/schedulers.md shows how.

@@ -49,7 +49,7 @@ def verdicts(run: RunDir) -> list[dict[str, Any]]:
 
 @on_every_scheduler
 def test_job_of_three_walltimes_finishes_alone(bed: Bed) -> None:
-    job = counts(bed, 30, 10, *SAVES[bed.kind], "--continue", "9", workers=2)
+    job = counts(bed, 30, 10, *SAVES[bed.kind], "--continue", "50", workers=2)
     waited(job)
     view = job.status()
     assert (view["state"], view["job_id"]) == ("COMPLETED", job.id)
@@ -57,7 +57,7 @@ def test_job_of_three_walltimes_finishes_alone(bed: Bed) -> None:
     assert [made(job.run, index) for index in (0, 1)] == [list(range(30))] * 2
     ends = verdicts(job.run)
     assert [end["state"] for end in ends] == ["SAVED"] * (len(ends) - 1) + ["COMPLETED"]
-    assert "starts it again (1 of 9)" in ends[0]["reason"]
+    assert "starts it again (1 of 50)" in ends[0]["reason"]
     assert job.output.count("a checkpoint was requested") >= 2
     no_process_left(bed)
 

@@ -36,7 +36,7 @@ def made(run: RunDir, index: int) -> list[int]:
 
 
 def test_job_of_three_walltimes_finishes_alone(here: Path) -> None:
-    job = submit("--workers", "2", *SAVES, "--continue", "9", *COUNTS, "30", "10")
+    job = submit("--workers", "2", *SAVES, "--continue", "50", *COUNTS, "30", "10")
     run = RunDir(job["run_dir"])
     waited(job["run_dir"])
     view = status(job["run_dir"])
@@ -45,7 +45,7 @@ def test_job_of_three_walltimes_finishes_alone(here: Path) -> None:
     assert [made(run, index) for index in (0, 1)] == [list(range(30))] * 2
     verdicts = [read_record(attempt.verdict) or {} for attempt in run.attempts()]
     assert [verdict["state"] for verdict in verdicts] == ["SAVED"] * (len(verdicts) - 1) + ["COMPLETED"]
-    assert "the local scheduler starts it again (1 of 9)" in verdicts[0]["reason"]
+    assert "the local scheduler starts it again (1 of 50)" in verdicts[0]["reason"]
     assert (read_record(run.ended) or {})["exit"] == 0
 
 

@@ -331,7 +331,7 @@ class GridEngine(batch.BatchScheduler):
     def why_not_again(self, environ: Mapping[str, str]) -> str:
         from gridtf.schedulers.sge import injob
 
-        return injob.why_not_again(environ["JOB_ID"])
+        return injob.why_not_again(self.identity(environ).job_id)
 
     def start_again(self, environ: Mapping[str, str]) -> int | None:
         return AGAIN_CODE

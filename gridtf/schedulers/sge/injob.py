@@ -379,9 +379,12 @@ def why_not_again(job_id: str) -> str:
     want it.
 
     Args:
-        job_id: The number of this job.
+        job_id: The id of this job; in a job array with the element.
     """
     try:
+        row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
+        if row is not None and "d" in row.state:
+            return "it was deleted with qdel"
         if query.not_rerunnable(job_id, limit=_QSTAT_LIMIT):
             return "it was submitted with -r n"
         if query.forbids_reschedule(limit=_QSTAT_LIMIT):

@@ -348,6 +348,8 @@ def why_not_again(slurm: Slurm, environ: Mapping[str, str]) -> str:
         return f"scontrol, which could requeue it, does not work on {os.uname().nodename}"
     if shown.get("BatchFlag", "1") == "0":
         return "Slurm requeues batch jobs only"
+    if shown.get("JobState") in ("COMPLETING", "CANCELLED") and shown.get("Reason") != "TimeLimit":
+        return "Slurm is ending it, as after scancel"
     return "Slurm must not requeue it (--no-requeue, or the site's JobRequeue=0)" if shown.get("Requeue") == "0" else ""
 
 

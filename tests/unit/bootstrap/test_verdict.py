@@ -210,7 +210,10 @@ def test_of_timeout_names_tasks_that_had_finished() -> None:
     plain = of_timeout("the walltime is over", CLUSTER, {})
     assert plain == Verdict(TIMEOUT, "the walltime is over", hint="request more with --time")
 
-    found = of_timeout("the walltime is over", CLUSTER, states(chief_0="RUNNING", worker_0="SAVED"))
+    unheeded = of_timeout("the walltime is over", CLUSTER, {}, requested=True)
+    assert unheeded.why == "a checkpoint was requested, and chief:0, worker:0, worker:1 did not end"
+    assert unheeded.hint.startswith("does the program ask gridtf.checkpoint_requested() after each step")
+    found = of_timeout("the walltime is over", CLUSTER, states(chief_0="RUNNING", worker_0="SAVED"), requested=True)
     assert found.why == "worker:0 had saved a checkpoint (exit code 42)"
 
 

@@ -173,6 +173,7 @@ def test_links_are_counted_from_attempt_to_attempt(tmp_path: Path) -> None:
     last = saved.attempt(30)
     assert [end.again for end in (first, second, last)] == [True, True, False]
     assert second.reason == "worker:0 saved; the local scheduler starts it again (2 of 2)"
+    assert second.hint == "if that does not happen: gridtf resume 4711"
     assert last.reason.startswith("worker:0 saved; it is not started again: it has been started again 2 times")
     assert last.hint == "to continue with its checkpoints: gridtf resume 4711"
 
@@ -180,6 +181,13 @@ def test_links_are_counted_from_attempt_to_attempt(tmp_path: Path) -> None:
 def test_attempts_without_progress_are_counted_from_attempt_to_attempt(tmp_path: Path) -> None:
     saved = Saved(tmp_path, continuations=9)
     assert [saved.attempt(10).again for _ in range(3)] == [True, True, False]
+
+
+def test_job_that_was_cancelled_while_it_saved_does_not_go_on(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, continuations=9)
+    write_record(saved.run.cancelled, {"user": "alice", "host": "login", "time": 1.0})
+    end = saved.attempt(10)
+    assert (end.again, end.reason) == (False, "worker:0 saved; it is not started again: it was cancelled by alice")
 
 
 def test_job_without_continuations_is_told_how_to_resume(tmp_path: Path) -> None:

@@ -564,6 +564,13 @@ def test_job_to_be_restarted_is_pending_while_its_scheduler_lists_it() -> None:
     assert view(GONE, verdict=again).state == CANCELLED
 
 
+def test_job_that_is_cancelled_while_it_waits_for_its_next_start_is_cancelled() -> None:
+    again = {**verdict("SAVED"), "again": True}
+    seen = view(JobStatus(CANCELLED, "by alice"), verdict=again)
+    assert (seen.state, seen.reason) == (CANCELLED, "so it SAVED; the scheduler reports CANCELLED, by alice")
+    assert view(JobStatus(FAILED, "exit code 42"), verdict=again).state == "SAVED"  # the first start's
+
+
 @pytest.mark.parametrize("state", sorted(ENDED - {COMPLETED}))
 def test_failed_job_is_unfinished_while_its_scheduler_lists_it(state: JobState) -> None:
     """Slurm's COMPLETING, and Grid Engine's r after its shepherd was killed, may be followed by another start."""

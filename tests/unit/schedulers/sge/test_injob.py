@@ -469,11 +469,14 @@ def test_why_grid_engine_does_not_start_a_job_again(
             raise SchedulerError("no answer")
         if argv[0] == "qconf":
             return Answer(0, f"max_unheard   00:05:00\n{conf}\nexecd_params none\n", "")
+        if "-s" in argv:
+            return fake_qstat(ROWS, [])(argv, limit=limit)
         return Answer(0, f"<detailed_job_info><JB_restart>{restart}</JB_restart></detailed_job_info>", "")
 
     monkeypatch.setattr(scheduler, "run", run)
-    assert injob.why_not_again("9").startswith(why)
-    assert bool(injob.why_not_again("9")) == bool(why)
+    assert injob.why_not_again("8").startswith(why)
+    assert bool(injob.why_not_again("8")) == bool(why)
+    assert injob.why_not_again("9") == ("it was deleted with qdel" if restart else "")
 
 
 @pytest.mark.parametrize(("requested", "seconds"), [({"h_rt": 7200.0}, 7200), ({}, 3600), (None, 3600)])

@@ -321,6 +321,8 @@ def test_parse_moment_by_the_clock_of_this_host() -> None:
         ("Requeue=1 Restarts=0 BatchFlag=1", ""),
         ("Requeue=0 Restarts=0 BatchFlag=1", "Slurm must not requeue it (--no-requeue"),
         ("Requeue=1 Restarts=0 BatchFlag=0", "Slurm requeues batch jobs only"),
+        ("Requeue=1 Restarts=0 BatchFlag=1 JobState=COMPLETING Reason=None", "Slurm is ending it, as after scancel"),
+        ("Requeue=1 Restarts=0 BatchFlag=1 JobState=COMPLETING Reason=TimeLimit", ""),
         (None, "scontrol, which could requeue it, does not work on "),
     ],
 )

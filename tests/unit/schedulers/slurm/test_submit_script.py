@@ -192,6 +192,12 @@ def test_native_options_come_last_and_unchanged() -> None:
     assert directives(native=native)[-4:] == ["--open-mode=append", *native]
 
 
+def test_job_that_is_to_go_on_may_be_requeued_unless_the_user_forbids_it() -> None:
+    values = {"time": "1h", "checkpoint_before": "5m", "native": ["--no-requeue"]}
+    assert directives(**values, continuations=2)[-3:] == ["--open-mode=append", "--requeue", "--no-requeue"]
+    assert "--requeue" not in directives(**values)
+
+
 @pytest.mark.parametrize("native", ["qos=high", "", " --qos=x", "--qos=x\t"])
 def test_native_that_is_no_option_is_refused(native: str) -> None:
     with pytest.raises(SpecError, match="is not an option"):
