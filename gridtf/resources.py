@@ -6,6 +6,8 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 
+COMMON = "job.sh.j2"  # the template of all built-in schedulers
+
 
 def _find(name: str) -> Path:
     shipped = _PACKAGE / name

@@ -39,7 +39,6 @@ _FILES = {
     "~/.config/gridtf/config.toml": "your defaults, written by `gridtf init`; below XDG_CONFIG_HOME if that is set",
     "/etc/gridtf/config.toml": "the site's defaults; GRIDTF_SITE_CONFIG names another file, or none if it is empty",
     "~/.local/state/gridtf": "the index of your jobs; below XDG_STATE_HOME if that is set",
-    "~/.cache/gridtf": "compiled templates, which can be removed; below XDG_CACHE_HOME if that is set",
     "gridtf-runs": "run directories, in the working folder of a job",
     "$XDG_RUNTIME_DIR/gridtf": "answers of the scheduler, which your commands share for seconds; without that variable "
     "`gridtf-UID` in TMPDIR or /tmp",

@@ -143,11 +143,11 @@ def _store(scheduler: Scheduler, job: JobIdentity, kind: str) -> Store | None:
     place = folder(os.environ) if server else None
     if place is None:
         return None
-    import hashlib  # not needed by `gridtf list` without jobs
+    import binascii  # not needed by `gridtf list` without jobs; hashlib takes milliseconds, and no secret is here
 
     # a folder for temporary files may be on a file system that several hosts share
     words = "\0".join((os.uname().nodename, boot_id(), server))
-    name = f"{scheduler.name}-{kind}-{hashlib.sha256(words.encode(errors='replace')).hexdigest()[:16]}"
+    name = f"{scheduler.name}-{kind}-{binascii.crc32(words.encode(errors='replace')):08x}"
     return Store(place / name, covers=_WANTED if kind == "queue" else _AT_ONCE)
 
 

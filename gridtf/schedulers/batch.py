@@ -86,6 +86,13 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
     """
     import subprocess
 
+    from gridtf.host import processes  # not in each child
+
+    def prepare() -> None:
+        # Grid Engine announces a job's end by a signal to all processes of the job, which must not end the command.
+        processes.ignore_signals(processes.PASSED_ON)
+        processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
+
     try:
         done = subprocess.run(
             list(argv),
@@ -96,7 +103,7 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
             timeout=limit,
             check=False,
             env={**os.environ, "LC_ALL": "C"} if environ is None else environ,
-            preexec_fn=_prepare_child,
+            preexec_fn=prepare,
         )
     except FileNotFoundError:
         raise SchedulerError(
@@ -112,14 +119,6 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
         silent.err = (expired.stderr or b"").decode("utf-8", "replace")
         raise silent from None
     return Answer(done.returncode, done.stdout, done.stderr)
-
-
-def _prepare_child() -> None:
-    from gridtf.host import processes
-
-    # Grid Engine announces a job's end by a signal to all processes of the job, which must not end the command.
-    processes.ignore_signals(processes.PASSED_ON)
-    processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
 
 
 def which(program: str, environ: Mapping[str, str]) -> str | None:

@@ -122,7 +122,7 @@ ONLY_IN = {
     "keras": {"training"},
     "tf_keras": {"training"},
     "numpy": {"training"},
-    "jinja2": {"login.render"},
+    "jinja2": {"login.templates"},
     "drmaa": {"schedulers.sge.drmaa_session"},
     "filelock": {"host.gpus"},
     "pynvml": {"host.gpus"},
@@ -305,8 +305,8 @@ def loaded(folder: Path, *arguments: str) -> set[str]:
         (["--version"], SLOW | PARSER),
         (["--help"], SLOW | PARSER),
         (["list"], SLOW | {"jinja2", "argparse", "subprocess", "typing", "dataclasses", "inspect"}),  # without jobs
-        (["render", "--scheduler", "slurm", "--", "true"], SLOW),
-        (["render", "--scheduler", "local", "--workers", "2", "--", "true"], SLOW),
+        (["render", "--scheduler", "slurm", "--", "true"], SLOW | {"jinja2"}),
+        (["render", "--scheduler", "local", "--workers", "2", "--", "true"], SLOW | {"jinja2"}),
     ],
     ids=["version", "help", "list", "render-slurm", "render-local"],
 )

@@ -16,7 +16,7 @@ from gridtf import files, resources
 from gridtf.errors import GridtfError, NotFoundError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
-from gridtf.login import render
+from gridtf.login import filters, render
 from gridtf.schedulers.api import Plan
 from tests.support.configuration import strangers, write
 from tests.support.rendering import NASTY, plan
@@ -80,7 +80,7 @@ def test_quote_makes_one_bash_word_of_any_text(tmp_path: Path) -> None:
     random_ = random.Random(11)
     alphabet = [chr(code) for code in range(1, 256)] + list("'\"\\$`\n\u2028\udc80é数")
     texts = ["".join(random_.choices(alphabet, k=random_.randrange(12))) for _ in range(500)]
-    words = " ".join(render.quote(text) for text in texts)
+    words = " ".join(filters.quote(text) for text in texts)
     assert words.isprintable()
     result = bash(f"printf '%s\\0' {words}", tmp_path)
     assert result.stdout == b"".join(text.encode(errors="surrogateescape") + b"\0" for text in texts)
@@ -96,21 +96,21 @@ def test_values_cannot_become_sge_directives() -> None:
 def test_quote_refuses_other_types() -> None:
     for value in (None, True, ["a"], object()):
         with pytest.raises(TypeError):
-            render.quote(value)
-    assert (render.quote(3), render.quote(Path("/a b")), render.quote("")) == ("3", "'/a b'", "''")
+            filters.quote(value)
+    assert (filters.quote(3), filters.quote(Path("/a b")), filters.quote("")) == ("3", "'/a b'", "''")
 
 
 def test_directive_refuses_line_breaks_and_empty_values() -> None:
     for value in ("--a\n--b", "--a\x1b", "", "  "):
         with pytest.raises(GridtfError):
-            render.directive(value)
+            filters.directive(value)
 
 
 def test_expressions_of_shipped_templates_are_filtered() -> None:
     verbatim = []
     for template in resources.templates().glob("*.sh.j2"):
         for expression in re.findall(r"{{(.*?)}}", template.read_text(encoding="utf-8")):
-            if not re.search(rf"\| (?:{'|'.join(render.FILTERS)}) ?$", expression):
+            if not re.search(rf"\| (?:{'|'.join(filters.FILTERS)}) ?$", expression):
                 verbatim.append((template.name, expression.strip()))
     assert verbatim == [("job.sh.j2", "line")]  # a set-up line
 
@@ -441,42 +441,3 @@ def test_template_of_another_user_needs_trust(tmp_path: Path, monkeypatch: pytes
     write(beside, "echo b").chmod(0o666)
     with pytest.raises(GridtfError, match="any user may write the template"):
         render.script(made.replace(trusted=frozenset({owner})))
-
-
-# --- compiled templates
-
-
-def test_compiled_template_is_kept_in_the_user_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tmp_path / "cache" / "gridtf"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
-    first = render.script(plan("slurm"))
-    assert cache.stat().st_mode & 0o077 == 0
-    with monkeypatch.context() as patch:
-        patch.setattr("jinja2.Environment.compile", lambda *_, **__: pytest.fail("compiled again"))
-        assert render.script(plan("slurm")) == first
-    for file in cache.iterdir():
-        file.write_bytes(file.read_bytes()[:40])  # damaged
-    assert render.script(plan("slurm")) == first
-
-
-def test_compiled_templates_of_other_users_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "gridtf").mkdir()
-    (tmp_path / "gridtf").chmod(0o775)  # the group can write
-    render.script(plan("slurm"))
-    assert list((tmp_path / "gridtf").iterdir()) == []
-
-
-@pytest.mark.parametrize("home", ["/dev/full", "/proc"])
-def test_rendering_needs_no_cache(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", home)
-    assert render.script(plan("slurm"))
-
-
-def test_full_disk_does_not_keep_a_script_from_being_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("jinja2.bccache.Bucket.write_bytecode", full)
-    assert render.script(plan("slurm"))
-    assert list(Path(os.environ["XDG_CACHE_HOME"], "gridtf").iterdir()) == []
