@@ -49,6 +49,7 @@ _WRITING = 2.0  # seconds for a record at the end
 _TELLING = 5.0  # seconds for the last messages to leave this host
 _ASKING, _LONGEST_ASKING = 20.0, 300.0  # seconds between two questions of an agent to the scheduler
 _NOTICED = 1800.0  # seconds within which a scheduler notices that a host is lost
+_MOST_FILES = 8  # in shared memory that are named
 _STOPPING = 0.5  # seconds in which the launcher's order comes that STOP_SIGNAL or the end of the input announces
 
 # Exit codes for errors that an agent could not tell the launcher.
@@ -129,6 +130,10 @@ class Agent(Fields):
         self._parent = self.system.parent()
         self._ignored: frozenset[int] = frozenset()  # signals by which the scheduler warns
         self._waits = ""  # why the agent waits, before it has published anything
+        self._left: list[str] = []  # what else the job has left on this host, one line each
+        self._before: set[str] = set()  # files in shared memory before the tasks started
+        self._grant: GpuGrant | None = None
+        self._ports: dict[str, int] = {}  # of the tasks
         self._over = False  # no process of the job is left on this host
         self._released = False  # the launcher has stopped this agent
         self._reported = 0.0  # when the end of a task was last reported to the launcher
@@ -227,6 +232,7 @@ class Agent(Fields):
                     # whatever happened, no process of the job stays
                     survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._keep_telling)
                     self._over = not survivors
+                    self._left = self._leftovers(survivors)
         finally:
             if self._fence is not None:
                 self._fence.leave()
@@ -252,7 +258,7 @@ class Agent(Fields):
         owner, patience = f"{plan.spec.title}, job {plan.job_id}", rendezvous.GPU_SHARE * plan.spec.start_timeout
         need = GpuNeed(sum(task.gpus for task in mine), owner, patience)
         grant = gpus or scheduler.gpu_grant(self.system.environ, plan.request, need, self._wait_for_gpus)
-        self._ignored = scheduler.warnings
+        self._ignored, self._grant = scheduler.warnings, grant
         if self.attempt.number > 1:
             self._wait_for_gpu_memory(grant)
         self._waits = ""
@@ -268,9 +274,26 @@ class Agent(Fields):
             if self._releases(plan, task, installed):
                 holder.release(ports[task.name])
         gates.open(meeting.doors, self.host)
-        self.supervisor.gates = gates.inodes
+        self.supervisor.gates, self._ports = gates.inodes, ports
+        self._before = set(self.system.shared_memory())
         self._start(plan, meeting, ports, shares, grant, entrance)
         self._supervise(self._membership(plan, ports, master_port))
+
+    def _leftovers(self, survivors: Sequence[int]) -> list[str]:
+        """What the tasks have left behind on this host, one line each."""
+        found = [f"processes that survived SIGKILL: {', '.join(map(str, survivors))}"] if survivors else []
+        if self._ports:
+            gates = self._fence.inodes if self._fence else frozenset()
+            held = self.system.listening(self._ports.values(), gates)
+            found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
+            files = self.system.shared_memory()
+            unused = self.system.unused(files.keys() - self._before)
+            found += [f"{path} ({files[path] >> 20} MiB of memory)" for path in sorted(unused)][:_MOST_FILES]
+        if self._grant and self._grant.gpus:
+            found += self.system.gpu_memory(self._grant.gpus)
+            if survivors and self._grant.descriptors:
+                found.append(f"claims of GPUs {', '.join(self._grant.gpus)}")
+        return found
 
     # --- before the start
 
@@ -493,7 +516,7 @@ class Agent(Fields):
     def _record(self) -> Record:
         self._read_notes()
         tasks = {name: task.record() for name, task in self.supervisor.tasks.items()}
-        exceptions = {"gone": self._gone, "waits": self._waits, "checkpoint": self._checkpoint}
+        exceptions = {"gone": self._gone, "left": self._left, "waits": self._waits, "checkpoint": self._checkpoint}
         more = {name: value for name, value in exceptions.items() if value}
         return {"host": self.host, "pid": self.system.pid, "tasks": tasks, "over": self._over, **more}
 

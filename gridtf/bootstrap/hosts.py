@@ -253,6 +253,11 @@ class HostMonitor(Fields):
         """Note that no process of the attempt is left on this host."""
         self._over.add(host)
 
+    def leftovers(self) -> str:
+        """What processes of the attempt have left behind, by host; empty where they have left nothing."""
+        found = {host: state["left"] for host, state in sorted(self._states.items()) if state.get("left")}
+        return "; ".join(f"left on {host}: {some(lines)}" for host, lines in found.items())
+
     def left(self) -> dict[str, float]:
         """The hosts where it is not certain that no process is left -> seconds since they were last heard of."""
         silence = {host: watch.silence() for host, watch in self._watches.items()}

@@ -182,7 +182,7 @@ class Launcher(Fields):
             self._error = error
             self.system.log(traceback.format_exc())
             end = Verdict(JobState.FAILED, f"the launcher could not continue: {error}", hint=f"see {self.run.log}")
-        end = self._tear_down(end)
+        end = self._tear_down(end).noting(self.hosts.leftovers())
         if end.state == JobState.SAVED:
             from gridtf.bootstrap import walltime
 

@@ -73,6 +73,18 @@ class System:
         """Have another function write the log from now on."""
         self._log = write
 
+    def shared_memory(self) -> dict[str, int]:
+        """Path -> bytes of this user's files in shared memory."""
+        from gridtf.host import leftovers
+
+        return leftovers.shared_memory()
+
+    def unused(self, paths: Collection[str]) -> set[str]:
+        """Those of these files that no process of this user has open or mapped."""
+        from gridtf.host import leftovers
+
+        return leftovers.unused(paths)
+
     def gpu_memory(self, gpus: Collection[str]) -> list[str]:
         """Which of these GPUs have memory in use, one line each; none without an NVIDIA driver."""
         from gridtf.host.gpus import memory_in_use

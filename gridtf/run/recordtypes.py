@@ -204,6 +204,7 @@ HostState = {
     "host?": str,
     "pid?": Pid,
     "over?": bool,
+    "left?": [str],
     "waits?": str,
     "gone?": Gone,
     "checkpoint?": bool,

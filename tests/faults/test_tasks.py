@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,15 @@ def test_python_memory_error_has_a_hint(launch: Launch, program: Program) -> Non
     verdict = launch(train).verdict()
     assert verdict["cause"]["exit"] == 1
     assert "ran out of memory" in verdict["hint"]
+
+
+def test_file_in_shared_memory_that_a_killed_task_leaves_is_named(launch: Launch, program: Program) -> None:
+    path = Path("/dev/shm", f"gridtf-test-{uuid.uuid4().hex}")
+    job = launch(program("task", f"head -c 3145728 /dev/zero > {path}; kill -9 $$"))
+    try:
+        assert job.wait() == 1
+        reason = job.verdict()["reason"]
+        assert reason.startswith("worker:0 on ")
+        assert f"left on {os.uname().nodename}: {path} (3 MiB of memory)" in reason
+    finally:
+        path.unlink()

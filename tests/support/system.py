@@ -33,6 +33,8 @@ class FakeSystem(System):
         catches: Signal -> ids of processes that have a handler for it.
         opened: Ports on which a process listens.
         closed: Ports with a connection that was closed.
+        memory: Path -> bytes of files in shared memory, which no process uses.
+        gpus_in_use: GPU -> MiB of its memory in use.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, host: str = "h0") -> None:
@@ -58,6 +60,8 @@ class FakeSystem(System):
         self.catches: dict[int, list[int]] = {}
         self.opened: set[int] = set()
         self.closed: set[int] = set()
+        self.memory: dict[str, int] = {}
+        self.gpus_in_use: dict[str, int] = {}
         self._ended: dict[int, int] = {}
         self._planned: list[tuple[float, int, Callable[[], object]]] = []
         self._number = 0
@@ -183,6 +187,15 @@ class FakeSystem(System):
 
     def mapped_files(self, pid: int, most: int) -> str:
         return self.files.get(pid, "")
+
+    def shared_memory(self) -> dict[str, int]:
+        return dict(self.memory)
+
+    def unused(self, paths: Collection[str]) -> set[str]:
+        return set(paths)
+
+    def gpu_memory(self, gpus: Collection[str]) -> list[str]:
+        return [f"GPU {gpu} has {self.gpus_in_use[gpu]} MiB in use" for gpu in gpus if gpu in self.gpus_in_use]
 
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         return self.opened & set(ports)

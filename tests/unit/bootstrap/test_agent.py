@@ -833,3 +833,31 @@ def test_signal_ends_an_agent_that_asks(tmp_path: Path) -> None:
     assert host.main() == NO_LAUNCHER
     assert host.system.clock < 1230
     assert asked
+
+
+# --- what is left behind
+
+
+def test_what_tasks_leave_behind_is_reported(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(8)
+    host.system.memory = {"/dev/shm/before": 1 << 20}
+    host.gpus = GpuGrant(("3",), (9,))
+    host.system.at(5, lambda: host.system.memory.update({"/dev/shm/nccl-7": 3 << 20}))
+    host.system.at(5, lambda: host.system.gpus_in_use.update({"3": 700, "4": 900}))
+    host.system.at(5, lambda: host.system.opened.add(host.published["ports"]["worker:1"]))
+    host.system.at(5, lambda: host.system.immortal.add(host.pids[0]))
+    assert host.main() == LEFTOVERS
+    assert host.record["left"] == [
+        f"processes that survived SIGKILL: {host.pids[0]}",
+        f"the port of worker:1, {host.published['ports']['worker:1']}",
+        "/dev/shm/nccl-7 (3 MiB of memory)",
+        "GPU 3 has 700 MiB in use",
+        "claims of GPUs 3",
+    ]
+
+
+def test_nothing_is_left_behind_usually(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(8)
+    host.system.memory = {"/dev/shm/before": 1 << 20}
+    assert host.main() == 0
+    assert "left" not in host.record

@@ -881,3 +881,13 @@ def test_records_of_an_idle_job_are_written_seldom(tmp_path: Path) -> None:
     attempt.launch()
     assert set(written) == {attempt.attempt.launcher}
     assert 15 <= len(written) <= 25
+
+
+def test_verdict_names_what_is_left_behind(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    for index, host in enumerate(("h0", "h1")):
+        attempt.task(host, f"worker:{index}", "COMPLETED", exit=0)
+        attempt.at(5, partial(attempt.more[host].update, left=["/dev/shm/x (3 MiB of memory)"]))
+    _, verdict = attempt.launch()
+    left = "left on h0: /dev/shm/x (3 MiB of memory); left on h1: /dev/shm/x (3 MiB of memory)"
+    assert verdict["reason"] == f"all training tasks have exited with 0 ({left})"

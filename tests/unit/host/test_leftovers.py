@@ -1,0 +1,44 @@
+"""Files that killed processes have left in shared memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gridtf.host.leftovers import shared_memory, unused
+
+
+def test_shared_memory_has_the_user_s_own_files(tmp_path: Path) -> None:
+    (tmp_path / "own").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("own")
+    (tmp_path / "folder").mkdir()
+    assert shared_memory(tmp_path) == {str(tmp_path / "own"): 5}
+    assert shared_memory(tmp_path / "absent") == {}
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "own", 12345, 12345)
+        assert shared_memory(tmp_path) == {}
+
+
+def test_files_that_a_process_has_open_or_mapped_are_in_use(tmp_path: Path) -> None:
+    opened, mapped, left = (tmp_path / name for name in ("opened", "mapped", "left"))
+    for path in (opened, mapped, left):
+        path.write_bytes(b"x" * mmap.PAGESIZE)
+    paths = [str(path) for path in (opened, mapped, left)]
+    code = (
+        "import mmap, sys\n"
+        "first = open(sys.argv[1])\n"
+        "with open(sys.argv[2], 'r+b') as file: second = mmap.mmap(file.fileno(), 0)\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *paths[:2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert unused(paths) == {str(left)}
+        process.communicate(b"")
+    assert unused(paths) == set(paths)
+    assert unused(()) == set()
