@@ -187,7 +187,10 @@ class Launcher(Fields):
             from gridtf.bootstrap import walltime
 
             about = self.attempt, self.job_id, self.spec, self.scheduler, self.system.environ
-            end = walltime.goes_on(end, *about, self.hosts.tasks)
+            try:
+                end = walltime.goes_on(end, *about, self.hosts.tasks)
+            except Exception as error:  # a verdict is written in any case
+                end = walltime.not_again(end, error, self.job_id, self.scheduler)
         # who would report the end of this job to the scheduler
         if self.system.parent() != self._parent.pid:
             self._orphaned = self.scheduler.parent_lost(self._parent)
@@ -269,7 +272,7 @@ class Launcher(Fields):
         except GridtfError as error:
             from gridtf.bootstrap import walltime
 
-            end = walltime.not_again(end, error, self.job_id)
+            end = walltime.not_again(end, error, self.job_id, self.scheduler)
             self.system.log(end.text())
             with contextlib.suppress(GridtfError):
                 self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))

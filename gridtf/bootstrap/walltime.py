@@ -18,6 +18,7 @@ from gridtf.text import counted
 from gridtf.values import Value
 
 _MOST_IDLE = 2  # attempts in a row without progress, after which a job is not started again
+_AGAIN = "; {} starts it again"  # in the reason
 _SOON = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
 
 
@@ -166,20 +167,22 @@ def goes_on(
     if why := _cancelled(attempt.run) or chain.why_over(spec.continuations) or scheduler.why_not_again(environ):
         return end.replace(reason=f"{end.reason}; it is not started again: {why}", hint=hint, chain=chain.to_record())
     chain = chain.replace(links=chain.links + 1)
-    reason = f"{end.reason}; {scheduler.title} starts it again ({chain.links} of {spec.continuations})"
+    reason = f"{end.reason}{_AGAIN.format(scheduler.title)} ({chain.links} of {spec.continuations})"
     hint = f"if that does not happen: gridtf resume {job_id}" if resumes else ""  # as when it is removed from the queue
     return end.replace(reason=reason, hint=hint, again=True, chain=chain.to_record())
 
 
-def not_again(end: Verdict, error: GridtfError, job_id: str) -> Verdict:
-    """The verdict on a job that the scheduler does not start again although it should.
+def not_again(end: Verdict, error: Exception, job_id: str, scheduler: Scheduler) -> Verdict:
+    """The verdict on a job that is not started again although it should be.
 
     Args:
         end: The verdict so far.
-        error: What the scheduler says.
+        error: Why not.
         job_id: The scheduler's id of the job.
+        scheduler: Its scheduler.
     """
-    reason = f"{end.reason.rpartition(';')[0]}; it is not started again: {error.what}"
+    why = error.what if isinstance(error, GridtfError) else f"{type(error).__name__}: {error}"
+    reason = f"{end.reason.partition(_AGAIN.format(scheduler.title))[0]}; it is not started again: {why}"
     return end.replace(reason=reason, hint=f"to continue with its checkpoints: gridtf resume {job_id}", again=False)
 
 

@@ -449,6 +449,15 @@ def test_job_that_the_scheduler_refuses_to_start_again_has_a_verdict_that_says_s
     assert verdict["hint"].endswith("gridtf resume 4711")
 
 
+def test_verdict_is_written_although_nobody_knows_whether_the_job_can_go_on(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0", "h1"), **CONTINUED, leader_wait=10)
+    attempt.cluster.why_not_again = {}.__getitem__  # type: ignore[method-assign, assignment]
+    code, verdict = saves(attempt)
+    assert (code, verdict["state"], verdict["again"]) == (42, "SAVED", False)
+    late = "to be continued; worker:1 was still running 10 s later and was stopped"
+    assert f"{late}; it is not started again: TypeError: unhashable" in verdict["reason"]
+
+
 def test_job_that_failed_is_not_started_again(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",), **CONTINUED)
     attempt.task("h0", "worker:0", "FAILED", 5, exit=3)
