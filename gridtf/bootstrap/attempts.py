@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from gridtf.bootstrap.progress import Progress
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, PlacementError, RunDirError, TerminatedError, UsageError
 from gridtf.jobspec.request import Request
@@ -32,7 +33,7 @@ class Failure(Value):
         in_vain: Why any other attempt would fail as well; empty where it need not.
         host: The host of the first cause; None where it is on none.
         left: Host that has not proved that no process of the attempt is left -> seconds until that is certain.
-        further: Whether the job has come further than before the attempt.
+        reached: How far the job has come.
         alone: Whether only the launcher's host has been heard of lately.
     """
 
@@ -40,7 +41,7 @@ class Failure(Value):
     in_vain: str = ""
     host: str | None = None
     left: Mapping[str, float] = {}
-    further: bool = False
+    reached: Progress = Progress()
     alone: bool = False
 
 
@@ -52,12 +53,14 @@ class History(Value):
         fruitless: How many of the last attempts have made no progress.
         failures: Host -> how many attempts it has made fail.
         gone: Hosts that cannot be used any more.
+        reached: How far the job has come in all of them, and before.
     """
 
     restarts: int = 0
     fruitless: int = 0
     failures: Mapping[str, int] = {}
     gone: tuple[str, ...] = ()
+    reached: Progress = Progress()
 
     def after(self, failure: Failure) -> History:
         """What is known after another failure."""
@@ -66,9 +69,10 @@ class History(Value):
             failures[str(host)] = failures.get(str(host), 0) + 1
         return History(
             restarts=self.restarts + 1,
-            fruitless=0 if failure.further else self.fruitless + 1,
+            fruitless=0 if failure.reached.beyond(self.reached) else self.fruitless + 1,
             failures=failures,
             gone=tuple(dict.fromkeys((*self.gone, *failure.left))),
+            reached=self.reached.farthest(failure.reached),
         )
 
 

@@ -155,7 +155,7 @@ class Launcher(Fields):
         self._last_pause = self.system.monotonic()
         self._orphaned = ""  # why the scheduler cannot learn of the job's end any more
         self._error: Exception | None = None  # what has ended the attempt, if that was no task
-        self._before: Progress | None = None  # how far the job had come before this attempt
+        self._history = self.following.history if self.following else None  # None before the allocation is known
         self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
         self._unrecorded = ""  # when records could not be written
         self._stopped = float("inf")  # when the tear-down began, in seconds since the epoch
@@ -205,9 +205,9 @@ class Launcher(Fields):
         Returns:
             The verdict with what was decided; and the attempt, None where there is none.
         """
-        from gridtf.bootstrap import attempts, progress
+        from gridtf.bootstrap import attempts
 
-        history = self.following.history if self.following else attempts.History()
+        history = self._history or attempts.History()
         again: Following | str = ""
         if self.allocation is not None and not self._orphaned:
             cause = end.cause or {}
@@ -220,7 +220,7 @@ class Launcher(Fields):
                 in_vain=attempts.in_vain(self._error, record, self.spec.task(task_type).on_failure),
                 host=cause.get("host"),
                 left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
-                further=self._progress().beyond(self._before or progress.Progress()),
+                reached=self._progress(),
                 alone=self.hosts.alone(here),
             )
             hosts = self.allocation.hosts
@@ -235,7 +235,8 @@ class Launcher(Fields):
             )
         except GridtfError as error:
             return end.noting(f"not restarted, since {error.what}"), None
-        return end.noting(f"attempt {following.attempt.number} follows"), following
+        number = following.attempt.number
+        return end.noting(f"attempt {number} follows").replace(next=number), following
 
     def conclude(self, end: Verdict) -> int:
         """Write the verdict.
@@ -326,9 +327,9 @@ class Launcher(Fields):
             return self.allocation
         from gridtf.bootstrap import attempts
 
-        self._before = self._progress()
         if self.following is None:
-            hosts = attempts.choose(self.allocation.hosts, self.request, attempts.History())
+            self._history = attempts.History(reached=self._progress())
+            hosts = attempts.choose(self.allocation.hosts, self.request, self._history)
             if isinstance(hosts, str):
                 raise PlacementError(hosts)
             return self.allocation.replace(hosts=hosts)

@@ -95,6 +95,7 @@ class Verdict(Value):
         cause: The task that failed first, with its host, exit code or signal, log and the log's last lines; without a
             task where an agent failed.
         again: Whether the scheduler will start the job again; None: unknown, as is the final state.
+        next: The number of the attempt that follows in the same allocation; None: none does.
         chain: The attempts of the job that have saved, up to this one (walltime.Chain); None where it is not to be
             continued.
     """
@@ -105,6 +106,7 @@ class Verdict(Value):
     hint: str = ""
     cause: Record | None = None
     again: bool | None = False
+    next: int | None = None
     chain: Record | None = None
 
     @property
@@ -135,6 +137,7 @@ class Verdict(Value):
             "started": started,
             "ended": ended,
             "exit_code": self.exit_code,
+            **({"next": self.next} if self.next else {}),
             **({"chain": self.chain} if self.chain else {}),
         }
 

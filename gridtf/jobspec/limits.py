@@ -20,7 +20,7 @@ class Limit(Value):
 
 # Entry -> the key of the job that it limits, and what the job has of it; None: not known before it runs.
 _MOST: dict[str, tuple[str, Callable[[JobSpec], int | None]]] = {
-    "max_nodes": ("nodes", lambda spec: spec.node_range[1] if spec.node_range else None),
+    "max_nodes": ("nodes", lambda spec: spec.node_range[1] + spec.spare_nodes if spec.node_range else None),
     "max_workers": ("tasks.worker.count", lambda spec: spec.count("worker")),
     "max_gpus_per_node": ("gpus_per_node", lambda spec: spec.gpus_per_node),
     "max_time": ("time", lambda spec: spec.walltime),

@@ -238,6 +238,9 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
     verdict = records.verdict
     if records.elements:
         return _of_array(run, records.elements, queue)
+    if verdict is not None and verdict.get("next") and (queue is None or _has(queue)):
+        # an older listing of the run directory lacks that attempt
+        return _Standing(JobState.RUNNING, f"attempt {verdict['next']} follows one that ended {verdict.get('state')}")
     if verdict is not None:
         if queue is not None and (
             queue.state == JobState.PENDING or (verdict.get("again") and queue.state == JobState.RUNNING)

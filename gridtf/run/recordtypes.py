@@ -229,6 +229,7 @@ Verdict = {
     "cause?": (_Cause, None),
     "again?": (bool, None),
     "chain?": (_Chain, None),
+    "next?": Count,
     "started?": float,
     "ended?": float,
     "exit_code?": int,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap.attempts import Failure, Following, History, choose, following, in_vain
+from gridtf.bootstrap.progress import Progress
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import (
     GridtfError,
@@ -80,13 +81,13 @@ def test_hosts_of_other_components_are_not_spare() -> None:
 def test_restart_follows_a_failure_after_a_pause_that_doubles() -> None:
     history, pauses = History(), []
     for number in range(1, 9):
-        found = after(Failure(FAILED, further=True), history, restarts=8)
+        found = after(Failure(FAILED, reached=Progress(step=number)), history, restarts=8)
         assert isinstance(found, Following)
         assert found.why == f"restart {number} of at most 8, after: worker:0 on n1: exit code 1"
         pauses.append(found.pause)
         history = found.history
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert after(Failure(FAILED, further=True), history, restarts=8) == "after 8 restarts"
+    assert after(Failure(FAILED, reached=Progress(step=number)), history, restarts=8) == "after 8 restarts"
 
 
 @pytest.mark.parametrize(
@@ -118,9 +119,20 @@ def test_two_attempts_without_progress_are_enough() -> None:
     first = after(Failure(FAILED))
     assert isinstance(first, Following)
     assert after(Failure(FAILED), first.history) == "not restarted, since 2 attempts have made no progress"
-    second = after(Failure(FAILED, further=True), first.history)
+    second = after(Failure(FAILED, reached=Progress(step=7)), first.history)
     assert isinstance(second, Following)
     assert isinstance(after(Failure(FAILED), second.history), Following)
+
+
+def test_steps_that_an_earlier_attempt_had_reached_are_no_progress() -> None:
+    history = NOTHING
+    for _ in range(2):
+        found = after(Failure(FAILED, reached=Progress(step=7, written=8.0)), history)
+        assert isinstance(found, Following)
+        history = found.history
+    again = after(Failure(FAILED, reached=Progress(step=6)), history)
+    assert again == "not restarted, since 2 attempts have made no progress"
+    assert isinstance(after(Failure(FAILED, reached=Progress(step=8)), history), Following)
 
 
 def test_attempt_waits_until_hosts_that_are_left_out_have_certainly_ended_their_tasks() -> None:

@@ -87,6 +87,7 @@ def test_profiles_of_all_files_add_up(site: Path, tmp_path: Path, monkeypatch: p
     ("words", "what", "line"),
     [
         ("--nodes 2-17", "--nodes: 17 requested, the site allows 16", "13: max_nodes = 16"),
+        ("--nodes 16 --restarts 1 --spare-nodes 1", "--nodes: 17 requested, the site allows 16", "13: max_nodes = 16"),
         ("--workers 65", "--workers: 65 requested, the site allows 64", "14: max_workers = 64"),
         ("--gpus-per-node 9", "--gpus-per-node: 9 requested, the site allows 8", "15: max_gpus_per_node = 8"),
         ("-t 25h", "-t: 1-01:00:00 requested, the site allows 1-00:00:00", "16: max_time = 1-00:00:00"),

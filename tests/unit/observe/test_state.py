@@ -564,6 +564,15 @@ def test_job_to_be_restarted_is_pending_while_its_scheduler_lists_it() -> None:
     assert view(GONE, verdict=again).state == CANCELLED
 
 
+def test_attempt_that_is_followed_in_its_allocation_is_not_the_end_of_the_job() -> None:
+    """A listing of the run directory may be older than the verdict, and lack the attempt that follows."""
+    followed = {**verdict(FAILED), "next": 2}
+    for queue in (None, JobStatus(RUNNING)):
+        seen = view(queue, verdict=followed)
+        assert (seen.state, seen.reason, seen.finished) == (RUNNING, "attempt 2 follows one that ended FAILED", False)
+    assert view(GONE, verdict=followed).state == FAILED
+
+
 def test_job_that_is_cancelled_while_it_waits_for_its_next_start_is_cancelled() -> None:
     again = {**verdict("SAVED"), "again": True}
     seen = view(JobStatus(CANCELLED, "by alice"), verdict=again)
