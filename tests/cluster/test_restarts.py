@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from gridtf.run.rundir import read_record
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import begun, ended, finished, no_process_left, started
 from tests.support.clusterjobs import ClusterJob
+from tests.support.clustertraining import submit, trained
 
-pytestmark = pytest.mark.timeout(290)
-HOSTS = {"n1", "n2", "n3", "n4"}
+pytestmark = pytest.mark.timeout(400)
 
 # Each task counts to 150, from what an earlier attempt has reached, and all write down the attempt that they are of.
 COUNT = """
@@ -44,14 +47,25 @@ def goes_on(job: ClusterJob, hosts: set[str]) -> None:
     assert job.status()["attempt"] == 2
 
 
+@pytest.mark.tensorflow
 @on_every_scheduler
-def test_spare_host_takes_the_place_of_one_without_power(bed: Bed) -> None:
-    job = counting(bed, "--spare-nodes", "1")
-    lost = job.tasks()["worker:2"]["host"]
+def test_training_goes_on_from_its_checkpoint_on_a_spare_host_and_becomes_as_good(bed: Bed) -> None:
+    """The host of a worker loses power."""
+    pe = ("--pe", "one") if bed.kind == "sge" else ()
+    hosts = ("--nodes", "2", "--tasks-per-node", "1", "--gpus-per-task", "0", "--spare-nodes", "1")
+    job = submit(bed, "resume", *pe, *hosts, "--restarts", "2", "--", "--steps", "3000")
+    job.until((job.run.output / "checkpoints/step-50").exists, "a checkpoint", 150)
+    lost = job.tasks()["worker:1"]["host"]
     bed.kill(lost)
-    ended(job, "NODE_FAIL", lost, "attempt 2 follows", seconds=60)
+    ended(job, "NODE_FAIL", lost, "attempt 2 follows", seconds=90)
     assert job.status()["state"] == "RUNNING"
-    goes_on(job, HOSTS - {lost})
+    trained(job, "resume")
+    assert job.status()["attempt"] == 2
+    (step,) = re.findall(r"gridtf: continues from step (\d+), saved in ", job.logs()["worker-0"])
+    assert int(step) >= 50
+    assert lost not in {task["host"] for task in job.tasks().values()}
+    noticed = (read_record(job.run.attempt(1).verdict) or {})["ended"]
+    print(f"{bed.kind}: tasks start {min(task['started'] for task in job.tasks().values()) - noticed:.1f} s later")
     bed.mend(lost)
     no_process_left(bed)
 
