@@ -473,7 +473,7 @@ OF_HOSTS: tuple[HostFault, ...] = (
     HostFault(
         "folder-full",
         "a task is killed while the disk of the run directory is full",
-        everywhere(f"worker:1 on HOST: {_KILLED}"),
+        {"local": f"worker:1 on HOST: {_KILLED}"},
         kill_while("full"),
         f"{_LAUNCHER}; the verdict has its space reserved",
     ),
