@@ -26,11 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from gridtf.errors import GridtfError, SpecError
 from gridtf.states import JobState
 from gridtf.values import Value
 
 if TYPE_CHECKING:
-    from gridtf.errors import GridtfError
     from gridtf.findings import Examination
     from gridtf.host.gpus import GpuGrant
     from gridtf.jobspec.config import Configured
@@ -441,6 +441,9 @@ class Scheduler(ABC):
         made = request.resolve(spec, self.name, options=self.options, memory=memory)
         if in_job:
             return made
+        if made.spare_nodes and made.nodes[1] == 1:
+            what = "a job of one host cannot go on without the host, which its launcher is on"
+            raise SpecError("spare_nodes", what, hint="leave it out, or request more nodes or workers")
         native = self.parse_native(spec.native)
         return made.replace(native=native, elements=self.array_elements(native))
 

@@ -15,12 +15,12 @@ from tests.support.clustertraining import submit, trained
 
 pytestmark = pytest.mark.timeout(400)
 
-# Each task counts to 150, from what an earlier attempt has reached, and all write down the attempt that they are of.
+# Each task counts to 100, from what an earlier attempt has reached, and all write down the attempt that they are of.
 COUNT = """
 file=$OUTPUT_DIR/$GRIDTF_TASK_INDEX
 n=$(cat $file 2>/dev/null || echo 0)
 echo begins at $n
-while [ $n -lt 150 ]; do n=$((n + 1)); echo $n > $file; echo $GRIDTF_ATTEMPT >> $OUTPUT_DIR/attempts; sleep 0.2; done
+while [ $n -lt 100 ]; do n=$((n + 1)); echo $n > $file; echo $GRIDTF_ATTEMPT >> $OUTPUT_DIR/attempts; sleep 0.2; done
 echo done
 """
 
@@ -29,7 +29,7 @@ def counting(bed: Bed, *words: str, nodes: str = "3") -> ClusterJob:
     """A job on three hosts, all of which count."""
     # of a range, Slurm allocates the fewest hosts that have room for one task each
     all_of_range = ("--native=--nodes=3",) if bed.kind == "slurm" and nodes != "3" else ()
-    options = ("--restarts", "3", "--nodes", nodes, *all_of_range, *words)
+    options = ("--restarts", "3", "--nodes", nodes, "--heartbeat-timeout", "10", *all_of_range, *words)
     job = started(bed, *options, nodes=3, command=COUNT, name="restart", running=False)
     job.running(3)
     job.until(lambda: len(list(job.run.output.glob("[012]"))) == 3, "all tasks to count")

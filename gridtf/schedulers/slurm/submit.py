@@ -76,7 +76,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
     without = [f"--exclude={word(EXCLUDE.key, ','.join(excluded))}"] if excluded else []
     lines += without
     lines.append("--open-mode=append")  # a requeued job continues the same log
-    if spec.restarts:
+    if spec.restarts and high > 1:
         lines.append("--no-kill")  # a node that is lost does not end the job
     if spec.continuations:
         lines.append("--requeue")  # also where the site's default is JobRequeue=0

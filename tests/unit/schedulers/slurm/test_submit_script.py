@@ -276,6 +276,13 @@ def test_native_options_are_parsed_as_sbatch_reads_them(native: list[str], optio
 def test_restarts_outlive_lost_nodes_and_spare_ones_are_requested() -> None:
     once = with_name("--nodes=2", "--ntasks-per-node=1")
     assert directives(nodes=2, restarts=1) == [*once, "--no-kill"]
+    assert directives(nodes=1, restarts=1) == with_name("--nodes=1", "--ntasks-per-node=1")
     assert directives(nodes=2, restarts=1, spare_nodes=2)[1] == "--nodes=4"
     assert directives(nodes="2-3", restarts=1, spare_nodes=1)[1] == "--nodes=3-4"
     assert directives(tasks={"worker": {"count": 4}}, tasks_per_node=2, restarts=1, spare_nodes=1)[1] == "--nodes=3"
+
+
+def test_spare_node_of_a_job_of_one_node_is_refused() -> None:
+    with pytest.raises(SpecError) as caught:
+        directives(nodes=1, restarts=1, spare_nodes=1)
+    assert (caught.value.key, caught.value.hint) == ("spare_nodes", "leave it out, or request more nodes or workers")
