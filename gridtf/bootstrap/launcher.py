@@ -156,7 +156,8 @@ class Launcher(Fields):
         self._orphaned = ""  # why the scheduler cannot learn of the job's end any more
         self._error: Exception | None = None  # what has ended the attempt, if that was no task
         self._history = self.following.history if self.following else None  # None before the allocation is known
-        self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
+        self._stall = 0.0  # the last long time, in seconds, for which this process was not scheduled
+        self._woken = float("-inf")  # when that ended, by the monotonic clock
         self._unrecorded = ""  # when records could not be written
         self._stopped = float("inf")  # when the tear-down began, in seconds since the epoch
         self._beat = self._recorded = self._summarized = float("-inf")  # when these were last sent or written
@@ -521,7 +522,8 @@ class Launcher(Fields):
             seconds = min(seconds, max(0.0, due))
         number = self.system.wait(seconds)
         now = self.system.monotonic()
-        self._longest_stall = max(self._longest_stall, now - self._last_pause - seconds)
+        if now - self._last_pause - seconds > self.spec.heartbeat_timeout / 2:
+            self._stall, self._woken = now - self._last_pause - seconds, now
         self._last_pause = now
         if number is not None and (processes.is_end(number) or number in self.scheduler.last_warnings):
             raise _Terminated(number)
@@ -666,14 +668,17 @@ class Launcher(Fields):
         return end.replace(again=status.requeued)
 
     def _of_error(self, error: GridtfError) -> Verdict:
-        if isinstance(error, TerminatedError):
-            # only the scheduler knows what it has decided, such as to requeue the job
-            why = error.why or "the scheduler gives no reason"
-            return self._of_scheduler() or Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
-        if isinstance(error, LauncherSilentError) and self._longest_stall > self.spec.heartbeat_timeout / 2:
-            what = f"the launcher on host {self.system.host} was stalled for {self._longest_stall:.0f} s"
+        if isinstance(error, TerminatedError) and (known := self._of_scheduler()):
+            return known  # only the scheduler knows what it has decided, such as to requeue the job
+        # the first agents that end because this process was stalled may make the scheduler end the others
+        stalled = self.system.monotonic() - self._woken < self.spec.heartbeat_timeout
+        if stalled and isinstance(error, LauncherSilentError | TerminatedError):
+            what = f"the launcher on host {self.system.host} was stalled for {self._stall:.0f} s"
             hint = "was it stopped by a signal, or did a file system hang? the agents ended their tasks meanwhile"
             return Verdict(JobState.FAILED, what, why=error.what, hint=hint)
+        if isinstance(error, TerminatedError):
+            why = error.why or "the scheduler gives no reason"
+            return Verdict(JobState.FAILED, error.what, why=why, hint=error.hint, again=None)
         state = JobState.NODE_FAIL if isinstance(error, HostLostError) else JobState.FAILED
         cause = error.cause if isinstance(error, AgentEndedError) else None
         end = Verdict(state, error.what, why=error.why, hint=error.hint, cause=cause)

@@ -730,18 +730,28 @@ def test_orphans_of_a_killed_agent_are_ended(tmp_path: Path) -> None:
     assert f"processes survived SIGKILL: [{immortal}]" in system.logged
 
 
-def test_launcher_reports_that_it_was_stalled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{"unheard": True}, {"signal": 15}])
+def test_launcher_reports_that_it_was_stalled(how: Record, tmp_path: Path) -> None:
+    """An agent ends by itself; and another one, which Slurm has ended for that, may be the only one that is heard."""
     attempt = Attempt(tmp_path, heartbeat_timeout=20)
 
     def stall() -> None:
         attempt.system.clock += 2 + 300  # in a pause
-        what = "the agent on host h0 lost contact with the launcher"
-        attempt.more["h0"] = {"gone": {"what": what, "why": "", "hint": "", "unheard": True}}
+        attempt.more["h0"] = {"gone": {"what": "the agent on host h0 ended", "why": "", "hint": "", **how}}
         attempt._report()
 
     attempt.at(5, stall)
     _, verdict = attempt.launch()
     assert verdict["reason"].startswith("the launcher on host h0 was stalled for 300 s")
+
+
+def test_stall_long_ago_is_not_why_agents_are_terminated(tmp_path: Path) -> None:
+    """As of a job that was suspended."""
+    attempt = Attempt(tmp_path, heartbeat_timeout=20)
+    attempt.at(5, lambda: setattr(attempt.system, "clock", attempt.system.clock + 302))
+    attempt.at(400, lambda: attempt.more["h0"].update(gone={"what": "x", "why": "", "hint": "", "signal": 15}))
+    _, verdict = attempt.launch()
+    assert verdict["reason"] == "the agent on host h0 received SIGTERM (the scheduler gives no reason)"
 
 
 def test_job_with_a_lost_parent_is_cancelled_at_its_end(tmp_path: Path) -> None:
