@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
     from gridtf.bootstrap.progress import Progress
     from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
+    from gridtf.bootstrap.stalls import Stalls
     from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
@@ -155,6 +156,8 @@ class Launcher(Fields):
         self._last_pause = self.system.monotonic()
         self._orphaned = ""  # why the scheduler cannot learn of the job's end any more
         self._error: Exception | None = None  # what has ended the attempt, if that was no task
+        self._stalls: Stalls | None = None
+        self._stalled = False  # that the job is stalled has ended the attempt
         self._before: Progress | None = None  # how far the job had come before this attempt
         self._longest_stall = 0.0  # the longest time, in seconds, for which this process was not scheduled
         self._unrecorded = ""  # when records could not be written
@@ -213,7 +216,7 @@ class Launcher(Fields):
             here = self.scheduler.this_host(self.system.environ)
             failure = attempts.Failure(
                 verdict=end,
-                in_vain=attempts.in_vain(self._error, record),
+                in_vain=attempts.in_vain(self._error, record, stalled=self._stalled and self.spec.on_stall == "end"),
                 host=cause.get("host"),
                 left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
                 further=self._progress().beyond(self._before or progress.Progress()),
@@ -432,13 +435,17 @@ class Launcher(Fields):
         Args:
             started: What runs, for the status.
         """
-        from gridtf.bootstrap import membership, walltime
+        from gridtf.bootstrap import membership, stalls, walltime
 
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
         saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
         end_of_job = walltime.EndOfJob(self.spec, self.request, self.scheduler, self.system)
+        about = self.tasks, self.hosts, self.nonce, self.recorder, self.system
+        self._stalls = stalls.Stalls(
+            self.spec.seconds_to_stall, *about, lambda: self.scheduler.suspended(self.system.environ)
+        )
         begin = self.system.monotonic()
         self.hosts.listen()
         self._import_all()
@@ -451,6 +458,7 @@ class Launcher(Fields):
                 judged = self.hosts.reports, policy
                 now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
                 separate = None
+            stalled = self._stalls.look(waits=bool(now.ended or now.awaited))
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.saved and (now.ended or saving.over()):
@@ -458,6 +466,9 @@ class Launcher(Fields):
             if now.leader and leaders.over():
                 policy = "chief"  # from now on its success is the job's
                 continue
+            if stalled and self.spec.on_stall in ("end", "restart"):
+                self._stalled = True
+                return Verdict(JobState.FAILED, stalled, hint=stalls.HINT)
             if now.ended:
                 if not now.lingering or evaluators.over():
                     given = self._distributed()
@@ -471,7 +482,7 @@ class Launcher(Fields):
                 if separate is None and self.system.monotonic() - begin >= membership.SOON:
                     separate = self._separate()
                 notes = (separate, self._versions, self._unfenced, self._unrecorded)
-                self._report("running", "; ".join(filter(None, (started, waiting, *notes))))
+                self._report("running", "; ".join(filter(None, (stalled, started, waiting, *notes))))
             self._pause(self._longest_pause)
             self.system.sleep(news_interval(len(self.hosts.hosts)))
 
@@ -556,6 +567,8 @@ class Launcher(Fields):
         """
         grace = self.spec.kill_grace
         self._stopped = self.system.time()
+        if self._stalls is not None:
+            self._stalls.end()
         self.listener.send_all(messages.STOP, {"state": end.state})  # before the logs are read: their folder may hang
         known = end if end.reason else self._of_tasks(end)  # for `gridtf status` until the final verdict
         self._report("stopping", "ending the remaining processes")

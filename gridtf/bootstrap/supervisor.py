@@ -34,6 +34,7 @@ class TaskProcess(Fields):
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
         progress: How far it has come, as it last reported; None before.
         exception: What the hook has noted of an exception that ends its program; None before.
+        quiet: Since when it has done nothing, as in quiet.py; None: it does something.
         max_restarts: How many times it may be restarted.
         start: Starts or restarts it.
     """
@@ -51,6 +52,7 @@ class TaskProcess(Fields):
     tensorflow: str = ""
     progress: Record | None = None
     exception: Record | None = None
+    quiet: float | None = None
     max_restarts: int = 0
     start: Callable[[], None] = lambda: None
 
@@ -63,7 +65,7 @@ class TaskProcess(Fields):
         """The entry of the task in the record of its host."""
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
         record = {name: getattr(self, name) for name in names}
-        more = {"progress": self.progress, "exception": self.exception}
+        more = {"progress": self.progress, "exception": self.exception, "quiet": self.quiet}
         return {**record, **{name: value for name, value in more.items() if value}}
 
 
