@@ -42,6 +42,11 @@ def exception_name(task_type: str, index: int | str) -> str:
     return f"exception-{task_type}-{index}.json"
 
 
+def stacks_name(task_type: str, index: int | str) -> str:
+    """The file in LOCAL_DIR to which the hook has the stacks of a task's Python processes written on request."""
+    return f"stacks-{task_type}-{index}.txt"
+
+
 class Task(Value):
     """This process's place in the job.
 

@@ -16,6 +16,7 @@ from gridtf.bootstrap import addresses, environment, fence, local_dir, messages,
 from gridtf.bootstrap.heartbeat import Watch, backoff, interval
 from gridtf.bootstrap.membership import Membership
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
+from gridtf.bootstrap.quiet import Quiet
 from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder
 from gridtf.bootstrap.savesignal import SaveSignal
@@ -152,6 +153,7 @@ class Agent(Fields):
         self._interval = 1.0  # seconds between two signs of life
         self._local_dir: Path | None = None
         self._checkpoint = False  # a checkpoint was requested on this host
+        self._quiet = Quiet(None, self.system)
         self._save_signal = SaveSignal(None, self.system)
 
     def main(self, gpus: GpuGrant | None = None) -> int:
@@ -206,6 +208,7 @@ class Agent(Fields):
             return 0
         scheduler, limit = self.scheduler_of(plan.request.scheduler), plan.spec.heartbeat_timeout
         self.supervisor = Supervisor([task.name for task in plan.on(self.host)], self.system)
+        self._quiet = Quiet(plan.spec.seconds_to_stall, self.system)
         self._save_signal = SaveSignal(plan.spec.checkpoint_signal, self.system)
         self._interval = interval(plan.host_count, limit)
         self._watch = Watch(limit, self.system, lambda: bool(scheduler.suspended(self.system.environ)))
@@ -495,6 +498,7 @@ class Agent(Fields):
                     pass
             changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
+            changed |= self._quiet.look(self.supervisor.running())
             if self._fence is not None:
                 self._fence.keep()
             self._report(now=changed)
@@ -572,6 +576,17 @@ class Agent(Fields):
                     self._request_checkpoint()
             elif kind == messages.STOP:
                 self._stop = True
+            elif kind == messages.DUMP and not self._stop:
+                self._send_stacks(content["id"])
+
+    def _send_stacks(self, request: str) -> None:
+        """Tell the launcher where all processes of the tasks of this host are."""
+        from gridtf.bootstrap import agentstacks
+
+        assert self._link is not None
+        tasks = {task.name: task.pid for task in self.supervisor.running() if task.pid}
+        taken = agentstacks.take(tasks, self._local_dir, self.system)
+        self._link.send(messages.STACKS, {"id": request, "tasks": taken})
 
     def _listen(self) -> None:
         """Hear the launcher.

@@ -159,19 +159,22 @@ def _cannot(gone: Collection[str]) -> str:
     return f"{some(sorted(gone))} cannot be used any more"
 
 
-def in_vain(error: Exception | None, record: Record, on_failure: str | None = None) -> str:
+def in_vain(error: Exception | None, record: Record, on_failure: str | None = None, *, stalled: bool = False) -> str:
     """Why another attempt would fail like this one, or is not wanted.
 
     Args:
         error: What ended the attempt; None: a task.
         record: The record of the task that failed first; empty without one.
         on_failure: As in TaskSpec, of that task.
+        stalled: Whether the job was stalled, and is to end then.
 
     Returns:
         A clause; empty where another attempt may succeed.
     """
     if error is not None and not isinstance(error, GridtfError):
         return "gridtf itself has failed"
+    if stalled:
+        return 'on_stall is "end"'
     if isinstance(error, _LASTING):
         return "that is the same for each attempt"
     if on_failure == END:

@@ -61,6 +61,7 @@ class HostMonitor(Fields):
         reports: How many states of tasks have been reported.
         changed: Whether something has been reported since the owner of this set it to False.
         progressed: The same for the progress of tasks.
+        stacks: Host -> its answer to the last request for stacks.
     """
 
     attempt: Attempt
@@ -78,6 +79,7 @@ class HostMonitor(Fields):
         self.checkpoint = False
         self.reports = 0
         self.changed = self.progressed = False
+        self.stacks: dict[str, Record] = {}
         self._states: dict[str, Record] = {}  # host -> what it has reported last
         self._watches: dict[str, Watch] = {}
         self._skew: dict[str, float] = {}  # host -> seconds that its clock is behind this one, and a message's way
@@ -102,6 +104,8 @@ class HostMonitor(Fields):
                 self.changed = True
             elif kind == messages.STATE:
                 self._note(host, content)
+            elif kind == messages.STACKS:
+                self.stacks[host] = content
             elif kind == messages.GONE:
                 self._gone[host] = content
                 self.changed = True
@@ -327,7 +331,7 @@ class HostMonitor(Fields):
 
 
 def _shifted(task: Record, seconds: float) -> Record:
-    moved = {name: task[name] + seconds for name in ("started", "ended") if task.get(name) is not None}
+    moved = {name: task[name] + seconds for name in ("started", "ended", "quiet") if task.get(name) is not None}
     if noted := task.get("exception"):
         moved["exception"] = {**noted, "time": noted["time"] + seconds}
     return {**task, **moved}

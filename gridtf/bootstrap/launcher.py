@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.placement import PlacedTask
     from gridtf.bootstrap.progress import Progress
     from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
+    from gridtf.bootstrap.stalls import Stalls
     from gridtf.host.gpus import GpuGrant
 
 _SOON = 2.0  # seconds within which most hosts report; a host that is later may wait for something
@@ -158,6 +159,8 @@ class Launcher(Fields):
         self._history = self.following.history if self.following else None  # None before the allocation is known
         self._stall = 0.0  # the last long time, in seconds, for which this process was not scheduled
         self._woken = float("-inf")  # when that ended, by the monotonic clock
+        self._stalls: Stalls | None = None
+        self._stalled = False  # that the job is stalled has ended the attempt
         self._unrecorded = ""  # when records could not be written
         self._stopped = float("inf")  # when the tear-down began, in seconds since the epoch
         self._beat = self._recorded = self._summarized = float("-inf")  # when these were last sent or written
@@ -218,7 +221,12 @@ class Launcher(Fields):
             here = self.scheduler.this_host(self.system.environ)
             failure = attempts.Failure(
                 verdict=end,
-                in_vain=attempts.in_vain(self._error, record, self.spec.task(task_type).on_failure),
+                in_vain=attempts.in_vain(
+                    self._error,
+                    record,
+                    self.spec.task(task_type).on_failure,
+                    stalled=self._stalled and self.spec.on_stall == "end",
+                ),
                 host=cause.get("host"),
                 left={host: max(0.0, limit - silence) for host, silence in self.hosts.left().items()},
                 reached=self._progress(),
@@ -438,13 +446,17 @@ class Launcher(Fields):
         Args:
             started: What runs, for the status.
         """
-        from gridtf.bootstrap import membership, walltime
+        from gridtf.bootstrap import membership, stalls, walltime
 
         policy = self.spec.success_policy
         leaders = _TimeLimit(self.spec.leader_wait, self.system)
         saving = _TimeLimit(self.spec.leader_wait, self.system)
         evaluators = _TimeLimit(self.spec.evaluator_wait, self.system)
         end_of_job = walltime.EndOfJob(self.spec, self.request, self.scheduler, self.system)
+        about = self.tasks, self.hosts, self.nonce, self.recorder, self.system
+        self._stalls = stalls.Stalls(
+            self.spec.seconds_to_stall, *about, lambda: self.scheduler.suspended(self.system.environ)
+        )
         begin = self.system.monotonic()
         self.hosts.listen()
         self._import_all()
@@ -457,6 +469,7 @@ class Launcher(Fields):
                 judged = self.hosts.reports, policy
                 now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
                 separate = None
+            stalled = self._stalls.look(waits=bool(now.ended or now.awaited))
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.saved and (now.ended or saving.over()):
@@ -464,6 +477,9 @@ class Launcher(Fields):
             if now.leader and leaders.over():
                 policy = "chief"  # from now on its success is the job's
                 continue
+            if stalled and self.spec.on_stall in ("end", "restart"):
+                self._stalled = True
+                return Verdict(JobState.FAILED, stalled, hint=stalls.HINT)
             if now.ended:
                 if not now.lingering or evaluators.over():
                     given = self._distributed()
@@ -477,7 +493,7 @@ class Launcher(Fields):
                 if separate is None and self.system.monotonic() - begin >= membership.SOON:
                     separate = self._separate()
                 notes = (separate, self._versions, self._unfenced, self._unrecorded)
-                self._report("running", "; ".join(filter(None, (started, waiting, *notes))))
+                self._report("running", "; ".join(filter(None, (stalled, started, waiting, *notes))))
             self._pause(self._longest_pause)
             self.system.sleep(news_interval(len(self.hosts.hosts)))
 
@@ -563,6 +579,8 @@ class Launcher(Fields):
         """
         grace = self.spec.kill_grace
         self._stopped = self.system.time()
+        if self._stalls is not None:
+            self._stalls.end()
         self.listener.send_all(messages.STOP, {"state": end.state})  # before the logs are read: their folder may hang
         known = end if end.reason else self._of_tasks(end)  # for `gridtf status` until the final verdict
         self._report("stopping", "ending the remaining processes")

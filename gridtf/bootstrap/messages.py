@@ -17,7 +17,7 @@ from gridtf.errors import GridtfError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record
 
-FORMAT = 1  # of all of this; changes with every change that another version of gridtf would not understand
+FORMAT = 2  # of all of this; changes with every change that another version of gridtf would not understand
 
 # The kinds of messages. From the launcher:
 CHALLENGE = "challenge"  # the first one: prove who you are
@@ -27,12 +27,14 @@ PLAN = "plan"  # the part of plan.json that concerns this host
 MEETING = "meeting"  # what rendezvous.json has
 LAUNCHER = "launcher"  # which process the launcher is, and whether a checkpoint was requested
 STOP = "stop"  # end the tasks
+DUMP = "dump"  # send the stacks of all processes
 # From an agent:
 HELLO = "hello"  # the answer to the challenge, with a challenge of its own
 HOST = "host"  # addresses, ports, GPUs and versions
 STATE = "state"  # of the tasks
 GONE = "gone"  # from the agent supervisor: why the agent has ended
 RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GPUs
+STACKS = "stacks"  # the answer to DUMP
 # From both:
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
 ALIVE = "alive"  # nothing has changed
@@ -57,6 +59,7 @@ FROM_LAUNCHER: Mapping[str, Any] = MappingProxyType(
         MEETING: recordtypes.Told,
         LAUNCHER: _Launcher,
         STOP: recordtypes.Stop,
+        DUMP: {"id": recordtypes.Hex},
         ERROR: recordtypes.HostError,
         ALIVE: {},
     }
@@ -67,6 +70,7 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         HOST: recordtypes.HostRecord,
         STATE: recordtypes.HostState,
         GONE: recordtypes.Gone,
+        STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
         RANK: recordtypes.RankRecord,
         ERROR: recordtypes.HostError,
         ALIVE: {},

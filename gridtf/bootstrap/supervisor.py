@@ -53,6 +53,7 @@ class TaskProcess(Fields):
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
         progress: How far it has come, as it last reported; None before.
         exception: What the hook has noted of an exception that ends its program; None before.
+        quiet: Since when it has done nothing, as in quiet.py; None: it does something.
         in_place: Whether it may be started again.
         start: Starts or restarts it.
     """
@@ -70,6 +71,7 @@ class TaskProcess(Fields):
     tensorflow: str = ""
     progress: Record | None = None
     exception: Record | None = None
+    quiet: float | None = None
     in_place: InPlace = _NEVER
     start: Callable[[], None] = lambda: None
 
@@ -82,7 +84,7 @@ class TaskProcess(Fields):
         """The entry of the task in the record of its host."""
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
         record = {name: getattr(self, name) for name in names}
-        more = {"progress": self.progress, "exception": self.exception}
+        more = {"progress": self.progress, "exception": self.exception, "quiet": self.quiet}
         return {**record, **{name: value for name, value in more.items() if value}}
 
 

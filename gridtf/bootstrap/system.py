@@ -191,7 +191,7 @@ class System:
         """Every living process below this one."""
         return procfs.descendants(self.pid)
 
-    def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
+    def signal(self, pids: Iterable[int], number: int) -> None:
         """Send a signal to processes; one that has ended is no error."""
         processes.signal_all(pids, number)
 
@@ -202,6 +202,14 @@ class System:
     def catching(self, pid: int, number: int) -> list[int]:
         """Those of a process and its descendants that have a handler for a signal."""
         return [one for one in (pid, *procfs.descendants(pid)) if procfs.catches(one, number)]
+
+    def cpu_ticks(self) -> dict[int, tuple[int, int]]:
+        """Process -> its parent, and the CPU time of it and its children that have ended, in ticks of the clock."""
+        return procfs.cpu_ticks()
+
+    def written(self, pid: int) -> tuple[str, ...]:
+        """What changes when a process, or one that it has started, writes to its stdout or stderr."""
+        return procfs.written(pid)
 
     def is_alive(self, identity: Record) -> bool:
         """Whether the process that such a record identifies runs on this host."""

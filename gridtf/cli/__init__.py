@@ -21,6 +21,7 @@ COMMANDS = {
     "list": "list your jobs",
     "status": "show the state of a job and its tasks, and why it ended",
     "logs": "show the output of the tasks",
+    "stacks": "show where all tasks of a running job are",
     "output": "print the folder with the results of the tasks",
     "address": "print host:port of a task of a running job, for a client outside the job",
     "wait": "wait until a job has ended; the exit code is the job's",

@@ -1,4 +1,4 @@
-"""Runs at the start of every Python program of a task: notes the exception that ends it, for the verdict.
+"""Runs at the start of every Python program of a task: notes the exception that ends it, shows its stacks.
 
 The program's Python may be any from 3.6 on, and need not have gridtf: this uses the standard library only, and at the
 start nothing that Python has not loaded itself. Python 2 can read it and has no use for it. Whatever goes wrong here is
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import types  # noqa: F401 - in comments
 
 _LONGEST = 4096  # bytes of a message
+_STACKS = 7  # SIGRTMIN + this asks for the stacks of all threads
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -69,6 +70,24 @@ def _install():
     sys.excepthook = excepthook
 
 
+def _show_stacks():
+    # type: () -> None
+    """Have a signal, whose handler no program has now, append the stacks of all threads to a file, whatever they do."""
+    import _signal  # type: ignore[import-not-found] # built in; signal itself would take ten times as long as all of this
+    import faulthandler
+
+    number = _signal.SIGRTMIN + _STACKS
+    if _signal.getsignal(number) != _signal.SIG_DFL:
+        return
+    name = "stacks-%s-%s.txt" % (os.environ["GRIDTF_TASK_TYPE"], os.environ["GRIDTF_TASK_INDEX"])
+    path = os.path.join(os.environ["GRIDTF_LOCAL_DIR"], name)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if file <= 2:  # the program was started without, and may give it another meaning
+        os.close(file)
+    else:
+        faulthandler.register(number, file, all_threads=True)
+
+
 def _load_hidden():
     # type: () -> None
     """Load the sitecustomize of the user's or the site's, which this one hides. Its errors are its own."""
@@ -84,8 +103,14 @@ def _load_hidden():
 
 
 if __name__ == "sitecustomize":
+    _wanted = "GRIDTF_LOCAL_DIR" in os.environ and sys.version_info >= (3,)
+    try:
+        if _wanted and os.environ["GRIDTF_LOCAL_DIR"]:
+            _show_stacks()  # first, so that what others register takes its place
+    except Exception:  # without it, the program runs as well
+        pass
     try:
         _load_hidden()
     finally:
-        if "GRIDTF_LOCAL_DIR" in os.environ and sys.version_info >= (3,):
+        if _wanted:
             _install()

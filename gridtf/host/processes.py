@@ -260,7 +260,7 @@ def childless() -> bool:
     return False
 
 
-def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+def signal_all(pids: Iterable[int], number: int) -> None:
     """Send a signal to processes, except those that are gone or belong to other users."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

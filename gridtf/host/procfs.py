@@ -68,12 +68,62 @@ def stopped(pid: int) -> bool:
 
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal (SigCgt in /proc/PID/status)."""
+    return _in_masks(f"/proc/{pid}/status", number, "SigCgt:")
+
+
+def unhandled(pid: int, number: int) -> int:
+    """In how many places a signal of a process is still to be handled, or is being handled: threads that block it, as
+    each does while it runs the handler, and 1 while it is pending."""
     try:
-        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return 0
+    blocking = sum(_in_masks(f"/proc/{pid}/task/{thread}/status", number, "SigBlk:", "SigPnd:") for thread in threads)
+    return blocking + _in_masks(f"/proc/{pid}/status", number, "ShdPnd:")
+
+
+def _in_masks(path: str, number: int, *masks: str) -> bool:
+    try:
+        text = Path(path).read_text(errors="replace")
     except OSError:
         return False
-    masks = (line.split()[1] for line in text.splitlines() if line.startswith("SigCgt:"))
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    values = (line.split()[1] for line in text.splitlines() if line.startswith(masks))
+    return any(int(value, 16) >> (number - 1) & 1 for value in values)
+
+
+def state(pid: int) -> str:
+    """The state of a process's main thread, a letter of proc_pid_stat(5); empty when it is gone."""
+    return next(iter(_stat(pid)), "")
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open."""
+    with contextlib.suppress(OSError):
+        wanted = path.stat()
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{name}"), wanted):  # noqa: PTH116 - many of them
+                    return True
+    return False
+
+
+def written(pid: int) -> tuple[str, ...]:
+    """Where stdout and stderr of a process stand in their files (proc_pid_fdinfo(5)): they move with every write,
+    also by other processes that have inherited them."""
+    found = []
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text().partition("\n")[0])
+    return tuple(found)
+
+
+def cpu_ticks() -> dict[int, tuple[int, int]]:
+    """Process id -> its parent, and the clock ticks that it and the children that it has waited for have used."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (fields := _stat(int(name))):
+            found[int(name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    return found
 
 
 def session(pid: int) -> int | None:

@@ -22,7 +22,15 @@ from gridtf.jobspec.tasktypes import (
     TaskType,
     properties,
 )
-from gridtf.jobspec.units import MOST, WALLTIME_FORMS, parse_duration, parse_memory, parse_nodes, parse_walltime
+from gridtf.jobspec.units import (
+    MOST,
+    WALLTIME_FORMS,
+    parse_duration,
+    parse_memory,
+    parse_nodes,
+    parse_pause,
+    parse_walltime,
+)
 from gridtf.text import counted, toml
 from gridtf.values import Value, fields
 
@@ -163,6 +171,11 @@ class JobSpec(_Keywords):
             host was lost. All tasks start again.
         spare_nodes: Hosts that are requested in addition to ``nodes``, for restarts without those that were lost. A
             range in ``nodes`` allows restarts with fewer hosts instead. Slurm and Grid Engine only.
+        stall_after: How long no task does anything until the job is stalled, as text such as "10m" or in minutes, like
+            ``time``: no line in a log, no reported step, less than 1 % of a core, and stacks that do not change.
+            "off" or 0: that is not looked after.
+        on_stall: What becomes of a stalled job: "report" it in status and log, "end" it, or "restart" all tasks, which
+            needs ``restarts``.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -218,6 +231,8 @@ class JobSpec(_Keywords):
     hook: bool = True
     restarts: int = 0
     spare_nodes: int = 0
+    stall_after: str | int = "10m"
+    on_stall: str = "report"
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
@@ -245,6 +260,11 @@ class JobSpec(_Keywords):
     def seconds_to_save(self) -> int | None:
         """How long before the end of the walltime a checkpoint is requested, in seconds; None: it is not."""
         return None if self.checkpoint_before is None else parse_duration(self.checkpoint_before)
+
+    @property
+    def seconds_to_stall(self) -> int | None:
+        """For how long no task of a stalled job does anything, in seconds; None: that is not looked after."""
+        return parse_pause(self.stall_after)
 
     @property
     def node_range(self) -> tuple[int, int] | None:
@@ -446,6 +466,7 @@ _CHOICES = {
     "ports": ("hold", "release", "auto"),
     "fence": ("users", "hosts", "off", "auto"),
     "checkpoint_signal": ("USR1", "USR2"),
+    "on_stall": ("report", "restart", "end"),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -636,6 +657,10 @@ def _check_texts(spec: JobSpec) -> None:
 def _check_sizes(spec: JobSpec) -> None:
     _parsed("time", spec.time, parse_walltime, WALLTIME_FORMS)
     _parsed("checkpoint_before", spec.checkpoint_before, parse_duration, WALLTIME_FORMS)
+    after: object = spec.stall_after
+    if after is None:
+        raise SpecError("stall_after", "it has no value", hint='write a time such as "10m", or "off"')
+    _parsed("stall_after", spec.stall_after, parse_pause, f'"off", {WALLTIME_FORMS}')
     _check_end(spec)
     _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
     _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
@@ -650,6 +675,11 @@ def _check_sizes(spec: JobSpec) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
             raise SpecError(key, f"{spell(value)} is not a number of seconds")
+    if spec.on_stall == "restart" and not spec.restarts:
+        hint = "add restarts = 1 or more, or choose report or end"
+        raise SpecError("on_stall", "a stalled job is to be restarted, but restarts is 0", hint=hint)
+    if spec.on_stall not in (None, "report") and spec.seconds_to_stall is None:
+        raise SpecError("on_stall", "stall_after is off, so that no job is stalled", hint="give stall_after a time")
     if spec.spare_nodes and not spec.restarts:
         what = f"{counted(spec.spare_nodes, 'spare host')} for restarts, but restarts is 0"
         raise SpecError("spare_nodes", what, hint="add restarts = 1 or more, or leave spare_nodes out")

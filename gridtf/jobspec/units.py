@@ -64,6 +64,21 @@ def parse_duration(text: str | int) -> int:
         raise ValueError(str(error).replace("a walltime", "a duration")) from None
 
 
+def parse_pause(text: str | int) -> int | None:
+    """Parse a duration that may be switched off.
+
+    Args:
+        text: As for parse_walltime, or ``off`` or 0.
+
+    Returns:
+        Seconds; None: it is switched off.
+
+    Raises:
+        ValueError: As parse_walltime does.
+    """
+    return None if str(text).strip() in ("off", "0") else parse_duration(text)
+
+
 def format_walltime(seconds: int) -> str:
     """Format seconds as [D-]HH:MM:SS, a format of Slurm's --time (sbatch(1))."""
     minutes, second = divmod(seconds, 60)

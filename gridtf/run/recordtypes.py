@@ -197,6 +197,7 @@ _TaskState = {
     "tensorflow?": str,
     "progress?": Progress,
     "exception?": Raised,
+    "quiet?": float,
 }
 Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool, "over?": bool}
 HostState = {
@@ -212,6 +213,12 @@ HostState = {
     "time?": float,
 }
 Summary = {"hosts": {str: HostState}}
+Hex = re.compile("[0-9a-f]{16}")
+StacksRequest = {"id": Hex}
+_process = {"pid": Pid, "name": str, "state": str, "why?": str}
+Shown = {"processes": [{**_process, "text?": str}]}
+_InFile = {"host": str, "processes": [{**_process, "stack?": Count}]}
+Stacks = {"id": str, "time": float, "tasks": {str: _InFile}, "stacks": [str], "missing": [str]}
 Stop = {"state?": str, "reason?": str, "task?": (str, None)}
 _Cause = {
     "task": (str, None),

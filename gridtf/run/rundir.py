@@ -168,6 +168,8 @@ class Attempt:
         agents_log: Output of the agents.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
         stop: stop.json: why the launcher has all agents end their tasks.
+        stacks_request: stacks.request.json: a user's request for all stacks, until the launcher sees it.
+        stacks: stacks.json: the answer to the last request.
         verdict: verdict.json: how the attempt ended.
         data: The folder of the journal of the tf.data service's dispatcher.
         distributed: An empty file, from the first dataset on that a task has given to the data workers.
@@ -187,6 +189,8 @@ class Attempt:
         self.agents_log = self.path / "agents.log"
         self.listener = self.path / "listener.json"
         self.stop = self.path / "stop.json"
+        self.stacks_request = self.path / "stacks.request.json"
+        self.stacks = self.path / "stacks.json"
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
         self.summary = self.state / "hosts.json"

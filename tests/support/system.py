@@ -62,6 +62,8 @@ class FakeSystem(System):
         self.closed: set[int] = set()
         self.memory: dict[str, int] = {}
         self.gpus_in_use: dict[str, int] = {}
+        self.ticks: dict[int, tuple[int, int]] = {}  # pid -> parent, CPU time
+        self.lines: dict[int, int] = {}  # pid -> lines that it has written
         self._ended: dict[int, int] = {}
         self._planned: list[tuple[float, int, Callable[[], object]]] = []
         self._number = 0
@@ -163,7 +165,7 @@ class FakeSystem(System):
     def descendants(self) -> list[int]:
         return sorted(self.alive)
 
-    def signal(self, pids: Iterable[int], number: signal.Signals) -> None:
+    def signal(self, pids: Iterable[int], number: int) -> None:
         for pid in list(pids):
             self.sent.append((pid, number))
             ends = number == signal.SIGKILL or (number == signal.SIGTERM and pid not in self.stubborn)
@@ -175,6 +177,15 @@ class FakeSystem(System):
 
     def catching(self, pid: int, number: int) -> list[int]:
         return [one for one in self.catches.get(number, ()) if one == pid or self.sessions.get(one) == pid]
+
+    def cpu_ticks(self) -> dict[int, tuple[int, int]]:
+        return dict(self.ticks)
+
+    def written(self, pid: int) -> tuple[str, ...]:
+        return (str(self.lines.get(pid, 0)),)
+
+    def fork(self, work: Callable[[], None]) -> int:
+        return 1 << 30  # no process has this id
 
     def is_alive(self, identity: Record) -> bool:
         return identity["pid"] in self.known

@@ -36,6 +36,7 @@ LAUNCHER_SAYS: dict[str, Record] = {
     messages.ENVIRONMENT: {"environ": {"PATH": "/bin", "ODD": "a\nb\udcff"}},
     messages.MEETING: {"text": '{"worker": ["n1:1"]}', "master_addr": "n1", "master_port": 2, "outside": {}},
     messages.LAUNCHER: WHO,
+    messages.DUMP: {"id": HEX[:16]},
     messages.STOP: {"state": "FAILED", "reason": "Ü", "task": None},
     messages.ERROR: ERROR,
     messages.ALIVE: {},
@@ -44,6 +45,10 @@ AGENT_SAYS: dict[str, Record] = {
     messages.HELLO: HELLO,
     messages.HOST: {"host": "n1", "address": "n1", "ports": {"worker:0": 4711}, "master_port": 4712},
     messages.STATE: {"tasks": {"worker:0": {"state": "RUNNING", "exit": None}}, "over": False},
+    messages.STACKS: {
+        "id": HEX[:16],
+        "tasks": {"worker:0": {"processes": [{"pid": 7, "name": "python", "state": "S", "text": "Thread"}]}},
+    },
     messages.GONE: {"what": "it was killed", "why": "", "hint": ""},
     messages.RANK: RANK,
     messages.ERROR: {**ERROR, "host": "n1"},

@@ -68,6 +68,8 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         _value(tmp_path, "hook = true", "default"),
         _value(tmp_path, "restarts = 0", "default"),
         _value(tmp_path, "spare_nodes = 0", "default"),
+        _value(tmp_path, 'stall_after = "10m"', "default"),
+        _value(tmp_path, 'on_stall = "report"', "default"),
         _value(tmp_path, "start_timeout = 600.0", "default"),
         _value(tmp_path, "heartbeat_timeout = 30.0", "default"),
         _value(tmp_path, "evaluator_wait = 60.0", "default"),

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import gridtf
-from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name
+from gridtf.bootstrap.stacks import NUMBER
+from gridtf.contract import LOCAL_DIR, TASK_INDEX, TASK_TYPE, exception_name, stacks_name
 
 HOOK = Path(gridtf.__file__).parent / "hook"
 PROGRAM = """\
@@ -65,7 +66,7 @@ def test_exception_is_noted_with_the_last_line_of_the_user_s_code(python: str, t
     assert run.err.endswith("ValueError: bad label 11\n")
     assert run.noted is not None
     assert {"type": "ValueError", "message": "bad label 11", "place": "train.py:3"}.items() <= run.noted.items()
-    assert run.files == [exception_name("worker", 2)]  # nothing temporary is left
+    assert run.files == [exception_name("worker", 2), stacks_name("worker", 2)]  # nothing temporary is left
 
 
 def test_line_in_a_library_is_not_the_user_s(tmp_path: Path) -> None:
@@ -176,4 +177,36 @@ def test_start_loads_no_module_that_python_does_not_load_itself(tmp_path: Path) 
     """Hence it costs no time worth speaking of."""
     program = "import sys; print(*sorted(sys.modules))"
     modules = [Run(tmp_path, sys.executable, "-c", program, env=env).out.split() for env in ({}, {"PYTHONPATH": ""})]
-    assert set(modules[0]) - set(modules[1]) == {"sitecustomize"}
+    assert set(modules[0]) - set(modules[1]) == {"sitecustomize", "faulthandler"}
+    assert "faulthandler" in sys.builtin_module_names
+
+
+# --- the stacks of all threads
+
+WAITING = """
+import os, sys, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+os.kill(os.getpid(), int(sys.argv[1]))
+print("goes on")
+"""
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_signal_has_the_stacks_of_all_threads_written(python: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WAITING)
+    run = Run(tmp_path, python, str(tmp_path / "train.py"), str(NUMBER))
+    assert (run.code, run.out, run.err) == (0, "goes on\n", "")
+    stacks = (tmp_path / "local" / stacks_name("worker", 2)).read_text()
+    assert f'File "{tmp_path / "train.py"}", line 4 in <module>' in stacks
+    assert "in wait" in stacks
+    assert stacks.count("(most recent call first)") == 2
+
+
+def test_signal_that_the_program_has_ignored_or_handles_stays_the_program_s(tmp_path: Path) -> None:
+    ignoring = f"import os, signal, sys; signal.signal({NUMBER}, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    kill = f"import os; os.kill(os.getpid(), {NUMBER})"
+    own = f"import os, signal; signal.signal({NUMBER}, lambda *_: print('own')); os.kill(os.getpid(), {NUMBER})"
+    for argv, out in (("-c", ignoring, sys.executable, "-c", kill), ""), (("-c", own), "own\n"):
+        run = Run(tmp_path, sys.executable, *argv)
+        assert (run.code, run.out) == (0, out)
+        assert (tmp_path / "local" / stacks_name("worker", 2)).read_text() == ""

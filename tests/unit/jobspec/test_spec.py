@@ -342,3 +342,26 @@ def test_in_cluster_and_serves_of_task_types() -> None:
     assert not spec.serves("ps")  # outside the cluster it has no TensorFlow server, but runs the entry
     assert JobSpec.from_dict({"entry": "train:main", "tasks": {"ps": {}}}).serves("ps")
     assert JobSpec.from_dict(spec.to_dict()) == spec
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("stall_after", {"stall_after": "soon"}),
+        ("stall_after", {"stall_after": -5}),
+        ("stall_after", {"stall_after": None}),
+        ("stall_after", {"stall_after": True}),
+        ("on_stall", {"on_stall": "kill"}),
+        ("on_stall", {"on_stall": "restart"}),
+        ("on_stall", {"on_stall": "end", "stall_after": "off"}),
+    ],
+)
+def test_what_becomes_of_stalled_jobs_is_checked(key: str, values: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec(command=["true"], **values)
+    assert caught.value.key == key
+
+
+def test_time_after_which_a_job_is_stalled() -> None:
+    after = {text: JobSpec(command=["true"], stall_after=text).seconds_to_stall for text in ("10m", 2, "off", 0, "0")}
+    assert after == {"10m": 600, 2: 120, "off": None, 0: None, "0": None}

@@ -1,0 +1,54 @@
+"""Where the tasks of a job are, asked from the login host, while the job runs on several hosts."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.support.beds import on_every_scheduler
+from tests.support.cluster import Bed
+from tests.support.clusterfaults import no_process_left, started
+
+pytestmark = pytest.mark.timeout(290)
+
+# Worker 2 is elsewhere than the others.
+PROGRAM = """
+cat > train.$GRIDTF_TASK_INDEX.py <<'END'
+import os, threading, time
+if os.environ["RANK"] == "2":
+    while True:
+        time.sleep(1000)
+threading.Event().wait()
+END
+exec PYTHON train.$GRIDTF_TASK_INDEX.py
+""".replace("PYTHON", sys.executable)
+
+
+@on_every_scheduler
+def test_stacks_of_all_hosts_are_shown_on_the_login_host(bed: Bed) -> None:
+    job = started(bed, "--stall-after", "off", nodes=3, command=PROGRAM, name="stacks")
+    host = job.tasks()["worker:2"]["host"]
+    odd = f"worker:2 on {host} is at train.2.py:4"
+
+    def shown() -> str:
+        return job.gridtf("stacks", timeout=90).stdout
+
+    out = job.until(lambda: odd in (text := shown()) and "train.1.py:5" in text and text, "all tasks to wait", 120)
+    assert "worker:0" in out
+    assert "are in threading.wait" in out or "is in threading.wait" in out
+    assert job.tasks()["worker:2"]["state"] == "RUNNING"
+    job.gridtf("cancel")
+    assert job.verdict()["state"] == "CANCELLED"
+    no_process_left(bed)
+
+
+@on_every_scheduler
+def test_stalled_job_names_the_task_that_was_stopped(bed: Bed) -> None:
+    job = started(bed, "--stall-after", "10s", "--on-stall", "end", nodes=3, command=PROGRAM, name="stalled")
+    task = job.tasks()["worker:1"]
+    bed.run(task["host"], "kill", "-STOP", str(task["pid"]), user="root")
+    reason = job.verdict(150)["reason"]
+    assert reason.startswith("stalled for ")
+    assert f"worker:1 on {task['host']} is stopped by a signal (state T)" in reason
+    no_process_left(bed)
