@@ -82,13 +82,13 @@ class LocalScheduler(Scheduler):
     def resolve(self, spec: JobSpec, *, in_job: bool = False) -> Request:
         from gridtf.jobspec.spec import need_walltime
 
+        if spec.spare_nodes:
+            hint = "leave spare_nodes out: restarts work without it"
+            raise SpecError("spare_nodes", "the local scheduler has one host, and none to spare", hint=hint)
         # this machine has no partitions to choose from
         need_walltime(spec)
         tasks = {name: table.replace(partition=None) for name, table in spec.tasks.items()}
         request = super().resolve(spec.replace(partition=None, tasks=tasks), in_job=in_job)
-        if spec.spare_nodes:
-            hint = "leave spare_nodes out: restarts work without it"
-            raise SpecError("spare_nodes", "the local scheduler has one host, and none to spare", hint=hint)
         if request.nodes[0] > 1 and not in_job:
             hint = "raise --gpus-per-node" if request.gpus_per_task else "raise --tasks-per-node"
             raise SpecError(
