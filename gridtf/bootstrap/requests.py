@@ -72,7 +72,7 @@ class Requests:
         def watch() -> None:
             processes.die_with_parent(self._system.pid, signal.SIGKILL)
             processes.unblock_signals()
-            _keep_only(write)
+            processes.keep_only([write])  # the launcher's connections must end with it, not with this process
             _watch(self._attempt, self._nonce, write)
 
         try:
@@ -80,14 +80,6 @@ class Requests:
         except OSError:  # no more processes
             os.close(self._pipe)
         os.close(write)
-
-
-def _keep_only(descriptor: int) -> None:
-    """Close what the launcher has open: its connections must end with it, not with this process."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != descriptor:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
 
 
 def _watch(attempt: Attempt, nonce: str, write: int) -> None:
