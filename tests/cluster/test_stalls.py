@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+import time
 
 import pytest
 
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
-from tests.support.clusterfaults import no_process_left, started
+from tests.support.clusterfaults import admin, ended, no_process_left, started
 
 pytestmark = pytest.mark.timeout(290)
 
@@ -22,7 +24,7 @@ if os.environ["RANK"] == "2":
 threading.Event().wait()
 END
 exec PYTHON train.$GRIDTF_TASK_INDEX.py
-""".replace("PYTHON", sys.executable)
+""".replace("PYTHON", shlex.quote(sys.executable))
 
 
 @on_every_scheduler
@@ -52,3 +54,17 @@ def test_stalled_job_names_the_task_that_was_stopped(bed: Bed) -> None:
     assert reason.startswith("stalled for ")
     assert f"worker:1 on {task['host']} is stopped by a signal (state T)" in reason
     no_process_left(bed)
+
+
+def test_job_that_slurm_has_suspended_is_not_stalled(slurm: Bed) -> None:
+    """It is silent, and busy as long as it may run."""
+    busy = "until [ -e resumed ]; do :; done; end=$((SECONDS + 12)); while [ $SECONDS -lt $end ]; do :; done"
+    job = started(slurm, "--stall-after", "8s", "--on-stall", "end", nodes=2, command=busy, name="suspended")
+    admin(slurm, "scontrol", "suspend", job.id)
+    time.sleep(25)  # three times as long
+    (slurm.home() / "resumed").touch()
+    admin(slurm, "scontrol", "resume", job.id)
+    ended(job, "COMPLETED")
+    assert "stalled" not in job.output
+    (slurm.home() / "resumed").unlink()
+    no_process_left(slurm)

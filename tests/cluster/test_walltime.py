@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -119,7 +120,8 @@ def test_limit_that_an_administrator_extends_defers_the_request(slurm: Bed) -> N
 def test_script_of_one_s_own_goes_on_at_the_end_of_h_rt(sge: Bed) -> None:
     """The launcher learns the limit from Grid Engine, since gridtf_run has no --time."""
     options = "--checkpoint-before 22s --continue 9"
-    run = f"{RUN} {options} --env PYTHONPATH={CHECKOUT} -- python {COUNTING} 2 1\n"
+    folder, program = shlex.quote(f"PYTHONPATH={CHECKOUT}"), shlex.quote(COUNTING)
+    run = f"{RUN} {options} --env {folder} -- python {program} 2 1\n"
     job = ScriptJob(sge, run, "-pe", "one", "1", "-l", "h_rt=30", "-r", "y")
     job.until(lambda: len(verdicts(job.run)) == 2 and verdicts(job.run)[1], "the end of its second start", 240)
     assert [end["state"] for end in verdicts(job.run)] == ["SAVED", "COMPLETED"]

@@ -183,3 +183,26 @@ def test_training_goes_on_from_its_last_checkpoint_and_becomes_as_good(launch: L
     assert step >= 50
     assert json.loads((job.run.output / "result.json").read_text())["steps"] == 400
     reached("resume", job.run.output, logs)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.timeout(400)
+def test_lost_ps_costs_an_attempt(launch: Launch) -> None:
+    """It held the variables, so that nobody can go on."""
+    job = launch(
+        *(sys.executable, str(EXAMPLES / "parameter_server/train.py"), "--epochs", "40"),
+        tasks={"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}},
+        tasks_per_node=3,
+        serve=["ps", "worker"],
+        python=sys.executable,
+        restarts=1,
+        env={"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""},
+    )
+    log = job.attempt.task_log("chief", 0)
+    until(lambda: (log.exists() and "epoch 2 of" in log.read_text()) or job.process.poll() is not None, "training", 200)
+    os.kill(job.running("ps:0")["ps:0"], signal.SIGKILL)
+    assert job.wait(200) == 0, job.output
+    first, last = verdicts(job)
+    assert re.match(r"ps:0 on \S+: killed by SIGKILL", first["reason"]), first
+    assert last["state"] == "COMPLETED"
+    assert "epoch 40 of 40" in job.run.attempt(2).task_log("chief", 0).read_text()

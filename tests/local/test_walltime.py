@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -89,7 +90,9 @@ def test_signal_is_sent_to_those_that_catch_it_and_to_no_others(here: Path) -> N
         "time.sleep(600)\n"
     )
     (here / "catches.py").write_text(catches)
-    script = f"sleep 600 & {sys.executable} catches.py; code=$?; kill -0 $! && echo the other lives; exit $code"
+    script = (
+        f"sleep 600 & {shlex.quote(sys.executable)} catches.py; code=$?; kill -0 $! && echo the other lives; exit $code"
+    )
     options = ("--workers", "2", "--time", "600s", "--checkpoint-before", "599s", "--checkpoint-signal", "USR2")
     job = submit(*options, "--", "bash", "-c", script)
     assert "worker:0 and worker:1 saved" in waited(job["run_dir"], code=42).replace(",", " and")
