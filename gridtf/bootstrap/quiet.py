@@ -10,8 +10,8 @@ from gridtf.bootstrap.system import System
 
 _SHARE = 0.01  # of a core, below which a task does nothing
 _TICKS = 2  # of the clock in which the kernel counts, which say nothing
-_SHORTEST, _LONGEST = 0.5, 30.0  # seconds between two looks
-_LOOKS = 20  # while a task becomes stalled
+_SHORTEST, _LONGEST = 0.5, 60.0  # seconds between two looks
+_LOOKS = 10  # while a task becomes stalled
 _PAUSES = 3  # looks that a busy host delays; after more of them, this process was suspended
 
 
