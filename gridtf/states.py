@@ -46,9 +46,8 @@ class TaskState(str, Enum):
 
 
 SAVED_CODE = 42  # exit code of a task or a job script in state SAVED, as of TensorFlow's PreemptionCheckpointHandler
-
-
 AGAIN_CODE = 99  # exit code by which a job script asks Grid Engine, or the local job runner, to start it again
+NOT_RUN = frozenset({126, 127})  # exit codes by which a shell says that it cannot run a command
 
 
 def of_exit(code: int) -> TaskState:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gridtf.bootstrap.progress import Progress
+from gridtf.bootstrap.progress import MOST_IDLE, Progress
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, PlacementError, RunDirError, TerminatedError, UsageError
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.tasktypes import END
 from gridtf.run.rundir import Record
 from gridtf.schedulers.api import Host
-from gridtf.states import JobState
+from gridtf.states import NOT_RUN, JobState
 from gridtf.text import counted, some
 from gridtf.values import Value
 
 _MAY_HEAL = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.OUT_OF_MEMORY})
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds before the first restart, which doubles with each, and the most
-_MOST_FRUITLESS = 2  # attempts in a row without progress
 _MOST_FAILURES = 2  # of a host, which then stays out where the job can do without it
-_NO_PROGRAM = frozenset({126, 127})  # exit codes of a shell that cannot run a command
 _WRONG_USAGE = 2  # exit code of Python without its script, and of argparse
 _LASTING = (PlacementError, RunDirError, TerminatedError, UsageError)
 _IMPORTING = frozenset({"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"})
@@ -50,14 +48,14 @@ class History(Value):
 
     Attributes:
         restarts: How many attempts have followed another one.
-        fruitless: How many of the last attempts have made no progress.
+        idle: How many of the last attempts have made no progress.
         failures: Host -> how many attempts it has made fail.
         gone: Hosts that cannot be used any more.
         reached: How far the job has come in all of them, and before.
     """
 
     restarts: int = 0
-    fruitless: int = 0
+    idle: int = 0
     failures: Mapping[str, int] = {}
     gone: tuple[str, ...] = ()
     reached: Progress = Progress()
@@ -69,7 +67,7 @@ class History(Value):
             failures[str(host)] = failures.get(str(host), 0) + 1
         return History(
             restarts=self.restarts + 1,
-            fruitless=0 if failure.reached.beyond(self.reached) else self.fruitless + 1,
+            idle=0 if failure.reached.beyond(self.reached) else self.idle + 1,
             failures=failures,
             gone=tuple(dict.fromkeys((*self.gone, *failure.left))),
             reached=self.reached.farthest(failure.reached),
@@ -116,8 +114,8 @@ def following(
     if history.restarts >= restarts:
         return f"after {counted(restarts, 'restart')}"
     now = history.after(failure)
-    if now.fruitless >= _MOST_FRUITLESS:
-        return f"not restarted, since {_MOST_FRUITLESS} attempts have made no progress"
+    if now.idle >= MOST_IDLE:
+        return f"not restarted, since {MOST_IDLE} attempts have made no progress"
     chosen = choose(hosts, request, now)
     if isinstance(chosen, str):
         return f"not restarted, since {chosen}"
@@ -179,7 +177,7 @@ def in_vain(error: Exception | None, record: Record, on_failure: str | None = No
         return "that is the same for each attempt"
     if on_failure == END:
         return 'the table of that task has on_failure = "end"'
-    if record.get("error") or record.get("exit") in _NO_PROGRAM:
+    if record.get("error") or record.get("exit") in NOT_RUN:
         return "a command that cannot be run does not heal"
     if (record.get("exception") or {}).get("type") in _IMPORTING:
         return "a program that cannot be imported does not heal"

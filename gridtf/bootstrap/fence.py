@@ -668,7 +668,7 @@ def holds_until(until: float, due: float | None, now: float, ahead: float) -> fl
 
     Args:
         until: What this function has returned before.
-        due: In how many seconds the kernel means to send the SYN again; 0: it is late; None: nobody waits any more.
+        due: In how many seconds the kernel means to send the SYN again; 0: it is late; None: no process waits any more.
         now: The time.
         ahead: How long before the SYN is due a word may be given.
     """

@@ -14,6 +14,7 @@ from gridtf.jobspec.spec import JobSpec
 from gridtf.run.rundir import Record, RunDir
 from gridtf.values import Value
 
+MOST_IDLE = 2  # attempts in a row without progress, after which a job is not started again
 _CHECKPOINTS = "checkpoints"  # as gridtf.training.checkpoint names its folder in OUTPUT_DIR
 _FINISHED = re.compile(r"step-(\d{1,18})")
 _NO_CHECKPOINTS = re.compile(r"events\.out\.tfevents\..*|.*\.log|\..*")  # written by an attempt that gets nowhere, too

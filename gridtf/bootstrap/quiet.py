@@ -19,7 +19,7 @@ class Quiet:
     """Finds out since when each task has been quiet, from /proc alone: no file system that can hang is asked.
 
     Args:
-        after: Seconds after which a job that is quiet is stalled; None: nobody wants to know.
+        after: Seconds after which a job that is quiet is stalled; None: tasks are not looked at.
         system: This host.
     """
 
@@ -28,9 +28,8 @@ class Quiet:
         self._told = 0.0 if after is None else after / 2  # seconds after which the launcher is told
         self._system = system
         self._last: float | None = None  # when this last looked, by the monotonic clock
-        self._seen: dict[
-            str, tuple[int, object]
-        ] = {}  # task -> CPU time, and what else changes while it does something
+        # task -> CPU time, and what else changes while it does something
+        self._seen: dict[str, tuple[int, object]] = {}
         self._since: dict[str, float] = {}
         self._hertz = os.sysconf("SC_CLK_TCK")
 

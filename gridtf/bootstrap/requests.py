@@ -1,4 +1,4 @@
-"""The launcher's eye on the run directory: a child process that sees the request of a user, and tells the launcher.
+"""Requests of a user to a running job: a child process of the launcher finds them in the run directory.
 
 It looks in the launcher's place, since a file system that hangs must not stop the launcher.
 """

@@ -10,12 +10,11 @@ from typing import BinaryIO
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
-from gridtf.states import TaskState, of_exit
+from gridtf.states import NOT_RUN, TaskState, of_exit
 from gridtf.values import Fields, Value
 
 _TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
 _PORT_LIMIT = 60.0  # seconds within which the port of a task that has failed is free again
-_NO_PROGRAM = frozenset({126, 127})  # exit codes of a shell that cannot run a command
 _KILL_LIMIT = 10.0  # seconds after which processes that survive SIGKILL are left alone
 
 
@@ -174,7 +173,7 @@ class Supervisor:
             # a shell exits with 137 when SIGKILL has ended its program
             task.oom = code in (-signal.SIGKILL, 128 + signal.SIGKILL) and self._new_oom_kill()
             task.state = TaskState.STOPPED if self._stopping else of_exit(code)
-            may_heal = code < 0 if task.in_place.by_signal_only else code not in _NO_PROGRAM
+            may_heal = code < 0 if task.in_place.by_signal_only else code not in NOT_RUN
             if task.state == TaskState.FAILED and may_heal and task.restarts < task.in_place.most:
                 task.state = TaskState.PENDING
         return changed

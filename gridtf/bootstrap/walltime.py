@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import localtime, strftime
 
-from gridtf.bootstrap.progress import Progress, output_dir, reached
+from gridtf.bootstrap.progress import MOST_IDLE, Progress, output_dir, reached
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError
@@ -17,7 +17,6 @@ from gridtf.schedulers.api import Scheduler
 from gridtf.text import counted
 from gridtf.values import Value
 
-_MOST_IDLE = 2  # attempts in a row without progress, after which a job is not started again
 _AGAIN = "; {} starts it again"  # in the reason
 _SOON = 60.0  # seconds before the request in which the scheduler is not asked again for the end of the job
 
@@ -112,7 +111,7 @@ class Chain(Value):
         Args:
             most: How often it may be started again.
         """
-        if self.idle >= _MOST_IDLE:
+        if self.idle >= MOST_IDLE:
             return f"{self.idle} attempts in a row made no progress, {_stuck(self.progress)}"
         if self.links >= most:
             return f"it has been started again {counted(most, 'time')}, as often as it may be (--continue)"

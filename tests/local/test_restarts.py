@@ -188,7 +188,7 @@ def test_training_goes_on_from_its_last_checkpoint_and_becomes_as_good(launch: L
 @pytest.mark.tensorflow
 @pytest.mark.timeout(400)
 def test_lost_ps_costs_an_attempt(launch: Launch) -> None:
-    """It held the variables, so that nobody can go on."""
+    """It held the variables, so that no other task can go on."""
     job = launch(
         *(sys.executable, str(EXAMPLES / "parameter_server/train.py"), "--epochs", "40"),
         tasks={"chief": {"count": 1}, "worker": {"count": 2}, "ps": {"count": 1}},
