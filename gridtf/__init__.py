@@ -12,6 +12,9 @@ _HOME = {
     "GridtfError": "gridtf.errors",
     "Job": "gridtf.login.job",
     "find": "gridtf.login.job",
+    "jobs": "gridtf.login.api",
+    "load": "gridtf.login.api",
+    "render": "gridtf.login.api",
     "submit": "gridtf.login.api",
     "Task": "gridtf.contract",
     "task": "gridtf.contract",
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from gridtf.contract import Task, checkpoint_requested, task
     from gridtf.errors import GridtfError
     from gridtf.jobspec.spec import JobSpec, TaskSpec
-    from gridtf.login.api import submit
+    from gridtf.login.api import jobs, load, render, submit
     from gridtf.login.job import Job, find
     from gridtf.reporting import progress
 else:  # hidden from type checkers, which would accept any name otherwise
@@ -49,7 +52,10 @@ __all__ = [
     "__version__",
     "checkpoint_requested",
     "find",
+    "jobs",
+    "load",
     "progress",
+    "render",
     "submit",
     "task",
     "training",

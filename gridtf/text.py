@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import accumulate
 
 # Characters that a terminal acts on or shows out of order: control characters except the tab, marks that change the
 # direction of writing, line separators; and bytes of a path (as surrogates) that can form such characters.
@@ -13,6 +15,7 @@ _SEQUENCE = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[P\]X^_][^\x07\x1b]*(?:\x07|\
 
 _COLOUR = r"\x1b\[[0-9;:]*m"  # ECMA-48: SGR
 _PLAIN_AGAIN = "\x1b[m"
+_UNITS = "BKMGTPE"  # of bytes, each 1024 times the one before
 
 
 def plain(text: str) -> str:
@@ -39,6 +42,25 @@ def log_line(line: str, *, colours: bool) -> str:
     return shown + _PLAIN_AGAIN if "\x1b" in shown else shown
 
 
+def cut(line: str, width: int) -> str:
+    """Shorten a line without control characters to a number of columns of a terminal, with ``…`` at its end.
+
+    Args:
+        line: The line.
+        width: Columns; characters of East Asian scripts take two of them, combining ones none.
+    """
+    if len(line) <= width and line.isascii():
+        return line
+    at = [0, *accumulate(map(_columns, line))]
+    return line if at[-1] <= width else line[: max(0, bisect_right(at, width - 1) - 1)] + "…"
+
+
+def _columns(char: str) -> int:
+    from unicodedata import combining, east_asian_width
+
+    return 0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1
+
+
 def some(names: list[str] | tuple[str, ...], *, most: int = 16) -> str:
     """Join names with commas: at most ``most`` of them, and the number of the others."""
     shown = ", ".join(names[:most])
@@ -53,6 +75,29 @@ def counted(number: int, noun: str) -> str:
 def were(names: list[str] | tuple[str, ...]) -> str:
     """``was`` for one name, else ``were``."""
     return "was" if len(names) == 1 else "were"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as ``45 s``, ``3 min 20 s``, ``2 h 5 min`` or ``3 d 4 h``."""
+    whole = int(max(0.0, seconds))
+    for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small} {smaller}"
+    return f"{whole} s"
+
+
+def size(number: int) -> str:
+    """Write a number of bytes, such as ``1.5 GiB``."""
+    return f"{number / (1 << 30):.1f} GiB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MiB"
+
+
+def short_size(number: float) -> str:
+    """Write a number of bytes for a column of a table, in binary units as Slurm writes them: ``21.3G``."""
+    power = 0
+    while number >= 999.5 and power < len(_UNITS) - 1:
+        number, power = number / 1024, power + 1
+    text = f"{number:.0f}" if power == 0 or number >= 99.95 else f"{number:.1f}"
+    return text + _UNITS[power]
 
 
 def toml(value: object) -> str:
@@ -71,3 +116,8 @@ def toml(value: object) -> str:
 def toml_key(name: str) -> str:
     """Write a key, in quotes if TOML needs them."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
+
+
+def columns(text: str) -> int:
+    """The columns of a terminal that text without control characters takes, as cut counts them."""
+    return len(text) if text.isascii() else sum(map(_columns, text))

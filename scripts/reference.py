@@ -1,7 +1,7 @@
-"""Writes docs/reference.md and the manual pages in docs/man from gridtf itself: the table of options, the docstrings of
-JobSpec and TaskSpec, and the parsers of the commands.
+"""Writes docs/reference.md, the manual pages in docs/man and docs/status.schema.json from gridtf itself: the table of
+options, the docstrings of JobSpec, TaskSpec and the views of jobs, and the parsers of the commands.
 
-    python scripts/reference.py      after a change of an option, a key or a command
+    python scripts/reference.py      after a change of an option, a key, a command or a view
 
 tests/unit/test_reference.py compares what is there with what this makes.
 """
@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import statusschema
+
 import gridtf
 from gridtf.cli import COMMANDS
 from gridtf.cli.common import WITH_JOB_OPTIONS, find_command
@@ -26,9 +28,9 @@ from gridtf.values import Value, fields
 
 ROOT = Path(__file__).resolve().parents[1]
 _EXIT_CODES = {
-    "0": "success; of `wait`, `run` and `submit --wait`: the job has COMPLETED; of `doctor` and `init`: no failure",
-    "1": "gridtf failed; of `wait`, `run` and `submit --wait`: the job failed, or its first failed task's exit code; "
-    "of `doctor` and `init`: at least one finding is a failure",
+    "0": "success; of `wait`, `run`, `submit --wait` or `-f`: the job COMPLETED; of `doctor` and `init`: no failure",
+    "1": "gridtf failed; of `wait`, `run`, `submit --wait` or `-f`: the job failed, or its first failed task's exit "
+    "code; of `doctor` and `init`: at least one finding is a failure",
     "2": "wrong usage: a wrong command, option, key or value",
     "42": "the job is SAVED: its tasks have saved a checkpoint, to be continued",
     "124": "`wait --timeout`: the job still runs",
@@ -265,6 +267,7 @@ def _roff(text: str) -> str:
 def main() -> None:
     """Write all of it."""
     (ROOT / "docs/reference.md").write_text(markdown(), encoding="utf-8")
+    (ROOT / "docs/status.schema.json").write_text(statusschema.text(attributes), encoding="utf-8")
     folder = ROOT / "docs/man"
     shutil.rmtree(folder, ignore_errors=True)
     for name, text in pages().items():

@@ -19,6 +19,7 @@ from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.quiet import Quiet
 from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.rendezvous import AttemptPlan, PortHolder
+from gridtf.bootstrap.sampler import Sampler, sample_interval
 from gridtf.bootstrap.savesignal import SaveSignal
 from gridtf.bootstrap.stream import Link, link_of
 from gridtf.bootstrap.supervisor import InPlace, Supervisor
@@ -155,6 +156,7 @@ class Agent(Fields):
         self._checkpoint = False  # a checkpoint was requested on this host
         self._quiet = Quiet(None, self.system)
         self._save_signal = SaveSignal(None, self.system)
+        self._sampler = Sampler(0, (), self.host, self.system)
 
     def main(self, gpus: GpuGrant | None = None) -> int:
         """Run the tasks of this host to their end; write errors to the log and, where possible, to the host's record.
@@ -232,8 +234,10 @@ class Agent(Fields):
                     self._gone = self._reason(error)
                     raise
                 finally:
+                    self.supervisor.spared = self._sampler.pids
                     # whatever happened, no process of the job stays
                     survivors = self.supervisor.tear_down(plan.spec.kill_grace, self._keep_telling)
+                    self._tell_samples(self._sampler.last(self.supervisor.tasks.values()))
                     self._over = not survivors
                     self._left = self._leftovers(survivors)
         finally:
@@ -280,6 +284,8 @@ class Agent(Fields):
         self.supervisor.gates, self._ports = gates.inodes, ports
         self._before = set(self.system.shared_memory())
         self._start(plan, meeting, ports, shares, grant, entrance)
+        pause = sample_interval(plan.spec.sample_interval, plan.host_count)
+        self._sampler = Sampler(pause, grant.gpus, self.host, self.system)
         self._supervise(self._membership(plan, ports, master_port))
 
     def _leftovers(self, survivors: Sequence[int]) -> list[str]:
@@ -440,6 +446,12 @@ class Agent(Fields):
         scheduler = self.scheduler_of(plan.request.scheduler)
         hook = local_dir.add_hook(self._local_dir) if self._local_dir and plan.spec.hook else None
         base = schedulers.without_place(grant.environment(self.system.environ), scheduler)
+        if limit := plan.spec.log_bytes:
+            from gridtf.bootstrap.logpump import FILES, LogPump
+
+            processes.need_open_files((1 + FILES) * len(mine) + 1 + fence.FILES)
+            logs = {task.name: self.attempt.task_log(task.type, task.index) for task in mine}
+            self.supervisor.pump = LogPump(logs, limit, self.system)
         for task in mine:
             env = environment.task_environment(base, plan, task, meeting, shares[task.name], self._local_dir, hook)
             argv = environment.command(plan, task, meeting, environment.HOME, package)
@@ -499,6 +511,7 @@ class Agent(Fields):
             changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
             changed |= self._quiet.look(self.supervisor.running())
+            self._tell_samples(self._sampler.look(self.supervisor.running()))
             if self._fence is not None:
                 self._fence.keep()
             self._report(now=changed)
@@ -548,6 +561,11 @@ class Agent(Fields):
         self._link.send(messages.STATE, {**state, "time": self._stated})
         if self._link.connected:
             self._reported = self._stated
+
+    def _tell_samples(self, samples: Sequence[Record]) -> None:
+        for sample in samples:
+            if self._link is not None:
+                self._link.send(messages.SAMPLE, sample)
 
     def _keep_telling(self) -> None:
         """Report in a tear-down, in which no order of the launcher matters any more."""

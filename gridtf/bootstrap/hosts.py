@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from gridtf.bootstrap import messages, verdict
 from gridtf.bootstrap.heartbeat import Watch, interval
@@ -12,7 +13,6 @@ from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Attempt, Record, listdir
-from gridtf.run.tail import last_lines
 from gridtf.schedulers.agents import ForkedAgent
 from gridtf.schedulers.api import AgentEnd, AgentHandle
 from gridtf.text import some
@@ -60,7 +60,9 @@ class HostMonitor(Fields):
         checkpoint: Whether a host reports that a checkpoint was requested there.
         reports: How many states of tasks have been reported.
         changed: Whether something has been reported since the owner of this set it to False.
-        progressed: The same for the progress of tasks.
+        progressed: The same for the progress of tasks, and for samples.
+        happened: Events of hosts and tasks, until the owner takes them: as in events.jsonl.
+        sampled: Samples, and when logs have grown, until the owner takes them: messages of the kind SAMPLE.
         stacks: Host -> its answer to the last request for stacks.
     """
 
@@ -80,6 +82,9 @@ class HostMonitor(Fields):
         self.reports = 0
         self.changed = self.progressed = False
         self.stacks: dict[str, Record] = {}
+        self.happened: list[Record] = []
+        self.sampled: list[Record] = []
+        self._samples: dict[str, Record] = {}  # host -> its newest sample
         self._states: dict[str, Record] = {}  # host -> what it has reported last
         self._watches: dict[str, Watch] = {}
         self._skew: dict[str, float] = {}  # host -> seconds that its clock is behind this one, and a message's way
@@ -100,12 +105,16 @@ class HostMonitor(Fields):
             if host in self._watches:
                 self._watches[host].heard()
             if kind == messages.HOST:
+                if host not in self.published:
+                    self.happened.append({"time": self.system.time(), "event": "ready", "host": host})
                 self.published[host] = content
                 self.changed = True
             elif kind == messages.STATE:
                 self._note(host, content)
             elif kind == messages.STACKS:
                 self.stacks[host] = content
+            elif kind == messages.SAMPLE:
+                self._note_sample(host, content)
             elif kind == messages.GONE:
                 self._gone[host] = content
                 self.changed = True
@@ -122,6 +131,8 @@ class HostMonitor(Fields):
         self._states[host] = state
         self.changed = self.changed or _without_progress(before) != _without_progress(state)
         self.progressed = True
+        for name, task in state["tasks"].items():
+            self._note_event(host, name, self.tasks.get(name, {}), task)
         self.tasks.update(state["tasks"])
         if state.get("waits"):
             self.waits[host] = state["waits"]
@@ -131,6 +142,31 @@ class HostMonitor(Fields):
             self._over.add(host)
         if state.get("gone"):
             self._gone[host] = state["gone"]
+
+    def _note_event(self, host: str, name: str, before: Record, task: Record) -> None:
+        """Note that a task was started, or has ended."""
+        skew = self._skew.get(host, 0.0)
+        shifted = _shifted(task, skew) if abs(skew) > _SKEW else task
+        restarts = task.get("restarts", 0)
+        event = {"task": name, "host": host}
+        if task.get("started") is not None and (before.get("started") is None or restarts > before.get("restarts", 0)):
+            more = {"restarts": restarts} if restarts else {}
+            self.happened.append({"time": shifted["started"], "event": "started", **event, **more})
+        if task.get("ended") is not None and before.get("ended") != task["ended"]:
+            how = {key: task.get(key) for key in ("state", "exit", "signal")}
+            self.happened.append({"time": shifted["ended"], "event": "ended", **event, **how})
+
+    def _note_sample(self, host: str, content: Record) -> None:
+        """Note what a host has used, and when the logs there have grown, by the clock of this host."""
+        skew = self._skew.get(host, 0.0)
+        if abs(skew) > _SKEW:
+            sample, logs = content.get("sample"), content["logs"]
+            logs = {task: [[time + skew, size] for time, size in points] for task, points in logs.items()}
+            content = {"logs": logs, **({"sample": {**sample, "time": sample["time"] + skew}} if sample else {})}
+        if "sample" in content:
+            self._samples[host] = content["sample"]
+        self.sampled.append(content)
+        self.progressed = True
 
     def by_one_clock(self) -> dict[str, Record]:
         """Task name -> its record, with its times by the clock of this host."""
@@ -147,6 +183,8 @@ class HostMonitor(Fields):
             known = {**self.published.get(host, {}), "tasks": {}, **self._states.get(host, {})}
             if host in self._gone:
                 known["gone"] = self._gone[host]
+            if host in self._samples:
+                known["sample"] = self._samples[host]
             if host in self.published or host in self._states or host in self._gone:
                 found[host] = known
         return found
@@ -318,9 +356,8 @@ class HostMonitor(Fields):
         who = f"the agent on host {end.host}" if end.host else "an agent"
         killed = signal_name(-end.code) if end.code < 0 else None
         how = f"was killed by {killed}" if killed else EXITS.get(end.code, f"ended with exit code {end.code}")
-        attempt = self.attempt
-        log = attempt.agents_log if attempt.agents_log.name in listdir(attempt.path) else attempt.run.log
-        lines = [] if killed else verdict.relevant(last_lines(log), end.host)
+        lines = [] if killed else self._said_by(end.host)
+        log = self._log_of_agents()
         why = "; ".join(end.messages) or verdict.agent_cause(lines)
         hint = verdict.agent_hint(why) or f"see {log}"
         if end.code == NO_LAUNCHER:
@@ -328,6 +365,19 @@ class HostMonitor(Fields):
         exit_code = None if killed else end.code
         cause = {"task": None, "host": end.host, "exit": exit_code, "signal": killed, "log": str(log), "tail": lines}
         return AgentEndedError(f"{who} {how}", why=why, hint=hint, cause=cause)
+
+    def _log_of_agents(self) -> Path:
+        attempt = self.attempt
+        return attempt.agents_log if attempt.agents_log.name in listdir(attempt.path) else attempt.run.log
+
+    def _said_by(self, host: str | None) -> list[str]:
+        """The last lines of an agent that has ended: slurmstepd may print them after srun has reported the end."""
+        until = self.system.monotonic() + _LAST_WORDS
+        while True:
+            lines = verdict.relevant(verdict.final_lines(self._log_of_agents()), host)
+            if lines or self.system.monotonic() >= until:
+                return lines
+            self.system.wait(_LOOK)
 
 
 def _shifted(task: Record, seconds: float) -> Record:

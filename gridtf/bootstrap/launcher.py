@@ -19,6 +19,7 @@ from gridtf.bootstrap import local_dir, messages, verdict
 from gridtf.bootstrap.blame import FAILED, LOST
 from gridtf.bootstrap.heartbeat import interval
 from gridtf.bootstrap.hosts import AgentEndedError, HostMonitor, LauncherSilentError
+from gridtf.bootstrap.journal import Journal
 from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.stream import Listener
 from gridtf.bootstrap.system import System
@@ -48,7 +49,7 @@ _SOON = 2.0  # seconds within which most hosts report; a host that is later may 
 _AGENT_MARGIN = 12.0  # seconds, in addition to kill_grace, for agents that tear their tasks down
 _AGENT_ALONE = 2.0  # seconds for agents without tasks
 _RECORDED = 30.0  # seconds after which the launcher's record is written again although nothing has changed
-_PROGRESS = 10.0  # seconds after which the progress of tasks is recorded
+_PROGRESS = 10.0  # seconds after which samples and the progress of tasks are recorded
 _STEP = 0.005  # seconds between two looks at a record that has to be written before the job goes on
 _LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
 _SETTLING = 2.0  # seconds for the last records of a tear-down; a file system that hangs gets no more
@@ -140,6 +141,7 @@ class Launcher(Fields):
         self.tasks: Sequence[PlacedTask] = ()
         self.recorder = self.recorder_of(self.system)
         self.system.log_with(self.recorder.log)
+        self.journal = Journal(self.attempt, self.nonce, self.recorder, self.system)
         self._secret = os.urandom(32)
         self.listener = self.listener_of(self._secret, self.system)
         self.hosts = self._monitor((), ())
@@ -150,6 +152,8 @@ class Launcher(Fields):
         self._phase, self._detail = "allocating", "learning the allocation"
         self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
+        walltime = self.request.walltime
+        self._limits = {"ends": self.started - self.system.age() + walltime} if walltime else {}
         self._parent = Parent(self.system.parent(), self.system.name(self.system.parent()))
         # short enough to tell a launcher that was stopped from one that waits
         self._longest_pause = min(_LONGEST_PAUSE, self.spec.heartbeat_timeout / 8)
@@ -160,6 +164,7 @@ class Launcher(Fields):
         self._stall = 0.0  # the last long time, in seconds, for which this process was not scheduled
         self._woken = float("-inf")  # when that ended, by the monotonic clock
         self._stalls: Stalls | None = None
+        self._silent = False  # that the job is stalled was noted
         self._stalled = False  # that the job is stalled has ended the attempt
         self._unrecorded = ""  # when records could not be written
         self._stopped = float("inf")  # when the tear-down began, in seconds since the epoch
@@ -260,6 +265,10 @@ class Launcher(Fields):
             freed = f"{self._orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
             end = end.noting(freed)
         self.system.log(end.text())
+        more = {"task": end.cause["task"]} if end.cause and end.cause["task"] else {}
+        more |= {"next": end.next} if end.next else {}
+        self._note("verdict", state=end.state, text=end.reason, **more)
+        self.journal.end()
         try:
             self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
         except GridtfError as error:
@@ -299,7 +308,10 @@ class Launcher(Fields):
 
         processes.need_open_files(0)
         self._record()
+        if self.attempt.number == 1:
+            self._note_queued()
         allocation = self._allocate()
+        self._note("allocated", hosts=[host.name for host in allocation.hosts])
         others = any(host.address != LOOPBACK for host in allocation.hosts[1:])
         if others and (why := not_shared(self.run.path)):
             raise RunDirError(f"{self.run.path} cannot be seen by other hosts", why=why, hint=SHARED_HINT)
@@ -326,6 +338,13 @@ class Launcher(Fields):
             started = f"{started}; {self.following.why}"
         self._report("running", started)
         return self._watch(started)
+
+    def _note_queued(self) -> None:
+        """Note when the job was submitted, by the clock of the host where that was done."""
+        with contextlib.suppress(GridtfError):
+            submitted = read_record(self.run.submitted, recordtypes.Submitted, own=True)
+            if submitted and "time" in submitted:
+                self._note("queued", time=submitted["time"])
 
     def _allocate(self) -> Allocation:
         """The hosts of this attempt."""
@@ -402,17 +421,19 @@ class Launcher(Fields):
             if waited > _SOON:
                 waits = self.hosts.waits
                 missing = [f"{host} ({waits[host]})" if host in waits else host for host in missing]
-            self._report("waiting", f"waiting for {counted(len(missing), 'host')}: {some(missing)}")
+            reported = f"{len(plan.hosts) - len(missing)} of {counted(len(plan.hosts), 'host')}"
+            self._report("waiting", f"rendezvous: {reported}, waiting for {some(missing)}")
             self._pause(self._longest_pause)
         published = self.hosts.published
         addresses.check(sorted(published.items()))
         self._gathered = True
+        self._note("rendezvous")
         self._versions = versions.differing(plan.tasks, published)
         if self._versions:
-            self.system.log(f"{self._versions}\n{versions.ONE_VERSION}")
+            self._notice(self._versions, versions.ONE_VERSION)
         self._unfenced = fence.note(published)
         if self._unfenced:
-            self.system.log(self._unfenced)
+            self._notice(self._unfenced)
         meeting = rendezvous.merge(plan.tasks, published)
         environment.need_room(plan, meeting)
         self._publish(rendezvous.text_of(self.attempt, plan.job_id, self.nonce, meeting), meeting)
@@ -469,7 +490,7 @@ class Launcher(Fields):
                 judged = self.hosts.reports, policy
                 now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
                 separate = None
-            stalled = self._stalls.look(waits=bool(now.ended or now.awaited))
+            stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
             if now.saved and (now.ended or saving.over()):
@@ -497,6 +518,17 @@ class Launcher(Fields):
             self._pause(self._longest_pause)
             self.system.sleep(news_interval(len(self.hosts.hosts)))
 
+    def _look_for_stall(self, *, waits: bool) -> str:
+        """That the job is stalled, as Stalls.look says it."""
+        assert self._stalls is not None
+        stalled = self._stalls.look(waits=waits)
+        if stalled and not self._silent:
+            self._note("stalled", text=stalled)
+        elif self._silent and not stalled:
+            self._note("going on")
+        self._silent = bool(stalled)
+        return stalled
+
     def _import_all(self) -> None:
         """Import what is needed later, when the file system may not respond."""
         from gridtf.bootstrap import agent, membership, supervisor
@@ -515,7 +547,7 @@ class Launcher(Fields):
         found = membership.separate(self.tasks, self.hosts.tasks)
         if found and not self._warned:
             self._warned = True
-            self.system.log(f"{found.running}\n{found.hint}")
+            self._notice(found.running, found.hint)
         return found.running if found else ""
 
     # --- waiting
@@ -536,6 +568,7 @@ class Launcher(Fields):
         if self.hosts.changed:  # and not recorded yet, since the record was written a moment ago
             due = self._summarized + summary_interval(len(self.hosts.hosts)) - self.system.monotonic()
             seconds = min(seconds, max(0.0, due))
+        seconds = min(seconds, self.journal.rest())
         number = self.system.wait(seconds)
         now = self.system.monotonic()
         if now - self._last_pause - seconds > self.spec.heartbeat_timeout / 2:
@@ -558,7 +591,7 @@ class Launcher(Fields):
         """Request a checkpoint on all hosts."""
         if not self._checkpoint:
             self._checkpoint = True
-            self.system.log("a checkpoint was requested")
+            self._notice("a checkpoint was requested")
             self._tell_agents()
             self._record()
 
@@ -583,6 +616,7 @@ class Launcher(Fields):
             self._stalls.end()
         self.listener.send_all(messages.STOP, {"state": end.state})  # before the logs are read: their folder may hang
         known = end if end.reason else self._of_tasks(end)  # for `gridtf status` until the final verdict
+        self._note("stopping", text=known.reason)
         self._report("stopping", "ending the remaining processes")
         task = known.cause["task"] if known.cause else None
         stop = {"state": known.state, "reason": known.reason, "task": task}
@@ -727,12 +761,32 @@ class Launcher(Fields):
         record = {"phase": self._phase, "detail": self._detail, **self._flags()}
         if record != self._written or now - self._recorded >= min(_RECORDED, self.spec.heartbeat_timeout):
             self._written, self._recorded = record, now
-            who = {"nonce": self.nonce, **self._identity, "began": self.started}
+            who = {"nonce": self.nonce, **self._identity, "began": self.started, **self._limits}
             recorder.write(self.attempt.launcher, json.dumps({**who, **record, "time": self.system.time()}))
         hosts, age = self.hosts, float("inf") if final else now - self._summarized
-        if (hosts.changed and age >= summary_interval(len(hosts.hosts))) or (hosts.progressed and age >= _PROGRESS):
+        self._note_news()
+        self.journal.look()
+        if (hosts.changed and age >= summary_interval(len(hosts.hosts))) or (
+            hosts.progressed and age >= progress_interval(len(hosts.hosts), self.system.time() - self.started)
+        ):
             self._summarized, hosts.changed, hosts.progressed = now, False, False
             recorder.write(self.attempt.summary, json.dumps({"nonce": self.nonce, "hosts": hosts.records()}))
+
+    def _note(self, event: str, **more: object) -> None:
+        """Note an event, after what the hosts have told by now."""
+        self._note_news()
+        self.journal.note(event, **more)
+
+    def _note_news(self) -> None:
+        """Note what the hosts have told of their tasks."""
+        self.journal.add(self.hosts.happened)
+        self.journal.sample(self.hosts.sampled)
+        self.hosts.happened, self.hosts.sampled = [], []
+
+    def _notice(self, what: str, hint: str = "") -> None:
+        """Tell users something, in the log and as an event."""
+        self.system.log(f"{what}\n{hint}" if hint else what)
+        self._note("notice", text=what)
 
     def _report(self, phase: str, detail: str) -> None:
         self._phase, self._detail = phase, detail
@@ -749,6 +803,19 @@ def summary_interval(hosts: int) -> float:
         Seconds.
     """
     return max(0.2, hosts / 500)
+
+
+def progress_interval(hosts: int, age: float) -> float:
+    """The least time between two writes of the hosts' record for samples and progress alone.
+
+    Args:
+        hosts: The number of hosts.
+        age: How long the attempt has run, in seconds: users look at a new one most.
+
+    Returns:
+        Seconds.
+    """
+    return max(min(_PROGRESS, age / 6), hosts / 50)
 
 
 def news_interval(hosts: int) -> float:

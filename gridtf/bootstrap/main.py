@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,12 +89,15 @@ def _need_request(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
+def run(
+    configured: Configured, environ: MutableMapping[str, str], begun: Callable[[RunDir], None] | None = None
+) -> int:
     """Run one attempt of a job that options describe: gridtf_run and `gridtf run`.
 
     Args:
         configured: The options, as parsed.
         environ: The environment of this process.
+        begun: Called with the run directory before the launcher begins.
 
     Returns:
         The exit code of the job script.
@@ -119,7 +122,7 @@ def run(configured: Configured, environ: MutableMapping[str, str]) -> int:
         tell(note)
     run_dir = here / spec.run_dir if spec.run_dir else None
     os.chdir(spec.chdir or here)
-    return launch(spec, configured.sources, run_dir, environ)
+    return launch(spec, configured.sources, run_dir, environ, begun=begun)
 
 
 def launch(
@@ -128,6 +131,7 @@ def launch(
     run_dir: Path | None,
     environ: MutableMapping[str, str],
     request: Request | None = None,
+    begun: Callable[[RunDir], None] | None = None,
 ) -> int:
     """Prepare the run directory, then run one attempt.
 
@@ -138,6 +142,7 @@ def launch(
         environ: The environment of this process.
         request: What the job requests of its scheduler, resolved at submission; None: a script written by hand, for
             which it is resolved here.
+        begun: As for run.
 
     Returns:
         The exit code of the job script.
@@ -158,7 +163,10 @@ def launch(
             "verdict and output: choose another folder with --run-root, which all hosts must see"
         )
     _describe(run, spec, sources, name, identity, environ)
-    if run_dir is None or sys.stderr.isatty():  # otherwise the script names it
+    if begun is not None:
+        begun(run)
+        tell(f"job {identity.job_id}; its run directory: {run.path}")
+    elif run_dir is None or sys.stderr.isatty():  # otherwise the script names it
         tell(f"job {identity.job_id}; to see what its tasks print: gridtf logs -f {run.path}")
     from gridtf.bootstrap import launcher
 

@@ -17,7 +17,7 @@ from gridtf.errors import GridtfError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record
 
-FORMAT = 2  # of all of this; changes with every change that another version of gridtf would not understand
+FORMAT = 3  # of all of this; changes with every change that another version of gridtf would not understand
 
 # The kinds of messages. From the launcher:
 CHALLENGE = "challenge"  # the first one: prove who you are
@@ -35,6 +35,7 @@ STATE = "state"  # of the tasks
 GONE = "gone"  # from the agent supervisor: why the agent has ended
 RANK = "rank"  # from a rank of gridtf_join, to rank 0: its address, port and GPUs
 STACKS = "stacks"  # the answer to DUMP
+SAMPLE = "sample"  # what the host and its tasks use, and when logs have grown
 # From both:
 ERROR = "error"  # among ranks of gridtf_join: why this one cannot join
 ALIVE = "alive"  # nothing has changed
@@ -71,6 +72,7 @@ FROM_AGENT: Mapping[str, Any] = MappingProxyType(
         STATE: recordtypes.HostState,
         GONE: recordtypes.Gone,
         STACKS: {"id": recordtypes.Hex, "tasks": {str: recordtypes.Shown}},
+        SAMPLE: {"sample?": recordtypes.Sample, "logs": {str: [[float]]}},
         RANK: recordtypes.RankRecord,
         ERROR: recordtypes.HostError,
         ALIVE: {},

@@ -53,7 +53,8 @@ class Quiet:
             if task.pid is None:
                 continue
             used = _of_family(task.pid, ticks)
-            signs = (task.pid, self._system.written(task.pid), (task.progress or {}).get("step"))
+            printed = (self._system.written(task.pid), task.printed and task.printed())
+            signs = (task.pid, printed, (task.progress or {}).get("step"))
             before, self._seen[task.name] = self._seen.get(task.name), (used, signs)
             if suspended or before is None or used - before[0] > most or signs != before[1]:
                 self._since[task.name] = wall

@@ -13,12 +13,13 @@ from pathlib import Path
 from gridtf.bootstrap.system import System
 from gridtf.errors import RunDirError
 from gridtf.host import processes
-from gridtf.run.rundir import cannot, write_text
+from gridtf.run.rundir import append_text, cannot, write_text
 
 _AGAIN = 2.0  # seconds until a record that could not be written is tried again
 _HUNG = 5.0  # seconds after which a write hangs
 _STEP = 0.002  # seconds between two looks of a caller that waits
-_LOG = Path("/dev/stderr")  # of the launcher; no text of it replaces another
+_LOG = Path("/dev/stderr")  # of the launcher
+_APPENDED = -1  # in place of a mode: the text is added to the file, and no text replaces another
 _KEPT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})  # after these, lines of the log are written later
 
 
@@ -61,8 +62,17 @@ class Recorder:
         Args:
             text: One or more lines.
         """
-        before, _ = self._waiting.get(_LOG, ("", 0))
-        self.write(_LOG, f"{before}{text}\n")
+        self.append(_LOG, f"{text}\n")
+
+    def append(self, path: Path, text: str) -> None:
+        """Have lines added to a file that only this recorder writes; it is made if it does not exist.
+
+        Args:
+            path: The file.
+            text: Whole lines.
+        """
+        before, _ = self._waiting.get(path, ("", 0))
+        self.write(path, before + text, mode=_APPENDED)
 
     def look(self) -> None:
         """Learn how the last write ended, and begin the next one."""
@@ -94,8 +104,8 @@ class Recorder:
             return
         self.errors[self._path] = error = cannot("write", self._path, OSError(code, os.strerror(code)))
         text, mode = self._text
-        if self._path == _LOG:
-            self._waiting[_LOG] = (text + self._waiting.pop(_LOG, ("", 0))[0], mode)
+        if mode == _APPENDED:
+            self._waiting[self._path] = (text + self._waiting.pop(self._path, ("", 0))[0], mode)
         else:
             self._waiting.setdefault(self._path, self._text)
         self._due = now + _AGAIN
@@ -136,7 +146,7 @@ class Recorder:
                 if path == _LOG:
                     code = _write_log(text)
                 else:
-                    write_text(path, text, mode=mode)
+                    put(path, text, mode)
                     code = 0
             except RunDirError as error:
                 code = error.number or 1
@@ -153,6 +163,23 @@ class Recorder:
         if not ended:
             return None
         return max(1, os.waitstatus_to_exitcode(status)) if status else 0
+
+
+def put(path: Path, text: str, mode: int) -> None:
+    """Write a file, or add lines to it.
+
+    Args:
+        path: The file.
+        text: The text.
+        mode: As in write_text; negative: as append_text.
+
+    Raises:
+        RunDirError: When it cannot be written.
+    """
+    if mode == _APPENDED:
+        append_text(path, text)
+    else:
+        write_text(path, text, mode=mode)
 
 
 def _write_log(text: str) -> int:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
 from gridtf.states import NOT_RUN, TaskState, of_exit
 from gridtf.values import Fields, Value
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.logpump import LogPump
 
 _TOGETHER = 2.0  # seconds within which a signal to all processes of a job has reached all of them
 _PORT_LIMIT = 60.0  # seconds within which the port of a task that has failed is free again
@@ -55,6 +59,7 @@ class TaskProcess(Fields):
         quiet: Since when it has done nothing, as in quiet.py; None: it does something.
         in_place: Whether it may be started again.
         start: Starts or restarts it.
+        printed: Returns how many bytes its log has received; None: it writes its log itself.
     """
 
     name: str
@@ -73,6 +78,7 @@ class TaskProcess(Fields):
     quiet: float | None = None
     in_place: InPlace = _NEVER
     start: Callable[[], None] = lambda: None
+    printed: Callable[[], int] | None = None
 
     @property
     def due(self) -> bool:
@@ -93,6 +99,12 @@ class Supervisor:
     Args:
         task_names: The names of the tasks of this host.
         system: This host.
+
+    Attributes:
+        tasks: Task name -> its process.
+        pump: What writes the logs of the tasks, to be set before they start; None: they write them themselves.
+        spared: Processes of gridtf itself that are no survivors of a tear-down: a driver may block them for ever.
+        gates: Inodes of sockets that listen on ports of tasks, and belong to no task.
     """
 
     def __init__(self, task_names: Sequence[str], system: System) -> None:
@@ -100,7 +112,9 @@ class Supervisor:
         self._system = system
         self._stopping = False
         self._oom_kills = system.out_of_memory_kills()
-        self.gates: Collection[int] = ()  # inodes of sockets that listen on ports of tasks, and belong to no task
+        self.pump: LogPump | None = None
+        self.spared: Collection[int] = ()
+        self.gates: Collection[int] = ()
 
     def start(
         self,
@@ -135,7 +149,7 @@ class Supervisor:
 
         def run() -> None:
             task.started = self._system.time()
-            with _opened(log) as output:
+            with self.pump.output(name) if self.pump else _opened(log) as output:
                 if task.restarts:
                     how = "was killed" if in_place.by_signal_only else "has failed"
                     note = f"gridtf: the task {how}: restart {task.restarts} of at most {in_place.most}\n"
@@ -149,8 +163,11 @@ class Supervisor:
                     task.exit = 127 if isinstance(error, FileNotFoundError) else 126
                     task.state, task.ended = TaskState.FAILED, self._system.time()
                     output.write(f"gridtf: {task.error}\n".encode())
+            self._settle()
 
         task.start = run
+        if self.pump:
+            task.printed = partial(self.pump.printed, name)
         run()
 
     def collect(self) -> bool:
@@ -176,7 +193,17 @@ class Supervisor:
             may_heal = code < 0 if task.in_place.by_signal_only else code not in NOT_RUN
             if task.state == TaskState.FAILED and may_heal and task.restarts < task.in_place.most:
                 task.state = TaskState.PENDING
+        if changed:
+            self._settle()
+        if self.pump and not self._stopping:
+            self.pump.look()
         return changed
+
+    def _settle(self) -> None:
+        """Have all that tasks which have ended have printed in their logs, before their end is told."""
+        over = [name for name, task in self.tasks.items() if task.ended is not None]
+        if self.pump and over and not self._stopping:
+            self.pump.settle(over)
 
     def restart(self) -> bool:
         """Start tasks again that have failed, once none of their processes is left that may hold the port.
@@ -250,17 +277,23 @@ class Supervisor:
             The ids of processes that survived SIGKILL.
         """
         self._stop_restarting()
+        if self.pump:
+            self.pump.finish()
         self._signal_everything(signal.SIGTERM)
         if not self._gone_within(grace, beat):
             deadline = self._system.monotonic() + _KILL_LIMIT
             while self._system.monotonic() < deadline:
                 self._signal_everything(signal.SIGKILL)
                 # processes that keep forking are faster than this walk through /proc, but their orphans become children
-                self._system.signal(self._system.children(), signal.SIGKILL)
+                self._system.signal(self._tasks_of(self._system.children()), signal.SIGKILL)
                 if self._gone_within(0.02, beat):
                     break
         self.collect()
-        return [] if self._system.childless() else self._system.descendants()
+        if self._system.childless():
+            return []
+        if self.pump:  # it cannot write what it has
+            self._system.signal([self.pump.pid], signal.SIGKILL)
+        return [pid for pid in self._tasks_of(self._system.descendants()) if pid not in self.spared]
 
     def _stop_restarting(self) -> None:
         self.collect()
@@ -271,7 +304,11 @@ class Supervisor:
 
     def _signal_everything(self, number: signal.Signals) -> None:
         # Not process groups: a descendant that called setsid has left its group, but not the process tree.
-        self._system.signal(self._system.descendants(), number)
+        self._system.signal(self._tasks_of(self._system.descendants()), number)
+
+    def _tasks_of(self, pids: Iterable[int]) -> list[int]:
+        """These processes but the one that writes the logs, which ends when no task can print any more."""
+        return [pid for pid in pids if self.pump is None or pid != self.pump.pid]
 
     def _gone_within(self, seconds: float, beat: Callable[[], None]) -> bool:
         deadline = self._system.monotonic() + seconds

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.bootstrap import blame
@@ -13,6 +14,7 @@ from gridtf.bootstrap.blame import Cause, raised, when
 from gridtf.errors import GridtfError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.tasktypes import LEADERS
+from gridtf.run.logparts import refresh
 from gridtf.run.rundir import Attempt, Record
 from gridtf.run.tail import last_lines
 from gridtf.states import SAVED_CODE, JobState, TaskState, exit_code
@@ -151,6 +153,16 @@ class Verdict(Value):
         return "\n".join(lines)
 
 
+def final_lines(log: Path) -> list[str]:
+    """The last lines of a log that another host has written until a moment ago, as tail.last_lines returns them.
+
+    Args:
+        log: The log.
+    """
+    refresh(log)
+    return last_lines(log)
+
+
 def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") -> Verdict:
     """The verdict on the task that failed first.
 
@@ -161,7 +173,7 @@ def of_task(task: PlacedTask, record: Record, attempt: Attempt, also: str = "") 
         also: A further observation, such as a lost host; may be empty.
     """
     log = attempt.task_log(task.type, task.index)
-    tail = last_lines(log)
+    tail = final_lines(log)
     error, number, code = record.get("error"), record.get("signal"), record.get("exit")
     if error:
         how, hint = str(error), "check the command, the set-up lines and the PATH of that host"
@@ -208,7 +220,7 @@ def of_other(cause: Cause, records: TaskRecords, attempt: Attempt, also: str = "
     about = {"task": task.name, "host": task.host, "exit": record.get("exit"), "signal": record.get("signal")}
     state = JobState.NODE_FAIL if cause.how == blame.LOST else JobState.FAILED
     return Verdict(
-        state, reason, "; ".join(filter(None, (also, said))), hint, {**about, "log": str(log), "tail": last_lines(log)}
+        state, reason, "; ".join(filter(None, (also, said))), hint, {**about, "log": str(log), "tail": final_lines(log)}
     )
 
 
@@ -468,7 +480,7 @@ def _last_words(record: Record, attempt: Attempt, task: PlacedTask) -> str:
     """What a failed task said last: the exception that ended it, or the last lines of its log from the last one on."""
     if noted := raised(record):
         return str(noted["message"])
-    tail = "\n".join(last_lines(attempt.task_log(task.type, task.index)))
+    tail = "\n".join(final_lines(attempt.task_log(task.type, task.index)))
     return tail[tail.rfind("Traceback (most recent") :] if "Traceback (most recent" in tail else tail
 
 

@@ -24,7 +24,7 @@ def parser(**more: Any) -> Parser:
 def run(arguments: Namespace) -> int:
     from gridtf.cli import show
 
-    job = find_job(arguments)
+    job = find_job(arguments, even_gone=True)
     name = plain(job.id)
     after = _ended(job)
     if after is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
+import time
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
+_DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+_CLOCKS = ("%H:%M", "%H:%M:%S")
 WITH_JOB_OPTIONS = ("submit", "run", "render", "doctor")
 # Command -> its module in this package, if that has another name.
 _MODULES = {
@@ -118,13 +121,13 @@ def new_parser(
     )
     if job:
         action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
-        action.completer = _jobs  # type: ignore[attr-defined]
+        action.completer = job_names  # type: ignore[attr-defined]
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
-def _jobs(prefix: str, **_: object) -> list[str]:
+def job_names(prefix: str, **_: object) -> list[str]:
     """Names and ids of jobs, and folders, that begin with prefix, for tab completion."""
     from argcomplete.completers import FilesCompleter
 
@@ -135,8 +138,12 @@ def _jobs(prefix: str, **_: object) -> list[str]:
     return [word for word in dict.fromkeys(words) if word.startswith(prefix)] + folders
 
 
-def find_job(arguments: Namespace) -> Job:
+def find_job(arguments: Namespace, *, even_gone: bool = False) -> Job:
     """Find the job named by the argument JOB.
+
+    Args:
+        arguments: The parsed command line.
+        even_gone: As for gridtf.login.job.find.
 
     Raises:
         NotFoundError: When there is no such job.
@@ -144,7 +151,7 @@ def find_job(arguments: Namespace) -> Job:
     """
     from gridtf.login.job import find
 
-    return find(arguments.job)
+    return find(arguments.job, even_gone=even_gone)
 
 
 def configured(arguments: Namespace, *, runs_here: bool = False) -> Configured:
@@ -174,3 +181,41 @@ def configured(arguments: Namespace, *, runs_here: bool = False) -> Configured:
     for note in job.notes:
         output.message(f"gridtf: {note}")
     return job
+
+
+def since(text: str) -> float:
+    """Parse a time, or how long ago it was, for argparse.
+
+    Args:
+        text: A clock time of the last 24 hours such as 14:30, a date, both, or a duration such as 10m.
+
+    Returns:
+        Seconds since the epoch.
+
+    Raises:
+        ArgumentTypeError: For other text.
+    """
+    from gridtf.jobspec.units import parse_duration
+
+    now = time.time()
+    for form in (*_DATES, *_CLOCKS):
+        try:
+            parsed = time.strptime(text.strip(), form)
+        except ValueError:
+            continue
+        if form in _DATES:
+            return time.mktime(parsed)
+        today = time.localtime(now)
+        for day in (today.tm_mday, today.tm_mday - 1):
+            then = time.mktime((today.tm_year, today.tm_mon, day, *parsed[3:6], 0, 0, -1))
+            if then <= now:
+                break
+        return then
+    try:
+        if ":" in text:
+            raise ValueError
+        return now - parse_duration(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is neither a duration, such as 10m or 2h, nor a time, such as 14:30"
+        ) from None

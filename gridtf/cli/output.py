@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
 
@@ -47,6 +48,47 @@ def write(text: str | bytes, *, flush: bool = True) -> None:
 def on_terminal() -> bool:
     """Whether stdout is a terminal, which would act on control characters."""
     return bool(sys.stdout.isatty())
+
+
+def redraws() -> bool:
+    """Whether stdout is a terminal on which the cursor can be moved."""
+    return on_terminal() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def has_colours() -> bool:
+    """Whether stdout is a terminal that shows colours, as far as TERM and NO_COLOR say (no-color.org)."""
+    return redraws() and not os.environ.get("NO_COLOR")
+
+
+def encoded(text: str) -> bytes:
+    """Encode text as stdout does."""
+    return text.encode(sys.stdout.encoding, "gridtf")
+
+
+def screen() -> tuple[int, int] | None:
+    """Columns and lines of the terminal that stdout is; None when it is none."""
+    if not on_terminal():
+        return None
+    try:
+        columns, lines = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        columns = lines = 0
+    return columns or 80, lines or 24  # one that does not know its size says 0
+
+
+def rest(seconds: float) -> None:
+    """Pause, until the reader of stdout exits at the latest: a command that follows a job may have nothing to write.
+
+    Raises:
+        BrokenPipeError: When it has.
+    """
+    import select
+
+    poller = select.poll()
+    with contextlib.suppress(OSError):  # it may be no file, as in a notebook
+        poller.register(sys.stdout.fileno(), 0)
+    if poller.poll(seconds * 1000):
+        raise BrokenPipeError
 
 
 def raw(text: str) -> bytes:

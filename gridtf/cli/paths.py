@@ -13,7 +13,7 @@ from gridtf.jobspec.arguments import Parser
 
 def parser_output(**more: Any) -> Parser:
     made = new_parser("output", "JOB", ("digits", "4711"), job=True, **more)
-    made.epilog = 'examples:\n  ls "$(gridtf output digits)"\n  tensorboard --logdir "$(gridtf output digits)"'
+    made.epilog = 'examples:\n  ls "$(gridtf output digits)"'
     return made
 
 

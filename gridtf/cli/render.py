@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from gridtf.jobspec import precheck
 from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
+from gridtf.report.secrets import secret
 from gridtf.text import counted, plain
 from gridtf.values import fields
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from gridtf.schedulers.api import Plan
 
 
-# WANDB_API_KEY, HF_TOKEN, PGPASSWORD; neither TOKENIZERS_PARALLELISM nor KEYBOARD.
-_SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(TOKEN|KEY)S?(?![A-Z])", re.IGNORECASE)
-_MASK = "***"
+_MASK = "***"  # in ASCII, which every terminal shows
 
 
 def parser(table: Table | None = None, **more: Any) -> Parser:
@@ -80,7 +78,7 @@ def _without_secrets(spec: dict[str, Any]) -> dict[str, Any]:
     """A specification without the values of likely secrets: others may see what render prints."""
     masked = {**spec}
     if "env" in spec:
-        masked["env"] = {name: _MASK if _SECRET.search(name) else text for name, text in spec["env"].items()}
+        masked["env"] = {name: _MASK if secret(name, text) else text for name, text in spec["env"].items()}
     if "tasks" in spec:
         masked["tasks"] = {name: _without_secrets(table) for name, table in spec["tasks"].items()}
     return masked
@@ -160,8 +158,7 @@ def _values(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields ("key = value", where it came from): first the given values, then the defaults that are not empty."""
     for key, source in sorted(plan.sources.items(), key=_in_order):
         if key != "scheduler":
-            secret = ".env." in f".{key}" and _SECRET.search(key.rpartition(".")[2])
-            yield f"{key} = {_MASK if secret else _look_up(plan.spec, key)}", source
+            yield f"{key} = {_shown(key, _look_up(plan.spec, key))}", source
     yield f'scheduler = "{plan.scheduler}"', plan.sources["scheduler"]
     for key, default in fields(JobSpec).items():
         if key not in plan.sources and default not in (None, (), {}):
@@ -174,10 +171,16 @@ def _in_order(row: tuple[str, str]) -> tuple[str, int]:
     return (key, int(number)) if key == "setup" and number.isdecimal() else (row[0], 0)
 
 
-def _look_up(spec: JobSpec, key: str) -> str:
-    value: Any = spec.options if key in spec.options else spec
+def _look_up(spec: JobSpec, key: str) -> Any:
     if key.startswith("setup."):
-        return json.dumps(spec.setup[int(key[6:]) - 1], ensure_ascii=False)
+        return spec.setup[int(key[6:]) - 1]
+    value: Any = spec.options if key in spec.options else spec
     for part in key.split("."):
         value = value.get(part) if hasattr(value, "get") else getattr(value, part)
+    return value
+
+
+def _shown(key: str, value: Any) -> str:
+    if ".env." in f".{key}" and secret(key.rpartition(".")[2], value):
+        return _MASK
     return json.dumps(value, default=lambda table: {}, ensure_ascii=False)  # an empty [tasks.TYPE]

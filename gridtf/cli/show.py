@@ -8,14 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridtf.cli import tasktable
 from gridtf.states import ENDED, JobState
-from gridtf.text import plain
+from gridtf.text import duration, plain
 from gridtf.values import Value, as_dict, fields
 
 if TYPE_CHECKING:
-    from gridtf.observe.state import JobView, TaskView
+    from gridtf.observe.overview import Row
+    from gridtf.observe.state import JobView
 
 _STILL_QUEUED = "the scheduler still has the job: it is cleaning up, or will start it again"
+_MOST_ATTEMPTS = 10  # that are shown
 
 
 def as_json(value: object) -> str:
@@ -26,55 +29,43 @@ def as_json(value: object) -> str:
     return json.dumps(value, indent=2, default=_fields)
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align the columns of rows, the first of which is the heading."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    padded = ([word.ljust(width) for word, width in zip(row, widths, strict=False)] for row in rows)
-    return "\n".join("  ".join([*words, row[-1]]).rstrip() for words, row in zip(padded, rows, strict=True))
-
-
-def job_table(views: Sequence[JobView], *, why: bool = False) -> str:
+def job_table(jobs: Sequence[Row], *, why: bool = False) -> str:
     """Show jobs as a table.
 
     Args:
-        views: At least one job.
+        jobs: At least one job.
         why: Whether to add a line with the reason for each job that failed.
     """
-    views = _shown(views)
+    jobs = _shown(jobs)
     rows = [("NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN DIRECTORY")]
-    for view in views:
-        started = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.started)) if view.started else "-"
-        count = str(len(view.tasks) or "-")
-        rows.append((view.name, view.job_id, view.scheduler, view.state, count, started, str(view.run_dir)))
-    failed = [f"{view.job_id}: {view.reason}" for view in views if why and view.state in ENDED - {JobState.COMPLETED}]
-    return "\n".join([table(rows), *([""] if failed else []), *failed])
+    for one in jobs:
+        started = _moment(one.started) if one.started else "-"
+        rows.append((one.name, one.job_id, one.scheduler, one.state, str(one.tasks or "-"), started, one.run_dir))
+    failed = [f"{one.job_id}: {one.reason}" for one in jobs if why and one.state in ENDED - {JobState.COMPLETED}]
+    return "\n".join([tasktable.table(rows), *([""] if failed else []), *failed])
 
 
-def job(view: JobView, now: float) -> str:
+def job(view: JobView, now: float, width: int | None = None) -> str:
     """Show everything about one job, as gridtf status does.
 
     Args:
         view: The job.
         now: Seconds since the epoch.
+        width: Columns of the terminal, for the table of tasks; None: no limit.
     """
     view = _shown(view)
     lines = [
         f"name           {view.name}",
         f"job            {view.job_id} ({view.scheduler})",
-        f"state          {view.state}{_when(view, now)}",
+        f"state          {view.state}{view.lasting(now)}",
     ]
-    label = "why" if view.finished else "detail"
-    lines += [f"{'' if index else label:<15}{line}" for index, line in enumerate(_why(view))]
+    lines += _labelled("why" if view.finished else "detail", _why(view))
+    lines += _labelled("warning", [_unmoved(view)] if view.unmoved else [])
+    lines += _labelled("times", _times(view))
     lines.append(f"run directory  {view.run_dir}")
-    if view.attempt and view.attempt > 1:
-        lines.append(f"attempt        {view.attempt}")
+    lines += _labelled("attempts", _chain(view))
     if view.tasks:
-        rows = [["TASK", "HOST", "STATE", "EXIT", "LOG"], *(_task_row(task, view.run_dir) for task in view.tasks)]
-        if any(task.progress for task in view.tasks):
-            steps = (str(task.progress["step"]) if task.progress else "-" for task in view.tasks)
-            for row, step in zip(rows, ("STEP", *steps), strict=True):
-                row.insert(3, step)
-        lines += ["", table(rows)]
+        lines += ["", tasktable.tasks(view, now, width)]
     return "\n".join([*lines, *_last_lines(view)])
 
 
@@ -86,12 +77,17 @@ def verdict(view: JobView, now: float) -> str:
         now: Seconds since the epoch.
     """
     view = _shown(view)
-    first, *more = [f"{view.name} ({view.job_id}): {view.state}{_when(view, now)}", *_why(view)]
+    first, *more = [f"{view.name} ({view.job_id}): {view.state}{view.lasting(now)}", *_why(view)]
     return "\n".join([first, *(f"  {line}" for line in more), *_last_lines(view)])
 
 
-def progress(view: JobView) -> str:
-    """Show in one line the state of a job that has not ended."""
+def progress(view: JobView, now: float | None = None) -> str:
+    """Show in one line the state of a job that has not ended.
+
+    Args:
+        view: The job.
+        now: Seconds since the epoch, to show how long it has run and its steps; None: without these.
+    """
     view = _shown(view)
     states: dict[str, int] = {}
     for task in view.tasks:
@@ -100,17 +96,16 @@ def progress(view: JobView) -> str:
         return f"attempt {view.attempt} ended {view.state}; {_STILL_QUEUED}"
     counts = ", ".join(f"{count} {state.lower()}" for state, count in states.items())
     current = counts and view.state != JobState.PENDING  # a pending job has tasks of an earlier attempt only
-    words = [view.state.lower(), view.reason, f"tasks: {counts}" if current else ""]
+    state = view.state.lower() + ("" if now is None else view.lasting(now))
+    words = [state, *_detail(view), f"tasks: {counts}" if current else "", "" if now is None else _furthest(view)]
     return "; ".join(word for word in words if word)
 
 
-def duration(seconds: float) -> str:
-    """Write seconds as ``45 s``, ``3 min 20 s``, ``2 h 5 min`` or ``3 d 4 h``."""
-    whole = int(max(0.0, seconds))
-    for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // small} {smaller}"
-    return f"{whole} s"
+def _furthest(view: JobView) -> str:
+    """The step of the task that has come furthest, and its rate; empty where no task reports one."""
+    steps = [(task.progress["step"], (task.sample or {}).get("rate")) for task in view.tasks if task.progress]
+    step, rate = max(steps, key=lambda known: known[0], default=(None, None))
+    return "" if step is None else f"step {step}" + (f" ({rate:.3g}/s)" if rate else "")
 
 
 def _shown(value: Any) -> Any:
@@ -132,24 +127,50 @@ def _fields(value: Any) -> object:
     return as_dict(value) if isinstance(value, Value) else str(value)
 
 
-def _when(view: JobView, now: float) -> str:
-    if view.started is None:
-        return ""
-    if view.ended is not None:
-        return f" after {duration(view.ended - view.started)}"
-    return "" if view.finished else f" for {duration(now - view.started)}"
-
-
 def _why(view: JobView) -> list[str]:
     queued = view.in_queue and not view.finished and view.state in ENDED
-    return [line for line in (view.reason, view.hint, _STILL_QUEUED if queued else "") if line]
+    return [line for line in ("; ".join(_detail(view)), view.hint, _STILL_QUEUED if queued else "") if line]
 
 
-def _task_row(task: TaskView, run_dir: Path) -> list[str]:
-    ended = task.signal or ("-" if task.exit is None else str(task.exit))
-    log = str(task.log.relative_to(run_dir)) if task.log else "-"
-    state = f"{task.state} (restarts: {task.restarts})" if task.restarts else task.state
-    return [task.name, task.host or "-", state, ended, log]
+def _detail(view: JobView) -> list[str]:
+    """Why the job is in its state, and when it is expected to start."""
+    start = "" if view.expected is None else f"expected to start {_moment(view.expected)}"
+    return [words for words in (view.reason, start) if words]
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _times(view: JobView) -> list[str]:
+    """When the first task started, and when the job ended, as far as that is known."""
+    times = {"started": view.started, "ended": view.ended}
+    text = ", ".join(f"{what} {_moment(at)}" for what, at in times.items() if at is not None)
+    return [text] if text else []
+
+
+def _labelled(label: str, lines: Sequence[str]) -> list[str]:
+    return [f"{'' if index else label:<15}{line}" for index, line in enumerate(lines)]
+
+
+def _unmoved(view: JobView) -> str:
+    cpu = ", and none uses a CPU" if any(task.sample for task in view.tasks) else ""
+    still = f"no log has grown and no task has reported a step for {duration(view.unmoved or 0.0)}{cpu}"
+    return f"{still}: see gridtf stacks {view.job_id or view.run_dir}"
+
+
+def _chain(view: JobView) -> list[str]:
+    """The attempts of a job that has had several, a line each."""
+    if len(view.attempts) < 2:
+        return []
+    lines = []
+    for attempt in view.attempts[-_MOST_ATTEMPTS:]:
+        why = f": {attempt.reason}" if attempt.reason and attempt.ended is not None else ""
+        after = ""
+        if attempt.started is not None and attempt.ended is not None:
+            after = f" after {duration(attempt.ended - attempt.started)}"
+        lines.append(f"attempt {attempt.number} {attempt.state}{after}{why}")
+    return lines
 
 
 def _last_lines(view: JobView) -> list[str]:

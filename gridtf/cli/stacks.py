@@ -26,7 +26,7 @@ def run(arguments: Namespace) -> int:
     from gridtf.observe import stacks
 
     record = stacks.chosen(stacks.request(find_job(arguments).run), arguments.task)
-    output.result(_as_json(record) if arguments.json else "\n".join(map(plain, _lines(record))))
+    output.result(_as_json(record) if arguments.json else "\n".join(map(plain, lines(record))))
     return 0
 
 
@@ -40,14 +40,18 @@ def _as_json(record: Record) -> str:
     return json.dumps({"groups": found, **shown}, indent=1)
 
 
-def _lines(record: Record) -> list[str]:
-    """What is printed: the groups, the smallest first, then the stacks of one task of each."""
+def lines(record: Record) -> list[str]:
+    """What is printed: the groups, the smallest first, then the stacks of one task of each.
+
+    Args:
+        record: stacks.json.
+    """
     from gridtf.bootstrap import stacks
 
     found = stacks.groups(record["tasks"], record["stacks"])
-    lines = [str(group) for group in found]
+    words = [str(group) for group in found]
     if record["missing"]:
-        lines.append(f"no answer from {some(record['missing'])}")
+        words.append(f"no answer from {some(record['missing'])}")
     for group in found:
         name = group.tasks[0]
         task = record["tasks"][name]
@@ -55,7 +59,7 @@ def _lines(record: Record) -> list[str]:
             who = f"{name} on {task['host']}, process {process['pid']} ({process['name']})"
             if process.get("stack") is None:
                 why = stacks.STATES.get(process["state"]) or process.get("why", "")
-                lines += ["", f"{who}: {why}"]
+                words += ["", f"{who}: {why}"]
             else:
-                lines += ["", f"{who}:", *(f"  {line}" for line in record["stacks"][process["stack"]].splitlines())]
-    return lines
+                words += ["", f"{who}:", *(f"  {line}" for line in record["stacks"][process["stack"]].splitlines())]
+    return words

@@ -11,73 +11,139 @@ from gridtf.cli import output, restore_sigchld
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable, Collection
     from typing import Any
 
     from gridtf.jobspec.arguments import Parser
+    from gridtf.run.registry import Entry
 
 _NEWEST = 20  # jobs that are listed without --all
 
 
 def parser_list(**more: Any) -> Parser:
-    from gridtf.cli.common import new_parser
+    from gridtf.cli.common import new_parser, since
 
-    made = new_parser("list", "[options]", ("", "--all --json"), json=True, **more)
+    made = new_parser("list", "[options]", ("", "--state RUNNING,PENDING", "--since 2d --all"), json=True, **more)
     made.add_argument("--all", action="store_true", help=f"all jobs (default: the newest {_NEWEST})")
+    made.add_argument("--state", metavar="STATE,…", type=_states, help="only jobs in one of these states")
+    made.add_argument(
+        "--since", metavar="TIME", type=since, help="only jobs submitted since then: 2d, 12h, or a time such as 14:30"
+    )
+    made.add_argument("--name", metavar="PATTERN", help="only jobs whose name fits a shell pattern, such as 'digits-*'")
     return made
 
 
 def run_list(arguments: Namespace) -> int:
-    return list_jobs(everything=arguments.all, as_json=arguments.json)
+    return list_jobs(
+        everything=arguments.all,
+        as_json=arguments.json,
+        states=arguments.state,
+        wanted=_wanted(arguments.since, arguments.name),
+    )
 
 
-def list_jobs(*, everything: bool, as_json: bool) -> int:
+def list_jobs(
+    *,
+    everything: bool,
+    as_json: bool,
+    states: Collection[str] | None = None,
+    wanted: Callable[[Entry], bool] | None = None,
+) -> int:
     """Print this user's jobs, newest first.
 
     Args:
         everything: Whether to print all jobs, not only the newest 20.
         as_json: Whether to print JSON instead of a table.
+        states: Only jobs in these states; None: in any.
+        wanted: Which entries of the index count; None: all.
 
     Returns:
         The exit code.
     """
     from gridtf.run import registry
 
-    runs = registry.runs(os.environ)
-    newest = list(runs if everything else itertools.islice(runs, _NEWEST))
-    if not newest:  # the imports below take time
-        output.write("[]\n" if as_json else "no jobs yet\n")
+    none = "[]\n" if as_json else "no jobs yet\n" if states is None and wanted is None else "no such jobs\n"
+    if next(registry.entries(os.environ), None) is None:  # the imports below take time
+        output.write(none)
         return 0
     from gridtf.cli import show
     from gridtf.observe import jobs
+    from gridtf.observe.overview import Overview
 
     restore_sigchld()
-    views = jobs.views(newest)
-    output.write(f"{show.as_json(views) if as_json else show.job_table(views)}\n")
+    overview = Overview(os.environ)
+    most = None if everything else _NEWEST
+    runs = list(itertools.islice(overview.runs(wanted), most if states is None else None))
+    if states is not None:
+        rows = zip(runs, overview.rows(runs), strict=True)
+        runs = list(itertools.islice((run for run, row in rows if row.state in states), most))
+    if as_json:
+        output.write(f"{show.as_json(jobs.views(runs))}\n")
+    else:
+        output.write(f"{show.job_table(overview.rows(runs))}\n" if runs else none)
     return 0
+
+
+def _wanted(since: float | None, pattern: str | None) -> Callable[[Entry], bool] | None:
+    """Which entries of the index fit; None where all do."""
+    if since is None and pattern is None:
+        return None
+    from fnmatch import fnmatchcase
+
+    from gridtf.run import registry
+
+    first = "" if since is None else registry.stamp(max(0.0, since))
+    return lambda entry: entry.stamp >= first and (pattern is None or fnmatchcase(entry.name, pattern))
+
+
+def _states(text: str) -> list[str]:
+    from argparse import ArgumentTypeError
+
+    from gridtf.errors import nearest
+    from gridtf.states import JobState
+
+    names = [name.strip().upper() for name in text.split(",")]
+    for name in names:
+        if name not in [*JobState]:
+            hint = nearest(name, [*JobState]) or f"choose from {', '.join(JobState)}"
+            raise ArgumentTypeError(f"{name!r} is no state of a job: {hint}")
+    return names
 
 
 def parser_status(**more: Any) -> Parser:
     from gridtf.cli.common import new_parser
 
-    return new_parser("status", "JOB [options]", ("digits", "4711 --json"), job=True, json=True, **more)
+    examples = ("digits", "digits --watch", "4711 --json")
+    made = new_parser("status", "JOB [options]", examples, job=True, json=True, **more)
+    made.add_argument("-w", "--watch", action="store_true", help="show it again every few seconds until the job ends")
+    return made
 
 
 def run_status(arguments: Namespace) -> int:
-    from gridtf.cli import show
+    from gridtf.cli import redraw, show
     from gridtf.cli.common import find_job
-    from gridtf.errors import NotFoundError
-    from gridtf.observe import jobs
+    from gridtf.errors import NotFoundError, UsageError
+    from gridtf.observe import jobs, overview
+    from gridtf.observe.detail import detailed
     from gridtf.run import registry
 
+    if arguments.watch and arguments.json:
+        raise UsageError("--watch shows tables, not JSON", hint="leave out --json, or --watch")
     try:
-        view = find_job(arguments).status()
+        job = find_job(arguments)
     except NotFoundError:
-        # a job array whose script was written by hand has no run directory of its own
-        views = jobs.views(list(registry.elements(arguments.job, os.environ).values()))
-        if not views:
+        elements = {} if arguments.watch else registry.elements(arguments.job, os.environ)
+        if not elements:
             raise
-        text = show.as_json(views) if arguments.json else show.job_table(views, why=True)
-    else:
-        text = show.as_json(view) if arguments.json else show.job(view, time.time())
+        # a job array whose script was written by hand has no run directory of its own
+        views = jobs.views(list(elements.values()))
+        rows = [overview.row(view) for view in views]
+        output.write(f"{show.as_json(views) if arguments.json else show.job_table(rows, why=True)}\n")
+        return 0
+    if arguments.watch:
+        return redraw.follow(job)
+    now = time.time()
+    view = detailed(job.status(), now)
+    text = show.as_json(view) if arguments.json else show.job(view, now, (output.screen() or (None,))[0])
     output.write(f"{text}\n")
     return 0

@@ -32,6 +32,7 @@ PLACEHOLDERS = "placeholders in the command and in --env, replaced for each task
 def parser_run(table: Table | None = None, **more: Any) -> Parser:
     examples = ("-- python train.py", "gridtf.toml", "--ps 2 -- python train.py     (inside salloc: on its hosts)")
     made = new_parser("run", "[JOBFILE] [options] -- command …", examples, **more)
+    made.add_argument("--quiet", action="store_true", help="do not print what its tasks print")
     add_job_options(made, schedulers.job_options() if table is None else table)
     return made
 
@@ -39,7 +40,12 @@ def parser_run(table: Table | None = None, **more: Any) -> Parser:
 def run_run(arguments: Namespace) -> int:
     from gridtf.bootstrap import main
 
-    return main.run(configured(arguments, runs_here=True), os.environ)
+    given = configured(arguments, runs_here=True)
+    if arguments.quiet:
+        return main.run(given, os.environ)
+    from gridtf.cli import runbeside
+
+    return runbeside.follow(lambda begun: main.run(given, os.environ, begun))
 
 
 def parser_submit(table: Table | None = None, **more: Any) -> Parser:
@@ -51,6 +57,8 @@ def parser_submit(table: Table | None = None, **more: Any) -> Parser:
     made = new_parser("submit", "[JOBFILE] [options] -- command …", examples, **more)
     made.epilog = f"{made.epilog}\n\n{PLACEHOLDERS}\n{LAYERS}"
     made.add_argument("--wait", action="store_true", help="wait until the job has ended; the exit code is the job's")
+    made.add_argument("-f", "--follow", action="store_true", help="as --wait, and print what its tasks print meanwhile")
+    made.add_argument("--quiet", action="store_true", help="print the job's id alone; with --wait or -f its verdict")
     made.add_argument("--dry-run", action="store_true", help="submit nothing, like gridtf render")
     made.add_argument("--json", action="store_true", help="print JSON")
     add_job_options(made, schedulers.job_options() if table is None else table)
@@ -66,6 +74,8 @@ def run_submit(arguments: Namespace) -> int:
         return render.run(arguments)
     from gridtf.login import submission
 
+    if arguments.follow and arguments.json:
+        raise UsageError("--follow prints logs, not JSON", hint="write --wait in its place, or leave out --json")
     given = configured(arguments)
     job = submission.submit(given.spec, given.sources, given.trusted)
     for note in job.notes:
@@ -73,15 +83,26 @@ def run_submit(arguments: Namespace) -> int:
     found = job.scheduler == "local" and given.spec.scheduler is None
     scheduler = f"{job.scheduler} (this machine: no other scheduler was found)" if found else job.scheduler
     text = described(job, scheduler)
-    if arguments.json and arguments.wait:
-        output.message(text)
-    else:
-        output.result(as_json(job) if arguments.json else text)
-    if arguments.wait:
+    waits = arguments.wait or arguments.follow
+    if not (arguments.quiet and waits):
+        _announce(job, plain(job.id) if arguments.quiet else text, json=arguments.json, aside=waits)
+    if arguments.follow and not arguments.quiet:
+        from gridtf.cli import follow
+
+        return follow.follow(job)
+    if waits:
         from gridtf.cli import wait
 
-        return wait.follow(job, as_json=arguments.json)
+        return wait.follow(job, as_json=arguments.json, quiet=arguments.quiet)
     return 0
+
+
+def _announce(job: Job, text: str, *, json: bool, aside: bool) -> None:
+    """Print which job was submitted. aside: a verdict follows, and is all that stdout gets where it is JSON."""
+    if json and aside:
+        output.message(text)
+    else:
+        output.result(as_json(job) if json else text)
 
 
 def described(job: Job, scheduler: str) -> str:

@@ -13,6 +13,7 @@ from gridtf.text import plain
 
 if TYPE_CHECKING:
     from gridtf.login.job import Job
+    from gridtf.observe.state import JobView
 
 STILL_RUNNING = 124  # as timeout(1)
 _INTERRUPTED = 130
@@ -31,52 +32,95 @@ def run(arguments: Namespace) -> int:
     return follow(find_job(arguments), arguments.timeout, as_json=arguments.json)
 
 
-def follow(job: Job, timeout: float | None = None, *, as_json: bool = False) -> int:
+def follow(job: Job, timeout: float | None = None, *, as_json: bool = False, quiet: bool = False) -> int:
     """Print changes of a job's state to stderr until it ends, then its verdict to stdout. Ctrl-C leaves it running.
 
     Args:
         job: The job.
         timeout: Seconds to wait at most; None: no limit.
         as_json: Whether to print the verdict as JSON.
+        quiet: Whether to print the verdict alone.
 
     Returns:
         The job's exit code; STILL_RUNNING after the timeout, 130 after Ctrl-C.
     """
+    changes = Changes()
     try:
-        return _follow(job, timeout, as_json)
+        for view in job.watch(timeout):
+            if not quiet and (line := changes.line(view)):
+                output.message(line)
     except KeyboardInterrupt:
-        name = plain(job.id)
-        lines = (
-            f"gridtf: job {name} continues",
-            f"  to wait again: gridtf wait {name}",
-            f"  to cancel it:  gridtf cancel {name}",
-        )
-        output.message("\n" + "\n".join(lines))
-        return _INTERRUPTED
-
-
-def _follow(job: Job, timeout: float | None, as_json: bool) -> int:
-    from gridtf.cli import show
-    from gridtf.states import ENDED, JobState
-
-    printed, printed_at, ended_at = "", 0.0, None
-    for view in job.watch(timeout):
-        line, now = show.progress(view), time.monotonic()
-        ended_at = (ended_at or now) if view.state in ENDED else None
-        if ended_at is not None and now - ended_at < _SETTLES:
-            continue
-        if not view.finished and (line != printed or now - printed_at > _SILENCE):
-            output.message(f"{time.strftime('%H:%M:%S')}  {line}")
-            printed, printed_at = line, now
+        return interrupted(job)
+    if view.finished:
+        return ended(view, as_json=as_json)
     if as_json:
+        from gridtf.cli import show
+
         output.result(show.as_json(view))
-    elif view.finished:
-        output.result(show.verdict(view, time.time()))
     else:
         output.message(f"gridtf: job {plain(job.id)} has not ended after {timeout:g} s")
-    if not view.finished:
-        return STILL_RUNNING
+    return STILL_RUNNING
+
+
+class Changes:
+    """Turns views of a job into lines for those who wait for it: one for each change, and one a minute without any."""
+
+    def __init__(self) -> None:
+        self._line = ""
+        self._ended_at: float | None = None
+        self.printed_at = 0.0  # when something was printed last (time.monotonic())
+
+    def line(self, view: JobView) -> str:
+        """What to print, with the time; empty for nothing.
+
+        Args:
+            view: The state of the job now.
+        """
+        from gridtf.cli import show
+        from gridtf.states import ENDED
+
+        line, now = show.progress(view), time.monotonic()
+        self._ended_at = (self._ended_at or now) if view.state in ENDED else None
+        settles = self._ended_at is not None and now - self._ended_at < _SETTLES
+        if view.finished or settles or (line == self._line and now - self.printed_at <= _SILENCE):
+            return ""
+        self._line, self.printed_at = line, now
+        return f"{time.strftime('%H:%M:%S')}  {line}"
+
+
+def ended(view: JobView, *, as_json: bool = False) -> int:
+    """Print the verdict on a job.
+
+    Args:
+        view: The job, which has ended.
+        as_json: Whether to print JSON.
+
+    Returns:
+        The job's exit code.
+    """
+    from gridtf.cli import show
+    from gridtf.states import JobState
+
+    output.result(show.as_json(view) if as_json else show.verdict(view, time.time()))
     return 0 if view.state == JobState.COMPLETED else view.exit_code or 1
+
+
+def interrupted(job: Job, *more: tuple[str, str]) -> int:
+    """Say after Ctrl-C that a job continues, and how to come back to it.
+
+    Args:
+        job: The job.
+        more: (what, the command for it) besides waiting and cancelling.
+
+    Returns:
+        The exit code.
+    """
+    name = plain(job.id)
+    rows = [*more, ("to wait again:", f"gridtf wait {name}"), ("to cancel it:", f"gridtf cancel {name}")]
+    width = max(len(what) for what, _ in rows)
+    lines = [f"gridtf: job {name} continues", *(f"  {what:<{width}} {command}" for what, command in rows)]
+    output.message("\n" + "\n".join(lines))
+    return _INTERRUPTED
 
 
 def _seconds(text: str) -> float:

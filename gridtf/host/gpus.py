@@ -232,11 +232,43 @@ def memory_in_use(gpus: Collection[str]) -> dict[str, int]:
     with _driver() as nvml:
         for gpu in gpus if nvml else ():
             with suppress(nvml.NVMLError, ValueError):
-                by_uuid = gpu.startswith("GPU-")
-                handle = nvml.nvmlDeviceGetHandleByUUID(gpu) if by_uuid else nvml.nvmlDeviceGetHandleByIndex(int(gpu))
-                mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
+                mib = int(nvml.nvmlDeviceGetMemoryInfo(_device(nvml, gpu)).used) >> 20
                 found.update({gpu: mib} if mib > _IDLE_MEMORY else {})
     return found
+
+
+def use(gpus: Collection[str]) -> Iterator[dict[str, dict[str, float]]]:
+    """What GPUs are doing, again and again. A reading may take for ever, as when a GPU has fallen off the bus.
+
+    Args:
+        gpus: Their indices or UUIDs.
+
+    Yields:
+        GPU -> use in percent, ``memory`` and ``memory_total`` in bytes, power in watts, without what the driver does
+        not tell. Nothing without an NVIDIA driver.
+    """
+    with _driver() as nvml:
+        while nvml:
+            found: dict[str, dict[str, float]] = {}
+            for gpu in gpus:
+                found[gpu] = of_gpu = {}
+                with suppress(nvml.NVMLError, ValueError):
+                    device = _device(nvml, gpu)
+                    with suppress(nvml.NVMLError):
+                        of_gpu["use"] = float(nvml.nvmlDeviceGetUtilizationRates(device).gpu)
+                    with suppress(nvml.NVMLError):
+                        memory = nvml.nvmlDeviceGetMemoryInfo(device)
+                        of_gpu["memory"], of_gpu["memory_total"] = int(memory.used), int(memory.total)
+                    with suppress(nvml.NVMLError):
+                        of_gpu["power"] = nvml.nvmlDeviceGetPowerUsage(device) / 1000  # it is in milliwatts
+            yield found
+
+
+def _device(nvml: Any, gpu: str) -> Any:
+    """The driver's handle on a GPU, by index or UUID."""
+    if gpu.startswith("GPU-"):
+        return nvml.nvmlDeviceGetHandleByUUID(gpu)
+    return nvml.nvmlDeviceGetHandleByIndex(int(gpu))
 
 
 @contextmanager

@@ -117,12 +117,27 @@ def written(pid: int) -> tuple[str, ...]:
     return tuple(found)
 
 
+def parent(pid: int) -> int:
+    """The parent of a process; 0 when the process is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def ticks(pid: int) -> int:
+    """The clock ticks that a process and the children that it has waited for have used; 0 when it is gone."""
+    return _used(_stat(pid))
+
+
+def _used(fields: list[str]) -> int:
+    return sum(map(int, fields[11:15]))
+
+
 def cpu_ticks() -> dict[int, tuple[int, int]]:
     """Process id -> its parent, and the clock ticks that it and the children that it has waited for have used."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (fields := _stat(int(name))):
-            found[int(name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+            found[int(name)] = (int(fields[1]), _used(fields))
     return found
 
 

@@ -39,7 +39,7 @@ from gridtf.text import plain
 from gridtf.values import Value, fields
 
 SITE_FILE = "/etc/gridtf/config.toml"
-_SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
+SITE_VARIABLE = "GRIDTF_SITE_CONFIG"
 _ENTRY, _TEMPLATE = ("entry",), ("template",)
 _SETUP, _SETUP_REPLACE = ("setup",), ("setup_replace",)
 UNREAD = f"{JOB_FILE} is not read, since the command line says what to run; to use it: gridtf submit {JOB_FILE} -- …"
@@ -304,12 +304,12 @@ def _without_setup(file: File) -> File:
 
 def general_files(environ: Mapping[str, str]) -> Iterator[tuple[Path, NotFoundError | None, bool]]:
     """The site file and the user file: path, the error to raise when it is missing, and whether it is the site's."""
-    site = environ.get(_SITE_VARIABLE)
+    site = environ.get(SITE_VARIABLE)
     if site is None:
         yield Path(SITE_FILE), None, True
     elif site:
         hint = "unset it, or set it to an empty string to use no site file"
-        yield Path(site), NotFoundError(f"{_SITE_VARIABLE}: no such file: {site}", hint=hint), True
+        yield Path(site), NotFoundError(f"{SITE_VARIABLE}: no such file: {site}", hint=hint), True
     with contextlib.suppress(RuntimeError):  # a user without a home folder
         folder = environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".config"
         yield Path(folder) / "gridtf" / "config.toml", None, False

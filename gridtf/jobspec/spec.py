@@ -110,7 +110,7 @@ class JobSpec(_Keywords):
         entry: The training loop as a function, ``module:function``, instead of ``command``.
         name: Job name; up to 63 letters, digits and ``_ . + = -``. None: derived from the command or the entry.
         scheduler: Name of the scheduler, such as "slurm". None: the one found on this machine, else "local".
-        tasks: Task type -> TaskSpec.
+        tasks: Task type -> TaskSpec, or a dict of its fields, which becomes one: ``{"ps": {"count": 1}}``.
         leader: The task that leads the others: "chief" or "master" (TensorFlow 1's name for it), which is added to the
             workers, or "first-worker". When it has exited with 0, the others have ``leader_wait`` seconds left. None:
             the chief or master if ``tasks`` has one, in a job with ps the first worker, else none.
@@ -138,6 +138,8 @@ class JobSpec(_Keywords):
         gpu_resource: The site's name of its GPU resource (a complex of Grid Engine, complex(5)).
         gpu_variable: Name of the variable by which a Grid Engine site grants GPUs. None: those that gridtf knows.
         exclude: Hosts that the job must not use, as the scheduler calls them (Slurm and Grid Engine).
+        notify: "mail": the scheduler sends mail when the job ends or is started again (Slurm and Grid Engine), to the
+            user who submits it; "mail:ann@example.org": to that address.
         options: Options of schedulers from other packages, by key; in a job file they are top-level keys.
         native: Options passed to the scheduler unchanged, one per item, such as "--qos=long".
         env: Environment variables of all tasks.
@@ -176,6 +178,10 @@ class JobSpec(_Keywords):
             "off" or 0: that is not looked after.
         on_stall: What becomes of a stalled job: "report" it in status and log, "end" it, or "restart" all tasks, which
             needs ``restarts``.
+        log_limit: How large the log of a task may become, in MiB or as text such as "1G". gridtf then writes the logs,
+            and keeps at least the newest half of that. None: tasks write their logs themselves, and nothing is removed.
+        sample_interval: Seconds between two samples of what tasks use, such as CPU time, memory and GPUs; with hundreds
+            of hosts the interval is longer. 0: there are none, and logs have no times.
         start_timeout: Seconds to wait for all hosts and tasks to start.
         heartbeat_timeout: Seconds of silence after which a host counts as lost.
         evaluator_wait: Seconds that an evaluator may run on after the training has ended.
@@ -189,7 +195,7 @@ class JobSpec(_Keywords):
     entry: str | None = None
     name: str | None = None
     scheduler: str | None = None
-    tasks: Mapping[str, TaskSpec] = {}
+    tasks: Mapping[str, Any] = {}
     leader: str | None = None
     serve: Strings = ()
     success_policy: str = "all"
@@ -211,6 +217,7 @@ class JobSpec(_Keywords):
     gpu_resource: str = "gpu"
     gpu_variable: str | None = None
     exclude: Strings = ()
+    notify: str | None = None
     options: Mapping[str, Any] = {}
     native: Strings = ()
     env: Mapping[str, str] = {}
@@ -233,6 +240,8 @@ class JobSpec(_Keywords):
     spare_nodes: int = 0
     stall_after: str | int = "10m"
     on_stall: str = "report"
+    log_limit: str | int | None = None
+    sample_interval: float = 5.0
     start_timeout: float = 600.0
     heartbeat_timeout: float = 30.0
     evaluator_wait: float = 60.0
@@ -241,13 +250,8 @@ class JobSpec(_Keywords):
     def __post_init__(self) -> None:
         for name in LISTS:
             object.__setattr__(self, name, _list(name, getattr(self, name)))
-        tasks: object = self.tasks
-        if not isinstance(tasks, Mapping):
-            raise SpecError("tasks", f"expected a table, not {spell(tasks)}", hint=_table("ps"))
-        for name, table in tasks.items():
-            if not isinstance(table, TaskSpec):
-                raise SpecError(f"tasks.{name}", f"expected a TaskSpec, not {spell(table)}", hint=_table(name))
-        _copy_tables(self, "env", "options", "tasks")
+        object.__setattr__(self, "tasks", _tables(self.tasks))
+        _copy_tables(self, "env", "options")
         for check in _CHECKS:
             check(self)
 
@@ -277,6 +281,11 @@ class JobSpec(_Keywords):
         return None if self.mem is None else parse_memory(self.mem)
 
     @property
+    def log_bytes(self) -> int | None:
+        """How large the log of a task may become, in bytes; None: there is no limit."""
+        return None if self.log_limit is None else parse_memory(self.log_limit) << 20
+
+    @property
     def title(self) -> str:
         """The job's name: ``name``, or one derived from the entry or the command, such as ``train`` for train.py."""
         if self.name:
@@ -300,7 +309,8 @@ class JobSpec(_Keywords):
 
     def task(self, task_type: str) -> TaskSpec:
         """The table of one task type; an empty one if the job has none."""
-        return self.tasks.get(task_type, TaskSpec())
+        table: TaskSpec = self.tasks.get(task_type, TaskSpec())
+        return table
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -314,7 +324,7 @@ class JobSpec(_Keywords):
 
     def count(self, task_type: str) -> int | None:
         """Number of tasks of this type; None: as many workers as the allocation has room for."""
-        table = self.tasks.get(task_type)
+        table: TaskSpec | None = self.tasks.get(task_type)
         if table is not None and table.count is not None:
             return table.count
         if task_type == "worker":
@@ -357,26 +367,13 @@ class JobSpec(_Keywords):
         """Make a JobSpec from the values that to_dict returns.
 
         Args:
-            data: Key -> value, as in a job file; each entry of ``tasks`` is a table or a TaskSpec.
+            data: Key -> value, as in a job file.
 
         Raises:
             SpecError: For an unknown key or an invalid value.
         """
-        values = dict(data)
-        _refuse_unknown(values, [*fields(cls)], "")
-        tables = values.pop("tasks", {})
-        if not isinstance(tables, Mapping):
-            raise SpecError("tasks", "expected a table of task types")
-        tasks = {}
-        for task_type, table in tables.items():
-            if isinstance(table, TaskSpec):
-                tasks[task_type] = table
-                continue
-            if not isinstance(table, Mapping):
-                raise SpecError(f"tasks.{task_type}", f"expected a table, such as [tasks.{task_type}] count = 2")
-            _refuse_unknown(table, [*fields(TaskSpec)], f"tasks.{task_type}.")
-            tasks[task_type] = TaskSpec(**table)
-        return cls(tasks=tasks, **values)
+        _refuse_unknown(data, [*fields(cls)], "")
+        return cls(**data)
 
 
 def container_path(image: str | None) -> str:
@@ -445,8 +442,21 @@ def _as_list(name: str, text: str) -> str:
     return f"write {name} = {toml(synonyms.as_list(name, text))}"
 
 
-def _table(task_type: str) -> str:
-    return f'write tasks={{"{task_type}": TaskSpec(count=1)}}'
+def _tables(tasks: object) -> dict[str, TaskSpec]:
+    """The tables of task types, each of which may be a TaskSpec or a dict of its keys."""
+    if not isinstance(tasks, Mapping):
+        hint = 'write tasks={"ps": {"count": 1}}, or [tasks.ps] and count = 1 in a file'
+        raise SpecError("tasks", f"expected a table of task types, not {spell(tasks)}", hint=hint)
+    made = {}
+    for name, table in tasks.items():
+        if isinstance(table, Mapping):
+            _refuse_unknown(table, [*fields(TaskSpec)], f"tasks.{name}.")
+            table = TaskSpec(**table)
+        elif not isinstance(table, TaskSpec):
+            hint = f'write tasks={{"{name}": {{"count": 1}}}}, or [tasks.{name}] and count = 1 in a file'
+            raise SpecError(f"tasks.{name}", f"expected a table, not {spell(table)}", hint=hint)
+        made[name] = table
+    return made
 
 
 def _refuse_unknown(table: Mapping[str, Any], known: list[str], prefix: str) -> None:
@@ -473,6 +483,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _INTERFACE = re.compile(r"[!-.0-~]{1,15}")  # linux/if.h: IFNAMSIZ; no space, no slash
+_NOTIFY = re.compile(r"mail(:[^\s:,;]+@[^\s:,;]+|:\w[\w.-]*)?")  # an address, or the name of a user
 _MEM_FORMS = "a number with K, M, G or T, such as 16G (without: MiB)"
 # Slurm's words for "no limit". gridtf needs numbers; --native passes these to the scheduler alone.
 _LIMITLESS = ("0", "-1", "unlimited", "infinite")
@@ -482,7 +493,7 @@ _NAME_AN_IMAGE = 'name the image: --container IMAGE, or container = "IMAGE" in a
 _REGISTRY = re.compile(
     r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)\w[\w.-]*(?:[/#][\w.-]+)*:[\w.-]+"
 )
-_MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait")  # in seconds
+_MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait", "sample_interval")  # in seconds
 
 
 def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:
@@ -639,6 +650,9 @@ def _check_texts(spec: JobSpec) -> None:
     _strings("native", spec.native, newlines=False)
     for host in spec.exclude:
         check_text("exclude", host)
+    if spec.notify is not None and not _NOTIFY.fullmatch(str(spec.notify)):
+        hint = 'write notify = "mail", or "mail:ann@example.org"'
+        raise SpecError("notify", f"{spell(spec.notify)} is no way to notify", hint=hint)
     _environment("env", spec.env, names)
     for key, value in spec.options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
@@ -664,6 +678,7 @@ def _check_sizes(spec: JobSpec) -> None:
     _check_end(spec)
     _parsed("mem", spec.mem, parse_memory, _MEM_FORMS)
     _parsed("mem_per_task", spec.mem_per_task, parse_memory, _MEM_FORMS)
+    _parsed("log_limit", spec.log_limit, parse_memory, _MEM_FORMS)
     if spec.mem is not None and spec.mem_per_task is not None:
         raise SpecError("mem_per_task", "memory is requested both per task and per host", hint="keep one of them")
     _parsed("nodes", spec.nodes, parse_nodes, "a number, or a range such as 2-4")
@@ -675,6 +690,8 @@ def _check_sizes(spec: JobSpec) -> None:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
             raise SpecError(key, f"{spell(value)} is not a number of seconds")
+    if 0 < spec.sample_interval < 1:
+        raise SpecError("sample_interval", f"{spell(spec.sample_interval)} is less than a second", hint="0: no samples")
     if spec.on_stall == "restart" and not spec.restarts:
         hint = "add restarts = 1 or more, or choose report or end"
         raise SpecError("on_stall", "a stalled job is to be restarted, but restarts is 0", hint=hint)

@@ -21,10 +21,14 @@ _Row = TypeVar("_Row")
 # Command -> other words for it, and what follows it: the job, the whole rest of the line, or nothing.
 _COMMANDS = {
     "cancel": ("kill stop scancel qdel delete del rm remove abort terminate end", "JOB"),
-    "list": ("ps jobs queue squeue qstat ls sacct history top", ""),
-    "logs -f": ("tail follow watch attach", "JOB"),
-    "logs": ("log cat less stdout stderr tasks", "JOB"),
-    "status": ("show info describe stat inspect scontrol state why", "JOB"),
+    "tensorboard": ("tb board", "JOB"),
+    "metrics": ("prometheus openmetrics", ""),
+    "clean": ("cleanup prune purge gc rmdir tidy", ""),
+    "list": ("ps jobs queue squeue qstat ls sacct history", ""),
+    "logs -f": ("tail follow attach stream", "JOB"),
+    "logs": ("log cat less stdout stderr", "JOB"),
+    "status --watch": ("watch top htop live", "JOB"),
+    "status": ("show info describe stat inspect scontrol state why events tasks attempts steps", "JOB"),
     "render": ("check validate lint dryrun dry-run preview plan script config settings", "rest"),
     "submit": ("start launch sbatch qsub train job", "rest"),
     "run": ("exec srun local mpirun torchrun here", "rest"),
@@ -108,7 +112,7 @@ _ITEMS = {
     "module modules module_load load": ("setup", "module load {}"),
     "conda conda_env conda_environment": ("setup", "conda activate {}"),
     "venv virtualenv virtual_env": ("setup", "source {}/bin/activate"),
-    "mail email mail_to notify_email": ("native", "--mail-user={}\n--mail-type=END"),
+    "mail email mail_to notify_email": ("notify", "mail:{}"),
 }
 
 # Options of sbatch and qsub without a counterpart in gridtf, which --native passes on.
@@ -128,7 +132,7 @@ _VARIABLES = "export V"
 
 # What has no counterpart at all.
 _ANSWERS = {
-    "quiet silent q": "a submission prints three lines to stdout: append > /dev/null",
+    "quiet silent q": "gridtf submit has --quiet; elsewhere append > /dev/null",
     "verbose verbosity": "--debug shows the traceback of an error, `gridtf render` where every value comes from",
     "output o error e stdout stderr log log_file logfile j": (
         "every task has a log of its own in the run directory: gridtf logs JOB; --run-root DIR moves it"
@@ -154,7 +158,10 @@ _OF_COMMANDS = (
     ("address", "task", "write the task after JOB: {}"),
     ("address", "worker rank index", "write the task after JOB: worker:{}"),
     ("list", "a", "write --all"),
-    ("status", "w watch f follow wait", "write: gridtf wait JOB"),
+    ("status", "f follow", "write: gridtf logs -f JOB, or gridtf status --watch JOB"),
+    ("status", "wait", "write: gridtf wait JOB"),
+    ("list", "u user", "leave it out: the list has your jobs alone"),
+    ("list", "w watch", "write: gridtf status --watch JOB"),
     ("doctor", "fix repair", "write: gridtf init, which writes the settings that jobs need here"),
     ("init", "force f overwrite", "init overwrites no file: move it away first"),
     ("init", "write o output file", "write: gridtf doctor --write {}"),

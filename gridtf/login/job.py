@@ -12,12 +12,13 @@ from pathlib import Path
 from gridtf import schedulers
 from gridtf.errors import GridtfError, NotFoundError, ReplacedError, RunDirError, SchedulerError
 from gridtf.jobspec.spec import JobSpec
-from gridtf.observe import addresses, jobs, logs
+from gridtf.login.page import Page
+from gridtf.observe import addresses, history, jobs, logs, rows
 from gridtf.observe.jobs import read_submitted
 from gridtf.observe.state import JobView, output_dir
 from gridtf.observe.watch import Watch
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import Record, RunDir, is_ours, owner, read_private, write_record
+from gridtf.run.rundir import Record, RunDir, allowed, is_ours, owner, read_private, write_record
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity
 
@@ -156,6 +157,8 @@ class Job:
     def cancel(self, wait: float | None = None) -> JobView:
         """Cancel the job, and wait until it has ended. Nothing is done if it has ended and has left the queue.
 
+        Root can cancel the job of any user: that is done as the user who owns the run directory.
+
         Args:
             wait: Seconds to wait before the job is killed; None: its kill_grace and 15 s.
 
@@ -164,14 +167,23 @@ class Job:
 
         Raises:
             SchedulerError: When the scheduler refuses.
-            RunDirError: When the records do not belong to this user.
-            ReplacedError: When the run directory now belongs to another job; cancellation was requested by job id.
+            RunDirError: When the records belong to another user, and this one is not root.
+            ReplacedError: When the run directory now belongs to another job, or was removed; cancellation was requested
+                by job id.
             GridtfError: When gridtf did not submit the job.
         """
         try:
             registry.need_run(self.run)
-        except ReplacedError as error:
+        except (ReplacedError, NotFoundError) as error:
+            if self.run.mine is None:
+                raise
             raise self._cancelled_by_id(error) from None
+        if self._named or os.geteuid() != 0 or is_ours(self.run_dir):
+            return self._cancel(wait, registry.who())
+        return self._cancel_as_owner(wait)
+
+    def _cancel(self, wait: float | None, by: Record) -> JobView:
+        """Cancel the job as this user. ``by``: the user who asks for it, and the host, for cancelled.json."""
         # another user's record must not decide which job is cancelled
         submitted = self._named or self._own_record()
         view = jobs.view(self.run, since=time.monotonic())
@@ -184,7 +196,7 @@ class Job:
             )
         with contextlib.suppress(RunDirError):  # a full disk must not prevent cancelling
             if not view.finished and not self._named:
-                write_record(self.run.cancelled, {**registry.who(), "time": time.time()})
+                write_record(self.run.cancelled, {**by, "time": time.time()})
         try:
             _cancel(submitted["scheduler"], JobIdentity.from_record(submitted))
         except BaseException:
@@ -196,6 +208,21 @@ class Job:
             return view
         _cancel(submitted["scheduler"], JobIdentity.from_record(submitted), force=True)
         return self.wait(_CANCEL_MARGIN, poll=_CANCELLED)
+
+    def _cancel_as_owner(self, wait: float | None) -> JobView:
+        """Cancel the job as the owner of its run directory, whose records can then end no other user's job."""
+        from gridtf.host.users import run_as
+
+        view = jobs.view(self.run, since=time.monotonic())  # also imports what the child may not be able to read
+        if view.finished and not view.in_queue:
+            return view
+        by = registry.who()
+
+        def cancel() -> None:
+            self._cancel(wait, by)
+
+        run_as(self.run_dir, cancel)
+        return jobs.view(self.run, since=time.monotonic())
 
     def logs(self, task: str | None = None, tail: int | None = None) -> str:
         """The output of the tasks so far.
@@ -214,8 +241,60 @@ class Job:
         """
         registry.need_run(self.run)
         registry.need_one_job(self.run, "logs")
-        text = "".join(logs.read(self.run, [task] if task else None, tail))
-        return text.encode(errors="surrogateescape").decode(errors="replace")
+        return _valid("".join(logs.read(self.run, [task] if task else None, tail)))
+
+    def follow(self, task: str | None = None, tail: int | None = None) -> Iterator[str]:
+        """The output of the tasks, and what they add to it, until the job has ended.
+
+        Args:
+            task: As for logs.
+            tail: Number of lines from the end of each log to begin with; None: all.
+
+        Yields:
+            Lines as logs returns them, without line breaks.
+
+        Raises:
+            NotFoundError: As logs does.
+        """
+        registry.need_run(self.run)
+        registry.need_one_job(self.run, "logs")
+        ended = Watch(self.run).ended
+        for line in logs.follow(self.run, [task] if task else None, ended, time.sleep, tail):
+            yield _valid(line.removesuffix("\n"))
+
+    def events(self) -> list[Record]:
+        """What has happened in the job, oldest first: the records of events.jsonl that docs/observe.md describes, each
+        with the number of its ``attempt``."""
+        registry.need_run(self.run)
+        return list(history.events(self.run).more())
+
+    def samples(self) -> list[rows.Row]:
+        """What the tasks have used: a dict for each task and time, which ``pandas.DataFrame(job.samples())`` takes as a
+        row. docs/observe.md lists the columns."""
+        registry.need_run(self.run)
+        return rows.rows(self.run)
+
+    def report(self) -> Page:
+        """What happened in the job and what it used: the page of `gridtf report`, which a notebook shows."""
+        from gridtf.report import page
+
+        registry.need_run(self.run)
+        registry.need_one_job(self.run, "report")
+        return Page(page.of_job(self.run, time.time()))
+
+    def _repr_html_(self) -> str | None:
+        """A table, for notebooks; None where the job cannot be looked at."""
+        from html import escape
+
+        try:
+            view = self.status()
+        except GridtfError:
+            return None
+        why = f"{view.state}: {view.reason}" if view.reason else view.state
+        cells = {"name": view.name, "job": view.job_id, "scheduler": view.scheduler, "state": why}
+        lines = {**cells, "run directory": str(view.run_dir)}.items()
+        body = "".join(f"<tr><th>{name}</th><td>{escape(_valid(text))}</td></tr>" for name, text in lines)
+        return f"<table>{body}</table>"
 
     def _addresses(self) -> tuple[addresses.Addresses, addresses.Addresses]:
         registry.need_run(self.run)
@@ -226,13 +305,13 @@ class Job:
         """submitted.json, to act upon. Raises RunDirError when it does not belong to this user."""
         if not is_ours(self.run_dir):
             user = owner(self.run_dir)
-            hint = f"{user} can cancel it" + ("; run gridtf cancel as that user" if os.geteuid() == 0 else "")
+            hint = f"only {allowed(user)} can cancel it"
             raise RunDirError(f"the job in {self.run_dir} belongs to user {user}", hint=hint)
         return read_submitted(self.run, own=True)
 
-    def _cancelled_by_id(self, replaced: ReplacedError) -> GridtfError:
-        """Cancel a job from this user's index whose run directory was replaced. Returns the error to raise; raises
-        SchedulerError when the scheduler refuses."""
+    def _cancelled_by_id(self, replaced: GridtfError) -> GridtfError:
+        """Cancel a job from this user's index whose run directory was replaced or removed. Returns the error to raise;
+        raises SchedulerError when the scheduler refuses."""
         assert self.run.mine is not None
         name, job_id = self.run.mine
         try:
@@ -251,11 +330,12 @@ class Job:
         return {"job_id": job.get("id", ""), "name": job.get("name", self.run_dir.name)}
 
 
-def find(job: str) -> Job:
+def find(job: str, *, even_gone: bool = False) -> Job:
     """Find a job by what the command line accepts as JOB.
 
     Args:
         job: A run directory, a job id (even one that only the scheduler knows) or a name (the newest job of that name).
+        even_gone: Whether its run directory may have been removed, so that it can only be cancelled.
 
     Raises:
         NotFoundError: When there is no such job.
@@ -263,7 +343,7 @@ def find(job: str) -> Job:
     """
     try:
         # Path(), not Path.cwd(): the current folder may have been removed
-        return Job(registry.find(job, os.environ, Path()))
+        return Job(registry.find(job, os.environ, Path(), even_gone=even_gone))
     except NotFoundError as error:
         return _known_to_the_scheduler(job, error)
 
@@ -293,6 +373,11 @@ def _cancel(scheduler: str, job: JobIdentity, *, force: bool = False) -> None:
         schedulers.get(scheduler).cancel(job, force=force)
     finally:  # one that does not answer may have done it
         answers.outdate(schedulers.get(scheduler), job)
+
+
+def _valid(text: str) -> str:
+    """Text with U+FFFD in place of bytes that are not UTF-8."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _grace(run: RunDir) -> float:

@@ -9,7 +9,7 @@ from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe.state import JobView, own_script
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, need_ours, read_record
+from gridtf.run.rundir import RunDir, is_ours, owner, read_record
 from gridtf.states import JobState
 
 
@@ -31,7 +31,9 @@ def resume(job: Job) -> Job:
     """
     registry.need_run(job.run)
     registry.need_one_job(job.run, "resume")
-    need_ours(job.run_dir)
+    if not is_ours(job.run_dir):
+        user = owner(job.run_dir)
+        raise RunDirError(f"the job in {job.run_dir} belongs to user {user}", hint=f"only {user} can resume it")
     record = read_record(job.run.job, recordtypes.Job, own=True)
     submitted = read_record(job.run.submitted, recordtypes.Submitted, own=True)
     if record is None or submitted is None or not own_script(submitted):

@@ -226,6 +226,11 @@ def remove(run_dir: Path) -> None:
     import shutil
 
     shutil.rmtree(run_dir, ignore_errors=True)
-    if run_dir.parent.name == RUN_ROOT:
+    remove_default_root(run_dir.parent)
+
+
+def remove_default_root(root: Path) -> None:
+    """Remove a folder for run directories, if it is the default one and empty."""
+    if root.name == RUN_ROOT:
         with contextlib.suppress(OSError):
-            run_dir.parent.rmdir()
+            root.rmdir()

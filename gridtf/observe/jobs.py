@@ -28,13 +28,23 @@ def views(runs: Sequence[RunDir]) -> list[JobView]:
     Each scheduler is queried once for all of its jobs, if no command of this user has done so in the last seconds. A
     job whose records cannot be read is UNKNOWN.
     """
+    return [seen.view for seen in looks(runs, time.monotonic() - answers.RECENT)]
+
+
+def looks(runs: Sequence[RunDir], since: float) -> list[Seen]:
+    """Look at jobs, as views does.
+
+    Args:
+        runs: Their run directories.
+        since: The earliest time (time.monotonic()) at which their schedulers may have been asked.
+    """
 
     def unreadable(run: RunDir, error: RunDirError) -> JobView:
         nothing = decide(run, Records(), None, time.time())
         return nothing.replace(state=JobState.UNKNOWN, reason=error.what, hint=error.hint)
 
-    seen = _look(runs, time.monotonic() - answers.RECENT, unreadable)
-    return [seen[run].view for run in runs]
+    seen = _look(runs, since, unreadable)
+    return [seen[run] for run in runs]
 
 
 class Seen(Value):

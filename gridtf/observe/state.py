@@ -9,10 +9,11 @@ from typing import Any
 
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.tasktypes import KINDS, TASK_TYPES
+from gridtf.run.recordtypes import tasks_of
 from gridtf.run.rundir import BY_HAND, Record, RunDir
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import ENDED, JobState, TaskState, exit_code
-from gridtf.text import some
+from gridtf.text import duration, some
 from gridtf.values import Fields, Value
 
 # gridtf: n1: set-up line 2 (gridtf.toml:3) failed with exit code 1: line 44 of the job script    (job.sh.j2)
@@ -85,6 +86,11 @@ class TaskView(Value):
         restarts: How many times it was restarted.
         progress: What it last reported by gridtf.progress: ``step``, ``values`` and ``time`` (seconds since the epoch,
             by its host's clock); None where it reports nothing.
+        gpus: The GPUs that it has, as its host names them.
+        sample: What it used when its host last looked, as in docs/observe.md; None where that is not known.
+        last_line: The last line of its log; None where the log was not read.
+        logged: How far it has come by the last lines of its log: ``step``, ``steps``, ``epoch`` and ``epochs``, each
+            null where they have none; None where it reports its progress, and where the log was not read.
     """
 
     name: str
@@ -97,6 +103,43 @@ class TaskView(Value):
     log: Path | None = None
     restarts: int = 0
     progress: Mapping[str, Any] | None = None
+    gpus: tuple[str, ...] = ()
+    sample: Mapping[str, Any] | None = None
+    last_line: str | None = None
+    logged: Mapping[str, int | None] | None = None
+
+
+class HostView(Value):
+    """What a host of a job is doing.
+
+    Attributes:
+        name: The scheduler's name of the host.
+        tasks: The names of its tasks.
+        sample: What all of the host used when gridtf last looked, as in docs/observe.md, without its tasks; None where
+            that is not known.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    sample: Mapping[str, Any] | None = None
+
+
+class AttemptView(Value):
+    """How one attempt of a job has ended, or how it goes on.
+
+    Attributes:
+        number: Its number; the first attempt is 1.
+        state: As that of a job; UNKNOWN where it left no verdict.
+        reason: Why, in one line; may be empty.
+        started: When its first task started, in seconds since the epoch; None when not known.
+        ended: When it ended, in seconds since the epoch; None before its end, and when not known.
+    """
+
+    number: int
+    state: str
+    reason: str
+    started: float | None = None
+    ended: float | None = None
 
 
 class JobView(Value):
@@ -122,6 +165,11 @@ class JobView(Value):
             task is None when the job script itself failed.
         in_queue: Whether its scheduler still lists the job, as far as that is known.
         unexplained: Whether it has ended, and neither its records nor its scheduler show how.
+        hosts: The hosts of the latest attempt.
+        expected: When its scheduler expects it to start, in seconds since the epoch; None where it does not say so.
+        attempts: Its attempts, oldest first; ``gridtf status`` alone reads them.
+        unmoved: For how many seconds nothing has moved in a running job; None below 10 min and where that is not known.
+            ``gridtf status`` alone finds it out.
     """
 
     name: str
@@ -141,6 +189,10 @@ class JobView(Value):
     cause: Mapping[str, Any] | None
     in_queue: bool = False
     unexplained: bool = False
+    hosts: tuple[HostView, ...] = ()
+    expected: float | None = None
+    attempts: tuple[AttemptView, ...] = ()
+    unmoved: float | None = None
 
     @property
     def finished(self) -> bool:
@@ -152,6 +204,21 @@ class JobView(Value):
         if self.state != JobState.COMPLETED and self.in_queue:
             return False
         return self.state in ENDED or self.ended is not None
+
+    def lasting(self, now: float) -> str:
+        """How long the job has run, or ran, as words behind its state: `` for 5 s``, `` after 2 h 0 min``.
+
+        Args:
+            now: Seconds since the epoch.
+
+        Returns:
+            The words; empty where that is not known.
+        """
+        if self.started is None:
+            return ""
+        if self.ended is not None:
+            return f" after {duration(self.ended - self.started)}"
+        return "" if self.finished else f" for {duration(now - self.started)}"
 
 
 class _Standing(Fields):
@@ -214,10 +281,23 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         ended=verdict.get("ended", standing.ended) if over else standing.ended,
         exit_code=verdict.get("exit_code", exit_code(standing.state)) if over else None,
         tasks=tasks,
-        cause=verdict.get("cause") if over else None,
+        cause=_cause(records) if over else None,
         in_queue=queue is not None and _has(queue) and own_script(submitted) and not records.joined,
         unexplained=standing.unexplained,
+        hosts=_hosts(records),
+        expected=queue.expected if queue is not None and standing.state == JobState.PENDING else None,
     )
+
+
+def _cause(records: Records) -> Mapping[str, Any] | None:
+    """What failed first; of a job array, in the first of its elements that failed."""
+    verdicts = [records.verdict or {}, *(_failed(records.elements).values())]
+    return next((verdict["cause"] for verdict in verdicts if verdict.get("cause")), None)
+
+
+def _failed(elements: Mapping[str, Record | None]) -> dict[str, Record]:
+    """The elements of a job array that have a verdict other than COMPLETED."""
+    return {name: one for name, one in elements.items() if one and one.get("state") != JobState.COMPLETED}
 
 
 def own_script(submitted: Record) -> bool:
@@ -275,9 +355,7 @@ def _of_array(run: RunDir, elements: Mapping[str, Record | None], queue: JobStat
     states = [str(verdict.get("state")) if verdict else None for verdict in elements.values()]
     counts = {state or "without a verdict": states.count(state) for state in dict.fromkeys(states)}
     summary = ", ".join(f"{count} {state}" for state, count in counts.items())
-    bad = {
-        name: verdict for name, verdict in elements.items() if verdict and verdict.get("state") != JobState.COMPLETED
-    }
+    bad = _failed(elements)
     lost = [name for name, verdict in elements.items() if not verdict] if queue and not _has(queue) else []
     reason = "; ".join([f"array of {len(elements)}: {summary}", *_failed_elements(bad, lost)])
     hint = f"one element: gridtf status {run.elements / next(iter([*bad, *lost, *elements]))}"
@@ -417,7 +495,8 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     at, age = float(last.get("time") or 0.0), _age(last, now)
     running = any(task.get("state") == JobState.RUNNING for task in tasks.values())
     all_joined = len(records.hosts) >= len((records.plan or {}).get("tasks", ()))
-    train = {name: task for name, task in tasks.items() if _trains(name, records)}
+    planned = tasks_of(records.plan or {})
+    train = {name: task for name, task in tasks.items() if _trains(name, planned.get(name, {}))}
     if last and all_joined and not running and (known := _by_their_ends(train)):
         return known.replace(ended=at)
     how = "only the program that started them (srun, mpirun or a script) knows how they end"
@@ -442,11 +521,9 @@ def _of_joined(records: Records, queue: JobStatus | None, now: float) -> _Standi
     return _Standing(JobState.UNKNOWN, f"its tasks are still joining; {how}")
 
 
-def _trains(name: str, records: Records) -> bool:
+def _trains(name: str, planned: Mapping[str, Any]) -> bool:
     """Whether the end of the training depends on this task."""
-    planned = (records.plan or {}).get("tasks", ())
-    kind = next((task.get("kind", "") for task in planned if f"{task['type']}:{task['index']}" == name), "")
-    row = KINDS.get(kind) or TASK_TYPES.get(name.partition(":")[0])
+    row = KINDS.get(planned.get("kind", "")) or TASK_TYPES.get(name.partition(":")[0])
     return row is None or row.trains
 
 
@@ -488,12 +565,15 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
         return ()
     attempt = run.attempt(records.attempt)
     states: dict[str, Record] = {}
+    gpus: dict[str, Sequence[str]] = {}
+    samples: dict[str, Record] = {}
     for host in records.hosts:
         states.update(host.get("tasks", {}))
+        gpus.update(host.get("gpus", {}))
+        samples.update(host.get("sample", {}).get("tasks", {}))
     cause = (records.verdict or {}).get("cause") or {}
     views = []
-    for planned in records.plan.get("tasks", []):
-        name = f"{planned['type']}:{planned['index']}"
+    for name, planned in tasks_of(records.plan).items():
         known = states.get(name, {})
         log = attempt.task_log(planned["type"], planned["index"])
         state = str(known.get("state", TaskState.PENDING))
@@ -514,6 +594,21 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
                 log=log if log.name in records.logs else None,
                 restarts=known.get("restarts", 0),
                 progress=known.get("progress"),
+                gpus=tuple(gpus.get(name, ())),
+                sample=samples.get(name),
             )
         )
+    return tuple(views)
+
+
+def _hosts(records: Records) -> tuple[HostView, ...]:
+    tasks: dict[str, list[str]] = {}
+    for name, task in tasks_of(records.plan or {}).items():
+        if task.get("host"):
+            tasks.setdefault(task["host"], []).append(name)
+    samples = {host["sample"]["host"]: host["sample"] for host in records.hosts if "sample" in host}
+    views = []
+    for name, there in tasks.items():
+        of_host = {key: value for key, value in samples.get(name, {}).items() if key not in ("host", "tasks")}
+        views.append(HostView(name, tuple(there), of_host or None))
     return tuple(views)

@@ -31,7 +31,7 @@ class Signs(Value):
         ending: (whether `gridtf cancel` was called, whether the script of a local job has ended, whether a set-up line
             has failed before the first attempt).
         launcher: Nonce, phase and detail in the launcher's record.
-        beat: The counter of heartbeats in it; None where there is no record.
+        beat: The time in it, which changes each time it is written; None where there is no record.
     """
 
     begun: tuple[bool, int | None]
@@ -93,7 +93,7 @@ class Looker:
                 latest is None and run.log.name in top and bool(why_set_up_failed(last_lines(run.log))),
             ),
             launcher=tuple(launcher.get(name) for name in ("nonce", "phase", "detail")),
-            beat=launcher.get("beat"),
+            beat=launcher.get("time"),
         )
 
     def _launcher(self, latest: Attempt) -> dict[str, object] | None:
@@ -185,6 +185,19 @@ class Watch:
         if (view is None or not view.finished) and self._due(now) <= now:
             view = self._ask(signs, now)
         return self._released(view, now)
+
+    def refreshed(self) -> JobView | None:
+        """The state of the job as its run directory shows it now, without a question to the scheduler.
+
+        Returns:
+            None before the first look.
+        """
+        if self._signs is None or self.latest is None or self.latest.finished:
+            return self.latest
+        try:
+            return self._between(self._signs, time.monotonic()) or self.latest
+        except RunDirError:  # look tells of one that does not pass
+            return self.latest
 
     def ended(self) -> bool:
         """Whether the job has ended; to be called often. Looks as look does, and raises the same."""

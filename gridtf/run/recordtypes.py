@@ -169,17 +169,18 @@ Told = {
     "text": str,
     "gpus?": Texts,
 }
-Contract = {"cluster": Cluster, "outside?": Texts}  # the part of rendezvous.json that tasks read
+# the part of rendezvous.json that tasks and users read
+Contract = {"cluster": Cluster, "outside?": Texts, "master_port?": Port}
 Launcher = {
     "host?": str,
     "pid?": Pid,
     "start?": (Count, None),
     "boot?": str,
     "began?": float,
+    "ends?": float,
     "phase?": str,
     "detail?": str,
     "checkpoint?": bool,
-    "beat?": Count,
     "time?": float,
 }
 Progress = {"step": int, "values": {str: object}, "time": float}
@@ -199,6 +200,31 @@ _TaskState = {
     "exception?": Raised,
     "quiet?": float,
 }
+# What a host and its tasks use. Memory and sizes are in bytes, rates in bytes a second, CPU time in cores.
+_Gpu = {"use?": float, "memory?": Count, "memory_total?": Count, "power?": float}
+_TaskSample = {
+    "cpu": float,
+    "memory": Count,
+    "read": float,
+    "written": float,
+    "processes": Count,
+    "threads": {str: Count},
+    "step?": int,
+    "values?": {str: object},
+    "rate?": float,
+}
+Sample = {
+    "time": float,
+    "host": str,
+    "cpus": Count,
+    "cpu": float,
+    "memory": Count,
+    "memory_total": Count,
+    "received": float,
+    "sent": float,
+    "gpus": {str: _Gpu},
+    "tasks": {str: _TaskSample},
+}
 Gone = {**HostError, "orphaned?": bool, "signal?": int, "unheard?": bool, "over?": bool}
 HostState = {
     "tasks": {str: _TaskState},
@@ -211,8 +237,28 @@ HostState = {
     "checkpoint?": bool,
     "beat?": Count,
     "time?": float,
+    "gpus?": Texts,
+    "sample?": Sample,
 }
 Summary = {"hosts": {str: HostState}}
+# --- files of JSON lines; the first line is a Head
+Head = {"version": Count, "nonce": str}
+Event = {
+    "time": float,
+    "event": str,
+    "host?": str,
+    "task?": str,
+    "state?": str,
+    "text?": str,
+    "exit?": (int, None),
+    "signal?": (str, None),
+    "restarts?": Count,
+    "hosts?": [str],
+    "next?": Count,
+}
+LogTimes = {"task": str, "time": float, "offset": Count, "then": [Count]}
+# inode of a part of a log -> the offset at which it begins
+LogParts = {str: Count}
 Hex = re.compile("[0-9a-f]{16}")
 StacksRequest = {"id": Hex}
 _process = {"pid": Pid, "name": str, "state": str, "why?": str}
@@ -241,6 +287,15 @@ Verdict = {
     "ended?": float,
     "exit_code?": int,
 }
+
+
+def tasks_of(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Name, such as ``worker:0`` -> what a plan says of the task; empty for a plan without tasks.
+
+    Args:
+        plan: A record of the kind Outline; ``{}`` where this user may not read it.
+    """
+    return {f"{task['type']}:{task['index']}": task for task in plan.get("tasks", ())}
 
 
 def check(kind: Kind) -> Callable[[Any], str]:

@@ -22,6 +22,8 @@ from gridtf.text import some
 
 TYPE_CHECKING = False  # typing and dataclasses would take longer to import than all of this
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gridtf.jobspec.spec import JobSpec
 
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
@@ -35,13 +37,15 @@ class Entry:
         job_id: The scheduler's id of the job, as far as a file name can hold it.
         name: The job's name.
         link: The symbolic link to the run directory.
+        stamp: When it was submitted, as the function ``stamp`` writes it.
     """
 
-    def __init__(self, scheduler: str, job_id: str, name: str, link: Path) -> None:
+    def __init__(self, scheduler: str, job_id: str, name: str, link: Path, stamp: str) -> None:
         self.scheduler = scheduler
         self.job_id = job_id
         self.name = name
         self.link = link
+        self.stamp = stamp
 
     @property
     def target(self) -> Path | None:
@@ -83,9 +87,8 @@ def add(run_dir: Path, submitted: Record, environ: Mapping[str, str]) -> None:
     Raises:
         RunDirError: When the index cannot be written.
     """
-    when = submitted["time"]
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(when)) + f".{int(when % 1 * 1e6):06}"
-    link = folder(environ) / ",".join((stamp, submitted["scheduler"], _word(submitted["job_id"]), submitted["name"]))
+    words = (stamp(submitted["time"]), submitted["scheduler"], _word(submitted["job_id"]), submitted["name"])
+    link = folder(environ) / ",".join(words)
     try:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(run_dir)
@@ -120,23 +123,38 @@ def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
     home = folder(environ)
     for name in sorted(listdir(home), reverse=True):
         if _ENTRY.fullmatch(name):
-            _, scheduler, job_id, title = name.split(",")
-            yield Entry(scheduler, job_id, title, home / name)
+            when, scheduler, job_id, title = name.split(",")
+            yield Entry(scheduler, job_id, title, home / name, when)
 
 
-def runs(environ: Mapping[str, str]) -> Iterator[RunDir]:
+def stamp(when: float) -> str:
+    """A time in UTC as the index has it; the order of such texts is that of the times.
+
+    Args:
+        when: Seconds since the epoch.
+    """
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(when)) + f".{int(when % 1 * 1e6):06}"
+
+
+def runs(
+    environ: Mapping[str, str],
+    wanted: Callable[[Entry], bool] | None = None,
+    known: Callable[[Path], bool] = lambda path: False,
+) -> Iterator[RunDir]:
     """The run directories in the index that still exist, newest first, including unreadable ones.
 
     Args:
         environ: The environment, for HOME and XDG_STATE_HOME.
+        wanted: Which entries of the index count; None: all.
+        known: Whether a path is known to be a run directory, so that it is not looked at.
 
     Raises:
         RunDirError: When the index cannot be read.
     """
     seen = set()
-    for entry in entries(environ):
+    for entry in filter(wanted, entries(environ)):
         target = entry.target
-        if target is not None and target not in seen and _exists(target):
+        if target is not None and target not in seen and (known(target) or _exists(target)):
             seen.add(target)
             yield entry.run(target)
 
@@ -163,7 +181,7 @@ def elements(job_id: str, environ: Mapping[str, str]) -> dict[str, RunDir]:
     return {name: found[name] for name in sorted(found, key=lambda name: int(re.split("[._]", name)[-1]))}
 
 
-def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
+def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = False) -> RunDir:
     """Find the run directory of JOB, as given on a command line.
 
     Args:
@@ -171,6 +189,7 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
             the index first: any user may have made a folder of that name in the working folder.
         environ: The environment, for HOME and XDG_STATE_HOME.
         cwd: The working folder.
+        even_gone: Whether the run directory may have been removed, if the index still has the job.
 
     Returns:
         The run directory. One from the index must belong to this user (need_same), others may be any user's.
@@ -190,11 +209,11 @@ def find(job: str, environ: Mapping[str, str], cwd: Path) -> RunDir:
         if not linked:
             continue
         (entry, newest), *earlier = linked
-        if is_run(newest):
+        if even_gone or is_run(newest):
             return entry.run(newest)
         hint = next((f"the one before it still exists: {older}" for _, older in earlier if _exists(older)), "")
         raise RunDirError(
-            f"the newest run called {job} (job {entry.job_id}) is gone: {newest}",
+            f"the newest run called {entry.name} (job {entry.job_id}) is gone: {newest}",
             hint=hint or "`gridtf list` shows the jobs that still exist",
         )
     if is_run(path):
@@ -229,7 +248,7 @@ def need_run(run: RunDir) -> None:
         ReplacedError: When it belongs to another user or another job.
     """
     if not is_run(run.path):
-        why = "it contains neither job.json nor an attempt"
+        why = "it contains neither job.json nor an attempt" if _exists(run.path) else "there is no such folder"
         raise NotFoundError(
             f"{run.path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are"
         )

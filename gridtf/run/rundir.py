@@ -35,6 +35,7 @@ _ATTEMPT = re.compile(r"attempt-([1-9]\d*)")
 _RESERVED = ".verdict.reserved"
 _MOST_BYTES = 64 << 20  # maximum size of a record; the plan of 100 000 tasks has 20 MB
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ADD = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NOBODY = 65534  # the owner of root's files in a container that does not map root
 _FOLDER = 0o755  # despite umask and default ACLs: other users must not replace files of a run
@@ -163,7 +164,10 @@ class Attempt:
         rank_error: ranks/error.json: why rank 0 has given up.
         rendezvous: rendezvous.json: the cluster, with host and port of each task.
         state: A folder with the launcher's record and that of all hosts.
-        summary: state/hosts.json: what all hosts have reported, in one record.
+        summary: state/hosts.json: what all hosts have reported, in one record, with their newest samples.
+        events: events.jsonl: what has happened, a line each.
+        samples: samples.jsonl: what hosts and tasks have used, a line for each host and time.
+        log_times: logtimes.jsonl: when the logs of the tasks had which length.
         logs: A folder with the log of each task.
         agents_log: Output of the agents.
         listener: listener.json: where the launcher listens, and the secret that its agents share with it.
@@ -194,6 +198,9 @@ class Attempt:
         self.verdict = self.path / "verdict.json"
         self.launcher = self.state / "launcher.json"
         self.summary = self.state / "hosts.json"
+        self.events = self.path / "events.jsonl"
+        self.samples = self.path / "samples.jsonl"
+        self.log_times = self.path / "logtimes.jsonl"
         self.data = self.path / "data_dispatcher"
         self.distributed = self.path / "distributed"
 
@@ -430,6 +437,11 @@ def owner(path: Path) -> str:
         raise cannot("read", path, error) from None
 
 
+def allowed(user: str) -> str:
+    """Who may act upon what belongs to a user."""
+    return user if user == "root" else f"{user} and root"
+
+
 def need_ours(run_dir: Path) -> None:
     """Check that a run directory belongs to this user.
 
@@ -609,6 +621,30 @@ def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
         raise cannot("write", path, error) from None
 
 
+def append_text(path: Path, text: str) -> None:
+    """Add lines to a file that has no other writer: all of them, or none, as on a full disk.
+
+    Args:
+        path: The file, which is made if it does not exist.
+        text: Whole lines.
+
+    Raises:
+        RunDirError: When they cannot be written.
+    """
+    try:
+        descriptor = os.open(path, _ADD, 0o666 & ~_OTHERS_WRITE)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+    except OSError as error:
+        raise cannot("write", path, error) from None
+
+
 def new_folder(path: Path) -> bool:
     """Make a folder; of several processes, only one succeeds.
 
@@ -662,7 +698,8 @@ def _permission_hint(path: Path, *, reading: bool) -> str:
         except OSError:
             continue
         if status.st_uid != os.geteuid():
-            return "ask its owner for permission to read it" if reading else ""
+            named = f"{place} belongs to user {user_name(status.st_uid)}"
+            return f"{named}: ask for permission to read it" if reading else ""
         return f"it is yours: chmod u+rwX {place}" if reading or status.st_mode & 0o300 != 0o300 else ""
     return ""
 

@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from gridtf.errors import RunDirError
-from gridtf.run.rundir import open_plain
+from gridtf.run.logparts import LogParts
 from gridtf.text import log_line
 
 _LINES = 20
 _BYTES = 65536
+_SEARCHED = 1 << 18  # bytes in which an error is looked for
 _MOST_SHOWN = 500  # characters per line
 _BLOCK = 1 << 16
 LONGEST_LINE = 1 << 16  # bytes; a longer line counts as several
 BREAK = re.compile(rb"\r\n|\n|\r")  # a progress bar ends its lines with \r
 _PLACE = re.compile(r'[\s|+]*File ".+", line \d+')  # in a Python traceback
+# What tells of an error: in words, as the level of absl's and glog's messages, or by a shell.
+_ERROR = re.compile(
+    r"(?i:\b(?:\w*error|fatal|failed|failure|\w+exception|segmentation fault|core dumped|out of memory)\b)"
+    r"|^[EF]\d{4} |: [EF] |\b(?:Killed|Aborted)\b"
+)
+_HARMLESS = re.compile(r"Unable to register cu\w+ factory|computation_placer already registered")  # of TensorFlow
 
 
-def last_lines(log: Path) -> list[str]:
+def last_lines(log: Path, within: int = _BYTES) -> list[str]:
     """The last lines of a log for a verdict, as a terminal shows them.
 
     Args:
         log: The log; it may be long, binary or absent.
+        within: How many bytes at its end are read.
 
     Returns:
         At most 20 lines of at most 500 characters each. When the message of the last Python exception begins above
         them, as when it contains a whole tensor, its place and the first line of its message come first.
     """
-    try:
-        with open_plain(log) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _BYTES))
-            text = file.read().decode(errors="replace")
-    except (OSError, RunDirError):
-        return []
+    text = _last_text(log, within)
     if not text.strip():
         return []
     lines = text.rstrip().split("\n")
@@ -48,11 +47,33 @@ def last_lines(log: Path) -> list[str]:
 
 def _exception(lines: Sequence[str]) -> list[str]:
     """Place and first line of the last exception, unless that line is among the last lines."""
-    place = next((number for number in reversed(range(len(lines))) if _PLACE.match(lines[number])), None)
-    if place is None:
-        return []
-    message = next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
-    return [*lines[place : min(place + 2, message)], lines[message], "…"] if message < len(lines) - _LINES else []
+    place, message = _raised(lines)
+    shown = message < len(lines) - _LINES
+    return [*lines[place : min(place + 2, message)], lines[message], "…"] if shown else []
+
+
+def _raised(lines: Sequence[str]) -> tuple[int, int]:
+    """The numbers of the lines with the place and the message of the last exception; of no line where there is none."""
+    place = next((number for number in reversed(range(len(lines))) if _PLACE.match(lines[number])), len(lines))
+    return place, next((n for n in range(place + 1, len(lines)) if lines[n][:1].strip()), len(lines))
+
+
+def last_error(log: Path) -> list[str]:
+    """The last error in the last lines of a log.
+
+    Args:
+        log: As for last_lines.
+
+    Returns:
+        The message of the last Python exception and its place, else the last line that tells of an error; empty where
+        there is none.
+    """
+    lines = _last_text(log, _SEARCHED).rstrip().split("\n")
+    place, message = _raised(lines)
+    if message < len(lines):
+        return [_plain(line) for line in (lines[message], *lines[place : min(place + 2, message)])]
+    found = (line for line in reversed(lines) if _ERROR.search(line) and not _HARMLESS.search(line))
+    return [_plain(line) for line in (next(found, None),) if line is not None]
 
 
 def _plain(line: str) -> str:
@@ -61,23 +82,60 @@ def _plain(line: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 
 
-def tail_start(file: BinaryIO, count: int) -> int:
-    """Find where the last lines of a file begin.
+def _last_text(log: Path, most: int) -> str:
+    """The end of a log.
+
+    Args:
+        log: The log; it may be long, binary or absent.
+        most: Number of bytes.
+
+    Returns:
+        Its text; empty where it cannot be read.
+    """
+    parts = LogParts(log)
+    try:
+        begin, end = parts.extent()
+        return between(parts, max(begin, end - most), end).decode(errors="replace")
+    except RunDirError:
+        return ""
+
+
+def between(parts: LogParts, begin: int, end: int) -> bytes:
+    """The bytes of a log between two offsets; fewer where it has become shorter or some are gone.
+
+    Raises:
+        RunDirError: When it cannot be read.
+    """
+    found = []
+    while begin < end:
+        at, data = parts.read(begin, end - begin)
+        if not data or at < begin:
+            break
+        found.append(data)
+        begin = at + len(data)
+    return b"".join(found)
+
+
+def tail_start(parts: LogParts, count: int) -> int:
+    """Find where the last lines of a log begin.
 
     Reads block by block from the end: a log may be larger than memory, and have no line break at all.
 
     Args:
-        file: A regular file.
+        parts: The log.
         count: Number of lines; a line longer than LONGEST_LINE bytes counts as several of that length.
 
     Returns:
         An offset in bytes.
+
+    Raises:
+        RunDirError: When it cannot be read.
     """
-    end = at = later = file.seek(0, io.SEEK_END)
-    while at and count > 0:
-        begin = max(0, at - _BLOCK)
-        file.seek(begin)
-        data = file.read(at - begin + 1)  # one byte more: a \r at the end may be half of a \r\n
+    first, end = parts.extent()
+    at = later = end
+    while at > first and count > 0:
+        begin = max(first, at - _BLOCK)
+        data = between(parts, begin, at + 1)  # one byte more: a \r at the end may be half of a \r\n
         starts = [begin + match.end() for match in BREAK.finditer(data)]
         for start in [start for start in reversed(starts) if start <= at and start < end]:
             pieces = -(-(later - start) // LONGEST_LINE)

@@ -30,7 +30,7 @@ from gridtf.host.procfs import boot_id, stopped
 from gridtf.run.rundir import Record, write_text
 from gridtf.schedulers.api import JobIdentity, JobStatus, Scheduler
 from gridtf.states import JobState
-from gridtf.values import Value
+from gridtf.values import Value, as_dict
 
 if TYPE_CHECKING:
     from typing import Any
@@ -364,13 +364,17 @@ def _time_in(text: str, now: float) -> float:
 
 def _as_json(entry: Entry) -> list[object]:
     status = entry.status
-    words = None if status is None else [status.state, status.reason, status.purged, status.requeued]
+    words = None if status is None else list(as_dict(status).values())
     return [entry.asked, entry.wanted, words]
 
 
 def _from_json(entry: list[Any]) -> Entry:
     asked, wanted, words = entry
-    status = None if words is None else JobStatus(JobState(words[0]), str(words[1]), bool(words[2]), bool(words[3]))
+    if words is None:
+        return Entry(float(asked), float(wanted), None)
+    state, reason, purged, requeued, expected = words
+    expected = None if expected is None else float(expected)
+    status = JobStatus(JobState(state), str(reason), bool(purged), bool(requeued), expected)
     return Entry(float(asked), float(wanted), status)
 
 

@@ -122,12 +122,15 @@ class JobStatus(Value):
         reason: Why it is in this state, in one line; often empty.
         purged: The scheduler no longer knows the job; how it ended is unknown.
         requeued: This start of the job has ended, and it will be started again.
+        expected: When the scheduler expects a job that is PENDING to start, in seconds since the epoch; None where it
+            does not say so.
     """
 
     state: JobState
     reason: str = ""
     purged: bool = False
     requeued: bool = False
+    expected: float | None = None
 
 
 LOOPBACK = "127.0.0.1"  # the address of a host that is this machine

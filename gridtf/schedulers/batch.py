@@ -30,6 +30,7 @@ from gridtf.states import JobState
 from gridtf.values import Value
 
 if TYPE_CHECKING:
+    from gridtf.jobspec.request import Request
     from gridtf.jobspec.spec import JobSpec
 
 # --- running a scheduler's commands
@@ -137,6 +138,8 @@ def on_path(program: str, environ: Mapping[str, str]) -> bool:
 
 # For schedulers that can keep a job off some hosts.
 EXCLUDE = of_scheduler("exclude", "--exclude -x", "HOST[,HOST]", "hosts that the job must not use", kind="words")
+# For schedulers that send mail.
+NOTIFY = of_scheduler("notify", "--notify", "mail[:ADDRESS]", "have the scheduler send mail when the job ends")
 
 
 class CommandScheduler(Scheduler):
@@ -506,7 +509,9 @@ def array_status(parts: Iterable[tuple[JobStatus, int]], known: str, *, always: 
     why = next((status.reason for status, _ in parts if status.state == worst and status.reason), "")
     live = counts[JobState.RUNNING] or counts[JobState.PENDING]
     which = f" {known}" if always or not live else ""
-    return JobStatus(worst, f"elements of the array{which}: {words}" + (f" ({why})" if why else ""))
+    starts = [status.expected for status, _ in parts if status.expected is not None]
+    first = min(starts, default=None) if worst == JobState.PENDING else None
+    return JobStatus(worst, f"elements of the array{which}: {words}" + (f" ({why})" if why else ""), expected=first)
 
 
 # --- values in directive lines
@@ -536,6 +541,27 @@ def word(key: str, value: str) -> str:
             hint="if you need it, pass the whole option with native, quoted as the scheduler's manual says",
         )
     return value
+
+
+def mail(request: Request, when: tuple[str, str], to: str) -> dict[str, str]:
+    """The scheduler's options that have it send mail, less those that the user's raw options have.
+
+    Args:
+        request: What the job requests.
+        when: The option for the events that it reports, without dashes, and its value.
+        to: The option for the recipient, without dashes.
+
+    Returns:
+        Option, without dashes -> its value; without a recipient, schedulers send it to the user who submits.
+
+    Raises:
+        SpecError: When a directive line cannot contain the address.
+    """
+    if NOTIFY.key not in request.options:
+        return {}
+    _, _, address = request.options[NOTIFY.key].partition(":")
+    found = {when[0]: when[1], **({to: word(NOTIFY.key, address)} if address else {})}
+    return {option: value for option, value in found.items() if option not in request.native}
 
 
 def native(spec: JobSpec) -> tuple[str, ...]:

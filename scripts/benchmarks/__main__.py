@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|faults|slurm|sge]…: measure gridtf."""
+"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|observe|faults|slurm|sge]…"""
 
 from __future__ import annotations
 

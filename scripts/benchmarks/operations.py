@@ -40,8 +40,13 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def count(self, seconds: float) -> dict[str, int]:
-        """Operation -> how often it is done within the next ``seconds``."""
+    def count(self, seconds: float, ignored: str = "/") -> dict[str, int]:
+        """Operation -> how often it is done within the next ``seconds``.
+
+        Args:
+            seconds: How long to count.
+            ignored: Files whose names end so do not count; no name ends with a slash.
+        """
         counts = dict.fromkeys((FILES, FOLDERS, WRITES, RENAMES, REMOVALS), 0)
         end = time.monotonic() + seconds
         while select.select([self._descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -49,6 +54,8 @@ class Watch:
             while data:
                 _, mask, _, length = _HEAD.unpack_from(data)
                 name, data = data[_HEAD.size :][:length], data[_HEAD.size + length :]
+                if name.rstrip(b"\0").endswith(ignored.encode()):
+                    continue
                 if operation := _operation(mask, named=bool(name)):
                     counts[operation] += 1
         return counts

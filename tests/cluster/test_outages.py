@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import time
 
 import pytest
@@ -20,6 +22,7 @@ from tests.support.clusterfaults import (
     started,
 )
 from tests.support.clusterjobs import GRIDTF
+from tests.support.sgescripts import folder_on
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -78,8 +81,43 @@ def test_cancelled_and_failed_job_with_a_laggy_shared_folder(bed: Bed) -> None:
     bed.run("login", bed.delete, job.id)
     ended(job, "CANCELLED", bed.deleted)
     no_process_left(bed)
-    fails = started(bed, command="[ $RANK != 2 ] || exit 7; sleep 300", running=False)
-    with begun(fails, "wait") as waits:
+    fails = started(bed, command="echo up; [ $RANK != 2 ] || { sleep 3; exit 7; }; sleep 300", running=False)
+    with begun(fails, "wait") as waits, begun(fails, "logs", "-f") as following:
         assert "worker:2 on n3: exit code 7" in finished(waits, 1)
+        printed = finished(following, 0)
     ended(fails, "FAILED", "worker:2 on n3: exit code 7")
+    assert [printed.count(f"worker:{number}@n{number + 1} | up\n") for number in range(4)] == [1, 1, 1, 1], printed
+    assert "FAILED: worker:2" in fails.gridtf("monitor", "--once").stdout
     no_process_left(bed)
+
+
+# Prints what it reads of a log that another host goes on writing: as the kernel has it, and after asking the server.
+READER = """
+import sys, time
+from pathlib import Path
+from gridtf.bootstrap.verdict import final_lines
+from gridtf.run.tail import last_lines
+log = Path(sys.argv[1])
+for _ in range(10):
+    log.stat()
+    time.sleep(0.4)
+    print(last_lines(log)[-1], final_lines(log)[-1])
+"""
+
+
+@pytest.mark.parametrize("bed", ["remote_slurm"], indirect=True)
+def test_verdict_has_the_last_lines_of_a_log_whose_length_is_cached(bed: Bed) -> None:
+    folder = folder_on(bed, "cached")
+    (folder.path / "reader.py").write_text(READER)
+    log = shlex.quote(f"{folder.seen_as}/log")
+    count = "for i in {1000..1600}; do echo $i; sleep 0.05; done"
+    job = folder.submit(
+        f"touch log; srun -N1 -n1 -w n2 bash -c '{count} > log' & until [ -s log ]; do sleep 0.1; done\n"
+        f"{shlex.quote(sys.executable)} reader.py {log} > read; kill $!; touch done\n",
+        *("--nodes=2", "--nodelist=n1,n2"),
+    )
+    job.until((folder.path / "done").exists, "the end of the reader", 90)
+    pairs = [[int(number) for number in line.split()] for line in (folder.path / "read").read_text().splitlines()]
+    assert len(pairs) == 10
+    assert all(asked >= cached for cached, asked in pairs)
+    assert any(asked >= cached + 4 for cached, asked in pairs), pairs

@@ -30,5 +30,5 @@ def test_first_lines_are_right(bed: Bed) -> None:
     for fault in FAULTS:
         verdict = read_record(RunDir(folder.path / fault.name).attempt(1).verdict) or {"state": "", "reason": ""}
         if not fault.fits(verdict):
-            wrong[fault.name] = verdict["reason"]
+            wrong[fault.name] = verdict["reason"], verdict.get("cause")
     assert not wrong

@@ -151,6 +151,8 @@ def test_requeued_job_starts_again(sge: Bed) -> None:
     command = f"[ $GRIDTF_ATTEMPT = 2 ] || {{ {STUBBORN}; }}"
     job = by_hand(sge, "-r", "y", command=command, hosts=2)
     first = job.attempt.rendezvous.read_text()
+    # in state t, sge_qmaster has not heard of its start yet, and may keep a job that it starts again there for good
+    job.until(lambda: (job.id, "r") in job.states(), "sge_qmaster to know that it runs")
     admin(sge, "qmod", "-rj", job.id)
     ended(job, "COMPLETED", attempt=2, seconds=240)
     no_process_left(sge)

@@ -88,7 +88,7 @@ def test_run_reports_a_failure_and_too_many_tasks(slurm: Bed) -> None:
     runs = "gridtf run -- false; echo code=$?; gridtf run --tasks-per-node 16 -- true; echo code=$?"
     output = folder.run("salloc", "--nodes=2", "--exclusive", "--quiet", "bash", "-c", f"({runs}) 2>&1")
     assert output.count("code=1") == 2, output
-    place = re.search(r"to see what its tasks print: gridtf logs -f (\S+)", output)
+    place = re.search(r"its run directory: (\S+)", output)
     assert place
     assert re.search(rf"it printed nothing: {place[1]}/attempt-1/logs/worker-\d\.log", output)
     assert "tasks_per_node: 16 tasks x 1 GPUs need more than this job has on n1, 4" in output

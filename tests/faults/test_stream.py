@@ -64,7 +64,7 @@ def test_connections_that_are_closed_all_the_time_do_not_change_the_verdict(
 def test_connections_closed_while_hosts_are_awaited(launch: Launch) -> None:
     late = ["bash", "-c", 'until [ -e start ]; do sleep 0.05; done; exec "$@"', "late"]
     job = launch("true", hosts=[{"name": "h1"}, {"name": "h2", "prefix": late}])
-    phase(job, "waiting for 1 host: h2")
+    phase(job, "rendezvous: 1 of 2 hosts, waiting for h2")
     for _ in range(3):
         until(lambda: close_all(job), "the agent of h1 to be connected again")
     (job.folder / "start").touch()

@@ -59,7 +59,8 @@ class Job:
         self.strangers, self.folder = strangers, strangers.folder / "alice"
         (self.folder / "member.py").write_text(program)
         self.run, self.over = self.folder / "run", self.folder / "over"
-        placed = ["--workers", "2", "--tasks-per-node", "2", "--run-dir", self.run, "--fence", "auto", *words]
+        alone = ["--fence", "auto", "--sample-interval", "0"]  # the guard is the agent's only other child
+        placed = ["--workers", "2", "--tasks-per-node", "2", "--run-dir", self.run, *alone, *words]
         command = [
             "--",
             "env",

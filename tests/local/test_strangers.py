@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from gridtf.cli import main
 from gridtf.host import procfs
 from gridtf.host.processes import signal_all
+from gridtf.host.users import run_as
 from tests.support.jobs import until
 from tests.support.python import ROOT
 from tests.support.strangers import ALICE, BOB, LIMIT, Done, Strangers, share_with
@@ -247,7 +249,7 @@ def test_cancel_ignores_a_process_named_by_another_user(strangers: Strangers) ->
             os.chown(path, BOB, BOB)
         for job, refused in (
             (run, f"the job in {run} belongs to user {BOB}"),
-            ("./train", f"{BOB} can cancel it"),
+            ("./train", f"{BOB} and root can cancel it"),
             ("train", "no job is called train, and the folder train here belongs to another user"),
         ):
             done = strangers.gridtf("cancel", job, cwd=run.parent)
@@ -266,6 +268,7 @@ def test_cancel_ignores_a_process_named_by_another_user(strangers: Strangers) ->
 SWAP = """
 import json, os, sys
 from pathlib import Path
+from gridtf.cli import main
 from gridtf.host import procfs
 os.umask(0o022)
 run = Path(sys.argv[1])
@@ -307,3 +310,95 @@ def test_run_directory_replaced_by_another_user_is_not_shown_as_own(strangers: S
     shutil.rmtree(run)
     (root / "taken").rename(run)
     assert strangers.gridtf("cancel", "sw", cwd=group).code == 0
+
+
+# --- root, and reading
+
+
+@pytest.fixture
+def running(strangers: Strangers) -> Path:
+    """The run directory of a job of alice's that runs."""
+    done = strangers.gridtf("submit", "--name", "hers", "--", "sleep", "600", cwd=strangers.folder / "alice")
+    assert done.code == 0, done.err
+    (run,) = (strangers.folder / "alice" / "gridtf-runs").iterdir()
+    until(lambda: list((run / "attempt-1" / "logs").glob("worker-0.log")), "the start of the tasks")
+    return run
+
+
+def test_root_can_look_at_and_cancel_the_job_of_any_user(
+    strangers: Strangers, running: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", str(running)]) == 0
+    assert "RUNNING" in capfd.readouterr().out
+    assert main(["stacks", str(running)]) == 0
+    assert "(sleep): " in capfd.readouterr().out
+    assert main(["cancel", str(running)]) == 0
+    job = json.loads((running / "submitted.json").read_text())["job_id"]
+    assert f"hers ({job}): CANCELLED" in capfd.readouterr().out
+    verdict = json.loads((running / "attempt-1" / "verdict.json").read_text())
+    assert verdict["reason"] == f"cancelled by root on {os.uname().nodename}"
+    assert (running / "cancelled.json").stat().st_uid == ALICE
+    assert main(["cancel", str(running)]) == 0  # once more
+    assert "has already ended" in capfd.readouterr().err
+
+
+def test_root_ends_no_process_that_another_user_has_named(
+    strangers: Strangers, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = strangers.own(strangers.folder / "bob" / "train", BOB, 0o755)
+    sleep = ["sleep", "600"]
+    with strangers.start(ALICE, sleep, strangers.folder) as victim, subprocess.Popen(sleep) as own:
+        for pid in (victim.pid, own.pid):
+            told = {"scheduler": "local", "job_id": "x", "user": "\x1b[2J", **procfs.identity(pid)}
+            (run / "job.json").write_text("{}")
+            (run / "submitted.json").write_text(json.dumps(told))
+            for path in run.iterdir():
+                os.chown(path, BOB, BOB)
+            assert main(["cancel", str(run)]) == 1
+            assert capfd.readouterr().err == "gridtf: job x is not yours\n  \\x1b[2J can cancel it\n"
+        assert (victim.poll(), own.poll()) == (None, None)
+        own.kill()
+
+
+def test_root_follows_no_link_of_one_user_to_the_job_of_another(
+    strangers: Strangers, running: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    link = strangers.folder / "bob" / "runs"
+    link.symlink_to(running.parent)
+    os.lchown(link, BOB, BOB)
+    for command in ("cancel", "stacks"):
+        assert main([command, str(link / running.name)]) == 1
+        what = f"gridtf: {link} is a link of user {BOB} that leads to files of user {ALICE}\n"
+        assert capfd.readouterr().err == f"{what}  if these are meant, write {running}\n"
+    os.lchown(link, 0, 0)
+    assert main(["cancel", str(link / running.name)]) == 0
+
+
+def test_other_users_may_read_a_job_and_not_act_upon_it(
+    strangers: Strangers, running: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def bob(*words: object) -> tuple[str, str]:
+        run_as(strangers.folder / "bob", lambda: print("exit code", main([*map(str, words)]), flush=True))
+        captured = capfd.readouterr()
+        return captured.out, captured.err
+
+    for words, shown in (
+        (("status", running), "RUNNING"),
+        (("logs", running), "exit code 0"),
+        (("output", running), str(running / "output")),
+        (("address", running, "worker:0"), "127.0.0.1:"),
+        (("wait", running, "--timeout", "0"), "exit code 124"),
+    ):
+        out, err = bob(*words)
+        assert shown in out, err
+    for command in ("cancel", "resume", "stacks"):
+        out, err = bob(command, running)
+        assert ("exit code 1" in out, err.count("\n")) == (True, 2)
+        assert f"belongs to user {ALICE}" in err
+    running.chmod(0o700)
+    why = f"{running} belongs to user {ALICE}: ask for permission to read it"
+    closed = f"gridtf: cannot list {running}: Permission denied\n  {why}\n"
+    for words in (("status", running), ("logs", running), ("cancel", running), ("output", running)):
+        out, err = bob(*words)
+        assert ("exit code 1" in out, err) == (True, closed)
+    assert main(["cancel", str(running)]) == 0

@@ -29,6 +29,10 @@ class ScriptJob(ClusterJob):
     def output(self) -> str:
         return self._job.output
 
+    def states(self) -> list[tuple[str, str]]:
+        """As qstat shows them: (job id, state)."""
+        return self._job.states()
+
 
 def shepherd(bed: Bed, host: str) -> int:
     """The process id of Grid Engine's shepherd on a host that has one job."""

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from gridtf.bootstrap import messages
-from gridtf.bootstrap.recorder import Recorder
+from gridtf.bootstrap.recorder import Recorder, put
 from gridtf.bootstrap.stream import Link, Listener, News
 from gridtf.bootstrap.system import System
 from gridtf.errors import RunDirError
-from gridtf.run.rundir import Record, write_text
+from gridtf.run.rundir import Record
 from tests.support.system import FakeSystem
 
 
@@ -191,7 +191,7 @@ class InlineRecorder(Recorder):
 
     def put(self, path: Path, text: str, mode: int) -> None:
         """Write one file; a test may refuse it."""
-        write_text(path, text, mode=mode)
+        put(path, text, mode)
 
     def _ended(self, pid: int) -> int | None:
         return self._code

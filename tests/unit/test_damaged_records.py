@@ -34,7 +34,7 @@ from gridtf.host import processes, procfs
 from gridtf.host.gpus import GpuGrant
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login.job import Job
-from gridtf.observe import jobs, logs
+from gridtf.observe import jobs, logerrors, logs, overview
 from gridtf.run import registry
 from gridtf.run.rundir import Record, RunDir, write_record
 from gridtf.schedulers import local
@@ -63,11 +63,11 @@ def test_run_of_version_0_1_0_is_readable(run: RunDir, capsys: Captured) -> None
     assert main(["status", str(run.path)]) == 0
     out = capsys.readouterr().out
     assert "FAILED after 0 s\nwhy            worker:0 on n1: exit code 3\n" in out
-    assert "worker:0  n1    FAILED   3        attempt-1/logs/worker-0.log\n" in out
-    assert "ps:0      n1    STOPPED  SIGTERM  attempt-1/logs/ps-0.log\n" in out
+    assert "worker:0  n1    FAILED   3      " in out
+    assert "ps:0      n1    STOPPED  SIGTERM  " in out
     assert main(["logs", str(run.path)]) == 0
-    assert "worker:0 | ValueError: no data\n" in capsys.readouterr().out
-    row = show.job_table(jobs.views([run])).splitlines()[1].split()
+    assert "worker:0@n1 | ValueError: no data\n" in capsys.readouterr().out
+    row = show.job_table([overview.row(*jobs.views([run]))]).splitlines()[1].split()
     assert row[:5] == ["digits", "25373.n1", "local", "FAILED", "3"]
 
 
@@ -202,10 +202,11 @@ def observer_reads(run: RunDir) -> None:
     for view in jobs.views([run]):
         show.as_json(view).encode()
         text = show.job(view, time.time()) + show.verdict(view, time.time()) + show.progress(view)
-        (text + show.job_table([view])).encode(errors="surrogateescape")
+        (text + show.job_table([overview.row(view)])).encode(errors="surrogateescape")
     latest = run.latest()
     assert latest is not None
-    logs.planned(latest)
+    list(logs.pieces(run, logs.Choice(script=True)))
+    logerrors.errors(run, logs.Choice(script=True))
     assert Job(run.path).id is not None
     jobs.view(run)
 

@@ -15,7 +15,9 @@ import pytest
 from gridtf.cli import COMMANDS
 from gridtf.jobspec.config import SITE_FILE, configure
 from gridtf.jobspec.tasktypes import TASK_TYPES
+from gridtf.observe.state import HostView, JobView, TaskView
 from gridtf.schedulers import job_options
+from gridtf.values import fields
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -139,6 +141,13 @@ def test_job_files_in_the_readme_are_valid(text: str, tmp_path: Path) -> None:
 def test_readme_names_every_task_type_and_the_site_file() -> None:
     assert [kind for kind in TASK_TYPES if f"`{kind}`" not in README] == []
     assert SITE_FILE in README
+
+
+def test_every_field_of_a_status_is_documented() -> None:
+    text = (ROOT / "docs" / "observe.md").read_text(encoding="utf-8")
+    section = text.partition("### What status() returns")[2].partition("### ")[0]
+    named = set(re.findall(r"`(\w+)`", section))
+    assert {*fields(JobView), *fields(TaskView), *fields(HostView)} - named == set()
 
 
 def test_readme_has_a_table_of_contents() -> None:

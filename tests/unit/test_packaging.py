@@ -67,8 +67,8 @@ def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     code = {str(path.relative_to(ROOT)) for path in (ROOT / "gridtf").rglob("*.py")}
-    templates = {f"gridtf/templates/{path.name}" for path in (ROOT / "templates").glob("*.j2")}
-    assert templates == {"gridtf/templates/job.sh.j2"}
+    templates = {f"gridtf/{path.relative_to(ROOT)}" for path in (ROOT / "templates").rglob("*.*")}
+    assert {"gridtf/templates/job.sh.j2", "gridtf/templates/report/report.css"} <= templates
     version = metadata(wheel)["Version"]
     about = {f"gridtf-{version}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     licence = f"gridtf-{version}.dist-info/licenses/LICENSE"
@@ -77,6 +77,7 @@ def test_wheel_contains_the_package_and_nothing_else(wheel: Path) -> None:
     assert manual
     assert names == code | templates | about | manual | {
         licence,
+        f"{data}/doc/gridtf/status.schema.json",
         "gridtf/py.typed",
         "gridtf/scripts/gridtf-bootstrap.sh",
     }

@@ -17,6 +17,7 @@ from gridtf.values import fields
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 import reference
+import statusschema
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = reference.pages()
@@ -24,6 +25,11 @@ PAGES = reference.pages()
 
 def test_reference_is_up_to_date() -> None:
     assert (ROOT / "docs/reference.md").read_text(encoding="utf-8") == reference.markdown()
+
+
+def test_schema_of_status_is_up_to_date() -> None:
+    made = statusschema.text(reference.attributes)
+    assert (ROOT / "docs/status.schema.json").read_text(encoding="utf-8") == made
 
 
 def test_manual_pages_are_up_to_date() -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gridtf.text import log_line, plain
+from gridtf.text import cut, duration, log_line, plain, short_size, size
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,56 @@ def test_random_text_is_free_of_control_characters() -> None:
         rest = re.sub(r"\x1b\[[0-9;:]*m", "", log_line(text, colours=True))
         for shown in (rest, log_line(text, colours=False), plain(text)):
             assert not re.search("[\x00-\x08\x0a-\x1f\x7f-\x9f\udc80-\udc9f]", shown), ascii(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3, "0 s"), (0.9, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+    assert duration(3 * 86400 + 4 * 3600 + 59) == "3 d 4 h"
+
+
+@pytest.mark.parametrize(
+    ("line", "width", "shown"),
+    [
+        ("words", 5, "words"),
+        ("words", 4, "wor…"),
+        ("words", 1, "…"),
+        ("数据数据", 8, "数据数据"),
+        ("数据数据", 7, "数据数…"),
+        ("数据数据", 6, "数据…"),
+        (
+            "e\N{COMBINING ACUTE ACCENT}t\N{COMBINING ACUTE ACCENT}",
+            2,
+            "e\N{COMBINING ACUTE ACCENT}t\N{COMBINING ACUTE ACCENT}",
+        ),
+        ("", 3, ""),
+    ],
+)
+def test_lines_are_cut_to_the_columns_of_a_terminal(line: str, width: int, shown: str) -> None:
+    assert cut(line, width) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 MiB"), (7 << 20, "7 MiB"), (1023 << 20, "1023 MiB"), (3 << 29, "1.5 GiB")]
+)
+def test_sizes(number: int, text: str) -> None:
+    assert size(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0B"),
+        (999, "999B"),
+        (1000, "1.0K"),
+        (1536, "1.5K"),
+        (150 << 20, "150M"),
+        (1023 << 20, "1.0G"),
+        (9 << 60, "9.0E"),
+    ],
+)
+def test_short_sizes(number: float, text: str) -> None:
+    assert short_size(number) == text

@@ -67,6 +67,7 @@ class GridEngine(batch.BatchScheduler):
         of_scheduler("gpu_resource", "--gpu-resource", "NAME", "the site's name of its GPU resource (default: gpu)"),
         of_scheduler("gpu_variable", "--gpu-variable", "NAME", "the variable that lists the GPUs the site grants"),
         batch.EXCLUDE,
+        batch.NOTIFY,
     )
     inherits_environment = False  # qsub without -V
     warnings = frozenset({signal.SIGUSR1, signal.SIGUSR2})  # qsub(1), -notify: before STOP, before KILL

@@ -18,6 +18,7 @@ from gridtf.values import Value
 MEMORY = "mem_free"
 HOST = "h"  # hostname
 
+_MAIL = ("m", "ea")  # at its end, and when it is aborted or started again
 _HOST_NAME = re.compile(r"[A-Za-z0-9_*?][\w.*?-]*", re.ASCII)  # sge_types(1): wildcards are allowed in an expression
 
 
@@ -269,6 +270,7 @@ def directives(plan: Plan, gpu: Resource | None = None) -> tuple[str, ...]:
     lines += [f"-l {resource}={amount}" for resource, amount in resources(request, wanted, gpu).items()]
     lines += [f"-q {word('partition', queue)}"] if queue is not None else []
     lines += [f"-P {word('account', account)}"] if account is not None else []
+    lines += [f"-{option} {value}" for option, value in batch.mail(request, _MAIL, "M").items()]
     return (*lines, *batch.native(plan.spec))
 
 

@@ -72,7 +72,7 @@ class Slurm(batch.CommandScheduler):
         "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID"), reused=True
     )
     restart_variable = "SLURM_RESTART_COUNT"
-    options = (*batch.CommandScheduler.options, batch.EXCLUDE)
+    options = (*batch.CommandScheduler.options, batch.EXCLUDE, batch.NOTIFY)
 
     # --- its commands
 

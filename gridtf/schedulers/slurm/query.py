@@ -192,7 +192,7 @@ def _status(job_id: str, by_id: Mapping[str, list[Row]]) -> JobStatus | None:
 def _of_row(row: Row) -> JobStatus:
     state, words = parse_state(row.state)
     if state == JobState.PENDING:
-        return JobStatus(state, words or why_pending(row.reason, row.start))
+        return JobStatus(state, words or why_pending(row.reason), expected=parse_moment(row.start))
     if row.state == "COMPLETING":
         # without the exit code, which comes later, a killed script looks like one that was never started
         why = why_ended(row.reason) if row.reason != LAUNCH_FAILURE else ""
@@ -551,12 +551,11 @@ def parse_state(state: str) -> tuple[JobState, str]:
     return ours, (more if ours == JobState.CANCELLED else words)
 
 
-def why_pending(reason: str, start: str) -> str:
-    """Explain why a job is pending, and when Slurm expects it to start.
+def why_pending(reason: str) -> str:
+    """Explain why a job is pending.
 
     Args:
         reason: Slurm's reason, such as ``Resources`` (squeue(1), JOB REASON CODES), or free text.
-        start: ``2026-11-21T11:40:00`` or ``N/A``.
 
     Returns:
         One line, with Slurm's reason in parentheses.
@@ -565,9 +564,7 @@ def why_pending(reason: str, start: str) -> str:
     word = reason.partition(",")[0]  # ReqNodeNotAvail, UnavailableNodes:n[3-4]
     words = _WAITS.get(reason) or _WAITS.get(reason.replace("_", " ")) or _WAITS.get(word)
     words = words or next((limit for names, limit in _LIMITS if names.fullmatch(word)), None)
-    why = f"{words} ({reason})" if words and reason != "None" else words or reason
-    when = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)", start)
-    return f"{why}; expected to start {when[1]} {when[2]}" if when else why
+    return f"{words} ({reason})" if words and reason != "None" else words or reason
 
 
 def why_ended(reason: str, exit_code: str = "") -> str:

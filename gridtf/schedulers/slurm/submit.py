@@ -11,7 +11,7 @@ from gridtf.jobspec.request import Component, Request
 from gridtf.jobspec.units import format_walltime
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobIdentity, Plan
-from gridtf.schedulers.batch import EXCLUDE, native, word
+from gridtf.schedulers.batch import EXCLUDE, NOTIFY, mail, native, word
 
 # Compiled only when used: rendering does not need them.
 # --parsable: the id, and in a federation the cluster; a site's wrapper may drop that option
@@ -20,6 +20,7 @@ _PLAIN = r"(?a)Submitted batch job (\d+)(?: on cluster (\S+))?"
 
 # --- the script: sbatch(1) ---------------------------------------------------------------------------------------
 
+_MAIL = ("mail-type", "END,FAIL,REQUEUE")  # END: also at the time limit, and when the job is cancelled
 _LONG = r"--([a-z][a-z-]*)(?:=(.*))?"
 _SHORT = {
     "A": "account",
@@ -72,7 +73,8 @@ def directives(plan: Plan) -> tuple[str, ...]:
     if request.walltime is not None:
         lines.append(f"--time={format_walltime(request.walltime)}")
     excluded = request.options.get(EXCLUDE.key, ())
-    lines += [f"--{key}={word(key, value)}" for key, value in request.options.items() if key != EXCLUDE.key]
+    texts = {key: value for key, value in request.options.items() if key not in (EXCLUDE.key, NOTIFY.key)}
+    lines += [f"--{key}={word(key, value)}" for key, value in texts.items()]
     without = [f"--exclude={word(EXCLUDE.key, ','.join(excluded))}"] if excluded else []
     lines += without
     lines.append("--open-mode=append")  # a requeued job continues the same log
@@ -80,6 +82,7 @@ def directives(plan: Plan) -> tuple[str, ...]:
         lines.append("--no-kill")  # a node that is lost does not end the job
     if spec.continuations:
         lines.append("--requeue")  # also where the site's default is JobRequeue=0
+    lines += [f"--{option}={value}" for option, value in mail(request, _MAIL, "mail-user").items()]
     lines += native(spec)
     if others and request.elements:
         raise SpecError(

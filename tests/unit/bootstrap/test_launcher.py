@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from gridtf.bootstrap import messages
-from gridtf.bootstrap.launcher import Launcher, supervise
+from gridtf.bootstrap.launcher import Launcher, progress_interval, supervise
 from gridtf.bootstrap.rendezvous import plan_of
 from gridtf.bootstrap.system import System
 from gridtf.errors import GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.jobspec.request import Request
-from gridtf.run import rundir
+from gridtf.run import jsonlines, recordtypes, rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
 from gridtf.schedulers.api import (
     AgentCall,
@@ -158,7 +158,7 @@ class Attempt:
         if not all(plans.values()):
             self.system.at(0.1, self._publish)
             return
-        for host in set(plans) - self.late:
+        for host in sorted(set(plans) - self.late):
             mine = plan_of(plans[host] or {}, self.attempt).tasks
             ports = {task.name: 20000 + number for number, task in enumerate(mine)}
             record = {"host": host, "hostname": host, "address": host, "pid": 1, "ports": ports, "master_port": 30000}
@@ -231,7 +231,7 @@ def test_job_completes_when_all_tasks_exit_with_0(tmp_path: Path) -> None:
     meeting = read_record(attempt.attempt.rendezvous, nonce=attempt.nonce) or {}
     assert meeting["cluster"] == {"worker": ["h0:20000", "h1:20000"]}
     assert [agent.terminated for agent in attempt.cluster.agents.values()] == [1, 1]
-    waiting = ["waiting for 2 hosts", "waiting for 2 hosts: h0, h1"]
+    waiting = ["waiting for 2 hosts", "rendezvous: 0 of 2 hosts, waiting for h0, h1"]
     assert attempt.phases[:4] == ["learning the allocation", *waiting, "2 tasks on 2 hosts"]
     assert (attempt.listener.told("h0", messages.STOP) or {})["state"] == "COMPLETED"
     assert (read_record(attempt.attempt.stop) or {})["state"] == "COMPLETED"
@@ -254,7 +254,7 @@ def test_missing_hosts_are_reported_with_what_they_wait_for(tmp_path: Path) -> N
     code, verdict = attempt.launch()
     assert (code, verdict["state"]) == (1, "FAILED")
     assert verdict["reason"].startswith("no report from 2 hosts after 20 s: h1, h2 (their tasks: worker:1, worker:2)")
-    assert "waiting for 2 hosts: h1 (waiting for 1 GPU), h2" in attempt.phases
+    assert "rendezvous: 1 of 3 hosts, waiting for h1 (waiting for 1 GPU), h2" in attempt.phases
     assert 20 <= seconds(attempt) < 25
     assert not attempt.attempt.rendezvous.exists()
 
@@ -910,3 +910,122 @@ def test_verdict_names_what_is_left_behind(tmp_path: Path) -> None:
     _, verdict = attempt.launch()
     left = "left on h0: /dev/shm/x (3 MiB of memory); left on h1: /dev/shm/x (3 MiB of memory)"
     assert verdict["reason"] == f"all training tasks have exited with 0 ({left})"
+
+
+# --- what is kept of an attempt
+
+
+def test_events_tell_the_life_of_an_attempt_by_the_clock_of_the_launcher(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.skew["h1"] = 3600.0
+    begin = attempt.system.wall
+    write_record(attempt.run.submitted, {"scheduler": "local", "job_id": "4711", "time": begin - 60})
+    for host, name in (("h0", "worker:0"), ("h1", "worker:1")):
+        attempt.task(host, name, "RUNNING", 2.0)
+        attempt.states[host][name] = state("PENDING", started=None)
+        attempt.system.at(2.0, partial(_start, attempt, host, name))
+    attempt.task("h0", "worker:0", "COMPLETED", 10.0, exit=0, started=begin + 2)
+    attempt.task("h1", "worker:1", "FAILED", 20.0, exit=3, started=begin + 3602)
+    attempt.launcher.conclude(attempt.launcher.execute())
+    found = list(jsonlines.read(attempt.attempt.events, recordtypes.Event, attempt.nonce))
+    names = [(event["event"], event.get("host"), event.get("task")) for event in found]
+    names[2:4] = sorted(names[2:4], key=str)  # both hosts report at the same time
+    assert names == [
+        ("queued", None, None),
+        ("allocated", None, None),
+        ("ready", "h0", None),
+        ("ready", "h1", None),
+        ("rendezvous", None, None),
+        ("started", "h0", "worker:0"),
+        ("started", "h1", "worker:1"),
+        ("ended", "h0", "worker:0"),
+        ("ended", "h1", "worker:1"),
+        ("stopping", None, None),
+        ("verdict", None, "worker:1"),
+    ]
+    assert found[0]["time"] == begin - 60
+    assert found[1]["hosts"] == ["h0", "h1"]
+    assert found[6]["time"] - begin == pytest.approx(2.0, abs=1.0)
+    assert found[8]["time"] - begin == pytest.approx(20.0, abs=1.0)
+    assert (found[8]["state"], found[8]["exit"]) == ("FAILED", 3)
+    assert found[10]["state"] == "FAILED"
+    assert "worker:1" in found[10]["text"]
+
+
+def test_events_are_written_within_a_second_although_nothing_else_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path)
+    recorder = attempt.launcher.recorder
+    written: dict[int, float] = {}  # number of ended tasks -> when they were written first
+    append = recorder.append
+
+    def appended(path: Path, text: str) -> None:
+        written.setdefault(text.count('"ended"'), seconds(attempt))
+        append(path, text)
+
+    monkeypatch.setattr(recorder, "append", appended)
+    attempt.task("h0", "worker:0", "COMPLETED", 10.0, exit=0)
+    attempt.task("h1", "worker:1", "COMPLETED", 40.0, exit=0)
+    attempt.at(10.1, lambda: attempt.late_news(8.0))
+    attempt.launch()
+    assert written[1] == pytest.approx(11.0, abs=0.2)
+
+
+def _start(attempt: Attempt, host: str, name: str) -> None:
+    attempt.states[host][name] = state("RUNNING", started=attempt.system.wall + attempt.skew[host])
+
+
+def test_newest_sample_of_a_host_is_in_the_summary_by_the_clock_of_the_launcher(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.skew["h1"] = 3600.0
+    whole = {"cpus": 8, "cpu": 1.5, "memory": 1, "memory_total": 2, "received": 0.0, "sent": 0.0, "gpus": {}}
+    used = {"cpu": 1.5, "memory": 1, "read": 0.0, "written": 0.0, "processes": 1, "threads": {}, "step": 7}
+
+    def sample() -> None:
+        now = attempt.system.wall + 3600.0
+        told = {"sample": {"time": now, "host": "h1", **whole, "tasks": {"worker:1": used}}}
+        attempt.listener.say("h1", messages.SAMPLE, {**told, "logs": {"worker:1": [[now, 120]]}})
+
+    attempt.system.at(10.0, sample)
+    for host, name in (("h0", "worker:0"), ("h1", "worker:1")):
+        attempt.task(host, name, "COMPLETED", 40.0, exit=0)
+    begin = attempt.system.wall
+    assert attempt.launcher.conclude(attempt.launcher.execute()) == 0
+    hosts = (read_record(attempt.attempt.summary) or {})["hosts"]
+    assert "sample" not in hosts["h0"]
+    assert hosts["h1"]["sample"]["time"] == pytest.approx(begin + 10.0, abs=1.0)
+    (kept,) = jsonlines.read(attempt.attempt.samples, recordtypes.Sample, attempt.nonce)
+    assert kept == hosts["h1"]["sample"]
+    (log,) = jsonlines.read(attempt.attempt.log_times, recordtypes.LogTimes, attempt.nonce)
+    assert (log["task"], log["offset"]) == ("worker:1", 120)
+    assert log["time"] == kept["time"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "age", "seconds"), [(4, 6.0, 1.0), (4, 60.0, 10.0), (4, 9999.0, 10.0), (1024, 6.0, 20.48)]
+)
+def test_progress_is_recorded_more_often_at_the_beginning(hosts: int, age: float, seconds: float) -> None:
+    assert progress_interval(hosts, age) == seconds
+
+
+def test_what_users_should_know_is_an_event(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path)
+    attempt.system.at(5.0, lambda: attempt.system.receive(signal.SIGUSR1))
+    attempt.system.at(9.0, lambda: attempt.system.receive(signal.SIGTERM))
+    attempt.launcher.conclude(attempt.launcher.execute())
+    found = jsonlines.read(attempt.attempt.events, recordtypes.Event, attempt.nonce)
+    texts = [event["text"] for event in found if event["event"] == "notice"]
+    assert texts == ["a checkpoint was requested"]
+
+
+def test_record_of_every_attempt_tells_when_the_walltime_ends(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, time="1h")
+    ends = attempt.system.wall - attempt.system.age() + 3600
+    attempt.launcher._record()
+    attempt.system.sleep(100.0)
+    first = attempt.launcher
+    of = (attempt._listener_of, attempt._recorder_of)
+    second = Launcher(first.run, first.spec, first.request, first.scheduler, "4711", attempt.system, *of)
+    assert second._limits["ends"] == pytest.approx(ends)
+    assert (read_record(first.attempt.launcher) or {})["ends"] == pytest.approx(ends)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.bootstrap import messages
-from gridtf.bootstrap.hosts import HostMonitor
+from gridtf.bootstrap.hosts import AgentEndedError, HostMonitor
 from gridtf.bootstrap.launcher import launcher_addresses, summary_interval
 from gridtf.bootstrap.main import goes_with_the_job
 from gridtf.errors import GridtfError, HostLostError
@@ -37,10 +37,11 @@ def test_goes_with_the_job(folder: str, job_id: str, temporary: str, goes: bool)
 
 
 class Ended:
-    """An AgentHandle whose agent has ended, with an error that its connection was lost, as qrsh reports it."""
+    """An AgentHandle whose agent has ended, with an error that its connection was lost, as qrsh reports it, or none."""
 
-    def __init__(self, host: str, code: int = 0) -> None:
-        self._end = AgentEnd(code, host, (), HostLostError(f"the connection to host {host} is lost"))
+    def __init__(self, host: str, code: int = 0, *, lost: bool = True) -> None:
+        error = HostLostError(f"the connection to host {host} is lost") if lost else None
+        self._end = AgentEnd(code, host, (), error)
 
     def poll(self) -> AgentEnd:
         return self._end
@@ -93,6 +94,28 @@ def test_killed_connection_is_the_cause_although_its_agent_reports_first_that_it
     seen.hosts.pause = pause
     with pytest.raises(HostLostError, match="the connection to host n1 is lost"):
         seen.hosts.check()
+
+
+def test_why_an_agent_could_not_start_may_come_after_its_end(tmp_path: Path) -> None:
+    """What slurmstepd prints, after what srun does."""
+    seen = Monitored(tmp_path, [Ended("n2", 13, lost=False)])
+    attempt = seen.hosts.attempt
+    attempt.path.mkdir(exist_ok=True)
+    seen.system.at(0.5, lambda: attempt.agents_log.write_text("n2: python3: Permission denied\n"))
+    with pytest.raises(AgentEndedError, match="the agent on host n2 ended with exit code 13") as error:
+        seen.hosts.check()
+    assert "Permission denied" in error.value.why
+    assert error.value.cause is not None
+    assert error.value.cause["tail"] == ["n2: python3: Permission denied"]
+
+
+def test_agent_that_has_printed_nothing_is_not_waited_for_long(tmp_path: Path) -> None:
+    seen = Monitored(tmp_path, [Ended("n2", 13, lost=False)])
+    begin = seen.system.monotonic()
+    with pytest.raises(AgentEndedError, match="the agent on host n2 ended with exit code 13") as error:
+        seen.hosts.check()
+    assert error.value.why == ""
+    assert seen.system.monotonic() - begin < 5
 
 
 def test_hosts_are_known_by_what_they_have_said_last(tmp_path: Path) -> None:

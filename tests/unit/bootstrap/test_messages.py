@@ -49,6 +49,33 @@ AGENT_SAYS: dict[str, Record] = {
         "id": HEX[:16],
         "tasks": {"worker:0": {"processes": [{"pid": 7, "name": "python", "state": "S", "text": "Thread"}]}},
     },
+    messages.SAMPLE: {
+        "sample": {
+            "time": 5.0,
+            "host": "n1",
+            "cpus": 8,
+            "cpu": 2.5,
+            "memory": 1 << 30,
+            "memory_total": 1 << 34,
+            "received": 0.0,
+            "sent": 10.5,
+            "gpus": {"0": {"use": 90.0, "memory": 5, "memory_total": 9, "power": 70.5}},
+            "tasks": {
+                "worker:0": {
+                    "cpu": 2.5,
+                    "memory": 1 << 30,
+                    "read": 0.0,
+                    "written": 5.5,
+                    "processes": 2,
+                    "threads": {"R": 1, "S": 9},
+                    "step": 12,
+                    "values": {"loss": 0.5},
+                    "rate": 1.5,
+                }
+            },
+        },
+        "logs": {"worker:0": [[5.25, 120], [5.5, 240]]},
+    },
     messages.GONE: {"what": "it was killed", "why": "", "hint": ""},
     messages.RANK: RANK,
     messages.ERROR: {**ERROR, "host": "n1"},

@@ -45,7 +45,7 @@ def test_quiet_task_is_told_once_half_of_the_time_is_over() -> None:
     assert watched.task.quiet == begun
 
 
-@pytest.mark.parametrize("sign", ["own", "child", "log", "step", "restart"])
+@pytest.mark.parametrize("sign", ["own", "child", "log", "pipe", "step", "restart"])
 def test_whatever_a_task_does_ends_the_quiet(sign: str) -> None:
     watched = Watched()
     watched.passes(80)
@@ -54,6 +54,8 @@ def test_whatever_a_task_does_ends_the_quiet(sign: str) -> None:
         watched.use(50 if sign == "own" else 51, 1.0)
     elif sign == "log":
         watched.system.lines[50] = 1
+    elif sign == "pipe":
+        watched.task.printed = lambda: 10
     elif sign == "step":
         watched.task.progress = {"step": 3, "values": {}, "time": 1.0}
     else:

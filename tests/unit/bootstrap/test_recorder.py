@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
 import time
@@ -14,8 +15,9 @@ import pytest
 
 from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.system import System
+from gridtf.errors import RunDirError
 from gridtf.host import procfs
-from gridtf.run.rundir import cannot
+from gridtf.run.rundir import append_text, cannot
 from tests.support.streams import InlineRecorder
 from tests.support.system import FakeSystem
 
@@ -387,3 +389,37 @@ def test_inline_recorder_behaves_like_the_real_one(tmp_path: Path, system: FakeS
     assert inline.settle(5.0)
     assert (tmp_path / "gone" / "b").read_text() == "1"
     assert inline.errors == {}
+
+
+# --- files that grow
+
+
+def test_lines_are_added_in_order_and_none_replaces_another(slow: Slow, system: FakeSystem, tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    slow.append(path, "one\n")
+    slow.append(path, "two\n")
+    slow.append(path, "three\n")
+    slow.end(errno.ENOSPC)
+    slow.append(path, "four\n")
+    system.sleep(5.0)
+    slow.look()
+    slow.end()
+    assert slow.begun == [("events.jsonl", "one\n"), ("events.jsonl", "one\ntwo\nthree\nfour\n")]
+
+
+def test_lines_are_added_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    append_text(path, "one\n")
+    assert path.read_text() == "one\n"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (7, hard))
+    try:
+        with pytest.raises(RunDirError, match="cannot write"):
+            append_text(path, "two\nthree\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_text() == "one\n"
+    append_text(path, "two\n")
+    assert path.read_text() == "one\ntwo\n"

@@ -18,6 +18,7 @@ from gridtf.bootstrap.system import System
 from gridtf.host import processes, procfs
 from tests.support.jobs import gone
 from tests.support.python import environment, python
+from tests.support.system import FakeSystem
 
 PREAMBLE = """
 import atexit, json, os, signal, sys, time
@@ -317,6 +318,39 @@ def test_tear_down_ends_processes_that_keep_forking(tmp_path: Path) -> None:
         "tell(s, left=left, later=procfs.descendants(os.getpid()))\n",
     )
     assert (report["left"], report["later"]) == ([], [])
+
+
+def test_tear_down_waits_for_threads_whose_process_looks_ended(tmp_path: Path) -> None:
+    """TensorFlow's threads hold ports and memory for a while after the main thread: /proc shows a zombie by then."""
+    code = (
+        "import ctypes, os, threading, time\n"
+        "def goes_on():\n"
+        "    end = time.monotonic() + 60\n"
+        "    while not os.path.exists('asked') and time.monotonic() < end: time.sleep(0.02)\n"
+        "    os._exit(7)\n"
+        "threading.Thread(target=goes_on).start()\n"
+        "print('up', flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    report = supervised(
+        tmp_path,
+        f"s = Supervisor(['a'], System()); start(s, 'a', sys.executable, '-c', {code!r})\n"
+        "until(lambda: (here / 'a.log').read_text() == 'up\\n' and procfs.state(s.tasks['a'].pid) == 'Z')\n"
+        "s.spared = [os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '100')]\n"
+        "before = s.collect(); left = s.tear_down(40.0, (here / 'asked').touch); tell(s, left=left, before=before)\n",
+    )
+    assert (report["before"], report["left"]) == (False, [])
+    assert (report["tasks"]["a"]["state"], report["tasks"]["a"]["exit"]) == ("STOPPED", 7)
+
+
+def test_own_process_that_a_driver_blocks_is_no_survivor() -> None:
+    system = FakeSystem()
+    supervisor = Supervisor(["a"], system)
+    system.alive, system.immortal = {7, 8}, {7}
+    supervisor.spared = [7]
+    assert supervisor.tear_down(1.0, lambda: None) == []
+    system.alive, system.immortal = {7, 8}, {7, 8}
+    assert supervisor.tear_down(1.0, lambda: None) == [8]
 
 
 def test_tear_down_without_processes_returns_at_once(tmp_path: Path) -> None:

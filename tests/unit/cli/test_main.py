@@ -211,7 +211,8 @@ def test_completion_of_tasks(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).new_attempt()
     tasks = [{"type": "worker", "index": 0}, {"type": "worker", "index": 1}, {"type": "ps", "index": 0}]
     write_record(attempt.plan, {"tasks": tasks})
-    assert completions("gridtf logs . --task ", tmp_path) == {"worker:0", "worker:1", "worker", "ps:0", "ps", "job"}
+    every = {"worker:0", "worker:1", "worker", "ps:0", "ps", "job", "agents"}
+    assert completions("gridtf logs . --task ", tmp_path) == every
     assert completions("gridtf logs . --task p", tmp_path) == {"ps:0", "ps"}
     assert completions("gridtf logs --task p", tmp_path) == set()
     assert completions("gridtf address . p", tmp_path) == {"ps:0"}

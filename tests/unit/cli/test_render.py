@@ -70,6 +70,7 @@ def test_render_prints_the_script_to_stdout_and_the_summary_to_stderr(
         _value(tmp_path, "spare_nodes = 0", "default"),
         _value(tmp_path, 'stall_after = "10m"', "default"),
         _value(tmp_path, 'on_stall = "report"', "default"),
+        _value(tmp_path, "sample_interval = 5.0", "default"),
         _value(tmp_path, "start_timeout = 600.0", "default"),
         _value(tmp_path, "heartbeat_timeout = 30.0", "default"),
         _value(tmp_path, "evaluator_wait = 60.0", "default"),
@@ -238,7 +239,8 @@ def test_render_for_grid_engine_describes_slots(rough_path: Path, capsys: Captur
 
 def test_render_masks_secrets_everywhere_but_in_the_script(rough_path: Path, capsys: Captured) -> None:
     Path("gridtf.toml").write_text(
-        'command = ["x"]\n[env]\nTOKENIZERS_PARALLELISM = "no"\nDB_PASSWORD1 = "s3"\n'
+        'command = ["x"]\n[env]\nTOKENIZERS_PARALLELISM = "no"\nDB_PASSWORD1 = "s3"\nGIT_AUTH = "s3"\n'
+        'MAX_TOKENS = "4096"\n'
         '[tasks.ps]\nenv.aws_secret_access_key = "s3"\n'
     )
     assert main(["render", "--scheduler", "slurm", "--env", "WANDB_API_KEY=s3"]) == 0
@@ -248,6 +250,8 @@ def test_render_masks_secrets_everywhere_but_in_the_script(rough_path: Path, cap
     shown = [line.split("  ")[1].strip() for line in captured.err.splitlines() if "env." in line]
     assert shown == [
         "env.DB_PASSWORD1 = ***",
+        "env.GIT_AUTH = ***",
+        'env.MAX_TOKENS = "4096"',
         'env.TOKENIZERS_PARALLELISM = "no"',
         "env.WANDB_API_KEY = ***",
         "tasks.ps.env.aws_secret_access_key = ***",

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import gridtf.login.job
 from gridtf.cli import main, show, wait
 from gridtf.login.job import Job
-from gridtf.observe.state import JobView, TaskView
+from gridtf.observe.overview import row
+from gridtf.observe.state import AttemptView, JobView, TaskView
+from gridtf.run import registry
 from gridtf.schedulers.api import JobStatus
+from tests.support import recordedruns
+from tests.support.python import ROOT
 from tests.support.scheduler import FakeScheduler
-from tests.support.states import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, UNKNOWN
+from tests.support.states import CANCELLED, COMPLETED, FAILED, NODE_FAIL, PENDING, RUNNING, UNKNOWN
 
 Captured = pytest.CaptureFixture[str]
 RUN = Path("/runs/digits-1")
@@ -58,35 +64,47 @@ FAILURE = GOING.replace(
 )
 
 
+def moment(seconds: float) -> str:
+    """A time as this machine's time zone has it."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
 def test_show_running_job() -> None:
     assert show.job(GOING, 1075.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
         "state          RUNNING for 1 min 15 s\n"
         "detail         3 tasks on 2 hosts\n"
+        f"times          started {moment(1000.0)}\n"
         "run directory  /runs/digits-1\n"
         "\n"
-        "TASK      HOST   STATE    EXIT  LOG\n"
-        "worker:0  n1     RUNNING  -     attempt-1/logs/worker-0.log\n"
-        "worker:1  node2  RUNNING  -     attempt-1/logs/worker-1.log\n"
-        "ps:0      n1     PENDING  -     -"
+        "TASK      HOST   STATE\n"
+        "worker:0  n1     RUNNING\n"
+        "worker:1  node2  RUNNING\n"
+        "ps:0      n1     PENDING"
     )
 
 
 def test_show_failed_job() -> None:
-    assert show.job(FAILURE.replace(attempt=2), 5000.0) == (
+    attempts = (
+        AttemptView(1, NODE_FAIL, "lost n3", None, 900.0),
+        AttemptView(2, FAILED, FAILURE.reason, 1000.0, 1200.0),
+    )
+    assert show.job(FAILURE.replace(attempt=2, attempts=attempts), 5000.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
         "state          FAILED after 3 min 20 s\n"
         "why            worker:1 on node2: exit code 3\n"
         "               look at it\n"
+        f"times          started {moment(1000.0)}, ended {moment(1200.0)}\n"
         "run directory  /runs/digits-1\n"
-        "attempt        2\n"
+        "attempts       attempt 1 NODE_FAIL: lost n3\n"
+        "               attempt 2 FAILED after 3 min 20 s: worker:1 on node2: exit code 3\n"
         "\n"
-        "TASK      HOST   STATE    EXIT     LOG\n"
-        "worker:0  n1     STOPPED  SIGTERM  attempt-1/logs/worker-0.log\n"
-        "worker:1  node2  FAILED   3        attempt-1/logs/worker-1.log\n"
-        "ps:0      n1     PENDING  -        -\n"
+        "TASK      HOST   STATE    EXIT\n"
+        "worker:0  n1     STOPPED  SIGTERM\n"
+        "worker:1  node2  FAILED   3\n"
+        "ps:0      n1     PENDING  -\n"
         "\n"
         "last lines of /runs/digits-1/attempt-1/logs/worker-1.log:\n"
         "  a\n"
@@ -102,16 +120,40 @@ def test_show_job_that_ended_without_a_verdict() -> None:
         "state          FAILED\n"
         "why            worker:1 on node2: exit code 3\n"
         "               look at it\n"
+        f"times          started {moment(1000.0)}\n"
         "run directory  /runs/digits-1"
     )
     assert show.verdict(lost, 5000.0).startswith("digits (4711): FAILED\n")
+
+
+def test_show_the_last_attempts_alone() -> None:
+    attempts = tuple(AttemptView(number, FAILED, "", 10.0, 70.0) for number in range(1, 15))
+    lines = show.job(FAILURE.replace(attempts=attempts), 5000.0).splitlines()
+    shown = [line for line in lines if "attempt " in line]
+    assert shown[0] == "attempts       attempt 5 FAILED after 1 min 0 s"
+    assert len(shown) == 10
+
+
+def test_show_job_in_which_nothing_moves() -> None:
+    text = "warning        no log has grown and no task has reported a step for 11 min 40 s: see gridtf stacks 4711\n"
+    assert text in show.job(GOING.replace(unmoved=700.0), 5000.0)
+    one, *others = GOING.tasks
+    known = GOING.replace(unmoved=700.0, tasks=(one.replace(sample={"cpu": 0.0, "memory": 1}), *others))
+    assert "for 11 min 40 s, and none uses a CPU: see" in show.job(known, 5000.0)
+
+
+def test_show_expected_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = time.mktime((2027, 11, 21, 11, 8, 0, 0, 0, -1))
+    waiting = GOING.replace(state=PENDING, reason="Resources", started=None, expected=start, tasks=())
+    assert "detail         Resources; expected to start 2027-11-21 11:08\n" in show.job(waiting, 0.0)
+    assert show.progress(waiting) == "pending; Resources; expected to start 2027-11-21 11:08"
 
 
 def test_show_the_steps_of_tasks_that_report_their_progress() -> None:
     one, *others = GOING.tasks
     reports = one.replace(progress={"step": 1200, "values": {"loss": 0.5, "accuracy": "nan"}, "time": 4900.0})
     heading, first, second, *_ = show.job(GOING.replace(tasks=(reports, *others)), 5000.0).split("\n\n")[1].splitlines()
-    assert heading.split() == ["TASK", "HOST", "STATE", "STEP", "EXIT", "LOG"]
+    assert heading.split() == ["TASK", "HOST", "STATE", "STEP"]
     assert first.split()[3] == "1200"
     assert second.split()[3] == "-"
     assert "STEP" not in show.job(GOING, 5000.0)
@@ -149,26 +191,21 @@ def test_show_progress() -> None:
     assert show.progress(GOING) == "running; 3 tasks on 2 hosts; tasks: 2 running, 1 pending"
     assert show.progress(GOING.replace(state=PENDING, reason="Resources")) == "pending; Resources"
     assert show.progress(GOING.replace(state=PENDING, reason="", tasks=())) == "pending"
+    one, *others = GOING.tasks
+    steps = one.replace(progress={"step": 1200, "values": {}, "time": 1.0}, sample={"rate": 11.84})
+    words = "running for 1 min 15 s; 3 tasks on 2 hosts; tasks: 2 running, 1 pending; step 1200 (11.8/s)"
+    assert show.progress(GOING.replace(tasks=(steps, *others)), 1075.0) == words
 
 
 def test_show_job_table() -> None:
     waiting = GOING.replace(name="n", state=PENDING, started=None, tasks=())
-    lines = show.job_table([GOING, waiting]).splitlines()
+    lines = show.job_table([row(GOING), row(waiting)]).splitlines()
     assert [line.split() for line in lines[::2]] == [
         ["NAME", "JOB", "SCHEDULER", "STATE", "TASKS", "STARTED", "RUN", "DIRECTORY"],
         ["n", "4711", "slurm", "PENDING", "-", "-", "/runs/digits-1"],
     ]
     assert lines[1].split()[:5] == ["digits", "4711", "slurm", "RUNNING", "3"]
     assert len({line.index("/runs") for line in lines[1:]}) == 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-3, "0 s"), (0.9, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (7500, "2 h 5 min")],
-)
-def test_show_durations(seconds: float, text: str) -> None:
-    assert show.duration(seconds) == text
-    assert show.duration(3 * 86400 + 4 * 3600 + 59) == "3 d 4 h"
 
 
 # --- following a job
@@ -257,6 +294,49 @@ def test_submit_and_list(fake: FakeScheduler, rough_path: Path, capsys: Captured
     assert [len(ids) for ids in fake.queried] == [20]
     assert main(["list", "--all", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 22
+
+
+def test_list_filters(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+    for name in ("digits-1", "letters", "digits-2"):
+        assert main(["submit", "--name", name, "--quiet", "--", "x"]) == 0
+    assert capsys.readouterr().out == "101\n102\n103\n"
+
+    def listed(*words: str) -> list[str]:
+        assert main(["list", *words]) == 0
+        return [row.split()[0] for row in capsys.readouterr().out.splitlines()][1:]
+
+    assert listed("--name", "digits-*", "--since", "2h") == ["digits-2", "digits-1"]
+    assert listed("--state", "running,FAILED", "--name", "l*") == ["letters"]
+    assert main(["list", "--state", "FAILED"]) == 0
+    assert capsys.readouterr().out == "no such jobs\n"
+    assert main(["list", "--all", "--json", "--state", "RUNNING", "--name", "?etters"]) == 0
+    assert [view["name"] for view in json.loads(capsys.readouterr().out)] == ["letters"]
+    assert main(["list", "--json", "--name", "x"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    links = sorted(registry.folder(os.environ).iterdir())
+    links[0].rename(links[0].with_name("20200101" + links[0].name[8:]))
+    assert listed("--since", "2d") == ["digits-2", "letters"]
+
+
+@pytest.mark.parametrize("state", [COMPLETED, FAILED, RUNNING, PENDING])
+def test_json_of_status_is_as_its_schema_says(
+    state: str, fake: FakeScheduler, rough_path: Path, capsys: Captured
+) -> None:
+    schema = json.loads((ROOT / "docs" / "status.schema.json").read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.check_schema(schema)
+    if state == PENDING:
+        fake.states = [JobStatus(PENDING, "Resources", expected=time.time() + 60)]
+        assert main(["submit", "--name", "run", "--quiet", "--", "x"]) == 0
+        capsys.readouterr()
+    else:
+        recordedruns.make(rough_path / "run", workers=2, ps=1, gpus=1, minutes=0.5, state=state)
+    assert main(["status", "--json", "run" if state == PENDING else str(rough_path / "run")]) == 0
+    view = json.loads(capsys.readouterr().out)
+    validator.validate(view)
+    assert view["state"] == state
+    wrong = {**view, "tasks": [{"name": 1}]}
+    assert not validator.is_valid(wrong)
 
 
 def test_cancel_reports_a_job_that_does_not_end(

@@ -168,7 +168,15 @@ class FakeDriver(types.ModuleType):
         return int(uuid[4])
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> types.SimpleNamespace:
-        return types.SimpleNamespace(used=(4 << 30) * handle + (5 << 20))
+        return types.SimpleNamespace(used=(4 << 30) * handle + (5 << 20), total=80 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> types.SimpleNamespace:
+        if handle != 1:
+            raise self.NVMLError("Not Supported")
+        return types.SimpleNamespace(gpu=91)
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 250_500
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[str]:
         return ["a process"] if handle == 0 else []
@@ -411,3 +419,19 @@ def test_memory_in_use_leaves_out_what_an_idle_gpu_has(driver: FakeDriver) -> No
     assert memory_in_use(("0", "1", "2", "GPU-3abc", "MIG-7")) == {"1": 4101, "GPU-3abc": 12293}
     driver.broken = True
     assert memory_in_use(("1",)) == {}
+
+
+def test_use_of_gpus_leaves_out_what_the_driver_does_not_tell(driver: FakeDriver) -> None:
+    readings = gpus.use(("1", "GPU-3abc", "MIG-7"))
+    first = next(readings)
+    assert first["1"] == {"use": 91.0, "memory": 4101 << 20, "memory_total": 81920 << 20, "power": 250.5}
+    assert "use" not in first["GPU-3abc"]
+    assert first["GPU-3abc"]["memory"] == 12293 << 20
+    assert first["MIG-7"] == {}
+    assert next(readings)["1"] == first["1"]
+
+
+def test_use_of_gpus_without_a_driver_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert list(gpus.use(("0",))) == []

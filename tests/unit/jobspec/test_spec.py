@@ -31,6 +31,9 @@ RUNS = ("python", "train.py")
         ("success_policy", {"success_policy": "any"}),
         ("ports", {"ports": "keep"}),
         ("fence", {"fence": "on"}),
+        ("notify", {"notify": "sms"}),
+        ("notify", {"notify": "mail:ann and bob"}),
+        ("notify", {"notify": True}),
         ("hook", {"hook": "no"}),
         ("hook", {"hook": 0}),
         ("nodes", {"nodes": 0}),
@@ -96,7 +99,8 @@ RUNS = ("python", "train.py")
         ("serve", {"serve": ["ps"], "tasks": {"ps": TaskSpec(command=("x",))}}),
         ("tasks", {"tasks": ["ps"]}),
         ("tasks.ps", {"tasks": {"ps": 1}}),
-        ("tasks.ps", {"tasks": {"ps": {"count": 1}}}),
+        ("tasks.ps.cuont", {"tasks": {"ps": {"cuont": 1}}}),
+        ("tasks.ps.count", {"tasks": {"ps": {"count": "1"}}}),
         ("tasks.pss", {"tasks": {"pss": TaskSpec(count=1)}}),
         ("tasks.ps.count", {"tasks": {"ps": TaskSpec(count=-1)}}),
         ("tasks.ps.gpus", {"tasks": {"ps": TaskSpec(gpus=1)}}),
@@ -181,7 +185,7 @@ def test_data_workers_bring_a_dispatcher_and_are_served_outside_the_cluster() ->
         ({"tasks": {"wroker": TaskSpec()}}, "did you mean worker?"),
         ({"success_policy": "chef"}, "did you mean chief?"),
         ({"ports": "realease"}, "did you mean release?"),
-        ({"tasks": {"ps": 1}}, 'write tasks={"ps": TaskSpec(count=1)}'),
+        ({"tasks": {"ps": 1}}, 'write tasks={"ps": {"count": 1}}, or [tasks.ps] and count = 1 in a file'),
     ],
 )
 def test_misspelt_value_is_refused_with_the_nearest_one(values: dict[str, Any], hint: str) -> None:
@@ -212,6 +216,14 @@ def test_unknown_keyword_of_a_task_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(SpecError, match="cuont: TaskSpec has no such keyword") as caught:
         TaskSpec(cuont=2)  # type: ignore[call-arg]
     assert caught.value.hint == "did you mean count?"
+
+
+def test_table_of_a_task_type_may_be_a_dict() -> None:
+    tables = {"ps": {"count": 1}, "worker": TaskSpec(count=2)}
+    spec = JobSpec(command=["python", "train.py"], tasks=tables)
+    assert spec == JobSpec(command=("python", "train.py"), tasks={"ps": TaskSpec(count=1), "worker": TaskSpec(count=2)})
+    tables["ps"] = {"count": 9}
+    assert spec.count("ps") == 1
 
 
 def test_specs_can_be_copied_and_pickled() -> None:

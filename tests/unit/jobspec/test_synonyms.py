@@ -65,7 +65,7 @@ def test_line_to_write_is_accepted(tmp_path: object) -> None:
     hint = synonyms.option("-l", "h_rt=3600,gpu=1,mem_free=2G", "gridtf submit", FLAGS)
     words = shlex.split(hint.removeprefix("write "))
     made = synonyms.option("--mail", "a@b", "gridtf submit", FLAGS)
-    assert shlex.split(made) == ["write", "--native=--mail-user=a@b", "--native=--mail-type=END"]
+    assert shlex.split(made) == ["write", "--notify", "mail:a@b"]
     spec = read(" ".join([*words[:4], "--native=-l", "-- x"]), Path(str(tmp_path))).spec
     assert (spec.walltime, spec.gpus_per_task) == (3600, 1)
     assert words[4:] == ["--native=-l mem_free=2G"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 import gridtf
 from gridtf import schedulers
-from gridtf.errors import UsageError
+from gridtf.errors import NotFoundError, UsageError
 from gridtf.login.api import in_python
 from tests.support.configuration import user_file
 from tests.support.scheduler import FakeScheduler
@@ -25,24 +27,91 @@ def test_submit_takes_values_of_the_user_file(fake: FakeScheduler, rough_path: P
 
 def test_submit_leaves_the_files_out_on_request(fake: FakeScheduler, rough_path: Path) -> None:
     user_file('name = "theirs"\nnods = 2\n')
-    job = gridtf.submit(gridtf.JobSpec(command=["x"]), config_files=False)
+    job = gridtf.submit(gridtf.JobSpec(command=["x"]), layers=False)
     assert (job.name, job.notes) == ("x", ())
 
 
+@pytest.mark.parametrize("command", [["python", "train.py"], ("python", "train.py")])
+def test_submit_and_render_take_a_command(command: Any, fake: FakeScheduler, rough_path: Path) -> None:
+    (rough_path / "train.py").touch()
+    user_file('name = "theirs"\n')
+    assert gridtf.submit(command).name == "theirs"
+    assert gridtf.submit(command, layers=False).name == "train"
+    assert "--job-name=theirs" in gridtf.render(command)
+    assert "--job-name=train" in gridtf.render(command, layers=False)
+
+
 @pytest.mark.parametrize(
-    ("given", "what", "command"),
-    [
-        (["python", "train.py"], "not a list", '["python", "train.py"]'),
-        (("python", "it's.py"), "not a tuple", '["python", "it\'s.py"]'),
-        ("python train.py", "not a str", '["python", "train.py"]'),
-        ({"command": ["x"]}, "not a dict", '["python", "train.py"]'),
-    ],
+    ("given", "what"),
+    [("python train.py", "a str"), ({"command": ["x"]}, "a dict"), ([], "a list"), (None, "a NoneType")],
 )
-def test_submit_of_anything_else_says_what_to_write(given: Any, what: str, command: str) -> None:
+def test_submit_of_anything_else_says_what_to_write(given: Any, what: str) -> None:
     with pytest.raises(UsageError) as caught:
         gridtf.submit(given)
-    assert caught.value.what == f"gridtf.submit takes a JobSpec, {what}"
-    assert caught.value.hint == f"write gridtf.submit(gridtf.JobSpec(command={command}))"
+    assert caught.value.what == f"gridtf.submit takes a JobSpec or a list of words, not {what}"
+    assert caught.value.hint == 'write gridtf.submit(["python", "train.py"]), or gridtf.submit(gridtf.JobSpec(…))'
+    with pytest.raises(UsageError, match=r"gridtf\.render takes a JobSpec"):
+        gridtf.render(given)
+
+
+def test_rendered_script_is_the_one_that_is_submitted(fake: FakeScheduler, rough_path: Path) -> None:
+    spec = gridtf.JobSpec(command=["x"], scheduler="slurm", run_dir=str(rough_path / "run"))
+    text = gridtf.render(spec)
+    assert not (rough_path / "run").exists()
+    assert gridtf.submit(spec).run.script.read_text() == text
+
+
+def test_job_file_is_loaded_as_on_the_command_line(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = user_file('setup = ["module load tf"]\nrestarts = 2\ntime = "1h"\nnods = 2\n')
+    monkeypatch.setenv("GRIDTF_SUBMIT_NODES", "3")
+    folder = rough_path / "project"
+    folder.mkdir()
+    (folder / "gridtf.toml").write_text('command = ["x"]\nsetup = ["cd data"]\nrestarts = 0\n[tasks.ps]\ncount = 1\n')
+    spec = gridtf.load(folder / "gridtf.toml")
+    assert (spec.setup, spec.restarts, spec.time, spec.nodes) == (("module load tf", "cd data"), 0, "1h", 3)
+    assert (spec.count("ps"), spec.chdir) == (1, str(folder))
+    for made in (spec, spec.replace(name="other")):  # no layer is added a second time
+        job = gridtf.submit(made)
+        stored = json.loads(job.run.job.read_text())["spec"]
+        assert (stored["setup"], "restarts" in stored) == (["module load tf", "cd data"], False)
+        assert job.notes == (f"{user}:4: nods: unknown key, left out; did you mean nodes?",)
+    alone = gridtf.load(folder / "gridtf.toml", layers=False)
+    assert (alone.setup, alone.time, alone.nodes) == (("cd data",), None, None)
+    monkeypatch.chdir(folder)
+    assert gridtf.load() == spec
+    (folder / "gridtf.toml").write_text("nods = 1\n")
+    with pytest.raises(UsageError, match=r"gridtf\.toml:1: nods: unknown key"):
+        gridtf.load()
+    with pytest.raises(NotFoundError, match=r"no such file: other\.toml"):
+        gridtf.load("other.toml")
+
+
+def test_template_of_another_user_in_a_loaded_job_file_is_refused(
+    rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rough_path / "site.sh.j2").write_text("{% extends 'job.sh.j2' %}")
+    (rough_path / "gridtf.toml").write_text('command = ["true"]\nscheduler = "local"\ntemplate = "site.sh.j2"\n')
+    spec = gridtf.load()
+    assert gridtf.render(spec).startswith("#!")
+    real = os.fstat
+
+    def others(descriptor: int) -> os.stat_result:
+        values = list(real(descriptor))
+        values[4] = 4711  # st_uid
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "fstat", others)
+    with pytest.raises(UsageError, match="belongs to user 4711"):
+        gridtf.render(spec)
+
+
+def test_jobs_are_listed_without_asking_a_scheduler(fake: FakeScheduler, rough_path: Path) -> None:
+    assert gridtf.jobs() == []
+    first, second = (gridtf.submit(["x"]) for _ in range(2))
+    assert [job.id for job in gridtf.jobs()] == [second.id, first.id]
+    assert fake.queried == []
 
 
 @pytest.mark.parametrize(

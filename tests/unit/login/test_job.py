@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from gridtf.observe import jobs as observe
 from gridtf.observe.state import Records, decide
 from gridtf.run.rundir import RunDir, write_record
 from gridtf.schedulers.api import JobStatus
+from tests.support import recordedruns
 from tests.support.clocks import Clock
 from tests.support.python import environment, python
 from tests.support.scheduler import FakeScheduler
@@ -241,6 +244,61 @@ def test_cancel_refuses_a_job_that_gridtf_did_not_submit(fake: FakeScheduler, tm
     attempt.launcher.write_text(json.dumps({"nonce": "n", "time": time.time()}))
     with pytest.raises(GridtfError, match="was not submitted by gridtf"):
         job.cancel()
+
+
+def test_events_and_samples_are_plain_values(tmp_path: Path) -> None:
+    job = Job(recordedruns.make(tmp_path / "digits", workers=2, minutes=1, state=FAILED))
+    events = job.events()
+    assert [event["event"] for event in events[:2] + events[-1:]] == ["queued", "allocated", "verdict"]
+    assert {event["attempt"] for event in events} == {1}
+    samples = job.samples()
+    assert {row["task"] for row in samples} == {"worker:0", "worker:1"}
+    assert json.loads(json.dumps(samples)) == samples
+    for method in (job.events, job.samples):
+        shutil.rmtree(job.run_dir, ignore_errors=True)
+        with pytest.raises(NotFoundError, match="is not a run directory"):
+            method()
+
+
+def test_follow_yields_lines_until_the_job_has_ended(fake: FakeScheduler, rough_path: Path, clock: Clock) -> None:
+    job = submission.submit(RUNS)
+    job.run.log.write_bytes(b"begun\n\xff\n")
+
+    def more() -> None:
+        with job.run.log.open("a") as log:
+            log.write("more\nlast")
+
+    clock.at(5, more)
+    clock.at(15, lambda: end(job, COMPLETED))
+    assert list(job.follow()) == ["begun", "\N{REPLACEMENT CHARACTER}", "more", "last"]
+    assert list(job.follow(tail=1)) == ["last"]
+    with pytest.raises(NotFoundError, match="no such task: worker:9"):
+        list(job.follow("worker:9"))
+
+
+def test_report_is_shown_in_a_frame_of_its_own(tmp_path: Path) -> None:
+    job = Job(recordedruns.make(tmp_path / "digits", workers=2, minutes=1))
+    page = job.report()
+    assert page.html.lower().startswith("<!doctype html>")
+    shown = page._repr_html_()
+    frame = re.fullmatch(r'<iframe sandbox="allow-scripts" style="[^"]*" srcdoc="([^"]*)"></iframe>', shown)
+    assert frame is not None
+    assert html.unescape(frame[1]) == page.html
+    assert len(repr(page)) < 120
+    (job.run.elements / "1").mkdir(parents=True)
+    with pytest.raises(NotFoundError, match="one element: gridtf report"):
+        job.report()
+
+
+def test_notebook_shows_a_job_as_an_escaped_table(fake: FakeScheduler, rough_path: Path) -> None:
+    job = submission.submit(RUNS)
+    fake.states = [JobStatus(PENDING, "<script>&\udcff")]
+    shown = job._repr_html_()
+    assert shown is not None
+    assert "<td>PENDING: &lt;script&gt;&amp;\N{REPLACEMENT CHARACTER}</td>" in shown
+    assert shown.startswith("<table><tr><th>name</th><td>train</td></tr>")
+    job.run.submitted.write_text('{"scheduler": 7}')
+    assert job._repr_html_() is None
 
 
 def test_public_names_of_the_package(fake: FakeScheduler, rough_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_job_script_s_log_is_shown_until_a_task_has_one(run: RunDir) -> None:
     add(attempt, "worker:1", "a\n")
     assert read(run) == "worker:1 | a\n"
     assert read(run, "job") == "setting up\n"
-    assert read(run, "job", "worker:1") == "worker:1 | a\njob | setting up\n"
+    assert read(run, "job", "worker:1") == "job | setting up\nworker:1 | a\n"
 
 
 def test_existing_logs_are_read_without_access_to_the_plan(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -535,6 +535,19 @@ def array(queue: JobStatus | None, *states: str | None) -> JobView:
     return decide(RUN, Records(submitted={"job_id": "7"}, elements=elements), queue, 0.0)
 
 
+def test_array_has_the_cause_of_its_first_failed_element() -> None:
+    elements = {"0": verdict(COMPLETED), "1": verdict(FAILED), "2": verdict(FAILED, CAUSE), "3": None}
+    records = Records(submitted={"job_id": "7"}, elements=elements)
+    assert decide(RUN, records, JobStatus(UNKNOWN, purged=True), 0.0).cause == CAUSE
+    assert decide(RUN, records, JobStatus(RUNNING), 0.0).cause is None
+
+
+def test_only_a_waiting_job_is_expected_to_start() -> None:
+    queue = JobStatus(PENDING, "Resources", expected=5.0)
+    assert decide(RUN, Records(submitted={"job_id": "7"}), queue, 0.0).expected == 5.0
+    assert decide(RUN, Records(submitted={"job_id": "7"}, joined=True), queue, 0.0).expected is None
+
+
 def test_state_of_a_job_array_sums_up_its_elements() -> None:
     gone = JobStatus(UNKNOWN, purged=True)
     assert array(gone, COMPLETED, COMPLETED).state == COMPLETED

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from gridtf.cli import follow, redraw
 from gridtf.errors import RunDirError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe.watch import Looker, Watch
+from gridtf.run import jsonlines
 from gridtf.run.rundir import write_record
 from gridtf.schedulers.api import JobStatus
 from tests.support.clocks import Clock
@@ -52,7 +54,8 @@ class Running:
         self.beats += 1
         attempt = self.job.run.latest()
         assert attempt
-        record = {"nonce": "n", "host": "h", "time": time.time(), "phase": phase, "detail": detail, "beat": self.beats}
+        written = time.time() + self.beats / 1000  # the clock of the launcher's host is not this one
+        record = {"nonce": "n", "host": "h", "time": written, "phase": phase, "detail": detail}
         write_record(attempt.launcher, record)
 
     def beat_until(self, end: float, every: float = 1.0) -> None:
@@ -308,3 +311,61 @@ def test_wait_looks_at_the_run_directory_at_most_once_a_second(running: Running)
     running.beat_until(100)
     running.job.wait(timeout=100)
     assert len(running.clock.slept) <= 100 + 5
+
+
+# --- status --watch and submit --follow
+
+
+def test_state_is_refreshed_without_a_question(fake: FakeScheduler, running: Running) -> None:
+    watch = Watch(running.job.run)
+    assert watch.refreshed() is None
+    running.begin()
+    watch.look()
+    running.beat(detail="2 tasks")
+    view = watch.refreshed()
+    assert view is not None
+    assert view.reason == "2 tasks"
+    assert len(running.asked_at) == 1
+    attempt = running.job.run.latest()
+    assert attempt
+    attempt.launcher.write_text('{"nonce": "n", "phase": 7}')  # damaged: what was seen last counts
+    view = watch.refreshed()
+    assert view is not None
+    assert view.reason == "3 tasks"
+
+
+def test_status_watch_asks_as_rarely_as_wait(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    running.begin()
+    running.beat_until(300)
+    running.clock.at(300, lambda: running.end(COMPLETED))
+    assert redraw.follow(running.job) == 0
+    shown = capsys.readouterr().out.split("--- ")[1:]
+    assert 300 / 10 <= len(shown) <= 300 / 10 + 5
+    assert "state          RUNNING" in shown[0]
+    assert "state          COMPLETED" in shown[-1]
+    assert len(running.asked_at) <= 3 + 300 / 60
+
+
+def test_follow_tells_of_states_and_events_once(
+    fake: FakeScheduler, running: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gridtf.cli.output.rest", running.clock.sleep)
+    fake.states = [JobStatus(PENDING, "Resources", expected=0.0)]
+
+    def happen() -> None:
+        fake.states = [JobStatus(RUNNING)]
+        running.begin()
+        running.beat_until(50)
+        attempt = running.job.run.latest()
+        assert attempt
+        event = {"time": 0.0, "event": "notice", "text": "a checkpoint\x1b[2J was requested"}
+        attempt.events.write_text(jsonlines.head("n") + jsonlines.line(event) + '{"time": 0.0, "ev')
+
+    running.clock.at(31, happen)
+    running.clock.at(50, lambda: running.end(COMPLETED))
+    assert follow.follow(running.job) == 0
+    captured = capsys.readouterr()
+    lines = [line.partition("  ")[2] for line in captured.err.splitlines()]
+    assert [line.partition("; expected to start ")[0] for line in lines[:1]] == ["pending; Resources"]
+    assert sorted(lines[1:]) == [r"a checkpoint\x1b[2J was requested", "running; 3 tasks"]
+    assert captured.out.startswith(f"train ({running.job.id}): COMPLETED")

@@ -98,3 +98,12 @@ def test_every_record_is_read_with_a_kind() -> None:
     ]
     assert len(calls) > 15
     assert [(name, line) for name, line, count in calls if count < 2] == []
+
+
+def test_tasks_of_a_plan_have_their_names() -> None:
+    plan = {"tasks": [{"type": "ps", "index": 0, "host": "n1"}, {"type": "worker", "index": 10}]}
+    assert [(name, task.get("host")) for name, task in recordtypes.tasks_of(plan).items()] == [
+        ("ps:0", "n1"),
+        ("worker:10", None),
+    ]
+    assert recordtypes.tasks_of({}) == {}

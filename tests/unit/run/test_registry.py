@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError
 from gridtf.jobspec.spec import JobSpec
+from gridtf.login import job as jobs_of_users
 from gridtf.login.job import Job
 from gridtf.observe import jobs
 from gridtf.run import registry
@@ -220,7 +222,9 @@ def test_entries_have_scheduler_job_id_and_name(tmp_path: Path) -> None:
     run = add(tmp_path / "a")
     (entry,) = registry.entries(os.environ)
     name = "20231114-221320.500000,slurm,7,digits"
-    assert vars(entry) == vars(Entry("slurm", "7", "digits", registry.folder(os.environ) / name))
+    assert vars(entry) == vars(
+        Entry("slurm", "7", "digits", registry.folder(os.environ) / name, name.partition(",")[0])
+    )
     assert entry.target == run
 
 
@@ -271,7 +275,7 @@ def test_replaced_run_directory_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_missing_run_directory_is_not_reported_as_replaced(tmp_path: Path) -> None:
-    run = Entry("slurm", "7", "digits", tmp_path).run(tmp_path / "gone")
+    run = Entry("slurm", "7", "digits", tmp_path, "").run(tmp_path / "gone")
     registry.need_same(run)
     run.path.mkdir()
     submitted(run.path, "8")
@@ -288,6 +292,27 @@ def test_job_with_a_replaced_run_directory_is_cancelled_by_its_id(fake: FakeSche
     assert "was replaced" in caught.value.why
     assert fake.cancelled == ["7"]
     assert not RunDir(path).cancelled.exists()
+
+
+@pytest.mark.parametrize("job", ["7", "digits"])
+def test_job_whose_run_directory_was_removed_is_cancelled_by_its_id(
+    fake: FakeScheduler, tmp_path: Path, job: str
+) -> None:
+    path = add(tmp_path / "run")
+    shutil.rmtree(path)
+    with pytest.raises(RunDirError, match=r"the newest run called digits \(job 7\) is gone"):
+        jobs_of_users.find(job)
+    with pytest.raises(ReplacedError) as caught:
+        jobs_of_users.find(job, even_gone=True).cancel()
+    assert caught.value.what == "requested cancellation of slurm job 7"
+    assert "is not a run directory" in caught.value.why
+    assert fake.cancelled == ["7"]
+
+
+def test_folder_that_does_not_exist_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        registry.find(str(tmp_path / "none"), os.environ, tmp_path)
+    assert caught.value.why == "there is no such folder"
 
 
 # --- the first records of a job ---

@@ -70,6 +70,9 @@ def workers(count: int, **more: Any) -> dict[str, Any]:
         ({"pe": "mpi", "gpus_per_task": 1, "cpus_per_task": 4, "slots": "8-16"}, ["-pe mpi 8-16", "-l gpu=0.25"]),
         ({"exclude": ["n3", "n7*"]}, ["-l h=!(n3|n7*)"]),
         ({"exclude": ["n3"], "native": ["-q all.q@n1"]}, ["-l h=!(n3)", "-q all.q@n1"]),
+        ({"notify": "mail"}, ["-m ea"]),
+        ({"notify": "mail:ann@example.org"}, ["-m ea", "-M ann@example.org"]),
+        ({"notify": "mail:ann@example.org", "native": ["-m bes -M bob"]}, ["-m bes -M bob"]),
         ({"gpus_per_task": 1, "gpu_resource": "ngpus"}, ["-l ngpus=1"]),
         (
             {"pe": "mpi", "tasks": workers(2), "gpus_per_task": 1, "cpus_per_task": 4, "native": ["-l x=1,gpu=1"]},

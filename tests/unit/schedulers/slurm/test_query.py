@@ -59,8 +59,8 @@ SQUEUE = """\
         ("4", JobState.PREEMPTED, "ended to make room for a job of higher priority"),
         ("54", JobState.PENDING, "held: scontrol release (JobHeldUser)"),
         ("55", JobState.PENDING, "it waits for another job (Dependency)"),
-        ("56", JobState.PENDING, "its begin time has not come (BeginTime); expected to start 2026-11-21 12:08"),
-        ("57", JobState.PENDING, "the nodes are busy (Resources); expected to start 2027-11-21 11:08"),
+        ("56", JobState.PENDING, "its begin time has not come (BeginTime)"),
+        ("57", JobState.PENDING, "the nodes are busy (Resources)"),
         (
             "59",
             JobState.PENDING,
@@ -79,7 +79,20 @@ SQUEUE = """\
     ],
 )
 def test_statuses_of_squeue_rows(job_id: str, state: JobState, reason: str) -> None:
-    assert statuses([job_id], parse_squeue(SQUEUE)) == {job_id: JobStatus(state, reason)}
+    found = statuses([job_id], parse_squeue(SQUEUE))
+    assert found == {job_id: JobStatus(state, reason, expected=found[job_id].expected)}
+
+
+@pytest.mark.parametrize(("job_id", "start"), [("57", "2027-11-21T11:08:18"), ("59", None), ("60", None)])
+def test_pending_jobs_have_an_expected_start(job_id: str, start: str | None) -> None:
+    expected = statuses([job_id], parse_squeue(SQUEUE))[job_id].expected
+    assert expected == (start and time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S")))
+
+
+def test_array_is_expected_to_start_with_its_first_element() -> None:
+    rows = "9_[2-3]|9|PENDING|2027-11-21T12:00:00|Resources\n9_1|8|PENDING|2027-11-21T11:00:00|Resources\n"
+    expected = statuses(["9"], parse_squeue(rows))["9"].expected
+    assert expected == time.mktime((2027, 11, 21, 11, 0, 0, 0, 0, -1))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +197,7 @@ def test_unknown_state_is_named() -> None:
     ],
 )
 def test_why_pending(reason: str, words: str) -> None:
-    assert words in query.why_pending(reason, "N/A")
+    assert words in query.why_pending(reason)
 
 
 def test_why_ended() -> None:

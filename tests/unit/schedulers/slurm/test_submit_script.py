@@ -79,6 +79,21 @@ def test_hosts_are_excluded_from_every_component() -> None:
         directives(exclude=["n3 -x"])
 
 
+@pytest.mark.parametrize(
+    ("notify", "native", "expected"),
+    [
+        ("mail", [], ["--mail-type=END,FAIL,REQUEUE"]),
+        ("mail:ann@example.org", [], ["--mail-type=END,FAIL,REQUEUE", "--mail-user=ann@example.org"]),
+        ("mail", ["--mail-user=bob"], ["--mail-type=END,FAIL,REQUEUE", "--mail-user=bob"]),
+        ("mail:ann", ["--mail-type ALL", "--mail-user=bob"], ["--mail-type ALL", "--mail-user=bob"]),
+    ],
+)
+def test_mail_is_requested_except_what_the_user_s_own_options_say(
+    notify: str, native: list[str], expected: list[str]
+) -> None:
+    assert [line for line in directives(notify=notify, native=native) if "mail" in line] == expected
+
+
 def test_memory_is_the_sum_of_all_tasks_and_required_of_each() -> None:
     tasks = {"worker": {"count": 8, "mem": "4G"}, "ps": {"count": 2, "mem": "1G"}}
     assert "--mem=17408M" in directives(nodes=2, tasks=tasks)  # 4 x 4G + 1G

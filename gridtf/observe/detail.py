@@ -1,0 +1,95 @@
+"""What ``gridtf status`` shows beyond the state of a job: its attempts, the ends of logs, whether anything moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gridtf.errors import RunDirError
+from gridtf.observe import steps
+from gridtf.observe.state import AttemptView, JobView, TaskView
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt, RunDir, read_record
+from gridtf.run.tail import last_lines
+from gridtf.states import JobState, TaskState
+from gridtf.values import as_dict
+
+if TYPE_CHECKING:
+    from typing import Any
+
+MOST_LOGS = 64  # tasks whose logs are read
+_TAIL = 8192  # bytes of each
+_STILL = 600.0  # seconds without a sign of work after which a job is said not to move
+_BUSY = 0.05  # cores; an idle TensorFlow server uses less
+
+
+def detailed(view: JobView, now: float) -> JobView:
+    """Add to a view the job's attempts, the ends of the logs of up to 64 tasks, and for how long nothing has moved.
+
+    Args:
+        view: The job.
+        now: Seconds since the epoch.
+    """
+    run = RunDir(view.run_dir)
+    read = [task for task in view.tasks if task.log][:MOST_LOGS]
+    ends = {task.name: last_lines(task.log, _TAIL) for task in read if task.log}
+    tasks = tuple(_with_end(task, ends[task.name]) if task.name in ends else task for task in view.tasks)
+    silent = _silence(run, view, [task.log for task in read if task.log])
+    attempts = tuple(_attempt(attempt, view) for attempt in run.attempts())
+    return view.replace(tasks=tasks, attempts=attempts, unmoved=unmoved(view, silent, now))
+
+
+def unmoved(view: JobView, silent: float | None, now: float) -> float | None:
+    """For how many seconds nothing has moved in a job. Pure.
+
+    Args:
+        view: The job.
+        silent: Seconds since a log has grown; None where that is not known.
+        now: Seconds since the epoch.
+
+    Returns:
+        Seconds since a log has grown, a task has reported a step and a task was started; None if that is below 10 min,
+        if the job is not running its tasks, and if one of them has just used a CPU.
+    """
+    if view.state != JobState.RUNNING or view.phase != "running" or silent is None:
+        return None
+    running = [task for task in view.tasks if task.state == TaskState.RUNNING]
+    moved = [*_times(task.progress for task in running), *(task.started for task in running if task.started)]
+    since = min([silent, *(now - time for time in moved)])
+    busy = any(task.sample and task.sample["cpu"] >= _BUSY for task in running)
+    return since if running and since >= _STILL and not busy else None
+
+
+def _times(records: Iterable[Mapping[str, Any] | None]) -> list[float]:
+    return [record["time"] for record in records if record]
+
+
+def _silence(run: RunDir, view: JobView, logs: Iterable[Path]) -> float | None:
+    """Seconds since one of the logs has grown, by the clock of the file server, which also dates the heartbeat."""
+    if view.attempt is None:
+        return None
+    try:
+        beat = run.attempt(view.attempt).launcher.stat().st_mtime
+        return beat - max((log.stat().st_mtime for log in logs), default=float("-inf"))
+    except OSError:
+        return None
+
+
+def _with_end(task: TaskView, lines: list[str]) -> TaskView:
+    count = None if task.progress else steps.read(lines)
+    return task.replace(last_line=lines[-1] if lines else "", logged=as_dict(count) if count else None)
+
+
+def _attempt(attempt: Attempt, view: JobView) -> AttemptView:
+    """How an attempt has ended; of the latest, how the job is if it has no verdict."""
+    try:
+        verdict = read_record(attempt.verdict, recordtypes.Verdict)
+    except RunDirError as error:
+        return AttemptView(attempt.number, JobState.UNKNOWN, error.what)
+    if verdict is None and attempt.number == view.attempt:
+        return AttemptView(attempt.number, view.state, view.reason, view.started, view.ended)
+    if verdict is None:
+        return AttemptView(attempt.number, JobState.UNKNOWN, "it left no verdict")
+    words = (str(verdict["state"]), str(verdict.get("reason", "")))
+    return AttemptView(attempt.number, *words, verdict.get("started"), verdict.get("ended"))

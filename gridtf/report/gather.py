@@ -1,0 +1,210 @@
+"""Reads all that a run directory tells of a job, as far as this user may read it, and the rest is sound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridtf.errors import RunDirError
+from gridtf.observe import history, jobs
+from gridtf.observe.state import JobView
+from gridtf.report.timeline import Attempt, Told, attempts
+from gridtf.report.usage import Usage
+from gridtf.run import recordtypes
+from gridtf.run.rundir import Attempt as Paths
+from gridtf.run.rundir import Record, RunDir, listdir, read_record, read_text
+from gridtf.states import JobState
+from gridtf.values import Value
+
+if TYPE_CHECKING:
+    from gridtf.observe.history import Chain
+    from gridtf.run.recordtypes import Kind
+
+# The part of a plan that a report shows.
+_PLAN = {
+    **recordtypes.Outline,
+    "python?": str,
+    "request?": {**recordtypes.Request, "host_mem?": (recordtypes.Count, None)},
+}
+
+
+class Material(Value):
+    """What a report is made of.
+
+    Attributes:
+        view: The state of the job.
+        submitted: submitted.json; empty where it cannot be read.
+        job: job.json; empty where only its owner may read it.
+        script: job.sh; None where it cannot be read.
+        told: What the run directory has of each attempt.
+        attempts: The timeline.
+        usage: What the job has used.
+        hidden: Files that only their owner may read.
+        damaged: What is wrong with records that cannot be used, a line each.
+        now: When it was read, in seconds since the epoch.
+    """
+
+    view: JobView
+    submitted: Mapping[str, Any]
+    job: Mapping[str, Any]
+    script: str | None
+    told: tuple[Told, ...]
+    attempts: tuple[Attempt, ...]
+    usage: Usage
+    hidden: tuple[str, ...]
+    damaged: tuple[str, ...]
+    now: float
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The specification of the job; empty where only its owner may read it."""
+        spec: Mapping[str, Any] = self.job.get("spec", {})
+        return spec
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """The request of the last attempt's plan; empty where only its owner may read it."""
+        return next((one.plan["request"] for one in reversed(self.told) if "request" in one.plan), {})
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """Task -> its host, in the last attempt."""
+        last = self.told[-1] if self.told else Told(1)
+        planned = {name: task.get("host") or "" for name, task in recordtypes.tasks_of(last.plan).items()}
+        return planned or {name: host for host, record in last.hosts.items() for name in record.get("tasks", ())}
+
+    @property
+    def gpus(self) -> dict[str, tuple[str, ...]]:
+        """Task -> its GPUs, in the last attempt."""
+        hosts = self.told[-1].hosts if self.told else {}
+        return {name: tuple(gpus) for host in hosts.values() for name, gpus in host.get("gpus", {}).items()}
+
+
+def gather(run: RunDir, now: float) -> Material:
+    """Read a job.
+
+    Args:
+        run: Its run directory.
+        now: Seconds since the epoch.
+
+    Raises:
+        RunDirError: When the run directory cannot be listed.
+    """
+    reader = _Reader(run.path)
+    (view,) = jobs.views([run])
+    submitted = reader.record(run.submitted, recordtypes.Submitted)
+    events: dict[int, list[Record]] = {}
+    for event in reader.each(history.events(run)):
+        events.setdefault(event["attempt"], []).append(event)
+    told = tuple(_told(reader, attempt, events.get(attempt.number, [])) for attempt in run.attempts())
+    if told and not told[-1].hosts:  # of gridtf_join, or of an older gridtf
+        told = (*told[:-1], told[-1].replace(hosts=_of_view(view)))
+    usage = Usage()
+    for sample in reader.each(history.samples(run)):
+        usage.add(sample)
+    _add_last(usage, view, now)
+    return Material(
+        view=view,
+        submitted=submitted,
+        job=reader.record(run.job, recordtypes.Job),
+        script=reader.text(run.script),
+        told=told,
+        attempts=tuple(attempts(told, submitted.get("time"), _until(view, told, usage, now))),
+        usage=usage,
+        hidden=tuple(reader.hidden),
+        damaged=tuple(reader.damaged),
+        now=now,
+    )
+
+
+def _add_last(usage: Usage, view: JobView, now: float) -> None:
+    """Add what tasks have reported after the last sample, at times that fit: the clocks of their hosts may differ."""
+    until = usage.end
+    for task in view.tasks:
+        last = task.progress
+        if last and usage.steps.get(task.name, (0, None))[1] != last["step"]:
+            time = max(until, min(last["time"], view.ended or now))
+            usage.report(task.name, last["step"], last["values"], time)
+
+
+def _until(view: JobView, told: Sequence[Told], usage: Usage, now: float) -> float:
+    """The end of the timeline: for a job that does not run, and has no verdict, its last sign of life."""
+    if view.ended is not None or view.state == JobState.RUNNING:
+        return view.ended or now
+    signs = [event["time"] for one in told[-1:] for event in one.events]
+    signs += [one.launcher["time"] for one in told[-1:] if "time" in one.launcher]
+    return float(max([*signs, usage.end]) or now)
+
+
+def _told(reader: _Reader, attempt: Paths, events: Sequence[Record]) -> Told:
+    plan = reader.record(attempt.plan, _PLAN)
+    nonce = plan.get("nonce")
+    summary = reader.record(attempt.summary, recordtypes.Summary, nonce)
+    return Told(
+        number=attempt.number,
+        plan=plan,
+        launcher=reader.record(attempt.launcher, recordtypes.Launcher, nonce),
+        hosts=summary.get("hosts", {}),
+        verdict=reader.record(attempt.verdict, recordtypes.Verdict, nonce),
+        events=events,
+    )
+
+
+def _of_view(view: JobView) -> dict[str, Any]:
+    """What the view of a job knows of its tasks, as state/hosts.json has it."""
+    hosts: dict[str, dict[str, Any]] = {}
+    for task in view.tasks:
+        host = hosts.setdefault(task.host or "", {"tasks": {}, "gpus": {}})
+        names = ("state", "started", "ended", "exit", "signal")
+        host["tasks"][task.name] = {name: getattr(task, name) for name in names}
+        host["gpus"][task.name] = task.gpus
+    return hosts
+
+
+class _Reader:
+    """Reads files of a run directory, and notes those that cannot be read.
+
+    Attributes:
+        hidden: Files that only their owner may read.
+        damaged: What is wrong with others.
+    """
+
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self.hidden: list[str] = []
+        self.damaged: list[str] = []
+
+    def record(self, path: Path, kind: Kind, nonce: str | None = None) -> Record:
+        """A record; empty when there is none."""
+        if not self._readable(path):
+            return {}
+        try:
+            return read_record(path, kind, nonce=nonce, listed=True) or {}
+        except RunDirError as error:
+            self.damaged.append(error.what)
+            return {}
+
+    def text(self, path: Path) -> str | None:
+        """A text; None when it cannot be read."""
+        try:
+            return read_text(path) if self._readable(path) else None
+        except RunDirError as error:
+            self.damaged.append(error.what)
+            return None
+
+    def each(self, chain: Chain) -> Iterator[Record]:
+        """Records of all attempts, as far as they can be read."""
+        try:
+            yield from chain.more()
+        except RunDirError as error:
+            self.damaged.append(error.what)
+
+    def _readable(self, path: Path) -> bool:
+        if path.name not in listdir(path.parent):
+            return False
+        if os.access(path, os.R_OK):
+            return True
+        self.hidden.append(str(path.relative_to(self._top)))
+        return False

@@ -1,0 +1,180 @@
+"""What a job had requested, what it has used of that, and what the request could have been. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gridtf.jobspec.units import format_walltime
+from gridtf.report.timeline import Attempt, Told
+from gridtf.report.usage import Usage, Used
+from gridtf.text import counted, duration, size
+from gridtf.values import Value
+
+_MIB = 1 << 20
+_MARGIN = 1.2  # of memory and walltime above the largest that was seen
+_WORTH = 0.75  # of the request: a proposal above it would save little
+_SHORTEST = 300.0  # seconds of measurement below which nothing is proposed
+_UNUSED = 0.05  # of a GPU, on average
+
+
+class GpuHours(Value):
+    """GPU-hours of a job.
+
+    Attributes:
+        allocated: While the job had its hosts.
+        used: Of the measured ones: hours times utilisation.
+        idle: The other measured ones.
+        unknown: Those that were not measured, as before the tasks started.
+    """
+
+    allocated: float
+    used: float
+    idle: float
+    unknown: float
+
+
+class Line(Value):
+    """One resource.
+
+    Attributes:
+        what: Such as ``CPUs of a worker``.
+        requested: The request; empty where the job made none.
+        mean: Its use on average; empty where that is not known.
+        peak: The most that was used.
+        share: The peak, as a part of the request; None without a request.
+        advice: What the request could have been; empty when it was about right, or when too little is known.
+    """
+
+    what: str
+    requested: str
+    mean: str
+    peak: str
+    share: float | None = None
+    advice: str = ""
+
+
+def gpu_hours(told: Sequence[Told], attempts: Sequence[Attempt], usage: Usage) -> GpuHours | None:
+    """Add up the GPU-hours of all attempts; None for a job without GPUs."""
+    of_hosts: dict[str, set[str]] = {}
+    for host, index in usage.gpus:
+        of_hosts.setdefault(host, set()).add(index)
+    allocated = 0.0
+    for one, attempt in zip(told, attempts, strict=True):
+        allocated += _gpus(one, attempt, of_hosts) * max(0.0, attempt.end - attempt.allocated)
+    if not allocated:
+        return None
+    measured = sum(used.seconds for used in usage.gpus.values())
+    busy = sum(used.amount for used in usage.gpus.values())
+    hours = (allocated, busy, measured - busy, max(0.0, allocated - measured))
+    return GpuHours(*(seconds / 3600 for seconds in hours))
+
+
+def _gpus(told: Told, attempt: Attempt, measured: Mapping[str, set[str]]) -> int:
+    """How many GPUs an attempt had."""
+    listed = {
+        (host, index)
+        for host, record in told.hosts.items()
+        for indices in record.get("gpus", {}).values()
+        for index in indices
+    }
+    listed |= {(host, index) for host in attempt.hosts for index in measured.get(host, ())}
+    planned = told.plan.get("request", {}).get("gpus_per_node", 0) * len(attempt.hosts)
+    return max(len(listed), int(planned))
+
+
+def lines(request: Mapping[str, Any], usage: Usage, attempts: Sequence[Attempt], *, finished: bool) -> list[Line]:
+    """Compare the request of a job with what it has used.
+
+    Args:
+        request: As in plan.json; empty where that is not known.
+        usage: What it has used.
+        attempts: Its attempts.
+        finished: Whether the job has COMPLETED, so that its walltime is known.
+    """
+    return [
+        *_of_gpus(usage),
+        *_of_types(request, usage),
+        *_of_hosts(request, usage),
+        *_of_time(request, attempts, finished),
+    ]
+
+
+def percent(part: float) -> str:
+    """Write a part of a whole, such as ``48 %``."""
+    return f"{part * 100:.0f} %"
+
+
+def _of_gpus(usage: Usage) -> Iterator[Line]:
+    measured = [used for used in usage.gpus.values() if used.seconds]
+    if not measured:
+        return
+    mean = sum(used.amount for used in measured) / sum(used.seconds for used in measured)
+    idle = sum(used.amount / used.seconds < _UNUSED for used in measured)
+    long = max(used.seconds for used in measured) >= _SHORTEST
+    advice = f"{counted(idle, 'GPU')} of {len(measured)} used less than {percent(_UNUSED)}" if idle and long else ""
+    peak = max(used.peak for used in measured)
+    yield Line("GPUs", str(len(usage.gpus)), percent(mean), percent(peak), peak, advice)
+    memory, most = max((used.memory, used.most_memory) for used in usage.gpus.values())
+    if memory:
+        yield Line("Memory of a GPU", size(most) if most else "", "", size(memory), memory / most if most else None)
+
+
+def _of_types(request: Mapping[str, Any], usage: Usage) -> Iterator[Line]:
+    roles = {role["type"]: role for role in request.get("roles", ())}
+    types: dict[str, list[Used]] = {}
+    for name, used in usage.tasks.items():
+        types.setdefault(name.partition(":")[0], []).append(used)
+    for kind, all_used in types.items():
+        role = roles.get(kind, {})
+        seconds = sum(used.seconds for used in all_used)
+        long = max(used.seconds for used in all_used) >= _SHORTEST
+        cpus = role.get("cpus") or (request.get("task_cpus") if role.get("gpus") != 0 else None)
+        peak = max(used.peak for used in all_used)
+        mean = f"{sum(used.amount for used in all_used) / seconds:.1f}" if seconds else ""
+        could = max(1, math.ceil(peak))
+        advice = f"{could} would have held the peak" if cpus and long and could <= cpus * _WORTH else ""
+        yield Line(f"CPUs of a {kind}", str(cpus or ""), mean, f"{peak:.1f}", peak / cpus if cpus else None, advice)
+        yield _memory(f"Memory of a {kind}", role.get("mem"), max(used.memory for used in all_used), long=long)
+
+
+def _of_hosts(request: Mapping[str, Any], usage: Usage) -> Iterator[Line]:
+    if usage.hosts and request.get("host_mem") and not any(role.get("mem") for role in request.get("roles", ())):
+        long = max(used.seconds for used in usage.hosts.values()) >= _SHORTEST
+        yield _memory("Memory of a host", request["host_mem"], max(u.memory for u in usage.hosts.values()), long=long)
+
+
+def _memory(what: str, mib: int | None, peak: int, *, long: bool) -> Line:
+    if not mib:
+        return Line(what, "", "", size(peak))
+    could = _round_up(peak * _MARGIN / _MIB)
+    share = peak / (mib * _MIB)
+    advice = ""
+    if long and could <= mib * _WORTH:
+        advice = f"{_short(could)} would have held the peak and {percent(_MARGIN - 1)} more"
+    elif share > 0.9:
+        advice = "close to the limit"
+    return Line(what, size(mib * _MIB), "", size(peak), share, advice)
+
+
+def _of_time(request: Mapping[str, Any], attempts: Sequence[Attempt], finished: bool) -> Iterator[Line]:
+    limit = request.get("walltime")
+    longest = max((attempt.end - attempt.allocated for attempt in attempts), default=0.0)
+    if not limit or not longest:
+        return
+    could = math.ceil(longest * _MARGIN / 600) * 600
+    advice = ""
+    if finished and could <= limit * _WORTH:
+        advice = f"{format_walltime(could)} would have held it and {percent(_MARGIN - 1)} more"
+    yield Line("Walltime", format_walltime(limit), "", duration(longest), longest / limit, advice)
+
+
+def _round_up(mib: float) -> int:
+    """A memory request in MiB, rounded up to whole GiB, or below 4 GiB to 256 MiB."""
+    unit = 1024 if mib > 4096 else 256
+    return max(1, math.ceil(mib / unit)) * unit
+
+
+def _short(mib: int) -> str:
+    return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"

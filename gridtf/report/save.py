@@ -1,0 +1,45 @@
+"""Writes a report: as a whole or not at all, and over nothing but another report."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from gridtf.errors import OutputError, RunDirError, UsageError
+from gridtf.run.rundir import open_plain, write_text
+
+MARK = '<meta name="generator" content="gridtf '  # in every page, as templates/report/base.html.j2 has it
+_BEGINNING = 1024  # bytes in which the mark is
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def save(path: Path, text: str) -> None:
+    """Write a report to a temporary file and rename it.
+
+    Args:
+        path: The file; one that exists is replaced if it is a report.
+        text: The page.
+
+    Raises:
+        UsageError: When the file exists and is not a report.
+        OutputError: When it cannot be written.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint=f"name a file in it: -o {path / 'report.html'}")
+    if (path.exists() or path.is_symlink()) and not _is_report(path):
+        raise UsageError(f"{path} exists, and is not a report of gridtf", hint="name another file with -o")
+    try:
+        write_text(path, text)
+    except RunDirError as error:
+        hint = "free some space there, or name a file elsewhere with -o"
+        raise OutputError(
+            error.what, hint=hint if error.number in _NO_ROOM else "name a file elsewhere with -o"
+        ) from None
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with open_plain(path) as file:
+            return MARK.encode() in file.read(_BEGINNING)
+    except (OSError, RunDirError):
+        return False

@@ -1,0 +1,224 @@
+"""gridtf submit --follow and gridtf status --watch on real jobs, in a pipe and on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support.commands import (
+    FAILS,
+    PRINTS,
+    SLEEPS,
+    TWO,
+    as_json,
+    call,
+    command,
+    python,
+    running,
+    started,
+    status,
+    submit,
+)
+from tests.support.jobs import until
+from tests.support.python import ROOT
+from tests.support.terminals import on_terminal
+
+# prints a step, something for the terminal to act on, and a byte that is no UTF-8, then waits for the file `go`
+TRAINS = python(
+    "import os, sys, time\n"
+    "sys.stdout.buffer.write(b'step 7/9 \\x1b[31mred\\x1b[m\\x1b[2J\\xff\\n'); sys.stdout.flush()\n"
+    "while not os.path.exists('go'): time.sleep(0.05)"
+)
+HOST = os.uname().nodename.partition(".")[0]
+ACTS = re.compile(r"\x1b\[2J|\x1b\]")
+
+
+def test_follow_prints_logs_to_stdout_and_states_to_stderr(here: Path) -> None:
+    done = call("submit", "-f", "--name", "digits", *TWO, *PRINTS)
+    rows = done.stdout.splitlines()
+    assert [row.split()[0] for row in rows[:3]] == ["name", "scheduler", "job"]
+    assert sorted(rows[4:6]) == [f"worker:0@{HOST} | I am worker 0", f"worker:1@{HOST} | I am worker 1"]
+    assert rows[6].startswith("digits (")
+    assert "): COMPLETED after " in rows[6]
+    assert re.search(r"^\d\d:\d\d:\d\d  running; ", done.stderr, re.MULTILINE)
+
+
+def test_follow_has_the_exit_code_and_the_verdict_of_a_job_that_failed(here: Path) -> None:
+    done = call("submit", "--follow", "--name", "bad", *TWO, *FAILS, code=1)
+    assert f"worker:1@{HOST} | last words\n" in done.stdout
+    assert "worker:1 on " in done.stdout
+    assert done.stdout.endswith("\n  last words\n")
+
+
+def test_quiet_prints_the_verdict_alone(here: Path) -> None:
+    for words in (("-f",), ("--wait",)):
+        done = call("submit", *words, "--quiet", "--name", "digits", "--workers", "1", *PRINTS)
+        assert done.stdout.startswith("digits (")
+        assert done.stdout.count("\n") == 2
+        assert "running" not in done.stderr
+
+
+def test_ctrl_c_leaves_a_followed_job_running(here: Path) -> None:
+    with started("submit", "-f", *TWO, *SLEEPS) as process:
+        assert process.stdout is not None
+        rows = [process.stdout.readline() for _ in range(6)]
+        job = rows[2].split()[1]
+        assert sorted(rows[4:]) == [f"worker:0@{HOST} | up\n", f"worker:1@{HOST} | up\n"]
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        assert process.returncode == 130
+    assert error.splitlines()[-4:] == [
+        f"gridtf: job {job} continues",
+        f"  to see its logs again: gridtf logs -f {job}",
+        f"  to wait again:         gridtf wait {job}",
+        f"  to cancel it:          gridtf cancel {job}",
+    ]
+    assert running(job)["state"] == "RUNNING"
+    call("cancel", job)
+
+
+def test_follow_ends_quietly_when_its_reader_does(here: Path) -> None:
+    Path("noisy.py").write_text("while True: print('words', flush=True)\n")
+    words = command("submit", "-f", *TWO, "--", sys.executable, "noisy.py")
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.join(words)} | head -20"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert len(done.stdout.splitlines()) == 20
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"NO_COLOR": "1"}]
+)
+def test_follow_on_a_terminal_has_a_line_at_the_bottom(here: Path, environ: dict[str, str]) -> None:
+    Path("go").touch()
+    code, seen = on_terminal("submit", "-f", *TWO, *TRAINS, **environ)
+    text = seen.decode(errors="replace")
+    assert code == 0, text
+    assert f"worker:0@{HOST} |" in text
+    assert "step 7/9 " in text
+    assert "): COMPLETED after " in text
+    assert re.search(r"[-\\|/] (running|attempt)", text)
+    assert not ACTS.search(text)
+
+
+def test_follow_on_a_dumb_terminal_prints_lines_alone(here: Path) -> None:
+    Path("go").touch()
+    code, seen = on_terminal("submit", "-f", *TWO, *TRAINS, TERM="dumb")
+    assert code == 0
+    assert not ACTS.search(seen.decode(errors="replace"))
+    assert b"\r" not in seen
+    assert b"\x1b[?25" not in seen
+
+
+# --- status --watch
+
+
+def test_status_shows_the_step_in_the_log_and_watch_ends_with_the_job(here: Path) -> None:
+    job = submit("--name", "digits", *TWO, *TRAINS)
+    running("digits")
+    view = until(lambda: (found := as_json("status", "digits"))["tasks"][0]["logged"] and found, "a step in the log")
+    assert view["tasks"][0]["logged"] == {"step": 7, "steps": 9, "epoch": None, "epochs": None}
+    schema = json.loads((ROOT / "docs" / "status.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(view)
+    text = call("status", "digits").stdout
+    assert "7/9 (log)" in text
+    assert "\x1b" not in text
+    with started("status", "--watch", "digits") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("--- ")
+        Path("go").touch()
+        rest, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (0, "")
+    assert "state          COMPLETED after " in rest.split("--- ")[-1]
+    assert job["job_id"] in rest
+
+
+def test_watch_on_a_terminal_draws_in_place(here: Path) -> None:
+    submit("--name", "digits", *TWO, *PRINTS)
+    code, seen = on_terminal("status", "--watch", "digits")
+    text = seen.decode()
+    assert code == 0
+    assert "state          COMPLETED after " in text.split("\x1b[J")[-1]
+    assert "\x1b[?" not in text
+
+
+def test_narrow_terminals(here: Path) -> None:
+    Path("go").touch()
+    code, seen = on_terminal("submit", "-f", "--name", "digits", *TWO, *TRAINS, COLUMNS="40")
+    assert code == 0
+    bottom = [line for line in re.split(r"\r\x1b\[2K|\n", seen.decode(errors="replace")) if re.match(r"[-\\|/] ", line)]
+    assert bottom
+    assert max(map(len, bottom)) <= 40
+    code, seen = on_terminal("status", "digits", COLUMNS="40")
+    table = seen.decode().partition("TASK ")[2].splitlines()
+    assert max(map(len, table)) <= 40
+    code, seen = on_terminal("status", "--watch", "digits", COLUMNS="40")
+    assert code == 0
+
+
+def test_ctrl_c_ends_watch_and_not_the_job(here: Path) -> None:
+    job = submit(*TWO, *SLEEPS)["job_id"]
+    running(job)
+    with started("status", "--watch", job) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        assert (process.communicate(timeout=30)[1], process.returncode) == ("", 130)
+    assert running(job)["state"] == "RUNNING"
+    call("cancel", job)
+
+
+# --- gridtf run
+
+
+def test_run_follows_its_own_job(here: Path) -> None:
+    done = call("run", *TWO, *PRINTS)
+    assert sorted(done.stdout.splitlines()) == [f"worker:0@{HOST} | I am worker 0", f"worker:1@{HOST} | I am worker 1"]
+    done = call("run", *TWO, *FAILS, code=1)
+    assert f"worker:1@{HOST} | last words\n" in done.stdout
+    assert "gridtf: FAILED: worker:1 on " in done.stderr
+
+
+def test_run_that_cannot_begin_says_why(here: Path) -> None:
+    done = call("run", "--", "python3", "trian.py", code=2)
+    assert "there is no file" in done.stderr
+    done = call("run", "--workers", "1", "--run-dir", "/proc/no", "--", "true", code=1)
+    assert done.stderr.startswith("gridtf: ")
+
+
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_signals_end_a_job_that_run_follows(here: Path, number: signal.Signals, to_all: bool) -> None:
+    with started("run", "--name", "digits", *TWO, *SLEEPS) as process:
+        assert process.stdout is not None
+        assert {process.stdout.readline(), process.stdout.readline()} == {
+            f"worker:0@{HOST} | up\n",
+            f"worker:1@{HOST} | up\n",
+        }
+        os.killpg(process.pid, number) if to_all else os.kill(process.pid, number)
+        process.communicate(timeout=30)
+        assert process.returncode not in (0, None)
+    assert status("digits")["state"] in ("CANCELLED", "FAILED")
+
+
+def test_request_for_a_checkpoint_is_passed_on_by_run(here: Path) -> None:
+    saves = (
+        "import gridtf, time; print('up', flush=True)\n"
+        "while not gridtf.checkpoint_requested(): time.sleep(0.05)\n"
+        "exit(42)"
+    )
+    with started("run", "--workers", "1", *python(saves)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGUSR1)
+        process.communicate(timeout=60)
+        assert process.returncode == 42

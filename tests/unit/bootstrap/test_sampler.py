@@ -1,0 +1,169 @@
+"""What the tasks of a host use: the process that samples, and what the agent takes from it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gridtf.bootstrap.sampler import Rates, Sampler, sample_interval
+from gridtf.bootstrap.supervisor import TaskProcess
+from gridtf.bootstrap.system import System
+from gridtf.host import procfs
+from gridtf.run.rundir import Record
+from gridtf.states import TaskState
+
+BUSY = """
+import sys, time
+block = bytearray(64 << 20)
+while True:
+    sum(range(100000))
+    print("step", flush=True)
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def busy(tmp_path: Path) -> Iterator[TaskProcess]:
+    """A task that computes, prints and has 64 MiB of memory."""
+    with (tmp_path / "log").open("ab") as log, subprocess.Popen([sys.executable, "-c", BUSY], stdout=log) as process:
+        yield TaskProcess("worker:0", TaskState.RUNNING, process.pid)
+        process.kill()
+
+
+class Clock(System):
+    """This host, with seconds that pass when the test says so."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed
+
+
+def wait_for(found: Callable[[], list[Record]]) -> Record:
+    """The first message."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if messages := found():
+            return messages[0]
+        time.sleep(0.02)
+    raise AssertionError("no sample")
+
+
+def begin(task: TaskProcess, interval: float = 0.5) -> tuple[Sampler, Clock, int]:
+    """A sampler with its process, whose id is returned."""
+    system = Clock()
+    sampler = Sampler(interval, (), "h0", system)
+    before = {*procfs.children(os.getpid())}
+    assert sampler.look([task]) == []  # no process yet: a short job needs none
+    assert {*procfs.children(os.getpid())} == before
+    system.passed = 1.0
+    sampler.look([task])
+    (pid,) = {*procfs.children(os.getpid())} - before
+    return sampler, system, pid
+
+
+def ended(sampler: Sampler, pid: int, task: TaskProcess, number: int = signal.SIGTERM) -> list[Record]:
+    """What the sampler has told last, after a tear-down."""
+    os.kill(pid, number)
+    os.waitpid(pid, 0)
+    found = sampler.last([task])
+    assert not sampler.pids
+    return found
+
+
+def test_sample_shows_what_a_task_uses_and_when_it_has_printed(busy: TaskProcess) -> None:
+    sampler, _, pid = begin(busy)
+    told = wait_for(lambda: sampler.look([busy]))
+    sample = told["sample"]
+    used = sample["tasks"]["worker:0"]
+    assert used["cpu"] > 0
+    assert used["memory"] > 64 << 20
+    assert used["written"] > 0
+    assert used["processes"] == 1
+    assert sum(used["threads"].values()) >= 1
+    assert (sample["host"], sample["cpus"]) == ("h0", os.cpu_count())
+    assert 0 < sample["memory"] < sample["memory_total"]
+    sizes = [size for _, size in told["logs"]["worker:0"]]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > sizes[0]
+    assert "worker:0" in ended(sampler, pid, busy)[-1]["sample"]["tasks"]
+
+
+def test_killed_sampler_is_started_again_after_a_minute(busy: TaskProcess) -> None:
+    sampler, system, pid = begin(busy)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert sampler.look([busy]) == []
+    before = {*procfs.children(os.getpid())}
+    system.passed += 59.0
+    sampler.look([busy])
+    assert {*procfs.children(os.getpid())} == before
+    system.passed += 2.0
+    assert wait_for(lambda: sampler.look([busy]))["sample"]["tasks"]["worker:0"]["memory"]
+    (again,) = {*procfs.children(os.getpid())} - before
+    ended(sampler, again, busy)
+
+
+def test_sampler_that_is_stopped_costs_samples_only(busy: TaskProcess) -> None:
+    sampler, _, pid = begin(busy)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    while sampler.look([busy]):
+        pass
+    assert sampler.last([busy]) == []  # a driver keeps it from ending: it is not waited for
+    assert sampler.pids == {pid}
+    assert ended(sampler, pid, busy, signal.SIGKILL) == []
+
+
+def test_task_that_was_started_again_is_sampled_anew(busy: TaskProcess) -> None:
+    sampler, _, pid = begin(busy)
+    again = TaskProcess("worker:0", TaskState.RUNNING, os.getpid())
+    sampler.look([again])
+    os.waitpid(pid, 0)
+    (second,) = sampler.pids
+    assert wait_for(lambda: sampler.look([again]))["sample"]["tasks"]["worker:0"]["processes"] > 1
+    ended(sampler, second, again)
+
+
+def test_no_samples_are_taken_where_they_are_switched_off(busy: TaskProcess) -> None:
+    system = Clock()
+    sampler = Sampler(0, (), "h0", system)
+    before = procfs.children(os.getpid())
+    for _ in range(3):
+        assert sampler.look([busy]) == []
+        system.passed += 10.0
+    assert procfs.children(os.getpid()) == before
+
+
+def test_rates_come_from_the_last_two_reports() -> None:
+    rates, task = Rates(), TaskProcess("worker:0", TaskState.RUNNING, 7)
+
+    def added(time: float) -> Record:
+        sample: Record = {"time": time, "tasks": {"worker:0": {}}}
+        rates.add(sample, [task])
+        used: Record = sample["tasks"]["worker:0"]
+        return used
+
+    assert added(100.0) == {}
+    task.progress = {"step": 10, "values": {"loss": 0.5}, "time": 100.0}
+    assert added(101.0) == {"step": 10, "values": {"loss": 0.5}}
+    task.progress = {"step": 30, "values": {}, "time": 105.0}
+    assert added(106.0)["rate"] == 4.0
+    assert added(111.0)["rate"] == 4.0  # the next report is still to come
+    assert added(116.0)["rate"] == 0.0
+    task.progress = {"step": 20, "values": {}, "time": 117.0}  # restarted from a checkpoint
+    assert added(118.0)["rate"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hosts", "seconds"), [(5.0, 1, 5.0), (5.0, 250, 5.0), (5.0, 1024, 20.48), (60.0, 1024, 60.0), (0, 9, 0)]
+)
+def test_many_hosts_are_sampled_less_often(wanted: float, hosts: int, seconds: float) -> None:
+    assert sample_interval(wanted, hosts) == seconds

@@ -1,0 +1,85 @@
+"""What processes and this host use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gridtf.host import usage
+
+_DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier
+    lo: 5000      10    0    0    0     0          0         0     5000      10    0    0    0     0       0          0
+  eth0: 100       10    0    0    0     0          0         0      20       10    0    0    0     0       0          0
+  ib0:7 1 0 0 0 0 0 0 9 1 0 0 0 0 0 0
+"""
+
+
+def test_family_is_counted_as_one() -> None:
+    child = "x = bytearray(32 << 20); print(1, flush=True); input()"
+    code = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}]); p.wait(); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        families = usage.Families({"worker:0": process.pid})
+        assert families.look()["worker:0"][0] == process.pid
+        process.stdout.readline()  # the child has its memory
+        pids = families.look()["worker:0"]
+        found = usage.of_processes(pids)
+        assert (len(pids), found.processes) == (2, 2)
+        assert found.memory > 32 << 20
+        assert found.read > 0
+        assert found.ticks >= 0
+        assert sum(usage.thread_states(pids).values()) >= 2
+        process.kill()
+        process.wait()
+        assert "worker:0" not in families.look()
+        assert usage.of_processes([process.pid]).processes == 0
+
+
+def test_host_has_memory_and_time() -> None:
+    used = usage.Host().use()
+    assert 0 < used.memory < used.memory_total
+    assert used.ticks > 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_limit_of_the_nearest_cgroup_counts(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    controllers, root = ("", tmp_path) if version == 2 else ("memory", tmp_path / "memory")
+    limit, current, cache = usage._MEMORY_2 if version == 2 else usage._MEMORY_1
+    step = root / "slurm" / "job_1" / "step_0"
+    step.mkdir(parents=True)
+    (step / limit).write_text("max\n" if version == 2 else f"{1 << 63}\n")
+    (step.parent / limit).write_text(f"{8 << 20}\n")
+    (step.parent / current).write_text(f"{5 << 20}\n")
+    (step.parent / "memory.stat").write_text(f"anon 1{cache.decode()} {1 << 20}\n")
+    real = usage._read
+
+    def read(path: str) -> bytes:
+        own = f"0:cpu:/x\n1:{controllers}:/slurm/job_1/step_0\n".encode()
+        return own if path == "/proc/self/cgroup" else real(path)
+
+    monkeypatch.setattr(usage, "_read", read)
+    monkeypatch.setattr(usage, "_CGROUPS", tmp_path)
+    used = usage.Host().use()
+    assert (used.memory, used.memory_total) == (4 << 20, 8 << 20)
+
+
+def test_loopback_does_not_count_as_network() -> None:
+    assert usage._network(_DEV) == (107, 29)
+
+
+def test_printed_is_the_length_of_the_log(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab") as log:
+        log.write(b"12345")
+        log.flush()
+        code = "print('678', flush=True); input()"
+        with subprocess.Popen([sys.executable, "-c", code], stdout=log, stdin=subprocess.PIPE) as process:
+            while usage.printed(process.pid) != 9:
+                assert process.poll() is None
+    assert usage.printed(process.pid) is None
+    assert os.path.getsize(tmp_path / "log") == 9  # noqa: PTH202

@@ -1,0 +1,75 @@
+"""GPU-hours, and what a request could have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gridtf.report import resources
+from gridtf.report.resources import GpuHours, Line
+from gridtf.report.timeline import QUEUE, Attempt, Phase, Told
+from gridtf.report.usage import Usage
+from tests.support.samples import sample, used
+
+REQUEST: dict[str, Any] = {
+    "roles": [{"type": "worker", "cpus": 8, "mem": 16384, "gpus": None}],
+    "task_cpus": 8,
+    "host_mem": None,
+    "walltime": 36000,
+}
+
+
+def attempt(begin: float, end: float, hosts: tuple[str, ...] = ("n1",)) -> Attempt:
+    return Attempt(1, "COMPLETED", "", begin - 100, end, (Phase(QUEUE, begin - 100, begin),), hosts)
+
+
+def lines(usage: Usage, request: dict[str, Any] = REQUEST, *, finished: bool = True) -> dict[str, Line]:
+    found = resources.lines(request, usage, [attempt(0, 3600)], finished=finished)
+    return {line.what: line for line in found}
+
+
+def test_gpu_hours() -> None:
+    usage = used(*(sample(time) for time in range(0, 1801, 60)))
+    hours = resources.gpu_hours([Told(1)], [attempt(0, 3600)], usage)
+    assert hours == GpuHours(allocated=1.0, used=0.25, idle=0.25, unknown=0.5)
+
+
+def test_gpus_that_were_never_measured_count_as_allocated() -> None:
+    told = Told(1, plan={"request": {"gpus_per_node": 4}}, hosts={"n1": {"gpus": {"worker:0": ["0", "1"]}}})
+    hours = resources.gpu_hours([told], [attempt(0, 3600, ("n1", "n2"))], Usage())
+    assert hours == GpuHours(allocated=8.0, used=0.0, idle=0.0, unknown=8.0)
+
+
+def test_job_without_gpus() -> None:
+    assert resources.gpu_hours([Told(1)], [attempt(0, 3600)], Usage()) is None
+
+
+def test_request_that_was_too_large() -> None:
+    found = lines(used(*(sample(time, cpu=2.5) for time in range(0, 1000, 5))))
+    assert found["CPUs of a worker"].advice == "3 would have held the peak"
+    assert found["Memory of a worker"].advice == "1280M would have held the peak and 20 % more"
+    assert found["Memory of a worker"].share == 1 / 16
+    assert found["Walltime"].advice == "01:20:00 would have held it and 20 % more"
+
+
+def test_request_that_was_right() -> None:
+    found = lines(used(*(sample(time, cpu=7.5, memory=15 << 30) for time in range(0, 1000, 5))), finished=False)
+    assert found["CPUs of a worker"].advice == ""
+    assert found["Memory of a worker"].advice == "close to the limit"
+    assert found["Walltime"].advice == ""
+
+
+def test_nothing_is_proposed_after_a_short_run() -> None:
+    found = lines(used(sample(0), sample(60)), {**REQUEST, "walltime": None})
+    assert {line.advice for line in found.values()} == {""}
+
+
+def test_idle_gpu_is_named() -> None:
+    idle = [{**sample(time), "gpus": {"0": {"use": 90.0}, "1": {"use": 0.0}}} for time in range(0, 1000, 5)]
+    assert lines(used(*idle))["GPUs"].advice == "1 GPU of 2 used less than 5 %"
+
+
+def test_unknown_request() -> None:
+    found = lines(used(sample(0), sample(400)), {})
+    assert found["CPUs of a worker"].requested == ""
+    assert found["Memory of a worker"].share is None
+    assert "Walltime" not in found
