@@ -336,7 +336,7 @@ def test_tear_down_waits_for_threads_whose_process_looks_ended(tmp_path: Path) -
         tmp_path,
         f"s = Supervisor(['a'], System()); start(s, 'a', sys.executable, '-c', {code!r})\n"
         "until(lambda: (here / 'a.log').read_text() == 'up\\n' and procfs.state(s.tasks['a'].pid) == 'Z')\n"
-        "s.spared = [os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '100')]\n"
+        "s.spared = [os.posix_spawnp('sleep', ['sleep', '100'], os.environ, setsigmask=[])]\n"
         "before = s.collect(); left = s.tear_down(40.0, (here / 'asked').touch); tell(s, left=left, before=before)\n",
     )
     assert (report["before"], report["left"]) == (False, [])
