@@ -165,7 +165,7 @@ def test_run_root_in_a_group_folder_is_accepted(strangers: Strangers, umask: int
 
 
 def removed(folder: Path) -> bool:
-    """Remove a folder into which an ending job may still write: a verdict is followed by the launcher's last records."""
+    """Remove a folder into which an ending job may still write: the launcher's last records follow its verdict."""
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
