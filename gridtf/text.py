@@ -88,7 +88,9 @@ def duration(seconds: float) -> str:
 
 def size(number: int) -> str:
     """Write a number of bytes, such as ``1.5 GiB``."""
-    return f"{number / (1 << 30):.1f} GiB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MiB"
+    if number >= 1 << 30:
+        return f"{number / (1 << 30):.1f} GiB"
+    return f"{number / (1 << 20):.0f} MiB" if number >= 1 << 20 else f"{number / 1024:.0f} KiB"
 
 
 def short_size(number: float) -> str:

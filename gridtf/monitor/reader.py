@@ -69,8 +69,8 @@ class Reader:
         self._history.see(view)
         private = "" if view.tasks or is_ours(self._run.path) else owner(self._run.path)
         about = {"view": view, "name": view.name, "private": private, **self._launcher(view)}
-        events = [*self.snapshot.events, *self._events.more()]
-        yield self._made(**about, events=tuple(events), trouble="")
+        yield self._made(**about, trouble="")  # also where its events or samples cannot be read
+        yield self._made(events=(*self.snapshot.events, *self._events.more()))
         shown = time.monotonic()
         for sample in self._samples.more():
             self._history.add(sample)

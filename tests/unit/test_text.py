@@ -86,7 +86,8 @@ def test_lines_are_cut_to_the_columns_of_a_terminal(line: str, width: int, shown
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(0, "0 MiB"), (7 << 20, "7 MiB"), (1023 << 20, "1023 MiB"), (3 << 29, "1.5 GiB")]
+    ("number", "text"),
+    [(0, "0 KiB"), (3000, "3 KiB"), (7 << 20, "7 MiB"), (1023 << 20, "1023 MiB"), (3 << 29, "1.5 GiB")],
 )
 def test_sizes(number: int, text: str) -> None:
     assert size(number) == text

@@ -107,7 +107,7 @@ def test_clean_removes_a_run_and_its_entry(ended: Job, capsys: Captured) -> None
     assert head.split() == ["NAME", "JOB", "STATE", "ENDED", "SIZE", "OUTPUT", "RUN", "DIRECTORY"]
     assert row.split()[:3] == ["digits", "101", "FAILED"]
     assert " ago " in row
-    assert row.endswith(f" MiB   {ended.run_dir}")
+    assert row.endswith(f" KiB   {ended.run_dir}")
     assert not ended.run_dir.parent.exists()  # the default run root, now empty
     assert list(registry.entries(os.environ)) == []
     assert (outside / "kept").exists()
@@ -173,7 +173,7 @@ def test_run_without_output_is_removed(ended: Job, capsys: Captured) -> None:
     shutil.rmtree(ended.output_dir)
     ended.output_dir.symlink_to("nowhere")
     assert main(["clean", "digits", "--dry-run", "--keep-output"]) == 0
-    assert "0 MiB stays" in capsys.readouterr().out
+    assert "0 KiB stays" in capsys.readouterr().out
     ended.output_dir.unlink()
     assert main(["clean", "digits", "--yes"]) == 0
     assert not ended.run_dir.exists()

@@ -58,6 +58,18 @@ def test_damaged_record_is_trouble(run: RunDir) -> None:
     assert one.snapshot.trouble == ""
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "samples.jsonl"])
+def test_unreadable_records_are_trouble_beside_the_tasks(name: str, run: RunDir) -> None:
+    path = run.attempt(1).path / name
+    path.unlink()
+    path.symlink_to("/dev/null")
+    one = Reader(run)
+    look(one)
+    assert f"{path} is not a regular file" in one.snapshot.trouble
+    assert one.snapshot.view is not None
+    assert one.snapshot.view.tasks
+
+
 def test_removed_run_directory_is_trouble_beside_what_was_read(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "run", minutes=2.0, state=JobState.RUNNING)
     one = Reader(run)
