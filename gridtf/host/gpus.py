@@ -24,11 +24,11 @@ _OTHERS = ("GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
 # All variables that list the GPUs of a process.
 SHOWING = (VISIBLE, _ROCR, _HIP, *_OTHERS, _STEP)
 
-# Every claim first locks this folder, which all users can open and only root can replace. It tries this often within a
-# second, and no longer, because signals are blocked meanwhile.
+# Every claim first locks this folder, which all users can open and only root can replace. It waits so many
+# seconds for its turn, enough on a busy host, and no longer, because signals are blocked meanwhile.
 _TURN = Path("/run/lock")
-_TRIES = 50
-
+_TURN_WAIT = 5.0
+_TURN_PAUSE = 0.02
 
 _IDLE_MEMORY = 512  # MiB that the driver takes at most on a GPU without processes
 
@@ -334,7 +334,7 @@ def claim(count: int, candidates: Sequence[str], owner: str, environ: Mapping[st
 def _one_at_a_time() -> Iterator[None]:
     """Let one process at a time claim GPUs: two that each got half of them would both fail.
 
-    After a second it proceeds anyway: the locks of the GPUs themselves exclude other jobs.
+    After _TURN_WAIT it proceeds anyway: the locks of the GPUs themselves exclude other jobs.
     """
     from filelock import lock_descriptor
 
@@ -344,10 +344,9 @@ def _one_at_a_time() -> Iterator[None]:
         yield
         return
     try:
-        for _ in range(_TRIES):
-            if lock_descriptor(turn, blocking=False):
-                break
-            time.sleep(1 / _TRIES)
+        latest = time.monotonic() + _TURN_WAIT
+        while not lock_descriptor(turn, blocking=False) and time.monotonic() < latest:
+            time.sleep(_TURN_PAUSE)
         yield
     finally:
         os.close(turn)

@@ -391,10 +391,11 @@ def _plain(path: Path, flags: int, own: bool) -> BinaryIO:
         if own and not _is_ours(status, path.parent):
             raise _not_ours(path, status)
         os.set_blocking(descriptor, True)  # a log is inherited by tasks
-        return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "ab", buffering=0 if flags else -1)
     except BaseException:
         os.close(descriptor)
         raise
+    # From here the file closes it, also where Ctrl-C comes at once: a second close would fail in place of Ctrl-C.
+    return os.fdopen(descriptor, "rb" if flags == os.O_RDONLY else "ab", buffering=0 if flags else -1)
 
 
 def _no_plain_file(path: Path) -> RunDirError:

@@ -101,7 +101,7 @@ log = Path(sys.argv[1])
 for _ in range(10):
     log.stat()
     time.sleep(0.4)
-    print(last_lines(log)[-1], final_lines(log)[-1])
+    print(last_lines(log)[-1], final_lines(log)[-1], flush=True)
 """
 
 
@@ -116,7 +116,7 @@ def test_verdict_has_the_last_lines_of_a_log_whose_length_is_cached(bed: Bed) ->
         f"{shlex.quote(sys.executable)} reader.py {log} > read; kill $!; touch done\n",
         *("--nodes=2", "--nodelist=n1,n2"),
     )
-    job.until((folder.path / "done").exists, "the end of the reader", 90)
+    job.until((folder.path / "done").exists, "the end of the reader", 180)
     pairs = [[int(number) for number in line.split()] for line in (folder.path / "read").read_text().splitlines()]
     assert len(pairs) == 10
     assert all(asked >= cached for cached, asked in pairs)

@@ -7,6 +7,8 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
 from gridtf.doctor.probe import configured, probe
 from gridtf.findings import Examination, Level
 from gridtf.login.job import Job
@@ -69,6 +71,9 @@ def test_probe_whose_set_up_fails_is_a_finding_and_keeps_the_run_directory(here:
     assert said[-1].endswith(str(kept))
 
 
+# Ctrl-C may come between the opening of a file and its with statement: Python closes such a file, and says so.
+@pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*:pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_ends_the_job_of_a_probe(here: Path) -> None:
     said: list[str] = []
 

@@ -186,7 +186,9 @@ class Batch:
     def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"not after {seconds} s: {what}\n{self.output}"
+            if time.monotonic() >= deadline:
+                said = f"{self.output}\n{self.folder.bed.about(self.id)}"
+                raise AssertionError(f"not after {seconds} s: {what}; output and queue say:\n{said}")
             time.sleep(0.05)
 
     def until_printed(self, word: str, count: int, seconds: float = 30) -> None:

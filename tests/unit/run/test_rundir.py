@@ -237,6 +237,21 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         assert last_lines(tmp_path / "fifo") == []
 
 
+def test_ctrl_c_as_a_file_is_opened_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that nothing holds yet has closed its descriptor: to close it again would fail with an OSError."""
+    (tmp_path / "log").write_text("line\n")
+    real = os.fdopen
+
+    def interrupted(descriptor: int, mode: str, buffering: int) -> None:
+        real(descriptor, mode, buffering).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdopen", interrupted)
+    for opens in (rundir.open_plain, rundir.open_log):
+        with pytest.raises(KeyboardInterrupt):
+            opens(tmp_path / "log")
+
+
 def test_oversized_record_is_refused_and_too_deep_one_counts_as_absent(tmp_path: Path) -> None:
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(1 << 32)
