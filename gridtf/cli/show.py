@@ -60,7 +60,7 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
         f"state          {view.state}{view.lasting(now)}",
     ]
     lines += _labelled("why" if view.finished else "detail", _why(view))
-    lines += _labelled("warning", [_unmoved(view)] if view.unmoved else [])
+    lines += _labelled("warning", [*([_unmoved(view)] if view.unmoved else []), *map(_damaged, view.damaged)])
     lines += _labelled("times", _times(view))
     lines.append(f"run directory  {view.run_dir}")
     lines += _labelled("attempts", _chain(view))
@@ -157,6 +157,10 @@ def _unmoved(view: JobView) -> str:
     cpu = ", and none uses a CPU" if any(task.sample for task in view.tasks) else ""
     still = f"no log has grown and no task has reported a step for {duration(view.unmoved or 0.0)}{cpu}"
     return f"{still}: see gridtf stacks {view.job_id or view.run_dir}"
+
+
+def _damaged(record: str) -> str:
+    return f"{record} is damaged: what it says is missing here"
 
 
 def _chain(view: JobView) -> list[str]:

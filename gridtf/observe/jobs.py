@@ -11,7 +11,7 @@ from gridtf import schedulers
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.observe.state import JobView, Records, decide, set_up_hint, why_set_up_failed
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, listdir, read_private, read_record
+from gridtf.run.rundir import JOINED, OPENED, Record, RunDir, is_cut, listdir, read_private, read_record
 from gridtf.run.tail import last_lines
 from gridtf.schedulers import answers
 from gridtf.schedulers.api import JobIdentity, JobStatus
@@ -272,8 +272,13 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     plan = read_private(attempt.plan, recordtypes.Outline)
     nonce = plan.get("nonce") if plan else None
 
+    damaged = [] if plan or not is_cut(attempt.plan) else [attempt.plan]
+
     def record(path: Path, kind: Any, there: Sequence[str]) -> Record | None:
-        return read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
+        found = read_record(path, kind, nonce=nonce, listed=True) if path.name in there else None
+        if found is None and path.name in there and is_cut(path):
+            damaged.append(path)
+        return found
 
     states = listdir(attempt.state)
     launcher = record(attempt.launcher, recordtypes.Launcher, states)
@@ -286,15 +291,18 @@ def read(run: RunDir, submitted: Record | None) -> Records:
     # of agents whose launcher was killed before their end; gridtf 0.1.0 wrote one for each host
     alone = (attempt.state / name for name in sorted(states) if name.startswith("@"))
     hosts += [record(path, recordtypes.HostState, states) for path in alone]
+    stop = record(attempt.stop, recordtypes.Stop, listdir(attempt.path))
+    # read last, so that it agrees with the records read before
+    verdict = record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path))
     return records.replace(
         attempt=attempt.number,
         plan=plan,
         launcher=launcher,
         hosts=tuple(host for host in hosts if host),
         logs=frozenset(listdir(attempt.logs)),
-        stop=record(attempt.stop, recordtypes.Stop, listdir(attempt.path)),
-        # read last, so that it agrees with the records read before
-        verdict=record(attempt.verdict, recordtypes.Verdict, listdir(attempt.path)),
+        stop=stop,
+        verdict=verdict,
+        damaged=tuple(str(path.relative_to(run.path)) for path in damaged),
     )
 
 

@@ -53,6 +53,7 @@ class Records(Fields):
         has_log: Whether the job script has a log.
         joined: Whether its tasks called gridtf_join, so that there is no launcher.
         elements: Element of a job array -> its verdict, None without one.
+        damaged: Those of the latest attempt that are there, but are not JSON: their paths below the run directory.
     """
 
     submitted: Record | None = None
@@ -68,6 +69,7 @@ class Records(Fields):
     has_log: bool = False
     joined: bool = False
     elements: Mapping[str, Record | None] = {}
+    damaged: tuple[str, ...] = ()
 
 
 class TaskView(Value):
@@ -170,6 +172,7 @@ class JobView(Value):
         attempts: Its attempts, oldest first; ``gridtf status`` alone reads them.
         unmoved: For how many seconds nothing has moved in a running job; None below 10 min and where that is not known.
             ``gridtf status`` alone finds it out.
+        damaged: Records that are damaged, so that what they say is missing here: their paths below the run directory.
     """
 
     name: str
@@ -193,6 +196,7 @@ class JobView(Value):
     expected: float | None = None
     attempts: tuple[AttemptView, ...] = ()
     unmoved: float | None = None
+    damaged: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -286,6 +290,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         unexplained=standing.unexplained,
         hosts=_hosts(records),
         expected=queue.expected if queue is not None and standing.state == JobState.PENDING else None,
+        damaged=records.damaged,
     )
 
 
@@ -397,6 +402,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     launcher, cancelled = records.launcher, records.cancelled
     hint = f"see {run.log}" if records.has_log else ""
     killed = None
+    damaged = next((f"{record} is damaged" for record in records.damaged if record.endswith("/verdict.json")), "")
     if launcher and launcher.get("phase") == "ended" and abs(_age(launcher, now)) <= _patience(records):
         # the launcher wrote this phase after the verdict, which the file system does not show on this host yet
         return _Standing(JobState.RUNNING, "the job has ended, but its verdict is not visible on this host yet")
@@ -406,8 +412,8 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
     # a scheduler that ends a job by KILL may begin with other hosts: losing these is not why the job ended
     known = stop.get("state") != JobState.FAILED or queue.state not in ENDED
     if launcher and known and stop.get("reason") and stop.get("state") in ENDED - {JobState.COMPLETED}:
-        reason = f"{stop['reason']}; the launcher on {launcher.get('host')} was killed before it had ended all tasks"
-        return _Standing(str(stop["state"]), reason, hint)
+        unsaid = damaged or f"the launcher on {launcher.get('host')} was killed before it had ended all tasks"
+        return _Standing(str(stop["state"]), f"{stop['reason']}; {unsaid}", hint)
     if queue.state == JobState.CANCELLED and not launcher and not records.has_log:
         return _Standing(JobState.CANCELLED, ", ".join(filter(None, ("cancelled before it started", queue.reason))))
     if (
@@ -421,7 +427,7 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         return _Standing(queue.state, f"{end} during the set-up", hint)
     if launcher:
         killed = _KILLED.search(queue.reason) if queue.state in ENDED else None
-        ended = f"the launcher on {launcher.get('host')} {f'was {killed[0]}' if killed else 'ended'}"
+        ended = damaged or f"the launcher on {launcher.get('host')} {f'was {killed[0]}' if killed else 'ended'}"
         what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
     elif records.has_log:
         what = "the job script ended before the launcher started"

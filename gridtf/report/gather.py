@@ -14,7 +14,7 @@ from gridtf.report.timeline import Attempt, Told, attempts
 from gridtf.report.usage import Usage
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Attempt as Paths
-from gridtf.run.rundir import Record, RunDir, listdir, read_record, read_text
+from gridtf.run.rundir import Record, RunDir, is_cut, listdir, read_record, read_text
 from gridtf.states import JobState
 from gridtf.values import Value
 
@@ -181,7 +181,11 @@ class _Reader:
         if not self._readable(path):
             return {}
         try:
-            return read_record(path, kind, nonce=nonce, listed=True) or {}
+            if (found := read_record(path, kind, nonce=nonce, listed=True)) is not None:
+                return found
+            if is_cut(path):
+                self.damaged.append(f"{path} is damaged: it is not JSON")
+            return {}
         except RunDirError as error:
             self.damaged.append(error.what)
             return {}

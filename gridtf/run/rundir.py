@@ -544,13 +544,27 @@ def parsed(text: str, kind: Kind, path: Path, nonce: str | None = None) -> Recor
     Raises:
         RunDirError: When it is of another kind.
     """
+    record = _loaded(text)
+    if record is None or (nonce is not None and record.get("nonce") != nonce):
+        return None
+    return need_kind(record, kind, path)
+
+
+def _loaded(text: str) -> Record | None:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or (nonce is not None and record.get("nonce") != nonce):
-        return None
-    return need_kind(record, kind, path)
+    return record if isinstance(record, dict) else None
+
+
+def is_cut(path: Path) -> bool:
+    """Whether a record is there, but is not JSON: all are written whole, so that this one was damaged afterwards."""
+    try:
+        text = read_text(path)
+    except RunDirError:  # it is another user's
+        return False
+    return text is not None and _loaded(text) is None
 
 
 def need_kind(record: Record, kind: Kind, path: Path) -> Record:

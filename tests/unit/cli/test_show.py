@@ -142,6 +142,11 @@ def test_show_job_in_which_nothing_moves() -> None:
     assert "for 11 min 40 s, and none uses a CPU: see" in show.job(known, 5000.0)
 
 
+def test_show_damaged_records() -> None:
+    text = "warning        attempt-1/state/hosts.json is damaged: what it says is missing here\n"
+    assert text in show.job(GOING.replace(damaged=("attempt-1/state/hosts.json",)), 5000.0)
+
+
 def test_show_expected_start(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.mktime((2027, 11, 21, 11, 8, 0, 0, 0, -1))
     waiting = GOING.replace(state=PENDING, reason="Resources", started=None, expected=start, tasks=())

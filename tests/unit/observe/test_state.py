@@ -411,6 +411,22 @@ def test_records_of_another_nonce_count_as_absent(run: RunDir) -> None:
     assert (seen.state, task_states(seen)["worker:0"]) == (COMPLETED, COMPLETED)
 
 
+@pytest.mark.parametrize("text", ["", '{"nonce": "n", "sta', "\0" * 300, "[]"])
+def test_record_that_is_no_json_is_named(run: RunDir, text: str) -> None:
+    new = attempt(run, plan=plan(), verdict=verdict(), launcher=launcher(600, phase="ended"))
+    new.summary.write_text(text)
+    seen = seen_in(run, GONE)
+    assert (seen.state, seen.damaged) == (COMPLETED, ("attempt-1/state/hosts.json",))
+    new.verdict.write_text(text)
+    seen = seen_in(run, GONE)
+    assert seen.damaged == ("attempt-1/state/hosts.json", "attempt-1/verdict.json")
+    assert (seen.state, seen.reason) == (FAILED, "ended without a verdict: attempt-1/verdict.json is damaged")
+    write_record(new.stop, {"nonce": NONCE, "state": FAILED, "reason": "worker:1 on h1: exit code 3"})
+    assert seen_in(run, GONE).reason == "worker:1 on h1: exit code 3; attempt-1/verdict.json is damaged"
+    new.plan.write_text(text)
+    assert "attempt-1/plan.json" in seen_in(run, GONE).damaged
+
+
 def test_tasks_of_all_hosts_are_read_from_one_record(run: RunDir) -> None:
     progress = {"step": 40, "values": {"loss": 0.5}, "time": NOW}
     h0 = {"tasks": {"worker:0": {"state": RUNNING, "started": 12.0, "restarts": 2, "progress": progress}}}

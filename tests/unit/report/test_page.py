@@ -239,6 +239,13 @@ def test_damaged_records_do_not_prevent_the_page(tmp_path: Path, name: str) -> N
         seen(page.of_job(run, NOW))
 
 
+def test_cut_record_is_named_on_the_page(tmp_path: Path) -> None:
+    run = recordedruns.make(tmp_path / "digits", workers=2, minutes=0.5, state="FAILED")
+    (path,) = run.path.rglob("hosts.json")
+    path.write_text(path.read_text()[:100])
+    assert f"{path} is damaged: it is not JSON" in seen(page.of_job(run, NOW))
+
+
 def test_report_of_many_tasks_is_small(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "digits", workers=256, host_count=64, gpus=4, minutes=5, interval=60)
     html = made(run)
