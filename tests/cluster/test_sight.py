@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,14 @@ until ls | grep -qx fail; do sleep 0.2; done
 [ "$GRIDTF_TASK_INDEX" != 1 ] || { touch failed; echo 'ValueError: no such batch'; exit 3; }
 sleep 300
 """
+# In the place of TensorBoard: shows the files of its folder.
+SERVER = """
+import functools, http.server, sys
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=options["--logdir"])
+http.server.HTTPServer((options["--host"], int(options["--port"])), handler).serve_forever()
+"""
+READ = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
 SHOWS_MAIL = {"slurm": "scontrol show job {id}", "sge": "qstat -j {id}"}
 
 
@@ -96,3 +106,30 @@ def test_followed_job_is_said_to_run_as_soon_as_it_does(bed: Bed) -> None:
     assert "allocated 2 hosts: n1, n2" in done.stderr
     assert "worker:1@n2 | here" in done.stdout
     assert "COMPLETED" in done.stdout
+
+
+@on_every_scheduler
+def test_tensorboard_runs_in_a_job_of_its_own_and_is_reached_through_the_login_host(bed: Bed) -> None:
+    python = bed.home() / "python"
+    package = bed.home() / "modules/tensorboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(SERVER)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={bed.seen(package.parent)}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    words = ("--python", bed.seen(python))
+    job = started(bed, *words, nodes=1, name="shown", command="echo 12 > $OUTPUT_DIR/accuracy", running=False)
+    assert "COMPLETED" in job.gridtf("wait").stdout
+    with begun(job, "tensorboard", "--in-job") as process:
+        assert process.stdout is not None
+        _, forward, _, warning = (process.stdout.readline() for _ in range(4))
+        found = re.search(r"ssh -L (\d+):127\.0\.0\.1:\1 -J alice@login alice@(n\d)$", forward)
+        assert found, forward
+        port, host = found.groups()
+        assert f"Every user of {host} can connect" in warning
+        accuracy = f"http://127.0.0.1:{port}/accuracy"
+        job.until(lambda: bed.run(host, sys.executable, "-c", READ, accuracy, check=False).stdout == "12\n\n", "it")
+        assert "tensorboard-shown" in gridtf(bed, "list", "--state", "RUNNING").stdout
+        process.terminate()
+        assert "CANCELLED" in finished(process, 130)
+    no_process_left(bed)
