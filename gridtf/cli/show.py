@@ -143,8 +143,8 @@ def _moment(seconds: float) -> str:
 
 
 def _times(view: JobView) -> list[str]:
-    """When the first task started, and when the job ended, as far as that is known."""
-    times = {"started": view.started, "ended": view.ended}
+    """When the job was submitted, its first task started, and it ended, as far as that is known."""
+    times = {"submitted": view.submitted, "started": view.started, "ended": view.ended}
     text = ", ".join(f"{what} {_moment(at)}" for what, at in times.items() if at is not None)
     return [text] if text else []
 

@@ -173,6 +173,7 @@ class JobView(Value):
         unmoved: For how many seconds nothing has moved in a running job; None below 10 min and where that is not known.
             ``gridtf status`` alone finds it out.
         damaged: Records that are damaged, so that what they say is missing here: their paths below the run directory.
+        submitted: When gridtf submitted it, in seconds since the epoch; None where another command did.
     """
 
     name: str
@@ -197,6 +198,7 @@ class JobView(Value):
     attempts: tuple[AttemptView, ...] = ()
     unmoved: float | None = None
     damaged: tuple[str, ...] = ()
+    submitted: float | None = None
 
     @property
     def finished(self) -> bool:
@@ -291,6 +293,7 @@ def decide(run: RunDir, records: Records, queue: JobStatus | None, now: float) -
         hosts=_hosts(records),
         expected=queue.expected if queue is not None and standing.state == JobState.PENDING else None,
         damaged=records.damaged,
+        submitted=submitted.get("time") if own_script(submitted) and not records.joined else None,
     )
 
 

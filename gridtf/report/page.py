@@ -157,7 +157,6 @@ def _of_job(material: Material) -> dict[str, Any]:
     view, attempts, usage = material.view, material.attempts, material.usage
     settings = settings_of(material)
     hosts = [*dict.fromkeys([*(attempts[-1].hosts if attempts else ()), *material.tasks.values()])]
-    command = material.submitted.get("command")
     places = pictures.placement([host for host in hosts if host], material.tasks, material.gpus, usage)
     return {
         "title": heading(material),
@@ -177,7 +176,7 @@ def _of_job(material: Material) -> dict[str, Any]:
         "resources": figures.requested(material),
         "settings": [row for row in settings if not row.key.startswith("env.")],
         "environment": [row for row in settings if row.key.startswith("env.")],
-        "command": _joined(_masker(material).words(map(str, command if isinstance(command, list) else ()))),
+        "command": _joined(_masker(material).words(material.submitted.get("command", ()))),
         "script": material.script,
         "private": "job.json" in material.hidden,
         "versions": figures.versions(material),

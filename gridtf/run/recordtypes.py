@@ -47,6 +47,7 @@ Submitted = {
     "name?": str,
     **_Where,
     "cluster?": Word,
+    "command?": [str],
     "elements?": [Word],
     "pid?": Pid,
     "start?": (Count, None),

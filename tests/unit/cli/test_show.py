@@ -90,13 +90,13 @@ def test_show_failed_job() -> None:
         AttemptView(1, NODE_FAIL, "lost n3", None, 900.0),
         AttemptView(2, FAILED, FAILURE.reason, 1000.0, 1200.0),
     )
-    assert show.job(FAILURE.replace(attempt=2, attempts=attempts), 5000.0) == (
+    assert show.job(FAILURE.replace(attempt=2, attempts=attempts, submitted=400.0), 5000.0) == (
         "name           digits\n"
         "job            4711 (slurm)\n"
         "state          FAILED after 3 min 20 s\n"
         "why            worker:1 on node2: exit code 3\n"
         "               look at it\n"
-        f"times          started {moment(1000.0)}, ended {moment(1200.0)}\n"
+        f"times          submitted {moment(400.0)}, started {moment(1000.0)}, ended {moment(1200.0)}\n"
         "run directory  /runs/digits-1\n"
         "attempts       attempt 1 NODE_FAIL: lost n3\n"
         "               attempt 2 FAILED after 3 min 20 s: worker:1 on node2: exit code 3\n"

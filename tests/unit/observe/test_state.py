@@ -101,6 +101,13 @@ def test_requeued_job_is_pending_in_spite_of_its_verdict() -> None:
 # --- no verdict: the queue decides, but never on COMPLETED
 
 
+def test_time_of_the_submission_is_that_of_gridtf_s_own() -> None:
+    own, by_hand = {"time": NOW - 60, "command": ["gridtf", "submit"]}, {"time": NOW - 60, "command": ["gridtf_run"]}
+    assert view(JobStatus(RUNNING), submitted=own).submitted == NOW - 60
+    assert view(JobStatus(RUNNING), submitted=by_hand).submitted is None
+    assert view(JobStatus(RUNNING), submitted=own, joined=True).submitted is None
+
+
 def test_output_dir_is_the_one_that_the_tasks_have() -> None:
     assert view(None).output_dir == RUN.output
     elsewhere = {"spec": {"chdir": "/home/me", "env": {"OUTPUT_DIR": "/runs/first/output"}}}
