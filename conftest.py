@@ -26,10 +26,8 @@ def _refuse_skip(report: Report) -> Report:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    report.nodeid = item.nodeid.partition("@@")[0]  # without its group, as pytest takes it again
-    return _refuse_skip(report)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _refuse_skip((yield))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -2,7 +2,7 @@
 
     python scripts/faulttables.py      after a change of a fault or of its expected first line
 
-tests/unit/test_faults.py compares what is there with what this makes.
+tests/checkout/test_faults.py compares what is there with what this makes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ options, the docstrings of JobSpec, TaskSpec and the views of jobs, and the pars
 
     python scripts/reference.py      after a change of an option, a key, a command or a view
 
-tests/unit/test_reference.py compares what is there with what this makes.
+tests/checkout/test_reference.py compares what is there with what this makes.
 """
 
 from __future__ import annotations

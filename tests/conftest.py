@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gridtf import schedulers
-from tests.support.beds import beds_of
+from tests.support import evidence, units
 from tests.support.clocks import Clock
 from tests.support.fixtures import launch, program
+from tests.support.progress import Progress
 from tests.support.scheduler import FakeScheduler
-from tests.support.topics import TOPICS, topics_of
+from tests.support.topics import TOPICS, main_topic, topics_of
 
 __all__ = ["launch", "program"]
 
@@ -38,23 +41,46 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)  # nor answers to the user's commands
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write down how long the tests took: tests/durations.json")
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's terminal
 def pytest_configure(config: pytest.Config) -> None:
     for topic, about in TOPICS.items():
         config.addinivalue_line("markers", f"{topic}: {about} (scripts/test {topic})")
+    if config.getoption("numprocesses", None):
+        from tests.support.spread import SideBySide  # pytest-xdist is not everywhere
+
+        plugins, of_tests = config.pluginmanager, units.Units()
+        plugins.register(SideBySide(of_tests))
+        if config.get_verbosity() == 0:
+            terminal: Any = plugins.get_plugin("terminalreporter")
+            plugins.register(Progress(terminal, of_tests, keep=config.getoption("record")))
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest looks at topics, and pytest-xdist at groups
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest looks at topics
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Mark each test with its topics. Where tests run side by side, those that use the same test bed stay together, and
-    so do those of a file."""
+    """Mark each test with its topics; where tests run side by side, tell which ones stay together."""
     for item in items:
         for topic in topics_of(item):
             item.add_marker(topic)
-    if config.pluginmanager.has_plugin("xdist"):
-        for item in items:
-            beds = beds_of(item)
-            item.add_marker(pytest.mark.xdist_group(f"@{beds[0] if beds else item.path.relative_to(config.rootpath)}"))
-    return (yield)
+    everything = list(items)
+    yield
+    process: Any = config
+    if hasattr(process, "workerinput"):
+        units.arrange(items, process.workerinput["units"])
+        process.workeroutput["left_out"] = dict(Counter(map(main_topic, {*everything}.difference(items))))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and call.when == "call":
+        report.sections += evidence.sections(item, call.start)
+    return report
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.beds import beds_of
+from tests.support.beds import UP, beds_of
 from tests.support.cluster import Bed
 from tests.support.sgebed import GridEngineBed
 
@@ -38,7 +38,11 @@ def bed_for_tests(kind: type[Bed] = Bed, **options: object) -> Iterator[Bed]:
             if "cannot be installed" in str(error) or "missing here" in str(error):
                 pytest.skip(str(error))
             raise
-        yield bed
+        UP.append(bed)
+        try:
+            yield bed
+        finally:
+            UP.remove(bed)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import kill9
 from tests.support.clusterjobs import ClusterJob
@@ -35,12 +34,9 @@ while True:
 """
 
 
-@on_every_scheduler
-def test_members_on_two_hosts(bed: Bed) -> None:
-    tasks = ("--nodes", "2", "--tasks-per-node", "1") if bed.kind == "slurm" else ("--pe", "one", "--slots", "2")
-    inherits = ("--env", "PATH") if bed.kind == "sge" else ()
-    options = (*bed.options, *tasks, *inherits, "--gpus-per-task", "0", "--time", "10", "--name", "averaging")
-    job = ClusterJob(bed, *options, "--", "python", "-c", MEMBER)
+def test_members_on_two_hosts(sge: Bed) -> None:
+    options = (*sge.options, "--slots", "2", "--env", "PATH", "--gpus-per-task", "0", "--time", "10")
+    job = ClusterJob(sge, *options, "--name", "averaging", "--", "python", "-c", MEMBER)
     job.running(2)
     job.until(lambda: sum("finished" in text for text in job.logs().values()) == 2, "both members", 150)
     told = [json.loads((job.run.output / f"{rank}.json").read_text()) for rank in range(2)]
@@ -52,7 +48,7 @@ def test_members_on_two_hosts(bed: Bed) -> None:
     assert told[0]["last"] == pytest.approx([mean + 10] * 1000)
     task = job.tasks()["worker:1"]
     assert task["host"] != job.tasks()["worker:0"]["host"]
-    kill9(bed, task["host"], task["pid"])
+    kill9(sge, task["host"], task["pid"])
     verdict = job.verdict()
     assert verdict["state"] == "FAILED"
     assert f"worker:1 on {task['host']}: killed by SIGKILL" in verdict["reason"], job.logs()

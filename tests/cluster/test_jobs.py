@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import SHARED, Bed
+from tests.support.clusterfaults import SOON, STUBBORN, ended, kill9, no_process_left, started
 from tests.support.clusterjobs import ClusterJob, gridtf
 
 pytestmark = pytest.mark.timeout(120)
@@ -39,6 +41,27 @@ def test_submit_wait_status_list_and_logs(bed: Bed, way: str) -> None:
     record = read_record(job.run.submitted) or {}
     assert (record["scheduler"], record.get("by", "sbatch")) == (bed.kind, way)
     assert not job.attempt.listener.exists()  # it holds the secret of the attempt
+
+
+@on_every_scheduler
+def test_killed_task_on_another_host_fails_the_job(bed: Bed) -> None:
+    job = started(bed, command=STUBBORN)
+    killed = time.time()
+    kill9(bed, "n3", job.tasks()["worker:2"]["pid"])
+    verdict = ended(job, "FAILED", "worker:2 on n3: killed by SIGKILL")
+    assert verdict["cause"]["task"] == "worker:2"
+    assert verdict["ended"] - killed < SOON
+    no_process_left(bed)
+    tasks = {task["name"]: task["state"] for task in job.status()["tasks"]}
+    assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
+
+
+@on_every_scheduler
+def test_cancel_ends_tasks_that_ignore_sigterm(bed: Bed) -> None:
+    job = started(bed, command=STUBBORN)
+    assert f"fault ({job.id}): CANCELLED" in job.gridtf("cancel").stdout
+    ended(job, "CANCELLED", "cancelled by alice on login")
+    no_process_left(bed)
 
 
 @on_every_scheduler

@@ -1,4 +1,4 @@
-"""Every fault of a program has the right first line; by gridtf run in an allocation of each scheduler."""
+"""A dozen faults of programs have the right first lines; by gridtf run in an allocation of each scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.beds import on_every_remote_scheduler
 from tests.support.cluster import Bed
-from tests.support.programfaults import FAULTS, PROGRAM
+from tests.support.programfaults import ON_CLUSTERS, PROGRAM
 from tests.support.sgescripts import folder_on
 
 pytestmark = pytest.mark.timeout(400)
@@ -22,12 +22,12 @@ _ALLOCATION = {"slurm": ("--nodes=3", "--ntasks-per-node=1"), "sge": ("-pe", "rr
 def test_first_lines_are_right(bed: Bed) -> None:
     folder = folder_on(bed, "faults")
     (folder.path / "faults.py").write_text(PROGRAM)
-    runs = [shlex.join(("gridtf", *fault.words_of(Path(folder.seen_as)))) for fault in FAULTS]
+    runs = [shlex.join(("gridtf", *fault.words_of(Path(folder.seen_as)))) for fault in ON_CLUSTERS]
     script = "\n".join(f"{run} > /dev/null 2>> faults.err" for run in runs)
     job = folder.submit(f"{script}\ntouch all-done\n", *_ALLOCATION[bed.kind])
     job.until((folder.path / "all-done").exists, "the end of all faults", 360)
     wrong = {}
-    for fault in FAULTS:
+    for fault in ON_CLUSTERS:
         verdict = read_record(RunDir(folder.path / fault.name).attempt(1).verdict) or {"state": "", "reason": ""}
         if not fault.fits(verdict):
             wrong[fault.name] = verdict["reason"], verdict.get("cause")

@@ -18,9 +18,8 @@ pytestmark = pytest.mark.timeout(180)
 HOSTS = ("n1", "n2")
 TASK_PORTS = "32768-60999"  # srun has others on this bed
 on_two_networks = pytest.mark.parametrize("bed", ["two_network_slurm", "two_network_sge"], indirect=True)
-PROGRAM = """
-import os
-print(os.environ["TF_CONFIG"], os.environ["MASTER_ADDR"], flush=True)
+TELL = 'import os; print(os.environ["TF_CONFIG"], os.environ["MASTER_ADDR"], flush=True)'
+TRAIN = """
 import tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 @tf.function
@@ -70,27 +69,41 @@ def addresses(job: ClusterJob) -> list[str]:
     return list(hosts_of_all)
 
 
-@on_two_networks
-@pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("--address", "{host}i"), "{host}i"),
-        (("--interface", "eth1"), "{network}.1.{number}"),
-    ],
-    ids=["address", "interface"],
-)
-def test_training_runs_over_the_second_network(bed: Bed, words: tuple[str, ...], expected: str) -> None:
-    before = {link: received(bed, *HOSTS, link=link) for link in ("eth0", "eth1")}
+WAYS = {
+    "address": (("--address", "{host}i"), "{host}i"),
+    "interface": (("--interface", "eth1"), "{network}.1.{number}"),
+}
+
+
+def on_second_network(bed: Bed, way: str, program: str) -> ClusterJob:
+    """Run a program on two hosts, and check the addresses that its tasks are told."""
+    words, expected = WAYS[way]
     with tasks_kept_from_the_first_network(bed):
-        job = on_two_hosts(bed, *words, "--", "python", "-c", PROGRAM, name="over-second")
+        job = on_two_hosts(bed, *words, "--", "python", "-c", program, name="over-second")
         verdict = job.verdict(120)
     assert verdict["state"] == "COMPLETED", (verdict, job.output, job.logs())
-    assert all("sum 2.0" in text for text in job.logs().values())
     hosts = [job.gpus()[f"worker:{index}"][0] for index in range(2)]
     network = {"slurm": "10.81", "sge": "10.82"}[bed.kind]
     assert addresses(job) == [expected.format(host=host, network=network, number=10 + int(host[1])) for host in hosts]
     assert sorted(hosts) == list(HOSTS)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("bed", "way"), [("two_network_slurm", "interface"), ("two_network_sge", "address")], indirect=["bed"]
+)
+def test_tasks_are_told_their_addresses_in_the_second_network(bed: Bed, way: str) -> None:
+    on_second_network(bed, way, TELL)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("bed", "way"), [("two_network_slurm", "address"), ("two_network_sge", "interface")], indirect=["bed"]
+)
+def test_training_runs_over_the_second_network(bed: Bed, way: str) -> None:
+    before = {link: received(bed, *HOSTS, link=link) for link in ("eth0", "eth1")}
+    job = on_second_network(bed, way, TELL + TRAIN)
+    assert all("sum 2.0" in text for text in job.logs().values())
     after = {link: received(bed, *HOSTS, link=link) for link in ("eth0", "eth1")}
     for host in HOSTS:
         grown = {link: after[link][host] - before[link][host] for link in after}
@@ -110,10 +123,10 @@ with open(task.output_dir / f"seen-{task.index}", "w", buffering=1) as file:
 """
 
 
-@on_two_networks
 @pytest.mark.tensorflow
 @pytest.mark.timeout(290)
-def test_data_workers_over_the_second_network_also_when_the_dispatcher_is_killed(bed: Bed) -> None:
+def test_data_workers_over_the_second_network_also_when_the_dispatcher_is_killed(two_network_slurm: Bed) -> None:
+    bed = two_network_slurm
     words = ("--interface", "eth1", "--data-workers", "2", "--", "python", "-c", SHARING)
 
     def seen() -> list[list[str]]:

@@ -106,16 +106,6 @@ def test_requeued_job_starts_again(slurm: Bed) -> None:
 # --- a process is killed
 
 
-def test_killed_task_is_reported(slurm: Bed) -> None:
-    job = started(slurm, "--native=--comment=x", command=STUBBORN)
-    kill9(slurm, "n3", job.tasks()["worker:2"]["pid"])
-    verdict = ended(job, "FAILED", "worker:2 on n3: killed by SIGKILL")
-    assert verdict["cause"]["task"] == "worker:2"
-    no_process_left(slurm)
-    tasks = {task["name"]: task["state"] for task in job.status()["tasks"]}
-    assert tasks == {"worker:0": "STOPPED", "worker:1": "STOPPED", "worker:2": "FAILED", "worker:3": "STOPPED"}
-
-
 @pytest.mark.parametrize("generations", [0, 1, 2], ids=["agent", "supervisor", "slurmstepd"])
 @pytest.mark.parametrize("host", ["n1", "n3"])
 def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str, generations: int) -> None:

@@ -1,4 +1,4 @@
-"""Training with TensorFlow over four hosts of a real cluster, one task per GPU; for every scheduler."""
+"""Training with TensorFlow over four hosts of a real cluster, one task per GPU."""
 
 from __future__ import annotations
 
@@ -26,35 +26,18 @@ def test_multi_worker_mirrored_strategy_over_four_hosts(bed: Bed) -> None:
     assert hosts[::2] == hosts[1::2]
 
 
-@pytest.mark.parametrize(
-    ("bed", "words"),
-    [
-        ("slurm", ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2")),
-        ("sge", ("--pe", "fill", "--gpus-per-task", "1")),  # two GPUs a host: seven slots need four hosts
-    ],
-    indirect=["bed"],
-    ids=["slurm", "sge"],
-)
-def test_parameter_servers_over_four_hosts(bed: Bed, words: tuple[str, ...]) -> None:
-    with traffic(bed, 100_000):
-        job = submit(bed, "parameter_server", *words, "--chief", "--workers", "6", "--ps", "2")
+def test_parameter_servers_over_four_hosts(slurm: Bed) -> None:
+    words = ("--nodes", "4", "--gpus-per-node", "2", "--tasks-per-node", "2", "--chief", "--workers", "6", "--ps", "2")
+    with traffic(slurm, 100_000):
+        job = submit(slurm, "parameter_server", *words)
         trained(job, "parameter_server")
     one_gpu_each(job, "chief:0", *(f"worker:{index}" for index in range(6)))
     assert len({job.gpus()[f"ps:{index}"][0] for index in range(2)}) == 2
 
 
-@pytest.mark.parametrize(
-    ("bed", "words"),
-    [
-        ("laggy_slurm", ("--nodes", "4", "--gpus-per-node", "1", "--tasks-per-node", "1")),
+def test_training_with_a_laggy_shared_folder(laggy_sge: Bed) -> None:
+    with traffic(laggy_sge, 200_000):
         # the script itself is the first task, so the first host accepts one qrsh less than it has slots
-        ("laggy_sge", ("--pe", "rrj", "--gpus-per-task", "1")),
-    ],
-    indirect=["bed"],
-    ids=["laggy_slurm", "laggy_sge"],
-)
-def test_training_with_a_laggy_shared_folder(bed: Bed, words: tuple[str, ...]) -> None:
-    with traffic(bed, 200_000):
-        job = submit(bed, "multiworker", *words, "--workers", "4")
+        job = submit(laggy_sge, "multiworker", "--pe", "rrj", "--gpus-per-task", "1", "--workers", "4")
         trained(job, "multiworker")
     assert sorted(host for host, _ in job.gpus().values()) == list(NODES)

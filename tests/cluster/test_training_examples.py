@@ -1,4 +1,4 @@
-"""Every example on two hosts of a real cluster; with its other options as its README says."""
+"""Every example on two hosts of a real cluster, every other one on each; with its other options as its README says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import pytest
 
 from tests.support import clustertraining
-from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import gridtf
 from tests.support.clustertraining import submit, trained
@@ -27,8 +26,9 @@ def on_two_hosts(bed: Bed, example: str) -> tuple[str, ...]:
     return (*options, "--pe", {1: "one", 2: "two"}[half], "--slots", str(2 * half))
 
 
-@on_every_scheduler
-@pytest.mark.parametrize("example", names())
+@pytest.mark.parametrize(
+    ("bed", "example"), [(("slurm", "sge")[number % 2], name) for number, name in enumerate(names())], indirect=["bed"]
+)
 def test_example_on_two_hosts(bed: Bed, example: str) -> None:
     job = submit(bed, example, *on_two_hosts(bed, example))
     trained(job, example)

@@ -1,10 +1,9 @@
-"""A program that ignores the cluster, on two hosts: what gridtf sees of it, and what it says; for every scheduler."""
+"""A program that ignores the cluster, on two hosts: what gridtf sees of it, and what it says; on Slurm."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
 
@@ -20,11 +19,9 @@ for step in range(1, 11):
 """
 
 
-@on_every_scheduler
-def test_separate_training_is_reported_and_so_is_its_progress(bed: Bed) -> None:
-    words = ("--nodes", "2") if bed.kind == "slurm" else ("--pe", "one", "--slots", "2", "--env", "PATH")
-    options = (*bed.options, *words, "--tasks-per-node", "1", "--gpus-per-task", "0", "--time", "5")
-    job = ClusterJob(bed, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "python", "-c", PROGRAM)
+def test_separate_training_is_reported_and_so_is_its_progress(slurm: Bed) -> None:
+    options = (*slurm.options, "--nodes", "2", "--tasks-per-node", "1", "--gpus-per-task", "0", "--time", "5")
+    job = ClusterJob(slurm, *options, "--env", "TF_CPP_MIN_LOG_LEVEL=2", "--", "python", "-c", PROGRAM)
     assert job.gridtf("wait", "--timeout", "200", check=False, timeout=210).returncode == 0, job.output
     view = job.status()
     warned = "2 workers trained separately: none joined the cluster"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+if TYPE_CHECKING:
+    from tests.support.cluster import Bed
+
+UP: list[Bed] = []  # the beds that are up in this process
 BEDS = (
     *("slurm", "laggy_slurm", "remote_slurm", "constrained_slurm", "two_network_slurm"),
     *("sge", "laggy_sge", "remote_sge", "two_network_sge"),

@@ -12,6 +12,8 @@ from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import GRIDTF, PATIENCE, ClusterJob
 
 NODES = ("n1", "n2", "n3", "n4")
+# Seconds after a process was killed, on a busy machine; a missing heartbeat is noticed only after 30.
+SOON = 25.0
 GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
 # A task with a child in a session of its own.
 FAMILY = "setsid sleep 300 & sleep 300"

@@ -5,12 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 # Text that has upset parsers: characters invalid in names, digits that are not ASCII, huge numbers, brackets.
 _PIECES = (
     *("\0", "\n", "\r", "\t", "\x1b[2J", "\x9b", "\u202e", "\ud800", "\udcff", "é", "²", "٣", "\ufeff", "%", "$(x)"),
     *("-", "--", "-1", "0", "00", "1e400", "nan", "inf", "99999999", "9" * 20, "9" * 5000, "(x99999)", "[0-99999]"),
     *("[", "]", "(", ")", "{", "}", "<", ">", ",", ";", ":", "=", ".", "..", "/", "~", "'", '"', "'''", "\\", "#", " "),
 )
+
+
+def inputs(few: int, many: int) -> pytest.MarkDecorator:
+    """For tests with an argument ``count``: the number of inputs that they try in a fast run, and in a thorough one."""
+    return pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.thorough)])
 
 
 def text(sample: str, chosen: random.Random) -> str:

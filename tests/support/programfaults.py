@@ -1,7 +1,8 @@
 """Faults of programs, each with the first line that `gridtf status` and the verdict must have for it.
 
-All of them are run on every scheduler, by `gridtf run` inside one allocation: tests/local/test_program_faults.py and
-tests/cluster/test_program_faults.py. docs/faults.md shows them (scripts/faulttables.py). Other faults: hostfaults.py.
+All of them are run on this machine (tests/local/test_program_faults.py), and a dozen that stand for the others also on
+clusters, by `gridtf run` inside one allocation (tests/cluster/test_program_faults.py). docs/faults.md shows them
+(scripts/faulttables.py). Other faults: hostfaults.py.
 """
 
 from __future__ import annotations
@@ -294,3 +295,10 @@ FAULTS = (
         command=(sys.executable, "-I", "-c", "raise ValueError('bad')"),
     ),
 )
+# An exception, a task type that decides nothing, an exit code, signals by a program, the kernel and a limit, a shell
+# that reports one; a culprit that ends last, that ends well, that hangs, that is killed; no program at all.
+_STANDING = (
+    *("raises", "evaluator-raises", "exit-3", "segfault", "sigkill", "sigxcpu", "shell-137"),
+    *("slow-end-of-all", "early-exit", "silent", "killed-with-victims", "not-found"),
+)
+ON_CLUSTERS = tuple(fault for fault in FAULTS if fault.name in _STANDING)

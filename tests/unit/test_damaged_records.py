@@ -1,6 +1,6 @@
 """Readers of damaged records accept them, ignore them, or raise an error of one line.
 
-tests/recorded has a run of version 0.1.0. GRIDTF_TEST_MUTATIONS is the number of damaged records for each reader.
+tests/recorded has a run of version 0.1.0.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from gridtf.run.rundir import Record, RunDir, write_record
 from gridtf.schedulers import local
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT, STOP_SIGNAL
 from gridtf.schedulers.api import Allocation, Host
+from tests.support import mutations
 from tests.support.plans import resolved
 from tests.support.streams import FakeLink, FakeListener, InlineRecorder
 from tests.support.system import FakeSystem
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "run-0.1.0"
-COUNT = int(os.environ.get("GRIDTF_TEST_MUTATIONS", "60"))
+some = mutations.inputs(30, 60)
 NONCE = json.loads((RECORDED / "attempt-1" / "plan.json").read_text())["nonce"]
 Captured = pytest.CaptureFixture[str]
 
@@ -152,7 +153,7 @@ def _keys(value: Any) -> list[Any]:
 Reader = Callable[[RunDir], object]
 
 
-def survives(run: RunDir, path: Path, read: Reader, *, seed: int, record: Any = None, count: int = COUNT) -> None:
+def survives(run: RunDir, path: Path, read: Reader, *, seed: int, count: int, record: Any = None) -> None:
     """Give a reader ``count`` damaged copies of a record: it may raise GridtfError only."""
     whole = json.loads(path.read_text()) if record is None else record
     chance, taken = random.Random(seed), 0
@@ -288,8 +289,9 @@ def cancel_reads(run: RunDir) -> None:
         ("attempt-1/state/hosts.json", observer_reads, SUMMARY),
     ],
 )
+@some
 def test_damaged_records_raise_gridtf_errors_only(
-    name: str, read: Reader, record: Any, run: RunDir, monkeypatch: pytest.MonkeyPatch
+    name: str, read: Reader, record: Any, run: RunDir, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot = json.loads(run.submitted.read_text())["boot"]
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "n1", "", "", "")))
@@ -305,17 +307,17 @@ def test_damaged_records_raise_gridtf_errors_only(
         plan_anew(run)
     if name in ("cancelled.json", "ended.json", "attempt-1/stop.json", "attempt-1/state/launcher.json"):
         run.attempt(1).verdict.unlink()  # these records are read only without a verdict
-    survives(run, run.path / name, read, seed=len(name), record=record)
+    survives(run, run.path / name, read, seed=len(name), count=count, record=record)
 
 
 # --- messages
 
 
-def damaged(kind: str, content: Record, hear: Callable[[bytes], object]) -> None:
-    """Send ``COUNT`` damaged copies of a message: whoever hears them may raise GridtfError only."""
+def damaged(kind: str, content: Record, count: int, hear: Callable[[bytes], object]) -> None:
+    """Send ``count`` damaged copies of a message: whoever hears them may raise GridtfError only."""
     chance, taken = random.Random(len(kind)), 0
     hear(json.dumps([kind, content]).encode())
-    for _ in range(COUNT):
+    for _ in range(count):
         text = mutated([kind, content], chance)
         try:
             hear(text.encode())
@@ -352,7 +354,10 @@ IDENTITY = {"host": "n1", "pid": 1234, "start": 1, "boot": "b", "began": 1.0, "c
         (messages.ALIVE, {}),
     ],
 )
-def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(kind: str, content: Record, run: RunDir) -> None:
+@some
+def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(
+    kind: str, content: Record, run: RunDir, count: int
+) -> None:
     plan_anew(run)
     attempt, tasks = run.attempt(1), plan_of(run).tasks
     if kind == messages.HOST:
@@ -377,13 +382,14 @@ def test_damaged_messages_of_an_agent_raise_gridtf_errors_only(kind: str, conten
         with contextlib.suppress(GridtfError):  # such as the reason in gone
             hosts.check()
 
-    damaged(kind, content, hear)
+    damaged(kind, content, count, hear)
 
 
 @pytest.mark.parametrize(
     "kind", [messages.PLAN, messages.MEETING, messages.LAUNCHER, messages.ENVIRONMENT, messages.STOP, messages.ALIVE]
 )
-def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, run: RunDir) -> None:
+@some
+def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, run: RunDir, count: int) -> None:
     """The agent lives from its start to its stop, with one damaged message among those that it gets."""
     plan_anew(run)
     attempt, plan = run.attempt(1), plan_of(run)
@@ -412,11 +418,14 @@ def test_damaged_messages_of_the_launcher_raise_gridtf_errors_only(kind: str, ru
         agent = Agent("n1", attempt, NONCE, 10.0, system, lambda name: local.scheduler, link_of=link.of)
         assert agent.main(GpuGrant((), ())) in (0, *EXITS)
 
-    damaged(kind, told[kind][1], hear)
+    damaged(kind, told[kind][1], count, hear)
 
 
 @pytest.mark.parametrize(("kind", "content"), [(messages.RANK, RANK), (messages.ERROR, ENDING)])
-def test_damaged_messages_of_a_rank_raise_gridtf_errors_only(kind: str, content: Record, run: RunDir) -> None:
+@some
+def test_damaged_messages_of_a_rank_raise_gridtf_errors_only(
+    kind: str, content: Record, run: RunDir, count: int
+) -> None:
     tasks = assign_ranks(SPEC, 2)
 
     def hear(message: bytes) -> None:
@@ -427,11 +436,12 @@ def test_damaged_messages_of_a_rank_raise_gridtf_errors_only(kind: str, content:
         with contextlib.suppress(RendezvousError) if kind == messages.ERROR else contextlib.nullcontext():
             joining._gather(run.attempt(1), NONCE, tasks, "7", listener)
 
-    damaged(kind, content, hear)
+    damaged(kind, content, count, hear)
 
 
 @pytest.mark.parametrize("kind", [messages.PLAN, messages.MEETING, messages.ERROR])
-def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: RunDir) -> None:
+@some
+def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: RunDir, count: int) -> None:
     plan_anew(run)
     attempt, plan = run.attempt(1), plan_of(run)
     meeting = rendezvous.merge(plan.tasks, {"n1": {**PUBLISHED, "ports": {task.name: 20001 for task in plan.tasks}}})
@@ -455,21 +465,22 @@ def test_damaged_messages_of_rank_0_raise_gridtf_errors_only(kind: str, run: Run
                 environment.task_environment({}, its_plan, task, its_meeting, shares.get(task.name, ()))
                 environment.command(its_plan, task, its_meeting, Path("/gridtf"), Path("/package"))
 
-    damaged(kind, told.get(kind, {**ENDING, "host": "n1"}), hear)
+    damaged(kind, told.get(kind, {**ENDING, "host": "n1"}), count, hear)
 
 
-def test_damaged_rendezvous_text_raises_gridtf_errors_only(run: RunDir) -> None:
+@some
+def test_damaged_rendezvous_text_raises_gridtf_errors_only(run: RunDir, count: int) -> None:
     """Tasks read it where it does not fit into TF_CONFIG."""
     plan_anew(run)
     path, chance = run.attempt(1).rendezvous, random.Random(7)
     whole, taken = path.read_text(), 0
-    for _ in range(COUNT):
+    for _ in range(count):
         at, odd = chance.randrange(len(whole)), chance.choice(("", "[", "}", '"', "\n", "1", "é", "null", "\\ud800"))
         path.write_text(whole[:at] + odd + whole[at + chance.choice((0, 1, 20)) :])
         with contextlib.suppress(GridtfError):
             task_reads(run)
             taken += 1
-    assert 0 < taken < COUNT
+    assert 0 < taken < count
 
 
 def test_fifos_and_devices_as_records_do_not_block_commands(

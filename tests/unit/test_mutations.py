@@ -25,8 +25,6 @@ from gridtf.schedulers.api import AgentCall
 from gridtf.schedulers.slurm import hostlist, injob, scheduler
 from tests.support import mutations
 
-CASES = 300
-
 JOB_FILE = """\
 # a job
 name = "digits"
@@ -177,9 +175,10 @@ def failures(name: str, seed: int, cases: int, folder: Path) -> Iterator[str]:
             yield f"{case}: {type(error).__name__}: {str(error)[:200]}"
 
 
+@mutations.inputs(50, 300)
 @pytest.mark.parametrize("name", PARSERS)
-def test_parsers_accept_mutated_input_or_raise_gridtf_errors(name: str, tmp_path: Path) -> None:
-    assert list(failures(name, 0, CASES, tmp_path)) == []
+def test_parsers_accept_mutated_input_or_raise_gridtf_errors(name: str, count: int, tmp_path: Path) -> None:
+    assert list(failures(name, 0, count, tmp_path)) == []
 
 
 if __name__ == "__main__":

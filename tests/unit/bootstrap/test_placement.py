@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from collections import Counter
 from typing import Any
@@ -333,9 +334,11 @@ def _fits_by_brute_force(allocation: Allocation, chief: int, workers: int, needs
     )
 
 
-def test_placement_invariants_hold_for_all_combinations() -> None:
+@pytest.mark.parametrize("part", [0.1, pytest.param(1.0, marks=pytest.mark.thorough)])
+def test_placement_invariants_hold_for_all_combinations(part: float) -> None:
     seen: Counter[str] = Counter()
-    for allocation, values in _combinations():
+    combinations = _combinations()
+    for allocation, values in random.Random(1).sample(combinations, round(part * len(combinations))):
         spec = job(**values)
         present = {host.name: host for host in allocation.hosts}
         where = f"{allocation} {values}"
@@ -383,7 +386,7 @@ def test_placement_invariants_hold_for_all_combinations() -> None:
             for name, host in present.items():
                 if (host.gpus or 0) // needs > trained[name]:
                     assert max(trained.values()) - trained[name] <= 1, where
-    assert min(seen["refused"], seen["placed"]) > 1000, seen
+    assert min(seen["refused"], seen["placed"]) > 1000 * part, seen
 
 
 def test_placement_is_deterministic_and_survives_serialization() -> None:

@@ -18,6 +18,7 @@ from gridtf.bootstrap.system import System
 from gridtf.host import procfs
 from gridtf.run.rundir import Record
 from gridtf.states import TaskState
+from tests.support.jobs import until
 
 BUSY = """
 import sys, time
@@ -33,6 +34,7 @@ while True:
 def busy(tmp_path: Path) -> Iterator[TaskProcess]:
     """A task that computes, prints and has 64 MiB of memory."""
     with (tmp_path / "log").open("ab") as log, subprocess.Popen([sys.executable, "-c", BUSY], stdout=log) as process:
+        until(lambda: (tmp_path / "log").stat().st_size, "its first line")
         yield TaskProcess("worker:0", TaskState.RUNNING, process.pid)
         process.kill()
 

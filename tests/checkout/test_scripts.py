@@ -178,14 +178,33 @@ def test_too_little_disk_space(checkout: Path, tmp_path: Path) -> None:
     assert "1 MiB free" in done.stderr
 
 
-_PARALLEL = "--numprocesses 3 --dist loadgroup --no-loadscope-reorder"
+_PARALLEL = "--numprocesses 5"
+
+
+def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") -> subprocess.CompletedProcess[str]:
+    """scripts/test in an environment whose programs print their arguments, and then run these commands."""
+    programs = checkout / ".venv-test" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "ruff"):
+        (programs / name).write_text(
+            f'#!/bin/bash\n[[ $1 != -c ]] || exec "{sys.executable}" "$@"\necho "{name}: $*"\n'
+            f'[[ "$*" != *pytest* ]] || {{ {pytest or ":"}; exit; }}\n{ruff if name == "ruff" else ""}\n'
+        )
+        (programs / name).chmod(0o755)
+    stamp = 'source "$0"; fingerprint "$root/.venv-test" test >"$root/.venv-test.made-from"'
+    subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
+    command = [str(checkout / "scripts" / "test"), *arguments]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
     ("arguments", "pytest_arguments"),
     [
-        ([], f"--durations 10 {_PARALLEL}"),
-        (["--quick"], f"-m not tensorflow --durations 10 {_PARALLEL}"),
+        ([], f"-m fast or smoke --durations 10 {_PARALLEL}"),
+        (["--quick"], f"-m (fast or smoke) and not tensorflow --durations 10 {_PARALLEL}"),
+        (["--all"], f"--durations 10 {_PARALLEL}"),
+        (["--all", "--quick", "--record"], f"-m not tensorflow --durations 10 {_PARALLEL} --record"),
+        (["--again", "1", "tests/unit"], "tests/unit"),
         (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
         (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
         (["fast"], f"-m fast --durations 10 {_PARALLEL}"),
@@ -195,27 +214,40 @@ _PARALLEL = "--numprocesses 3 --dist loadgroup --no-loadscope-reorder"
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_scripts_test_runs_checks_then_pytest(checkout: Path, arguments: list[str], pytest_arguments: str) -> None:
-    """In an environment whose programs print their arguments."""
-    programs = checkout / ".venv-test" / "bin"
-    programs.mkdir(parents=True)
-    for name in ("python", "ruff"):
-        (programs / name).write_text(
-            f'#!/bin/bash\n[[ $1 != -c ]] || exec "{sys.executable}" "$@"\n'
-            f'echo "{name}: $*"\n[[ "$*" != *pytest* ]] || exit 5\n'
-        )
-        (programs / name).chmod(0o755)
-    stamp = 'source "$0"; fingerprint "$root/.venv-test" test >"$root/.venv-test.made-from"'
-    subprocess.run(["bash", "-c", stamp, checkout / "scripts" / "lib" / "environment.sh"], timeout=60, check=True)
-    command = [str(checkout / "scripts" / "test"), *arguments]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    done = _tests(checkout, *arguments, pytest="exit 5")
     assert done.stderr == ""
-    assert [line for line in done.stdout.splitlines() if not line.startswith("==>")] == [
-        "ruff: check --output-format concise .",
-        "ruff: format --check .",
-        "python: -m mypy",
-        f"python: -m pytest {pytest_arguments}",
-    ]
+    ran = [line for line in done.stdout.splitlines() if not line.startswith("==>")]
+    assert ran == [f"python: -m pytest {pytest_arguments}"]
+    assert "==> ruff and mypy found no fault" in done.stdout
     assert done.returncode == 5
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--again"], ["--again", "20"], ["--again", "x", "tests/unit"], ["--all", "slurm"]], ids=" ".join
+)
+def test_wrong_words_of_scripts_test_are_refused_before_an_environment_is_made(
+    checkout: Path, arguments: list[str]
+) -> None:
+    command = [str(checkout / "scripts" / "test"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert re.match("error: --(again|all) ", done.stderr)
+    assert not (checkout / ".venv-test").exists()
+
+
+def test_faults_that_ruff_finds_are_shown_and_fail_scripts_test(checkout: Path) -> None:
+    done = _tests(checkout, ruff="echo 'x.py:1: E501'; exit 1", pytest="exit 0")
+    assert "x.py:1: E501\n==> ruff or mypy found faults\n" in done.stdout
+    assert done.returncode == 1
+
+
+def test_test_that_fails_the_third_time_is_not_run_a_fourth_time(checkout: Path) -> None:
+    """Nor are the busy loops left."""
+    count = checkout / "count"
+    done = _tests(checkout, "--again", "9", "t.py", pytest=f'echo >>"{count}"; [ $(wc -l <"{count}") -lt 3 ]')
+    assert "==> 3 of 9, beside busy loops\n" in done.stdout
+    assert done.returncode == 1
+    assert len(count.read_text()) == 3
 
 
 def test_scripts_test_knows_the_topics() -> None:
@@ -226,7 +258,7 @@ def test_scripts_test_knows_the_topics() -> None:
 
 
 # a plain pytest has no pytest-xdist, scripts/test has
-_WAYS = [[], *[["-n2", "--dist=loadgroup"]] * (importlib.util.find_spec("xdist") is not None)]
+_WAYS = [[], *[["-n2"]] * (importlib.util.find_spec("xdist") is not None)]
 
 
 @pytest.mark.parametrize("way", _WAYS, ids=" ".join)

@@ -1,0 +1,67 @@
+"""What a failed test leaves to look at: the jobs that it has begun, and the queue, as they are at that moment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridtf.run.rundir import RunDir
+from tests.support.beds import UP
+from tests.support.cluster import CHECKOUT, Bed
+
+_LINES = 60  # of a log
+_LIMIT = 30  # seconds for a command
+
+
+def sections(item: pytest.Item, begun: float) -> Iterator[tuple[str, str]]:
+    """(title, text) for the report of a test.
+
+    Args:
+        item: The test.
+        begun: When it began, in seconds since the epoch.
+    """
+    arguments = getattr(item, "funcargs", {})
+    if isinstance(folder := arguments.get("tmp_path"), Path):
+        for run in _runs(folder, begun):
+            yield from _logs(run)
+            yield f"gridtf status {run.path.name}", _said([sys.executable, "-m", "gridtf", "status", str(run.path)])
+    for bed in UP:
+        runs = list(_runs(bed.shared / "home", begun))
+        for run in runs:
+            yield from _logs(run)
+            status = ["python", "-m", "gridtf", "status", bed.seen(run.path)]
+            environ = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
+            yield f"gridtf status {run.path.name}", _said(bed.command("login", *status, user="root", env=environ), bed)
+        if runs or bed in arguments.values():
+            for question in bed.questions:
+                if "{" not in question:
+                    yield question, _said(bed.command("login", *question.split()), bed)
+
+
+def _runs(folder: Path, begun: float) -> Iterator[RunDir]:
+    """The run directories below a folder that were made since then."""
+    for record in sorted(folder.rglob("job.json")):
+        if record.stat().st_mtime >= begun:
+            yield RunDir(record.parent)
+
+
+def _logs(run: RunDir) -> Iterator[tuple[str, str]]:
+    attempt = run.latest()
+    for path in (run.log, *((attempt.agents_log, *sorted(attempt.logs.glob("*-*.log"))) if attempt else ())):
+        if path.is_file():
+            lines = path.read_text(errors="replace").splitlines()[-_LINES:]
+            yield f"{path.relative_to(run.path.parent)}", "\n".join(lines)
+
+
+def _said(command: list[str], bed: Bed | None = None) -> str:
+    try:
+        environ = bed.environ() if bed else {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_LIMIT} s"
+    return done.stdout + done.stderr

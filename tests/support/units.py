@@ -1,0 +1,79 @@
+"""Units of work, where scripts/test runs tests side by side: the tests of a file that use the same test bed, if any.
+
+They stay together and in order. Units that take long begin first; how long is known from an earlier whole run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.beds import beds_of
+
+# Unit -> seconds that it took in a whole run, of those that took some; written by `scripts/test --all --record`.
+DURATIONS = Path(__file__).parents[1] / "durations.json"
+_GUESS = {"unit": 0.02, "local": 2.0, "faults": 2.0, "cluster": 6.0}  # seconds a test, by the folder of a new file
+
+
+class Units:
+    """Which unit a test is in, as told by the processes that run the tests: the one that distributes them has none.
+
+    Attributes:
+        path: Where they write it.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="gridtf-units-")
+        self.path = Path(self._folder.name, "units.json")
+        self._of: dict[str, str] = {}
+
+    def of(self, test: str) -> str:
+        """The unit of a test: BED:FILE, or FILE for tests without a bed."""
+        if not self._of:
+            self._of = json.loads(self.path.read_text(encoding="utf-8"))
+        return self._of[test]
+
+
+def arrange(items: list[pytest.Item], path: str) -> None:
+    """Move the units that take longest to the front, and write down the unit of each test."""
+    seconds = expected(Counter(map(_unit_of, items)))
+    items.sort(key=lambda item: (-seconds[_unit_of(item)], _unit_of(item)))
+    new = Path(f"{path}.{os.getpid()}")
+    new.write_text(json.dumps({item.nodeid: _unit_of(item) for item in items}), encoding="utf-8")
+    new.replace(path)
+
+
+def expected(counts: Mapping[str, int]) -> dict[str, float]:
+    """Unit -> the seconds that it will take.
+
+    Args:
+        counts: Unit -> number of its tests.
+    """
+    known: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
+    return {unit: known.get(unit, count * _guess(unit)) for unit, count in counts.items()}
+
+
+def record(seconds: Mapping[str, float]) -> None:
+    """Write DURATIONS."""
+    lasting = {unit: round(spent) for unit, spent in sorted(seconds.items()) if spent >= 2}
+    DURATIONS.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
+
+
+def bed_of(unit: str) -> str:
+    """The kind of bed that a unit uses; empty: none."""
+    return unit.rpartition(":")[0]
+
+
+def _unit_of(item: pytest.Item) -> str:
+    file, beds = str(item.path.relative_to(item.config.rootpath)), beds_of(item)
+    return f"{beds[0]}:{file}" if beds else file
+
+
+def _guess(unit: str) -> float:
+    return _GUESS.get(unit.rpartition(":")[2].split("/")[1], 0.5)
