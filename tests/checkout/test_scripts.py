@@ -217,7 +217,7 @@ def test_scripts_test_runs_checks_then_pytest(checkout: Path, arguments: list[st
     done = _tests(checkout, *arguments, pytest="exit 5")
     assert done.stderr == ""
     ran = [line for line in done.stdout.splitlines() if not line.startswith("==>")]
-    assert ran == [f"python: -m pytest {pytest_arguments}"]
+    assert ran == ["python: -m compileall -q gridtf", f"python: -m pytest {pytest_arguments}"]
     assert "==> ruff and mypy found no fault" in done.stdout
     assert done.returncode == 5
 

@@ -32,6 +32,7 @@ class Progress:
         self._reporter, self._units, self._keep = reporter, unit_of, keep
         self._begin = time.monotonic() if now is None else now
         self._tests: Sequence[str] = ()
+        self._counts: Counter[str] = Counter()  # unit -> its tests
         self._share: dict[str, float] = {}  # unit -> expected seconds of each of its tests
         self._whole = self._done = 0.0  # expected seconds
         self._finished = self._failed = 0
@@ -47,10 +48,10 @@ class Progress:
 
     def expect(self, ids: Sequence[str]) -> None:
         """These tests will run."""
-        self._tests, counts = ids, Counter(map(self._units.of, ids))
-        seconds = units.expected(counts)
+        self._tests, self._counts = ids, Counter(map(self._units.of, ids))
+        seconds = units.expected(self._counts)
         self._whole = sum(seconds.values())
-        self._share = {unit: seconds[unit] / count for unit, count in counts.items()}
+        self._share = {unit: seconds[unit] / count for unit, count in self._counts.items()}
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._running[nodeid] = time.monotonic()
@@ -61,14 +62,17 @@ class Progress:
         self._done += self._share.get(unit, 0)
         self._finished += 1
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
-        category, _, _ = yield
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed += 1
             self._erase()
-            self._reporter.write_line(f"{category.upper()} {report.nodeid}", red=True)
-        return category, "", ""
+            self._reporter.write_line(f"failed: {report.nodeid}", red=True)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
+        """Without letters; the word of a failure is for the summary."""
+        category, _, word = yield
+        return category, "", word if report.failed else ""
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -78,7 +82,7 @@ class Progress:
         self._over.set()
         self._erase()
         if self._keep and not exitstatus:
-            units.record(self._took)
+            units.record(self._took, self._counts)
 
     def pytest_terminal_summary(self) -> None:
         if self._left_out:

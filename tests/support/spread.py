@@ -29,6 +29,11 @@ class Spread(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return self._units.of(nodeid)
 
+    def _reschedule(self, node: Any) -> None:
+        # not before a process has run all tests but the last, which it runs when it knows the next one
+        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
+
     def _assign_work_unit(self, node: Any) -> None:
         first = next(iter(self.workqueue))
         unit = next((unit for unit in self.workqueue if self._suits(node, unit)), first)

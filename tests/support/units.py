@@ -16,9 +16,9 @@ import pytest
 
 from tests.support.beds import beds_of
 
-# Unit -> seconds that it took in a whole run, of those that took some; written by `scripts/test --all --record`.
+# Unit -> seconds that each of its tests took in a whole run, on average; written by `scripts/test --all --record`.
 DURATIONS = Path(__file__).parents[1] / "durations.json"
-_GUESS = {"unit": 0.02, "local": 2.0, "faults": 2.0, "cluster": 6.0}  # seconds a test, by the folder of a new file
+_GUESS = {"unit": 0.02, "local": 2.0, "faults": 2.0, "cluster": 6.0}  # the same of others, by their folder
 
 
 class Units:
@@ -56,12 +56,17 @@ def expected(counts: Mapping[str, int]) -> dict[str, float]:
         counts: Unit -> number of its tests.
     """
     known: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8")) if DURATIONS.exists() else {}
-    return {unit: known.get(unit, count * _guess(unit)) for unit, count in counts.items()}
+    return {unit: count * known.get(unit, _guess(unit)) for unit, count in counts.items()}
 
 
-def record(seconds: Mapping[str, float]) -> None:
-    """Write DURATIONS."""
-    lasting = {unit: round(spent) for unit, spent in sorted(seconds.items()) if spent >= 2}
+def record(seconds: Mapping[str, float], counts: Mapping[str, int]) -> None:
+    """Write DURATIONS, without units that take little.
+
+    Args:
+        seconds: Unit -> the seconds that it took.
+        counts: Unit -> number of its tests.
+    """
+    lasting = {unit: round(spent / counts[unit], 2) for unit, spent in sorted(seconds.items()) if spent >= 2}
     DURATIONS.write_text(json.dumps(lasting, indent=1) + "\n", encoding="utf-8")
 
 
