@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -178,7 +179,8 @@ def test_too_little_disk_space(checkout: Path, tmp_path: Path) -> None:
     assert "1 MiB free" in done.stderr
 
 
-_PARALLEL = "--numprocesses 5"
+_CORES = len(os.sched_getaffinity(0))
+_PARALLEL = f"--numprocesses {_CORES + 3}"
 
 
 def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") -> subprocess.CompletedProcess[str]:
@@ -207,7 +209,7 @@ def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") ->
         (["--again", "1", "tests/unit"], "tests/unit"),
         (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
         (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
-        (["fast"], f"-m fast --durations 10 {_PARALLEL}"),
+        (["fast"], f"-m fast --durations 10 --numprocesses {_CORES}"),
         (["slurm", "sge", "--quick"], f"-m (slurm or sge) and not tensorflow --durations 10 {_PARALLEL}"),
         (["local", "-k", "sge"], "-m local --durations 10 -k sge"),
     ],

@@ -25,8 +25,9 @@ from tests.support.python import environment, python
 CLAIM = """
 import os, sys
 import filelock, hashlib, pwd, socket, struct  # needed by locks, but perhaps unreadable after setresuid
+from gridtf.host import gpus
 from gridtf.host.gpus import GpuGrant, claim
-name, uid, owner, count, *candidates = sys.argv[1:]
+name, uid, gpus._TURN_WAIT, owner, count, *candidates = *sys.argv[1:3], float(sys.argv[3]), *sys.argv[4:]
 if uid != "-":
     os.umask(0o077)
     os.setgroups([])
@@ -42,11 +43,16 @@ Claimer = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def claimer(tmp_path: Path) -> Iterator[Claimer]:
-    """claimer(owner, count, *candidates): a process that claims GPUs and holds them until its input ends."""
+    """claimer(owner, count, *candidates): a process that claims GPUs and holds them until its input ends.
+
+    wait: the seconds that it waits for its turn.
+    """
     with contextlib.ExitStack() as stack:
 
-        def start(owner: str, count: int, *candidates: str, uid: int | None = None) -> subprocess.Popen[str]:
-            command = python(CLAIM, tmp_path, "-" if uid is None else uid, owner, count, *candidates)
+        def start(
+            owner: str, count: int, *candidates: str, uid: int | None = None, wait: float = 5
+        ) -> subprocess.Popen[str]:
+            command = python(CLAIM, tmp_path, "-" if uid is None else uid, wait, owner, count, *candidates)
             process = subprocess.Popen(
                 command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
@@ -304,8 +310,8 @@ def test_claim_proceeds_when_the_turn_is_blocked(tmp_path: Path, claimer: Claime
     """Taking turns is a courtesy: a job that does not give up its turn cannot keep others from their GPUs."""
     with turn() as held:
         until(held, "the turn to be ours")
-        assert output_line(claimer("first", 1, "0")) == "claimed 0"
-        assert output_line(claimer("second", 1, "0")) == "refused|0|GPU 0: first"
+        assert output_line(claimer("first", 1, "0", wait=0.2)) == "claimed 0"
+        assert output_line(claimer("second", 1, "0", wait=0.2)) == "refused|0|GPU 0: first"
 
 
 def test_one_process_at_a_time_claims_gpus() -> None:

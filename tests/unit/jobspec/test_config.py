@@ -721,8 +721,8 @@ def test_job_file_may_be_a_pipe_and_has_a_maximum_size(tmp_path: Path) -> None:
     assert refused("/dev/zero", tmp_path).what == "/dev/zero has more than 4 MiB"
 
 
-def test_lines_of_20000_keys_are_located_quickly(tmp_path: Path) -> None:
-    """A look-up that searched all lines took minutes."""
-    text = "command = ['a']\n[env]\n" + "".join(f"A{number} = '1'\n" for number in range(20_000))
+def test_lines_of_many_keys_are_located_quickly(tmp_path: Path) -> None:
+    """A look-up that searched all lines for each would take a minute."""
+    text = "command = ['a']\n[env]\n" + "".join(f"A{number} = '1'\n" for number in range(5_000))
     write(tmp_path / "job.toml", text)
-    assert read("job.toml", tmp_path).sources["env.A19999"] == "job.toml:20002"
+    assert read("job.toml", tmp_path).sources["env.A4999"] == "job.toml:5002"

@@ -304,7 +304,7 @@ def test_tail_of_a_huge_log_without_line_breaks_is_short_and_takes_no_memory(tex
     assert 0 < sum(map(len, lines)) <= 3 * (1 << 16) + 4
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
 def test_tail_equals_the_end_of_the_whole_log_at_any_block_boundary(
     seed: int, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,11 +229,12 @@ def _with_odd_numbers(text: str, chance: random.Random) -> str:
         "samples.jsonl",
     ],
 )
-def test_damaged_records_do_not_prevent_the_page(tmp_path: Path, name: str) -> None:
+@mutations.inputs(4, 12)
+def test_damaged_records_do_not_prevent_the_page(tmp_path: Path, name: str, count: int) -> None:
     run = recordedruns.make(tmp_path / "digits", workers=2, ps=1, gpus=1, minutes=0.5, state="FAILED")
     (path,) = run.path.rglob(name)
     sample, chance = path.read_text(), random.Random(name)
-    for _ in range(12):
+    for _ in range(count):
         text = mutations.text(sample, chance) if chance.random() < 0.5 else _with_odd_numbers(sample, chance)
         path.write_bytes(text.encode(errors="surrogatepass"))
         seen(page.of_job(run, NOW))
