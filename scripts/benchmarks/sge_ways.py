@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from marks import EACH, HOSTS
@@ -60,7 +61,8 @@ class GridEngineWays(Ways):
         return ["mpirun", "-np", str(HOSTS * self.each), *task]
 
     def _qrsh(self, count: int, options: list[str], command: list[str]) -> list[str]:
-        return ["bash", str(self._on_all), str(count), *options, "--", *command]
+        words = map(shlex.quote, command)  # a shell on the other host parses them once more
+        return ["bash", str(self._on_all), str(count), *options, "--", *words]
 
 
 def commands() -> Path:
