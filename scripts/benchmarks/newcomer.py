@@ -6,6 +6,7 @@ in a folder, since the hosts have no network, and TensorFlow comes from a file t
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def _prepare(bed: Cluster, packages: Path) -> None:
     (bed.folder / "packages").chmod(0o755)
     home = bed.folder.parent
     shutil.copy(EXAMPLE, home / "train.py")
-    (home / "module").write_text(f"export PYTHONPATH={sysconfig.get_path('purelib')}\n")
+    (home / "module").write_text(f"export PYTHONPATH={shlex.quote(sysconfig.get_path('purelib'))}\n")
 
 
 def _follow(bed: Cluster, spread: str) -> None:
@@ -62,7 +63,7 @@ def _follow(bed: Cluster, spread: str) -> None:
         command = template.replace("{spread}", spread)
         start = time.monotonic()
         print(f"$ {command}", flush=True)
-        python = Path(sys.base_prefix, "bin")
+        python = shlex.quote(f"{sys.base_prefix}/bin")
         script = f"export PATH=~/venv/bin:{python}:$PATH\n{command}\necho $?"
         *lines, code = bed.on_login("bash", "-c", f"{{ {script}\n}} 2>&1").splitlines()
         print("".join(f"  {line}\n" for line in lines[-12:]), end="", flush=True)

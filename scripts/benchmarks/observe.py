@@ -104,9 +104,8 @@ def _questions(bed: Cluster, name: str) -> int:
     for program in ("squeue", "sacct", "scontrol"):
         text = f'#!/bin/sh\necho {program} >>{folder}/calls\nexec /usr/bin/{program} "$@"\n'
         bed.on_login("bash", "-c", f"cat >{folder}/{program} && chmod 755 {folder}/{program}", text=text)
-    gridtf = f"PATH={folder}:$PATH PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable} -m gridtf"
-    watchers = [shlex.join((*_WATCHES[number % len(_WATCHES)], name)) for number in range(WATCHERS)]
-    commands = "".join(f"{gridtf} {words} >/dev/null 2>&1 &\n" for words in watchers)
+    watchers = [shlex.join((*_GRIDTF, *_WATCHES[number % len(_WATCHES)], name)) for number in range(WATCHERS)]
+    commands = "".join(f"PATH={folder}:$PATH {words} >/dev/null 2>&1 &\n" for words in watchers)
     bed.on_login("bash", "-c", f"{commands}sleep {PERIOD:g}\nkill $(jobs -p)\nwait")
     return len((bed.folder / "counting" / "calls").read_text().splitlines())
 

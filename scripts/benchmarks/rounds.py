@@ -20,6 +20,7 @@ KILLS = 3
 SUBMISSIONS = 11
 LIMIT = 120.0
 _SELDOM = 3
+_LAST_LINES = 20
 
 
 class Job:
@@ -55,8 +56,13 @@ class Job:
                     continue
                 marks = self._folder / f"marks-{name}-{number}-{way}"
                 seconds = self._run(way, marks)
+                if way not in whole:
+                    try:
+                        seconds = until_last(marks, HOSTS * self._ways.each)
+                    except ValueError as error:
+                        raise self._failure(way, str(error)) from None
                 if number:
-                    times[way].append(seconds if way in whole else until_last(marks, way, HOSTS * self._ways.each))
+                    times[way].append(seconds)
         write(self._folder / f"{name}.json", times)
 
     def to_be_killed(self, names: Sequence[str]) -> None:
@@ -71,8 +77,7 @@ class Job:
         """Run a way to its end, which may be a failure when ``stay`` is set; returns the seconds it took."""
         marks.mkdir()
         command = self._ways.command(way, marks, stay)
-        log = self._folder / f"{way}.log"
-        with log.open("ab") as output:
+        with self._log(way).open("wb") as output:
             environ = {**os.environ, MARK: str(marks)}
             begin = time.time()
             process = subprocess.Popen(
@@ -80,16 +85,26 @@ class Job:
             )
             try:
                 code = process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                raise self._failure(way, f"it has not ended after {LIMIT:g} s") from None
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
         end = time.time()
         set_begin(marks, begin)
         if bool(code) != bool(stay):
-            raise SystemExit(f"{way} ended with exit code {code}: {log.read_text(errors='replace')[-2000:]}")
+            raise self._failure(way, f"it ended with exit code {code}")
         self._settle()
         self._ways.tidy()
         return end - begin
+
+    def _log(self, way: str) -> Path:
+        """The output of the way's last run."""
+        return self._folder / f"{way}.log"
+
+    def _failure(self, way: str, what: str) -> SystemExit:
+        lines = self._log(way).read_text(errors="replace").splitlines()[-_LAST_LINES:]
+        return SystemExit("\n  ".join([f"{way}: {what}; the last lines of its output:", *(lines or ["(none)"])]))
 
 
 def submit(folder: Path, ways: Mapping[str, Sequence[str]], clear: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from marks import EACH, HOSTS
@@ -13,9 +14,10 @@ FLOOR, NOSTDIN = "floor", "nostdin"
 FANNED, EACH_TASK = "fanned", "each-task"
 
 # $1: number of tasks per host; then options of qrsh, up to --, and a command. qrsh is not called in a loop that reads
-# the hosts from standard input, which qrsh would read as well.
+# the hosts from standard input, which qrsh would read as well. `wait` alone returns 0, even
+# where commands have failed.
 _ON_ALL = r"""
-count=$1 options=()
+count=$1 options=() started=() code=0
 shift
 while [[ $1 != -- ]]; do options+=("$1"); shift; done
 shift
@@ -23,15 +25,18 @@ mapfile -t lines <"$PE_HOSTFILE"
 for line in "${lines[@]}"; do
     for ((i = 0; i < count; i++)); do
         "$SGE_BINARY_PATH/qrsh" -inherit "${options[@]}" "${line%% *}" "$@" </dev/null &
+        started+=($!)
     done
 done
-wait
+for pid in "${started[@]}"; do wait "$pid" || code=$?; done
+exit "$code"
 """
 _SEVERAL = r"""
-count=$1
+count=$1 started=() code=0
 shift
-for ((i = 0; i < count; i++)); do "$@" & done
-wait
+for ((i = 0; i < count; i++)); do "$@" & started+=($!); done
+for pid in "${started[@]}"; do wait "$pid" || code=$?; done
+exit "$code"
 """
 
 
@@ -56,7 +61,8 @@ class GridEngineWays(Ways):
         return ["mpirun", "-np", str(HOSTS * self.each), *task]
 
     def _qrsh(self, count: int, options: list[str], command: list[str]) -> list[str]:
-        return ["bash", str(self._on_all), str(count), *options, "--", *command]
+        words = map(shlex.quote, command)  # a shell on the other host parses them once more
+        return ["bash", str(self._on_all), str(count), *options, "--", *words]
 
 
 def commands() -> Path:
