@@ -13,8 +13,6 @@ from tests.support.beds import on_every_scheduler
 from tests.support.cluster import SHARED, Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 
-pytestmark = pytest.mark.timeout(120)
-
 TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $(uname -n) gpu $CUDA_VISIBLE_DEVICES"'
 ONE_TASK = ("--nodes", "1", "--tasks-per-node", "1")
 
