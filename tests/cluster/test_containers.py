@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
 from tests.support.containers import MARKER, make_image, need_apptainer
-
-pytestmark = pytest.mark.timeout(120)
 
 TELL = f'echo "$(cat /{MARKER}) on $(uname -n), $RANK of $WORLD_SIZE, gpu $CUDA_VISIBLE_DEVICES"; echo "$TF_CONFIG"; '
 

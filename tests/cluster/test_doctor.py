@@ -14,8 +14,6 @@ from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import admin
 from tests.support.clusterjobs import gridtf
 
-pytestmark = pytest.mark.timeout(120)
-
 CONFIG = "doctor/gridtf/config.toml"  # in alice's home
 ENVIRON = {"XDG_CONFIG_HOME": f"{SHARED}/home/alice/doctor", "GRIDTF_SUBMIT_ENV": "PYTHONPATH"}
 ON_DISK = ("warning", "run_root.shared")  # what the hosts of a bed share is a folder of this machine's disk

@@ -8,13 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, SHARED, Bed
 from tests.support.packages import need_library, need_program
-
-pytestmark = pytest.mark.timeout(120)
 
 PROBE = """
 import json, sys

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
-
-pytestmark = pytest.mark.timeout(120)
 
 # A host of the test bed has four GPUs with Slurm, two with Grid Engine.
 SIZES = {

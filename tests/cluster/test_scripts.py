@@ -14,8 +14,6 @@ from tests.support.clusterscripts import HOME, NODES, joined_tasks_ended, logs, 
 from tests.support.examples import stated_accuracy
 from tests.support.sgescripts import folder_on
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.tensorflow
 @pytest.mark.timeout(290)

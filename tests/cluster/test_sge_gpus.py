@@ -10,13 +10,11 @@ import pytest
 
 from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterfaults import admin, kill9
+from tests.support.clusterfaults import UNTIL_RELEASED, admin, kill9, release
 from tests.support.clusterjobs import ClusterJob, refused
 from tests.support.clusterscripts import ENVIRON, HOME, RUN, Batch, logs, nothing_left, one_gpu_each, parse_tasks
 from tests.support.jobs import hosts_of
 from tests.support.sgescripts import TASK, TELL, Folder, Job
-
-pytestmark = pytest.mark.timeout(120)
 
 HOSTS = ("-q", "all.q@n1,all.q@n2")
 # prints what a task sees, and runs until the test lets it end
@@ -55,7 +53,7 @@ def with_cpus(bed: Bed, pe: str, resource: str, *words: str, site: str = "") -> 
     config = bed.home() / "site.toml"
     config.write_text(site)
     options = ("--pe", pe, "--gpu-resource", resource, "--gpus-per-task", "1", "--cpus-per-task", "2", *words)
-    command = ("bash", "-c", 'echo "gpu=$CUDA_VISIBLE_DEVICES threads=$OMP_NUM_THREADS"; sleep 2')
+    command = ("bash", "-c", f'echo "gpu=$CUDA_VISIBLE_DEVICES threads=$OMP_NUM_THREADS"; {UNTIL_RELEASED}')
     env = {"GRIDTF_SITE_CONFIG": bed.seen(config)} if site else {}
     job = ClusterJob(bed, "--env", "PYTHONPATH", "--workers", "2", *options, "--", *command, env=env)
     head = [line[3:] for line in job.run.script.read_text().splitlines() if line.startswith(("#$ -pe", "#$ -l"))]
@@ -77,6 +75,7 @@ def test_cpus_are_requested_together_with_gpus(sge: Bed, pe: str, resource: str,
     job.running(2)
     free = sge.run("login", "qhost", "-F", resource).stdout
     shares = job.gpus()
+    release(job)
     assert job.verdict()["state"] == "COMPLETED"
     assert all("threads=2" in text for text in job.logs().values())
     assert [len(gpus) for _, gpus in shares.values()] == [1, 1]
@@ -107,6 +106,7 @@ def test_excluded_hosts_are_not_used(sge: Bed) -> None:
     assert head == "-pe two 4 -l gpushare=0.5 -l h=!(n1|n3)"
     job.running(2)
     assert {host for host, _ in job.gpus().values()} == {"n2", "n4"}
+    release(job)
     assert job.verdict()["state"] == "COMPLETED"
     message = refused(sge, "--workers", "1", "--exclude", "n?")
     assert "no host is left that could run the job" in message
@@ -120,6 +120,7 @@ def test_site_names_the_variable_of_its_grants(sge: Bed) -> None:
         job, _ = with_cpus(sge, "two", "gpushare", "--exclude", "n3,n4", site='gpu_variable = "MY_GPUS"\n')
         job.running(2)
         assert set(job.gpus().values()) == {("n1", ("0",)), ("n2", ("1",))}
+        release(job)
         assert job.verdict()["state"] == "COMPLETED"
 
 

@@ -10,8 +10,6 @@ import pytest
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 
-pytestmark = pytest.mark.timeout(120)
-
 TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $HOSTNAME" "gpu $CUDA_VISIBLE_DEVICES"'
 # Arguments that shells and Grid Engine's parsers treat specially.
 NASTY = [

@@ -11,8 +11,6 @@ from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin
 from tests.support.clusterjobs import refused
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @contextmanager
 def without(bed: Bed, remove: str, add: str) -> Iterator[None]:

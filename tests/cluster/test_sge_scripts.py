@@ -18,15 +18,13 @@ from tests.support.clusterscripts import (
 from tests.support.jobs import hosts_of
 from tests.support.sgescripts import HOSTFILE, TASK, Folder
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_failure_of_a_joined_process_ends_the_others(sge: Bed) -> None:
     folder = Folder(sge, "join_fails")
     example = (CHECKOUT / "examples/sge_scripts/join.sh").read_text()
     (folder.path / "join.sh").write_text(example.replace("python train.py", "bash task.sh"))
     (folder.path / "task.sh").write_text("[ $RANK != 5 ] || exit 7; exec sleep 1000\n")
-    job = folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over(30)
+    job = folder.qsub("join.sh", "-v", "PATH,PYTHONPATH,GRIDTF_SITE_CONFIG").over()
     nothing_left(sge)
     (run,) = folder.runs(job.id)
     joined_tasks_ended(folder, run, "exit code 7", "exit code 7", code=1)  # keepers may die with the job

@@ -12,8 +12,7 @@ import pytest
 
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import admin
-
-pytestmark = pytest.mark.timeout(120)
+from tests.support.clusterjobs import PATIENCE
 
 _ASK = """
 import json, sys
@@ -48,7 +47,7 @@ def qsub(bed: Bed, script: str, *options: str) -> str:
     return bed.run("login", *words).stdout.split()[-1].partition(".")[0]
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"

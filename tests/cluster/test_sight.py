@@ -15,8 +15,8 @@ import pytest
 from gridtf.observe import history
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
-from tests.support.clusterfaults import begun, finished, mounted, no_process_left, started
-from tests.support.clusterjobs import ClusterJob, gridtf
+from tests.support.clusterfaults import GRIDTF_ENVIRON, UNTIL_GO, begun, finished, mounted, no_process_left, started
+from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
 from tests.support.jobs import hosts_of
 
 pytestmark = pytest.mark.timeout(290)
@@ -100,12 +100,20 @@ def _seen_by_others(bed: Bed, job: ClusterJob) -> None:
 
 @on_every_scheduler
 def test_followed_job_is_said_to_run_as_soon_as_it_does(bed: Bed) -> None:
-    words = ("submit", "-f", *bed.options, "--nodes", "2", "--tasks-per-node", "1")
-    done = gridtf(bed, *words, "--", "bash", "-c", "sleep 4; echo here")
-    assert "running; 2 tasks on 2 hosts" in done.stderr
-    assert "allocated 2 hosts: n1, n2" in done.stderr
-    assert "worker:1@n2 | here" in done.stdout
-    assert "COMPLETED" in done.stdout
+    words = (*GRIDTF, "submit", "-f", *bed.options, "--nodes", "2", "--tasks-per-node", "1")
+    command = f"{UNTIL_GO.replace('go', 'said')}; echo here"
+    with bed.popen("login", *words, "--", "bash", "-c", command, env=GRIDTF_ENVIRON) as process:
+        assert process.stderr is not None
+        said = ""
+        while not ("running; 2 tasks on 2 hosts" in said and "allocated 2 hosts: n1, n2" in said):
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        (bed.home() / "said").touch()
+        printed = finished(process, 0)
+    (bed.home() / "said").unlink()
+    assert "worker:1@n2 | here" in printed
+    assert "COMPLETED" in printed
 
 
 @on_every_scheduler

@@ -33,7 +33,7 @@ def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> N
         def forgotten() -> bool:
             return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()
 
-        job.until(forgotten, "Slurm to forget its job", seconds=60)
+        job.until(forgotten, "Slurm to forget its job")
         known = bed.run("login", "sacct", "-X", "-n", "-P", "-o", "State", f"--jobs={job.id}").stdout.split()[0]
         view = job.status()
         assert view["state"] == known != "COMPLETED"

@@ -23,9 +23,6 @@ from tests.support.clusterscripts import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
-
 JOIN = f"""\
 set -euo pipefail
 source "$(gridtf bootstrap-path)"

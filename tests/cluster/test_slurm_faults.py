@@ -11,7 +11,9 @@ import pytest
 from gridtf.run.rundir import read_record
 from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import (
+    PROMPT,
     STUBBORN,
+    UNTIL_RELEASED,
     admin,
     begun,
     ended,
@@ -20,12 +22,10 @@ from tests.support.clusterfaults import (
     mounted,
     no_process_left,
     parent,
+    release,
     started,
 )
 from tests.support.clusterjobs import ClusterJob
-
-pytestmark = pytest.mark.timeout(120)
-
 
 # --- the job is ended from outside
 
@@ -74,7 +74,7 @@ def test_killed_and_failed_set_up_is_reported(slurm: Bed) -> None:
 def test_walltime_is_reported_as_timeout(slurm: Bed) -> None:
     job = started(slurm, "--time", "1")
     admin(slurm, "scontrol", "update", f"JobId={job.id}", "EndTime=now+1second")  # Slurm checks twice a minute
-    ended(job, "TIMEOUT", "the walltime is over", "--time", seconds=50)
+    ended(job, "TIMEOUT", "the walltime is over", "--time")
     no_process_left(slurm)
     assert job.gridtf("wait", check=False).returncode == 1
     assert job.status()["state"] == "TIMEOUT"
@@ -96,7 +96,7 @@ def test_requeued_job_starts_again(slurm: Bed) -> None:
         admin(slurm, "scontrol", "requeue", job.id)
         ended(job, "CANCELLED", "Slurm has requeued it")
         no_process_left(slurm, ("n1", "n2"))
-        ended(job, "COMPLETED", attempt=2, seconds=60)
+        ended(job, "COMPLETED", attempt=2)
         assert f"fault ({job.id}): COMPLETED" in finished(waits, 0)
     view = job.status()
     assert (view["state"], view["attempt"]) == ("COMPLETED", 2)
@@ -116,8 +116,7 @@ def test_killed_agent_supervisor_or_slurmstepd_is_reported(slurm: Bed, host: str
     killed = time.time()
     kill9(slurm, host, pid)
     verdict = ended(job, "FAILED", f"agent on host {host}")
-    # faster than Slurm itself, which needs half a minute or never notices
-    assert verdict["ended"] - killed < (3 if generations == 0 else 8)
+    assert verdict["ended"] - killed < PROMPT  # Slurm itself may also never notice
     no_process_left(slurm)
     assert job.status()["state"] == "FAILED"
 
@@ -167,10 +166,10 @@ def test_cancelled_step_of_the_agents_is_reported(slurm: Bed) -> None:
 
 
 def test_job_whose_slurmstepd_was_killed_releases_its_hosts(slurm: Bed) -> None:
-    job = started(slurm, command="until [ -e $OUTPUT_DIR/go ]; do sleep 0.2; done")
+    job = started(slurm, command=UNTIL_RELEASED)
     launcher = read_record(job.attempt.launcher) or {}
     kill9(slurm, "n1", parent(slurm, "n1", launcher["pid"]))
-    (job.run.output / "go").touch()
+    release(job)
     ended(job, "COMPLETED", "slurmstepd, which had started the job script on n1, was killed, so gridtf cancels the job")
     job.until(lambda: not admin(slurm, "squeue", "--noheader", f"--jobs={job.id}"), "the job's end in squeue")
     assert job.status()["state"] == "COMPLETED"

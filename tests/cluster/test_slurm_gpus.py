@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
-
-pytestmark = pytest.mark.timeout(120)
 
 # The devices have no driver: opening one fails with "No such device", or otherwise if a control group forbids it.
 LOOK = """

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gridtf.run.rundir import read_record
 from tests.support.cluster import Bed
+from tests.support.clusterfaults import UNTIL_RELEASED, release
 from tests.support.clusterjobs import ClusterJob, gridtf
-
-pytestmark = pytest.mark.timeout(120)
 
 TELL = (
     'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $SLURMD_NODENAME"'
@@ -37,9 +34,10 @@ def test_range_of_nodes_gets_the_free_ones(slurm: Bed) -> None:
 
 
 def test_excluded_nodes_are_not_used(slurm: Bed) -> None:
-    job = submitted(slurm, "--nodes", "2", "--workers", "2", "--exclude", "n1,n[3]", command="sleep 2")
+    job = submitted(slurm, "--nodes", "2", "--workers", "2", "--exclude", "n1,n[3]", command=UNTIL_RELEASED)
     tasks = job.running(2)
     assert {task["host"] for task in tasks.values()} == {"n2", "n4"}
+    release(job)
     assert job.verdict()["state"] == "COMPLETED"
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
-
-pytestmark = pytest.mark.timeout(120)
 
 GREEDY = 'import os, time; held = bytearray(300 << 20) if os.environ["RANK"] == "1" else b""; time.sleep(60)'
 

@@ -66,7 +66,7 @@ def host_without_the_run_directory(bed: Bed) -> Check:
     job = started(bed, "--run-root", "unseen", "--heartbeat-timeout", "10", running=False)
 
     def check() -> None:
-        ended(job, "FAILED", "the agent on host n3 cannot see the run directory", seconds=60)
+        ended(job, "FAILED", "the agent on host n3 cannot see the run directory")
 
     return check
 

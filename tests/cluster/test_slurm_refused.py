@@ -15,9 +15,7 @@ import pytest
 from tests.cluster.conftest import bed_for_tests
 from tests.support.cluster import CHECKOUT, SHARED, Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, admin, begun, ended, finished, no_process_left, started
-from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf, refused
-
-pytestmark = pytest.mark.timeout(120)
+from tests.support.clusterjobs import GRIDTF, PATIENCE, ClusterJob, gridtf, refused
 
 OWN_FOLDER = "/run/testbed/disk/alice"  # on a disk that every host has for itself
 SLURM = ("--scheduler", "slurm")
@@ -120,7 +118,7 @@ def _by_hand(bed: Bed, script: str, *options: str) -> str:
     # sbatch --wait checks only every half minute
     words = ["sbatch", "--parsable", f"--output={log.name}", *options, "by-hand.sh"]
     job_id = bed.run("login", *words, env=env).stdout.strip()
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE
     while (state := admin(bed, "squeue", "-h", "-t", "all", "-o", "%T", "-j", job_id).strip()) != "FAILED":
         assert time.monotonic() < deadline, f"still {state}\n{log.read_text() if log.exists() else ''}"
         time.sleep(0.2)
@@ -223,7 +221,7 @@ def test_status_of_jobs_that_slurm_has_purged() -> None:
         def forgotten() -> bool:
             return not bed.run("login", "squeue", "-h", "-t", "all", "-o", "%i").stdout.strip()
 
-        killed.until(forgotten, "Slurm to forget its jobs", seconds=60)
+        killed.until(forgotten, "Slurm to forget its jobs")
         assert (good.status()["state"], bad.status()["state"]) == ("COMPLETED", "FAILED")
         view = killed.status()
         assert view["state"] == "FAILED"

@@ -21,8 +21,6 @@ from tests.support.clusterscripts import (
     one_gpu_each,
 )
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_script_with_export_none(slurm: Bed) -> None:
     folder = Folder(slurm, "inherits-nothing")

@@ -7,8 +7,6 @@ import pytest
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob, gridtf
 
-pytestmark = pytest.mark.timeout(120)
-
 BANNER = "echo; echo '  Welcome to the cluster'; echo '--> Checking available allocation (ASC26009)...OK'"
 PLAIN = f'#!/bin/sh\n{BANNER}\n{BANNER} >&2\nexec /usr/bin/$(basename "$0") "$@"\n'
 # Where the site's lines are, relative to the one that sbatch --parsable prints.

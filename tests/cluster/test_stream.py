@@ -29,7 +29,7 @@ def test_stopped_srun_or_qrsh_costs_nothing_for_ten_seconds_and_for_good(bed: Be
     for name in ("short", "good"):
         (bed.home() / name).touch()
     ended(short, "COMPLETED")
-    ended(good, "COMPLETED", seconds=60)
+    ended(good, "COMPLETED")
     for name in ("short", "good"):
         (bed.home() / name).unlink()
     no_process_left(bed)

@@ -256,10 +256,13 @@ def test_cancel_of_a_hand_written_script(here: Path) -> None:
 
 def test_wait_for_tasks_that_called_gridtf_join(here: Path) -> None:
     """Only their parent knows how they end, so wait does not report success."""
-    script = 'source "$1"; gridtf_join --run-dir run; exec sleep 2'
+    script = 'source "$1"; gridtf_join --run-dir run; until [ -e go ]; do sleep 0.1; done'
     env = {**os.environ, "GRIDTF_PYTHON": sys.executable, "RANK": "0", "WORLD_SIZE": "1", "GRIDTF_JOB_ID": "by-hand"}
     with subprocess.Popen(["bash", "-c", script, "script", str(bootstrap_script())], env=env) as task:
-        until(lambda: Path("run").is_dir() and status("./run")["state"] == "RUNNING", "the task to join")
+        try:
+            until(lambda: Path("run").is_dir() and status("./run")["state"] == "RUNNING", "the task to join")
+        finally:
+            Path("go").touch()
         waited = call("wait", "./run", code=1)
         assert task.wait(30) == 0
     assert "UNKNOWN after" in waited.stdout

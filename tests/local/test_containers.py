@@ -15,8 +15,6 @@ from tests.support.commands import call, running, started, status, submit
 from tests.support.containers import MARKER, Image, make_image, need_apptainer, need_charliecloud
 from tests.support.jobs import gone, hosts_of, until
 
-pytestmark = pytest.mark.timeout(120)
-
 # Prints what it has; worker 1 fails once worker 0 has done so, since that ends the job.
 TELL = f"""
 cat /{MARKER}; pwd; printf '%s\\n' "$KEY" "$TF_CONFIG"; touch "$OUTPUT_DIR/$RANK"

@@ -38,18 +38,28 @@ TRAINS = python(
     "sys.stdout.buffer.write(b'step 7/9 \\x1b[31mred\\x1b[m\\x1b[2J\\xff\\n'); sys.stdout.flush()\n"
     "while not os.path.exists('go'): time.sleep(0.05)"
 )
+# says which worker it is, then waits for the file `go`
+STAYS = python(
+    "import os, time\n"
+    "print('I am worker', os.environ['GRIDTF_TASK_INDEX'], flush=True)\n"
+    "while not os.path.exists('go'): time.sleep(0.05)"
+)
 HOST = os.uname().nodename.partition(".")[0]
 ACTS = re.compile(r"\x1b\[2J|\x1b\]")
 
 
 def test_follow_prints_logs_to_stdout_and_states_to_stderr(here: Path) -> None:
-    done = call("submit", "-f", "--name", "digits", *TWO, *PRINTS)
-    rows = done.stdout.splitlines()
+    with started("submit", "-f", "--name", "digits", *TWO, *STAYS) as process:
+        assert process.stderr is not None
+        errors = process.stderr
+        until(lambda: re.match(r"\d\d:\d\d:\d\d  running; ", errors.readline()), "the job to be said to run")
+        Path("go").touch()
+        rows = process.communicate(timeout=60)[0].splitlines()
+        assert process.returncode == 0
     assert [row.split()[0] for row in rows[:3]] == ["name", "scheduler", "job"]
     assert sorted(rows[4:6]) == [f"worker:0@{HOST} | I am worker 0", f"worker:1@{HOST} | I am worker 1"]
     assert rows[6].startswith("digits (")
     assert "): COMPLETED after " in rows[6]
-    assert re.search(r"^\d\d:\d\d:\d\d  running; ", done.stderr, re.MULTILINE)
 
 
 def test_follow_has_the_exit_code_and_the_verdict_of_a_job_that_failed(here: Path) -> None:

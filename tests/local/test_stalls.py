@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,11 @@ else:
 @pytest.fixture
 def three(launch: Launch, tmp_path: Path) -> Any:
     """three(HOW, **spec): three workers, of which the last does something else than the others."""
-    (tmp_path / "train.py").write_text(PROGRAM)
 
-    def start(how: str, **spec: Any) -> LaunchedJob:
-        workers = {"worker": {"count": 3}}
-        job = launch(sys.executable, "train.py", how, tasks=workers, tasks_per_node=3, gpus_per_task=0, **spec)
+    def start(how: str, folder: Path = tmp_path, **spec: Any) -> LaunchedJob:
+        (folder / "train.py").write_text(PROGRAM)
+        placed = {"tasks": {"worker": {"count": 3}}, "tasks_per_node": 3, "gpus_per_task": 0, "folder": folder}
+        job = launch(sys.executable, "train.py", how, **placed, **spec)
         job.running("worker:0", "worker:1", "worker:2")
         return job
 
@@ -167,10 +166,15 @@ def test_task_that_is_stopped_stalls_the_job(three: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["compute", "talk"])
-def test_job_that_is_silent_but_busy_or_idle_but_talks_is_not_stalled(three: Any, how: str) -> None:
-    job = three(how, stall_after="3s", on_stall="end")
-    time.sleep(15)  # enough for two dumps, however busy the machine
+def test_job_that_is_silent_but_busy_or_idle_but_talks_is_not_stalled(three: Any, tmp_path: Path, how: str) -> None:
+    limits = {"stall_after": "3s", "on_stall": "end"}
+    job = three(how, **limits)
+    waiting = ("worker:0", "worker:1")
+    until(lambda: all(job.tasks()[name].get("quiet") for name in waiting), "the other tasks to be quiet")
+    # a job that begins only now, and in which nothing moves, has both of its dumps meanwhile
+    (tmp_path / "later").mkdir()
+    assert three("sleep", tmp_path / "later", **limits).verdict(120)["reason"].startswith("stalled for ")
     assert job.process.poll() is None, job.output
     quiet = {name: task.get("quiet") for name, task in job.tasks().items()}
-    assert quiet["worker:2"] is None
+    assert [quiet[name] is None for name in (*waiting, "worker:2")] == [False, False, True], quiet
     assert "stalled" not in job.output

@@ -149,6 +149,7 @@ def test_run_root_in_a_group_folder_is_accepted(strangers: Strangers, umask: int
     done = strangers.gridtf("submit", "--workers", 2, "--wait", "--", "sleep", "0.1", cwd=project, umask=umask)
     assert done.code == 0, done.out + done.err
     root = project / "gridtf-runs"
+    until(lambda: not strangers.jobs(), "the launcher's last records")
     loose = [path for path in (root, *root.rglob("*")) if path.lstat().st_mode & 0o022 and not path.is_symlink()]
     assert loose == []
     until(lambda: removed(root), "the removal of the run directory")

@@ -12,13 +12,15 @@ from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterjobs import GRIDTF, PATIENCE, ClusterJob
 
 NODES = ("n1", "n2", "n3", "n4")
-# Seconds after a process was killed, on a busy machine; a missing heartbeat is noticed only after 30.
-SOON = 25.0
+# Seconds after a fault, on a busy machine; by the default heartbeat_timeout, and by Slurm, it is noticed only after 30.
+PROMPT = 25.0
 GRIDTF_ENVIRON = {"PYTHONPATH": str(CHECKOUT), "GRIDTF_SITE_CONFIG": ""}
 # A task with a child in a session of its own.
 FAMILY = "setsid sleep 300 & sleep 300"
 # Runs until the test makes a file called go.
 UNTIL_GO = "until ls | grep -qx go; do sleep 0.2; done"
+# Runs until the test releases its job.
+UNTIL_RELEASED = "until [ -e $OUTPUT_DIR/go ]; do sleep 0.1; done"
 # Ignores TERM, like its child.
 STUBBORN = "trap '' TERM; setsid sleep 300 & while :; do sleep 0.2; done"
 
@@ -32,6 +34,11 @@ def started(
     if running:
         job.running(nodes)
     return job
+
+
+def release(job: ClusterJob) -> None:
+    """Have tasks with UNTIL_RELEASED end."""
+    (job.run.output / "go").touch()
 
 
 def admin(bed: Bed, *argv: str, host: str = "ctl") -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.cluster import CHECKOUT, PATH, SHARED, Bed
+from tests.support.clusterjobs import PATIENCE
 from tests.support.python import KERNEL_REPORTS_EXITS
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -168,7 +169,7 @@ class Batch:
         """Whether a job that has ended completed."""
         return {state for state, _ in self.states()} == {"COMPLETED"}
 
-    def over(self, seconds: float = 60) -> Batch:
+    def over(self, seconds: float = PATIENCE) -> Batch:
         """Wait until it has ended."""
         deadline = time.monotonic() + seconds
         while self.goes_on():
@@ -176,14 +177,14 @@ class Batch:
             time.sleep(0.1)
         return self
 
-    def ended(self, seconds: float = 60) -> Batch:
+    def ended(self, seconds: float = PATIENCE) -> Batch:
         """Wait until it has completed."""
         self.over(seconds)
         everything = "".join("".join(logs(run)) for run in self.folder.runs(self.id))
         assert self.well(), self.output + everything
         return self
 
-    def until(self, condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() >= deadline:
@@ -191,12 +192,12 @@ class Batch:
                 raise AssertionError(f"not after {seconds} s: {what}; output and queue say:\n{said}")
             time.sleep(0.05)
 
-    def until_printed(self, word: str, count: int, seconds: float = 30) -> None:
+    def until_printed(self, word: str, count: int, seconds: float = PATIENCE) -> None:
         """Wait until ``count`` tasks have printed this."""
         wait_until(self.folder, self.id, word, count, seconds)
 
 
-def wait_until(folder: Folder, job_id: str, word: str, count: int, seconds: float = 30) -> None:
+def wait_until(folder: Folder, job_id: str, word: str, count: int, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while sum(word in log for run in folder.runs(job_id) for log in logs(run)) < count:
         assert time.monotonic() < deadline, f"fewer than {count} tasks have printed {word!r}"
