@@ -14,8 +14,7 @@ FLOOR, NOSTDIN = "floor", "nostdin"
 FANNED, EACH_TASK = "fanned", "each-task"
 
 # $1: number of tasks per host; then options of qrsh, up to --, and a command. qrsh is not called in a loop that reads
-# the hosts from standard input, which qrsh would read as well. `wait` alone returns 0, even
-# where commands have failed.
+# the hosts from standard input, which qrsh would read as well. `wait` alone returns 0, even where commands have failed.
 _ON_ALL = r"""
 count=$1 options=() started=() code=0
 shift
