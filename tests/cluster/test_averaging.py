@@ -10,7 +10,7 @@ from tests.support.cluster import Bed
 from tests.support.clusterfaults import kill9
 from tests.support.clusterjobs import ClusterJob
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.tensorflow
 
 MEMBER = """
 import json, os, time

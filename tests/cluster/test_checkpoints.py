@@ -12,7 +12,7 @@ from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
 from tests.support.clustertraining import submit, trained
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+pytestmark = pytest.mark.tensorflow
 HALF = ("--gpus-per-task", "0", "--tasks-per-node", "1")
 ON_TWO_HOSTS = {"slurm": (*HALF, "--nodes", "2"), "sge": (*HALF, "--pe", "one", "--slots", "2")}
 

@@ -17,8 +17,6 @@ from tests.support.clusterjobs import ClusterJob
 from tests.support.fence import KNOCK, MEMBER
 from tests.support.jobs import hosts_of
 
-pytestmark = pytest.mark.timeout(180)
-
 NODES = ("n1", "n2", "n3", "n4")
 IPV6 = {host: f"fd81::{host[1]}" for host in NODES}
 # What makes a job on two hosts that has them for itself, where `auto` can see that.

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from tests.support.beds import on_every_remote_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import UNTIL_GO, ended, no_process_left, started
 from tests.support.clusterjobs import ClusterJob
-
-pytestmark = pytest.mark.timeout(240)
 
 # Prints numbers without a gap until the test makes a file called linked.
 COUNT = f"n=0; {UNTIL_GO.replace('go', 'linked').replace('do ', 'do echo $((n += 1)); ')}; echo done"

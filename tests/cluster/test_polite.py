@@ -7,16 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from gridtf.run.rundir import read_record
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, UNTIL_GO, finished, kill9, started
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
 from tests.support.sgebed import BINARIES
-
-pytestmark = pytest.mark.timeout(240)
 
 COMMANDS = {"slurm": ("squeue", "sacct"), "sge": ("qstat", "qacct")}
 FOLDERS = {"slurm": "/usr/bin", "sge": BINARIES}

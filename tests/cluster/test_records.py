@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gridtf.observe import history
 from gridtf.run import jsonlines, recordtypes
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin, ended, kill9, no_process_left, started
 from tests.support.jobs import hosts_of
-
-pytestmark = pytest.mark.timeout(290)
 
 # Prints until the test makes a file called recorded.
 PRINTING = "until ls | grep -qx recorded; do echo line; sleep 0.2; done"

@@ -14,7 +14,6 @@ from tests.support.clusterjobs import received
 from tests.support.footprints import await_
 
 HOME = f"{SHARED}/home/alice"
-pytestmark = pytest.mark.timeout(180)
 
 
 def tried(bed: Bed, host: str, script: str) -> str:

@@ -13,8 +13,6 @@ from tests.support.clusterfaults import begun, ended, finished, no_process_left,
 from tests.support.clusterjobs import ClusterJob
 from tests.support.clustertraining import submit, trained
 
-pytestmark = pytest.mark.timeout(400)
-
 # Each task counts to 100, from what an earlier attempt has reached, and all write down the attempt that they are of.
 COUNT = """
 file=$OUTPUT_DIR/$GRIDTF_TASK_INDEX
@@ -97,7 +95,7 @@ def test_job_that_loses_its_launcher_s_host_is_queued_again(slurm: Bed) -> None:
     job = counting(slurm, nodes="2-3")
     with begun(job, "wait") as waits:
         slurm.kill("n1")
-        job.until(lambda: job.status()["state"] == "PENDING" or job.status()["attempt"] == 2, "the requeue")
+        job.until(lambda: job.status()["state"] == "PENDING" or job.status()["attempt"] == 2, "the requeue", 180)
         slurm.mend("n1")
-        assert "COMPLETED" in finished(waits, 0, seconds=150)
+        assert "COMPLETED" in finished(waits, 0, seconds=180)
     no_process_left(slurm)

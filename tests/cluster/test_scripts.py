@@ -16,7 +16,6 @@ from tests.support.sgescripts import folder_on
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(290)
 @pytest.mark.parametrize(
     ("bed", "script", "trains"),
     [("slurm", "run.sh", False), ("slurm", "join.sh", True), ("sge", "run.sh", True), ("sge", "join.sh", False)],
@@ -30,7 +29,7 @@ def test_example_script(bed: Bed, script: str, trains: bool) -> None:
     (folder.path / "tell.sh").write_text(f"{folder.tell}\n{'exec python train.py' * trains}\n")
     text = (folder.path / script).read_text().replace("python train.py", "bash tell.sh")
     (folder.path / script).write_text(text)
-    job = folder.submit(script).over(240)
+    job = folder.submit(script).over(450)
     (run,) = folder.runs(job.id)
     output = job.output + "\n".join(logs(run))
     if trains:

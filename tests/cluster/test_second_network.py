@@ -13,8 +13,6 @@ from tests.support.cluster import Bed
 from tests.support.clusterfaults import kill9
 from tests.support.clusterjobs import ClusterJob, received
 
-pytestmark = pytest.mark.timeout(180)
-
 HOSTS = ("n1", "n2")
 TASK_PORTS = "32768-60999"  # srun has others on this bed
 on_two_networks = pytest.mark.parametrize("bed", ["two_network_slurm", "two_network_sge"], indirect=True)
@@ -124,7 +122,6 @@ with open(task.output_dir / f"seen-{task.index}", "w", buffering=1) as file:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(290)
 def test_data_workers_over_the_second_network_also_when_the_dispatcher_is_killed(two_network_slurm: Bed) -> None:
     bed = two_network_slurm
     words = ("--interface", "eth1", "--data-workers", "2", "--", "python", "-c", SHARING)

@@ -137,7 +137,6 @@ def test_job_is_killed_while_it_ends_its_tasks(sge: Bed) -> None:
     no_process_left(sge)
 
 
-@pytest.mark.timeout(400)
 def test_requeued_job_starts_again(sge: Bed) -> None:
     # with -notify it would be killed a minute later, and not be started again
     command = f"[ $GRIDTF_ATTEMPT = 2 ] || {{ {STUBBORN}; }}"

@@ -7,7 +7,7 @@ import pytest
 from tests.support.cluster import Bed
 from tests.support.clustertraining import NODES, submit, traffic, trained
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+pytestmark = pytest.mark.tensorflow
 
 
 def test_training_with_fixed_slots_per_host(sge: Bed) -> None:

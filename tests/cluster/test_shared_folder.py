@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import pytest
-
 from gridtf.run.rundir import read_record
 from tests.support.beds import on_every_remote_scheduler
 from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import ended, no_process_left, started
 from tests.support.clusterjobs import ClusterJob
-
-pytestmark = pytest.mark.timeout(240)
 
 # A task that looks at its host's own disk only.
 UNTIL_TOLD = "until [ -e /tmp/told ]; do sleep 0.2; done"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from gridtf.observe import history
 from tests.support.beds import on_every_scheduler
@@ -18,8 +17,6 @@ from tests.support.cluster import CHECKOUT, Bed
 from tests.support.clusterfaults import GRIDTF_ENVIRON, UNTIL_GO, begun, finished, mounted, no_process_left, started
 from tests.support.clusterjobs import GRIDTF, ClusterJob, gridtf
 from tests.support.jobs import hosts_of
-
-pytestmark = pytest.mark.timeout(290)
 
 AHEAD = 3600  # seconds
 # worker:1 fails when the test says so; the next attempt completes.
@@ -123,7 +120,8 @@ def test_tensorboard_runs_in_a_job_of_its_own_and_is_reached_through_the_login_h
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "main.py").write_text(SERVER)
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={bed.seen(package.parent)}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    real = shlex.quote(sys.executable)
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={bed.seen(package.parent)}:$PYTHONPATH exec {real} "$@"\n')
     python.chmod(0o755)
     words = ("--python", bed.seen(python))
     job = started(bed, *words, nodes=1, name="shown", command="echo 12 > $OUTPUT_DIR/accuracy", running=False)

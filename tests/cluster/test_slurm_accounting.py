@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gridtf.run.rundir import read_record
 from tests.cluster.conftest import bed_for_tests
 from tests.support.clusterfaults import STUBBORN, admin, kill9, no_process_left, started
 from tests.support.clusterjobs import gridtf
-
-pytestmark = pytest.mark.timeout(200)
 
 
 def test_accounting_has_the_status_of_purged_jobs_and_the_user_s_accounts() -> None:

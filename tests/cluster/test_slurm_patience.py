@@ -28,8 +28,6 @@ from tests.support.clusterfaults import (
 )
 from tests.support.disks import ext4, fill
 
-pytestmark = pytest.mark.timeout(180)
-
 ALICE = 7001  # her user id
 Check = Callable[[], None]  # waits for the end of a job that was started before, and asserts how it ended
 

@@ -8,7 +8,7 @@ from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
 from tests.support.clustertraining import example, one_gpu_each, trained
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+pytestmark = pytest.mark.tensorflow
 
 
 def test_parameter_servers_on_nodes_without_gpus(slurm: Bed) -> None:

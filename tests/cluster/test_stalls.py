@@ -6,13 +6,9 @@ import shlex
 import sys
 import time
 
-import pytest
-
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import admin, ended, no_process_left, started
-
-pytestmark = pytest.mark.timeout(290)
 
 # Worker 2 is elsewhere than the others.
 PROGRAM = """

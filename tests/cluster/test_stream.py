@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clusterfaults import UNTIL_GO, admin, ended, no_process_left, started
-
-pytestmark = pytest.mark.timeout(180)
 
 TEN = 10.0  # seconds
 

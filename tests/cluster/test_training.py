@@ -8,7 +8,7 @@ from tests.support.beds import on_every_scheduler
 from tests.support.cluster import Bed
 from tests.support.clustertraining import NODES, TELLING, one_gpu_each, submit, traffic, trained, where
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+pytestmark = pytest.mark.tensorflow
 
 
 @on_every_scheduler

@@ -12,7 +12,7 @@ from tests.support.clusterjobs import gridtf
 from tests.support.clustertraining import submit, trained
 from tests.support.examples import names
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+pytestmark = pytest.mark.tensorflow
 
 
 def on_two_hosts(bed: Bed, example: str) -> tuple[str, ...]:

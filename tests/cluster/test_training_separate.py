@@ -7,7 +7,7 @@ import pytest
 from tests.support.cluster import Bed
 from tests.support.clusterjobs import ClusterJob
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(290)]
+pytestmark = pytest.mark.tensorflow
 
 PROGRAM = """
 import tensorflow as tf

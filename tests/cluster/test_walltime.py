@@ -6,8 +6,6 @@ import json
 import shlex
 from typing import Any
 
-import pytest
-
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import CHECKOUT, Bed
@@ -15,7 +13,6 @@ from tests.support.clusterfaults import admin, no_process_left
 from tests.support.clusterjobs import ClusterJob, gridtf
 from tests.support.sgefaults import RUN, ScriptJob
 
-pytestmark = pytest.mark.timeout(560)
 # Slurm counts in minutes. A job is asked to save ten seconds after its start, on Grid Engine eight.
 SAVES = {"slurm": ("--time", "1", "--checkpoint-before", "50s"), "sge": ("--time", "30s", "--checkpoint-before", "22s")}
 AT_ONCE = ("--time", "60", "--checkpoint-before", "3599s")

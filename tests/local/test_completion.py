@@ -49,7 +49,6 @@ def test_completion_in_fish(environ: dict[str, str], here: Path) -> None:
         assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == [expected.split()[-1]], done
 
 
-@pytest.mark.timeout(400)
 def test_completion_in_zsh(environ: dict[str, str], here: Path) -> None:
     zsh = need_program("zsh")
     (here / "code.zsh").write_text(call("completion", "zsh").stdout)

@@ -101,7 +101,6 @@ def restarts(job: LaunchedJob, name: str) -> int:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(580)
 def test_each_element_is_given_out_once_and_a_dispatcher_that_stays_lost_ends_the_job(launch: Launch) -> None:
     tasks = {"worker": {"count": 2}, "data_worker": {"count": 2}}
     job = launch(

@@ -13,6 +13,7 @@ import pytest
 from tests.support.examples import names, reached
 
 ROOT = Path(__file__).resolve().parents[2]
+_LIMIT = 500  # seconds for one training; beside four others on two cores the longest has taken four minutes
 
 
 def test_examples_are_found() -> None:
@@ -30,7 +31,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(280)
 @pytest.mark.parametrize("example", names())
 def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
@@ -38,7 +38,7 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
 
     def gridtf(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "import sys; from gridtf.cli import main; sys.exit(main())", *words]
-        return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=220)
+        return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=_LIMIT)
 
     # One CPU per task means one thread of each kind: a strategy that waits for itself would hang.
     options = ["--scheduler", "local", "--gpus-per-task", "0", "--cpus-per-task", "1", "--run-dir", str(run_dir)]
@@ -54,12 +54,11 @@ def test_example_reaches_its_accuracy(example: str, tmp_path: Path) -> None:
         # in a process of its own, without gridtf
         command = [sys.executable, str(program), str(run_dir / "output" / "export")]
         bare = {"PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=_LIMIT, check=False)
         assert done.stdout.splitlines()[-1:] == [stated], done.stderr
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(280)
 def test_scripts_of_the_page_on_training_train_alone_and_on_two_workers(tmp_path: Path) -> None:
     """The one for a single machine, and the one with ten more lines, which runs alone as well."""
     page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
@@ -78,7 +77,7 @@ def test_scripts_of_the_page_on_training_train_alone_and_on_two_workers(tmp_path
         here.mkdir()
         (here / "train.py").write_text(script, encoding="utf-8")
         done = subprocess.run(
-            command, cwd=here, env=environment(tmp_path), capture_output=True, text=True, timeout=130, check=False
+            command, cwd=here, env=environment(tmp_path), capture_output=True, text=True, timeout=_LIMIT, check=False
         )
         logs = {path.name: path.read_text() for path in here.glob("gridtf-runs/*/attempt-1/logs/worker-*.log")}
         output = "".join(logs.values()) or done.stdout
@@ -92,7 +91,6 @@ def test_scripts_of_the_page_on_training_train_alone_and_on_two_workers(tmp_path
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(280)
 def test_keras_script_of_the_readme_trains_on_two_workers_and_alone(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## A Keras script, distributed\n")[1]
     match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
@@ -102,7 +100,13 @@ def test_keras_script_of_the_readme_trains_on_two_workers_and_alone(tmp_path: Pa
     together = [sys.executable, "-m", "gridtf", "run", "--workers", "2", "--tasks-per-node", "2", "--", *alone]
     for command, workers in ((alone, 1), (together, 2)):
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=130, check=False
+            command,
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT,
+            check=False,
         )
         logs = "".join(log.read_text() for log in tmp_path.glob("gridtf-runs/*/attempt-1/logs/worker-*.log"))
         output = logs or done.stdout

@@ -99,7 +99,6 @@ FAULTS = {
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(280)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_first_cause_of_a_training_that_fails(fault: str, launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)

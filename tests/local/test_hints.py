@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.jobs import LaunchedJob
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 TENSOR_FIRST = """
 import tensorflow as tf

@@ -11,8 +11,6 @@ from tests.support.hostfaults import OF_HOSTS, OF_JOBS, of_scheduler, wrong_line
 from tests.support.jobs import until
 from tests.support.localbed import LocalBed
 
-pytestmark = pytest.mark.timeout(400)
-
 
 def all_right(bed: LocalBed, faults: list[str]) -> None:
     """Have these faults befall jobs; none of their processes is left."""

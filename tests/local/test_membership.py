@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.jobs import LaunchedJob
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 # worker:0 and worker:1 of each job; a shell starts the program, as in many jobs.
 ALONE = """

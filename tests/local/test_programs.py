@@ -17,7 +17,7 @@ from tests.support.jobs import LaunchedJob, until
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 120.0  # seconds; a run takes a tenth of it
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""}
 

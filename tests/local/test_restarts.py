@@ -162,7 +162,6 @@ def test_workers_that_fail_cost_nothing_while_the_chief_goes_on(launch: Launch, 
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(400)
 def test_training_goes_on_from_its_last_checkpoint_and_becomes_as_good(launch: Launch) -> None:
     job = launch(
         *(sys.executable, str(EXAMPLES / "resume/train.py"), "--steps", "400"),
@@ -186,7 +185,6 @@ def test_training_goes_on_from_its_last_checkpoint_and_becomes_as_good(launch: L
 
 
 @pytest.mark.tensorflow
-@pytest.mark.timeout(400)
 def test_lost_ps_costs_an_attempt(launch: Launch) -> None:
     """It held the variables, so that no other task can go on."""
     job = launch(

@@ -17,8 +17,6 @@ from gridtf.run.rundir import read_record
 from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, LaunchedJob, until
 
-pytestmark = pytest.mark.timeout(200)
-
 # Worker 2 does what its argument says, the others wait for it.
 PROGRAM = """\
 import os, sys, threading, time

@@ -11,7 +11,7 @@ import pytest
 from tests.support.jobs import ROOT, LaunchedJob
 from tests.support.legacy_keras import need_tf_keras
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 # Two tasks with 4 and 6 batches an epoch; the second run of the program finds the checkpoints of the first.
 AVERAGED = """

@@ -14,7 +14,7 @@ from tests.support.fixtures import Launch
 from tests.support.jobs import ROOT, until
 from tests.support.tasks import LIMIT
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 CLIENT = """
 import sys

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fixtures import Launch
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 LIMIT = 200.0
 
 TRAIN = """

@@ -15,7 +15,7 @@ from tests.support.fixtures import Launch
 from tests.support.jobs import until
 from tests.support.tasks import LIMIT, Cluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

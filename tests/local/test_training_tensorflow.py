@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.tasks import LIMIT, Cluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(280)]
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ COUNTS = ("--", sys.executable, str(ROOT / "tests/support/counting.py"))
 SAVES = ("--time", "15s", "--checkpoint-before", "10s")
 LIMIT = 240.0  # seconds, on a busy machine
 
-pytestmark = pytest.mark.timeout(560)
-
 
 def waited(job: str, code: int = 0) -> str:
     """Wait for a job's end; returns what `gridtf wait` prints."""

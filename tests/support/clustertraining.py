@@ -29,7 +29,7 @@ def submit(bed: Bed, name: str, *words: str) -> ClusterJob:
 
 def trained(job: ClusterJob, name: str) -> None:
     """Wait until the job has completed, with what the example's README states."""
-    done = job.gridtf("wait", "--timeout", "240", check=False, timeout=250)
+    done = job.gridtf("wait", "--timeout", "450", check=False, timeout=460)
     output = done.stdout + done.stderr + job.output + "".join(job.logs().values())
     assert done.returncode == 0, output
     assert job.status()["state"] == "COMPLETED"

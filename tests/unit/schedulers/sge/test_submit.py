@@ -363,7 +363,6 @@ def test_session_reports_an_unloadable_library(cell: Cell, monkeypatch: pytest.M
     assert "/nowhere/libdrmaa.so: cannot open shared object file" in refusal(made).what
 
 
-@pytest.mark.timeout(60)
 def test_qsub_submits_when_the_library_hangs(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A real session, whose library is a pipe without a writer; it has submitted nothing."""
     library = tmp_path / "libdrmaa.so"
