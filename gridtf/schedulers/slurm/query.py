@@ -315,10 +315,14 @@ def give_back(slurm: Slurm, environ: Mapping[str, str]) -> bool:
         return True
     if not _down_nodes(slurm, shown.get("BatchHost", "")):
         return False
-    again = ["scontrol", "requeue", job_id]
-    if shown.get("Requeue") == "1" and slurm.try_run(again, limit=_TERMINATION_PATIENCE) is not None:
-        return True
-    return slurm.try_run(["scancel", "--", job_id], limit=_TERMINATION_PATIENCE) is not None
+    if shown.get("Requeue") == "1":
+        if slurm.try_run(["scontrol", "requeue", job_id], limit=_TERMINATION_PATIENCE) is not None:
+            return True
+        # Slurm also refuses what the agent of another host has done a moment before; a cancelled job would be lost
+        now = _own_fields(slurm, environ)
+        if now is None or any(now.get(key) != shown.get(key) for key in ("JobState", "Restarts")):
+            return now is not None
+    return slurm.try_run(["scancel", "--state=RUNNING", "--", job_id], limit=_TERMINATION_PATIENCE) is not None
 
 
 def end_time(slurm: Slurm, environ: Mapping[str, str]) -> float | None:

@@ -563,7 +563,7 @@ BATCH_HOST = "JobId=76 JobName=x UserId=a(1) JobState={state} Requeue={requeue} 
     ("state", "requeue", "down", "acts", "done"),
     [
         ("RUNNING", 1, "n1", "scontrol requeue 76", True),
-        ("RUNNING", 0, "n1", "scancel -- 76", True),
+        ("RUNNING", 0, "n1", "scancel --state=RUNNING -- 76", True),
         ("RUNNING", 1, "n2", "", False),  # the launcher may live, and only this host be cut off
         ("RUNNING", 1, "", "", False),
         ("COMPLETING", 1, "n1", "", True),
@@ -579,6 +579,30 @@ def test_job_whose_launcher_s_host_is_down_is_given_back(
     assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is done
     last = calls(tools)[-1].split("/")[-1].strip()
     assert (last == acts) if acts else last.startswith(("scontrol -o show job", "sinfo"))
+
+
+@pytest.mark.parametrize(
+    ("afterwards", "acts"),
+    [
+        ("JobState=PENDING", "scontrol -o show job 76"),
+        ("JobState=COMPLETING Restarts=1", "scontrol -o show job 76"),
+        ("JobState=RUNNING Restarts=1", "scontrol -o show job 76"),
+        ("JobState=RUNNING Restarts=0", "scancel --state=RUNNING -- 76"),
+    ],
+)
+def test_job_that_another_host_has_requeued_a_moment_before_is_not_cancelled(
+    afterwards: str, acts: str, tools: Path
+) -> None:
+    """Slurm refuses the second order to requeue it."""
+    other = BATCH_HOST.format(state="", requeue=1).replace("JobState=", "")
+    first, later = f"{other} JobState=RUNNING Restarts=0", f"{other} {afterwards}"
+    seen = tools / "refused"
+    show = f"if [ -e '{seen}' ]; then echo '{later}'; else echo '{first}'; fi"
+    command(tools, "scontrol", f"case $* in *requeue*) touch '{seen}'; exit 1;; esac; {show}")
+    command(tools, "sinfo", "echo n1")
+    command(tools, "scancel", "true")
+    assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is True
+    assert calls(tools)[-1].split("/")[-1].strip() == acts
 
 
 def test_nothing_is_given_back_without_an_answer(tools: Path) -> None:
