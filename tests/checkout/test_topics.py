@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
+from tests.support import evidence
 from tests.support.progress import Progress
 from tests.support.topics import SMOKE, TOPICS, is_smoke, topics
 from tests.support.units import expected
@@ -183,3 +184,15 @@ def test_job(tmp_path):
     assert "worker:0 on " in output
     assert "- mine/attempt-1/logs/worker-0.log -" in output
     assert "\nno data\n" in output
+
+
+def test_folder_that_vanishes_while_a_failure_is_reported_does_not_end_the_run(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(folder: Path, begun: float) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(folder))
+
+    monkeypatch.setattr(evidence, "_runs", vanish)
+    ((title, text),) = evidence.sections(request.node, 0.0)
+    assert title == "no more could be found out"
+    assert text.startswith("FileNotFoundError: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,13 @@ def sections(item: pytest.Item, begun: float) -> Iterator[tuple[str, str]]:
         item: The test.
         begun: When it began, in seconds since the epoch.
     """
-    arguments = getattr(item, "funcargs", {})
+    try:
+        yield from _sections(getattr(item, "funcargs", {}), begun)
+    except Exception as error:  # such as of a folder that vanishes; without a report pytest would end
+        yield "no more could be found out", f"{type(error).__name__}: {error}"
+
+
+def _sections(arguments: Mapping[str, object], begun: float) -> Iterator[tuple[str, str]]:
     if isinstance(folder := arguments.get("tmp_path"), Path):
         for run in _runs(folder, begun):
             yield from _logs(run)
