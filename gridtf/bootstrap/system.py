@@ -242,5 +242,7 @@ class System:
         return sockets.connected(ports)
 
     def out_of_memory_kills(self) -> int:
-        """How many processes of this host the kernel's out-of-memory killer has ended since boot."""
-        return procfs.out_of_memory_kills()
+        """How many processes the kernel's out-of-memory killer has ended: of this job, where cgroups count them."""
+        from gridtf.host import usage
+
+        return usage.out_of_memory_kills()

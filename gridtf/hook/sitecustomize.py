@@ -1,4 +1,4 @@
-"""Runs at the start of every Python program of a task: notes the exception that ends it, shows its stacks.
+"""Runs at the start of every Python program of a task: notes the exception that ends it, shows stacks, prints lines.
 
 The program's Python may be any from 3.6 on, and need not have gridtf: this uses the standard library only, and at the
 start nothing that Python has not loaded itself. Python 2 can read it and has no use for it. Whatever goes wrong here is
@@ -88,6 +88,14 @@ def _show_stacks():
         faulthandler.register(number, file, all_threads=True)
 
 
+def _print_whole_lines():
+    # type: () -> None
+    """Have a line be written at once where nothing is buffered, lest another process of the log writes into it."""
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "write_through", False):
+            stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
+
+
 def _load_hidden():
     # type: () -> None
     """Load the sitecustomize of the user's or the site's, which this one hides. Its errors are its own."""
@@ -108,6 +116,11 @@ if __name__ == "sitecustomize":
         if _wanted and os.environ["GRIDTF_LOCAL_DIR"]:
             _show_stacks()  # first, so that what others register takes its place
     except Exception:  # without it, the program runs as well
+        pass
+    try:
+        if _wanted:
+            _print_whole_lines()
+    except Exception:
         pass
     try:
         _load_hidden()

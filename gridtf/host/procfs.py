@@ -223,18 +223,6 @@ def _stat(pid: int) -> list[str]:
     return text[text.rindex(b")") + 2 :].decode().split()
 
 
-def out_of_memory_kills() -> int:
-    """Number of processes that the kernel has killed for lack of memory since boot (oom_kill in /proc/vmstat).
-
-    0 when unknown.
-    """
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-
-
 # struct pidfd_info of linux/pidfd.h: its size, the mask bit for the exit status, and the ioctl that fills it in.
 _INFO_SIZE = 64
 _INFO_EXIT = 1 << 3

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from gridtf.host import procfs
 from gridtf.values import Fields
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# in a folder of a cgroup: its limit, what it uses, what of that is cache that the kernel would give up first
-_MEMORY_2 = ("memory.max", "memory.current", b"\ninactive_file")
-_MEMORY_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", b"\ntotal_inactive_file")
+# In a folder of a cgroup: its limit, what it uses, what of that is cache that the kernel would give up first, and where
+# it counts the processes that the kernel has killed for lack of memory: there alone (1), or below it as well (2).
+_MEMORY_2 = ("memory.max", "memory.current", b"\ninactive_file", "memory.events")
+_MEMORY_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", b"\ntotal_inactive_file", "memory.oom_control")
 
 
 class ProcessUse(Fields):
@@ -134,27 +135,41 @@ class Host:
         total = _value(known, b"MemTotal:") << 10
         if self._limit is None or self._limit >= total:
             return total - (_value(known, b"MemAvailable:") << 10), total
-        _, current, cache = self._names
+        _, current, cache, _ = self._names
         used = _number(f"{self._folder}/{current}") - _value(_read(f"{self._folder}/memory.stat"), cache)
         return max(0, used), self._limit
 
 
-def _memory_limit() -> tuple[int | None, Path, tuple[str, str, bytes]]:
+def out_of_memory_kills() -> int:
+    """Number of processes that the kernel has killed for lack of memory: in the cgroup of this process, which those of
+    other jobs of the host are not in, and where cgroups do not count it, on the host since boot (proc_vmstat(5)).
+
+    0 when unknown.
+    """
+    for folder, (*_, events) in _memory_groups():
+        if b"\noom_kill " in (text := _read(f"{folder}/{events}")):
+            return _value(text, b"\noom_kill ")
+    return _value(_read("/proc/vmstat"), b"\noom_kill ")
+
+
+def _memory_limit() -> tuple[int | None, Path, tuple[str, str, bytes, str]]:
     """The least memory limit of the cgroups of this process, and which one has it."""
     least, folder, names = None, Path(), _MEMORY_2
+    for each, known in _memory_groups():
+        limit = _number(f"{each}/{known[0]}")
+        if limit and (least is None or limit < least):
+            least, folder, names = limit, each, known
+    return least, folder, names
+
+
+def _memory_groups() -> Iterator[tuple[Path, tuple[str, str, bytes, str]]]:
+    """The folders of the cgroups that this process is in, innermost first, and what their files are called."""
     for line in _read("/proc/self/cgroup").decode(errors="replace").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, known = (_CGROUPS / "memory", _MEMORY_1) if controllers else (_CGROUPS, _MEMORY_2)
-        here = root / path.lstrip("/")
-        for each in (here, *here.parents):
-            if each == root:
-                break
-            limit = _number(f"{each}/{known[0]}")
-            if limit and (least is None or limit < least):
-                least, folder, names = limit, each, known
-    return least, folder, names
+        if not controllers or "memory" in controllers.split(","):
+            root, known = (_CGROUPS / "memory", _MEMORY_1) if controllers else (_CGROUPS, _MEMORY_2)
+            here = root / path.lstrip("/")
+            yield from ((each, known) for each in (here, *here.parents) if each.is_relative_to(root))
 
 
 def _network(text: str) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import uuid
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -202,28 +203,54 @@ def test_success_policy_chief_does_not_wait_for_workers(launch: Launch, program:
     gone(job.tasks()["worker:0"]["pid"])
 
 
-@pytest.mark.root
-def test_out_of_memory_is_reported(launch: Launch, program: Program) -> None:
-    group = Path("/sys/fs/cgroup/memory") / f"gridtf-test-{os.getpid()}"
-    if not group.parent.is_dir():
-        group = Path("/sys/fs/cgroup") / group.name
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error}")
-    try:
+@pytest.fixture
+def memory_group() -> Generator[Callable[[str], Path]]:
+    """Makes a cgroup whose processes may use 32 MiB."""
+    made: list[Path] = []
+
+    def make(name: str) -> Path:
+        group = Path("/sys/fs/cgroup/memory") / f"gridtf-test-{os.getpid()}-{name}"
+        if not group.parent.is_dir():
+            group = Path("/sys/fs/cgroup") / group.name
+        try:
+            group.mkdir()
+        except OSError as error:
+            pytest.skip(f"no memory cgroup can be made here: {error}")
+        made.append(group)
         limit = group / "memory.limit_in_bytes"
         (limit if limit.exists() else group / "memory.max").write_text(str(32 * 2**20))
-        train = program(
-            "train", f"echo $$ >{group}/cgroup.procs; exec python3 -c 'x = bytearray(2**28); print(len(x))'"
-        )
-        verdict = launch(train).verdict()
-    finally:
+        return group
+
+    yield make
+    for group in made:
         group.rmdir()
+
+
+GREEDY = "python3 -c 'x = bytearray(2**28); print(len(x))'"
+
+
+@pytest.mark.root
+def test_out_of_memory_is_reported(launch: Launch, program: Program, memory_group: Callable[[str], Path]) -> None:
+    # the agent, $PPID, is in the cgroup of the job too, as where a scheduler has made it
+    group = memory_group("job")
+    train = program("train", f"for pid in $PPID $$; do echo $pid >{group}/cgroup.procs; done; exec {GREEDY}")
+    verdict = launch(train).verdict()
     assert verdict["state"] == "OUT_OF_MEMORY"
     assert verdict["cause"]["signal"] == "SIGKILL"
     assert "out of memory" in verdict["reason"]
     assert "--mem" in verdict["hint"]
+
+
+@pytest.mark.root
+def test_memory_of_another_job_is_not_the_cause(
+    launch: Launch, program: Program, memory_group: Callable[[str], Path]
+) -> None:
+    ours, other = memory_group("job"), memory_group("other")
+    neighbour = f"(echo $BASHPID >{other}/cgroup.procs; exec {GREEDY}); [ $? = 137 ] || exit"
+    train = program("train", f"echo $PPID >{ours}/cgroup.procs; {neighbour}; kill -9 $$")
+    verdict = launch(train).verdict()
+    assert (verdict["state"], verdict["cause"]["signal"]) == ("FAILED", "SIGKILL")
+    assert "memory" not in verdict["reason"]
 
 
 def test_python_memory_error_has_a_hint(launch: Launch, program: Program) -> None:

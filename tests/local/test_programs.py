@@ -157,9 +157,9 @@ if task["type"] == "ps":
         server = service.WorkerServer(service.WorkerConfig(helpers[0], worker_address=address, port=port))
     server.join()
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
-print("replicas", strategy.num_replicas_in_sync, flush=True)
+print(f"replicas {strategy.num_replicas_in_sync}", flush=True)
 mean = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
-print("sum", float(mean), flush=True)
+print(f"sum {float(mean)}", flush=True)
 if task["type"] == "evaluator":
     while not os.path.exists(output + "/trained"):
         time.sleep(0.1)

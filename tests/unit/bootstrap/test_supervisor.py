@@ -15,7 +15,7 @@ import pytest
 
 from gridtf.bootstrap.supervisor import Supervisor, TaskProcess
 from gridtf.bootstrap.system import System
-from gridtf.host import processes, procfs
+from gridtf.host import processes, procfs, usage
 from tests.support.jobs import gone
 from tests.support.python import environment, python
 from tests.support.system import FakeSystem
@@ -210,7 +210,7 @@ def test_tasks_collected_together_have_the_same_end_time(tmp_path: Path) -> None
 
 def test_out_of_memory_kill_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     kills = iter([5, 5, 6])
-    monkeypatch.setattr(procfs, "out_of_memory_kills", lambda: next(kills))
+    monkeypatch.setattr(usage, "out_of_memory_kills", lambda: next(kills))
     supervisor = Supervisor(["a", "b"], System())
     for pid, task in enumerate(supervisor.tasks.values(), 100):
         task.state, task.pid = "RUNNING", pid

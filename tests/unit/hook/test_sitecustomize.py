@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -189,6 +190,19 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 os.kill(os.getpid(), int(sys.argv[1]))
 print("goes on")
 """
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_line_of_several_words_is_written_at_once_and_a_started_one_at_the_end(python: str, tmp_path: Path) -> None:
+    """Another process, or a library in C++, prints to the same log."""
+    packets, stdout = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # a packet each write
+    program = "import sys; print('step', 1); print('loss', 2, file=sys.stderr); sys.stdout.write('end')"
+    task = {LOCAL_DIR: str(tmp_path), TASK_TYPE: "worker", TASK_INDEX: "2", "PYTHONPATH": str(HOOK)}
+    with packets, stdout:
+        packets.settimeout(60)
+        env = {**os.environ, **task, "PYTHONUNBUFFERED": "1"}
+        subprocess.run([python, "-c", program], env=env, stdout=stdout.fileno(), stderr=subprocess.STDOUT, timeout=60)
+        assert [packets.recv(100) for _ in range(3)] == [b"step 1\n", b"loss 2\n", b"end"]
 
 
 @pytest.mark.parametrize("python", pythons())

@@ -50,13 +50,15 @@ def test_host_has_memory_and_time() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_limit_of_the_nearest_cgroup_counts(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     controllers, root = ("", tmp_path) if version == 2 else ("memory", tmp_path / "memory")
-    limit, current, cache = usage._MEMORY_2 if version == 2 else usage._MEMORY_1
+    limit, current, cache, events = usage._MEMORY_2 if version == 2 else usage._MEMORY_1
     step = root / "slurm" / "job_1" / "step_0"
     step.mkdir(parents=True)
     (step / limit).write_text("max\n" if version == 2 else f"{1 << 63}\n")
     (step.parent / limit).write_text(f"{8 << 20}\n")
     (step.parent / current).write_text(f"{5 << 20}\n")
     (step.parent / "memory.stat").write_text(f"anon 1{cache.decode()} {1 << 20}\n")
+    (step / events).write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n")
+    (step.parent / events).write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 9\n")
     real = usage._read
 
     def read(path: str) -> bytes:
@@ -67,6 +69,19 @@ def test_limit_of_the_nearest_cgroup_counts(version: int, tmp_path: Path, monkey
     monkeypatch.setattr(usage, "_CGROUPS", tmp_path)
     used = usage.Host().use()
     assert (used.memory, used.memory_total) == (4 << 20, 8 << 20)
+    assert usage.out_of_memory_kills() == 7
+    (step / events).write_text("")  # kernels before 4.13 do not count it
+    assert usage.out_of_memory_kills() == 9
+
+
+def test_processes_killed_for_memory_are_those_of_the_host_where_no_cgroup_counts_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = {"/proc/self/cgroup": b"0::/\n", "/proc/vmstat": b"nr_free_pages 5\noom_kill 3\nnuma_hit 1\n"}
+    monkeypatch.setattr(usage, "_read", lambda path: texts.get(path, b""))
+    assert usage.out_of_memory_kills() == 3
+    texts.clear()
+    assert usage.out_of_memory_kills() == 0
 
 
 def test_loopback_does_not_count_as_network() -> None:
