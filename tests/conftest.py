@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,26 @@ __all__ = ["launch", "program"]
 _OF_A_JOB = ("GRIDTF_", "SLURM_", "SGE_", "TF_CONFIG", "JOB_ID", "PE_HOSTFILE", "PMI_", "OMPI_", "RANK", "WORLD_SIZE")
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders to be made, one for each test; mktemp would look at all that are there already each time."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's configuration and index of runs, nor the job it may run in."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(_homes)
     for variable in list(os.environ):
         if variable.startswith(_OF_A_JOB) or variable.endswith("_VISIBLE_DEVICES"):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("GRIDTF_SITE_CONFIG", "")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
-    (home / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(home / "tmp"))  # TensorFlow that is killed leaves files there
+    monkeypatch.setenv("XDG_CONFIG_HOME", f"{home}/config")
+    monkeypatch.setenv("XDG_STATE_HOME", f"{home}/state")
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{home}/cache")
+    (home / "tmp").mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", f"{home}/tmp")  # TensorFlow that is killed leaves files there
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)  # nor answers to the user's commands
 
 
