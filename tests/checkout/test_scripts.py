@@ -209,7 +209,7 @@ def _tests(checkout: Path, *arguments: str, ruff: str = "", pytest: str = "") ->
         (["--again", "1", "tests/unit"], "tests/unit"),
         (["--quick", "tests/unit", "-k", "a b"], "-m not tensorflow tests/unit -k a b"),
         (["tests/unit", "-k", "sge"], "tests/unit -k sge"),
-        (["fast"], f"-m fast --durations 10 --numprocesses {_CORES}"),
+        (["fast"], f"-m fast --durations 10 --numprocesses {_CORES + 1}"),
         (["slurm", "sge", "--quick"], f"-m (slurm or sge) and not tensorflow --durations 10 {_PARALLEL}"),
         (["local", "-k", "sge"], "-m local --durations 10 -k sge"),
     ],
