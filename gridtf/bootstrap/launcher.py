@@ -269,11 +269,11 @@ class Launcher(Fields):
         more |= {"next": end.next} if end.next else {}
         self._note("verdict", state=end.state, text=end.reason, **more)
         self.journal.end()
+        self.recorder.settle(_SETTLING)  # whoever has waited for the verdict finds the events
         try:
             self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
         except GridtfError as error:
             self.system.log(str(error))
-            self.recorder.settle(_SETTLING)
             return end.exit_code or 1
         self._report("ended", end.reason)
         self.recorder.settle(_SETTLING)

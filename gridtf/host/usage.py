@@ -146,9 +146,11 @@ def out_of_memory_kills() -> int:
 
     0 when unknown.
     """
-    for folder, (*_, events) in _memory_groups():
-        if b"\noom_kill " in (text := _read(f"{folder}/{events}")):
+    for folder, names in _memory_groups():
+        if b"\noom_kill " in (text := _read(f"{folder}/{names[-1]}")):
             return _value(text, b"\noom_kill ")
+        if names is _MEMORY_1:
+            break
     return _value(_read("/proc/vmstat"), b"\noom_kill ")
 
 

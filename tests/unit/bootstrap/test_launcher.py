@@ -19,6 +19,7 @@ from gridtf.bootstrap import messages
 from gridtf.bootstrap.launcher import Launcher, progress_interval, supervise
 from gridtf.bootstrap.rendezvous import plan_of
 from gridtf.bootstrap.system import System
+from gridtf.bootstrap.verdict import Verdict
 from gridtf.errors import GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir
@@ -950,6 +951,26 @@ def test_events_tell_the_life_of_an_attempt_by_the_clock_of_the_launcher(tmp_pat
     assert (found[8]["state"], found[8]["exit"]) == ("FAILED", 3)
     assert found[10]["state"] == "FAILED"
     assert "worker:1" in found[10]["text"]
+
+
+def test_events_are_written_before_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Attempt(tmp_path)
+    done: list[str] = []
+
+    def noting(thing: Any, name: str) -> None:
+        call = getattr(thing, name)
+
+        def noted(*arguments: Any) -> Any:
+            done.append(name)
+            return call(*arguments)
+
+        monkeypatch.setattr(thing, name, noted)
+
+    noting(attempt.launcher.journal, "end")
+    noting(attempt.recorder, "settle")
+    noting(attempt.launcher.attempt, "write_verdict")
+    attempt.launcher.conclude(Verdict("COMPLETED", "all have ended"))
+    assert done[:3] == ["end", "settle", "write_verdict"]
 
 
 def test_events_are_written_within_a_second_although_nothing_else_happens(
