@@ -7,6 +7,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from gridtf.training.checkpointfolder import PREFIX, Finished, Shapes
 from gridtf.training.group import current as current_group
 from gridtf.training.mirrored import Mirrored
 from gridtf.training.ranks import Alone, Averaged
-from gridtf.training.variables import name_of, tensorflow_variable, variables_of
+from gridtf.training.variables import name_of, seed_of, tensorflow_variable, trainable_of, variables_of
 
 _VISIBLE_AFTER = 60.0  # seconds after which every host must see what the leader has seen
 
@@ -99,7 +100,9 @@ class Checkpoints:
         self._parts = {"model": model} if optimizer is None else {"model": model, "optimizer": optimizer}
         strategy = _strategy(model)
         self._shapes = _built(model, optimizer, strategy)
-        self._objects = tf.train.Checkpoint(**self._parts)
+        # By their own names too: of Keras 3, TensorFlow finds what layers in lists and dicts hold only by accident.
+        self._variables = _named(self._parts)
+        self._objects = tf.train.Checkpoint(**self._parts, **self._variables)
         mirrored = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
         self._ranks = self._choose_ranks(strategy if mirrored else None)
         self._all_read = mirrored and any(map(_is_reduced_by_reading, variables_of(model)))
@@ -166,33 +169,55 @@ class Checkpoints:
         step = self.step
         if step == self._saved:
             return
-        problem = self._ranks.told(self._write(step))
-        if problem:
-            what, _, why = problem.partition("\n")
-            last = "no earlier one is there" if self._saved is None else f"the one of step {self._saved} is still there"
-            raise GridtfError(what, why=why, hint=f"{last}; look at df and your quota, or choose another folder=…")
+        _raise_told(self._ranks.told(self._write(step)))
         self._saved, self._owed = step, False
 
     def _write(self, step: int) -> str:
-        """Write this process's part. Returns what went wrong."""
+        """Write this process's part. Returns what went wrong, in lines."""
         taken_part = False
 
         def files(prefix: str) -> None:
             nonlocal taken_part
             taken_part = True
             self._objects.write(prefix)
+            self._need_all(prefix)
 
         problem = ""
         if self._ranks.leads:
             try:
                 folders.write(self.folder, step, self.epoch, self.batch, self._shapes, files)
                 folders.prune(self.folder, self._keep)
+            except GridtfError as error:
+                problem = _lines(error)
             except (OSError, tf.errors.OpError) as error:
-                problem = f"the checkpoint of step {step} cannot be written to {self.folder}\n{_reason(error)}"
+                last = f"the one of step {self._saved} is still there"
+                if self._saved is None:
+                    last = "no earlier one is there"
+                problem = (
+                    f"the checkpoint of step {step} cannot be written to {self.folder}\n{_reason(error)}\n"
+                    f"{last}; look at df and your quota, or choose another folder=…"
+                )
         if self._all_read and not taken_part:
             with tempfile.TemporaryDirectory() as scratch:
                 self._objects.write(str(Path(scratch, PREFIX)))
         return problem
+
+    def _need_all(self, prefix: str) -> None:
+        """Check that files which were written hold every variable that the model and the optimizer have now.
+
+        Raises:
+            GridtfError: They lack one.
+        """
+        known = {id(tensorflow_variable(variable)) for variable in self._variables.values()}
+        late = [each for each in _named(self._parts).values() if id(tensorflow_variable(each)) not in known]
+        if late:
+            raise GridtfError(
+                f"{name_of(late[0])} was created after training.checkpoint(…), and is not saved",
+                why=f"so {'was' if len(late) == 2 else 'were'} {len(late) - 1} more" if len(late) > 1 else "",
+                hint="make all variables first: model.build(…), or call the model on a batch",
+            )
+        if lost := _lacking(prefix, self._variables):
+            raise GridtfError(f"TensorFlow has not saved {_some(lost)}", hint="please report it, with the model")
 
     def restore(self) -> int:
         """Restore the newest finished checkpoint, if there is one. All processes of a strategy must call this.
@@ -205,23 +230,40 @@ class Checkpoints:
         """
         kind, _, rest = self._ranks.told(self._look()).partition(" ")
         if kind == "problem":
-            what, why, hint = (*rest.split("\n"), "", "")[:3]
-            raise GridtfError(what, why=why, hint=hint)
+            _raise_told(rest)
         if kind == "none":
             return 0
         found = self._open(int(rest))
         folders.need_fit(found, self._shapes)
-        try:
-            self._objects.read(found.prefix).assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            hint = "to continue from the one before, remove this folder"
-            raise GridtfError(f"{found.path} cannot be restored", why=_reason(error), hint=hint) from error
+        self._read(found)
         self._count = self._saved = found.step
         self.epoch, self.batch = found.epoch, found.batch
         if self._variable is not None:
             self._variable.assign(found.step)
         self._say(f"continues from step {found.step}, saved in {found.path}")
         return found.step
+
+    def _read(self, found: Finished) -> None:
+        seeds = [] if self._ranks.same_seeds else [*filter(seed_of, self._variables.values())]
+        own, old = [seed.numpy()[0] for seed in seeds], False
+        hint = "to continue from the one before, remove this folder"
+        try:
+            lost = _lacking(found.prefix, self._variables)
+            objects = self._objects
+            if old := len(lost) == len(self._variables):  # of a gridtf that left it to TensorFlow to find them
+                seedless = {name: each for name, each in self._variables.items() if not seed_of(each)}
+                objects = tf.train.Checkpoint(**self._parts, **seedless)
+            elif lost:
+                raise ValueError(f"it lacks {_some(lost)}")
+            objects.read(found.prefix).assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            why = _reason(error)
+            if old and isinstance(error, AssertionError):
+                why = "it was written by a gridtf that did not save layers which a model holds in a list or a dict"
+                hint = "their weights are lost: begin anew in another folder, training.checkpoint(…, folder=…)"
+            raise GridtfError(f"{found.path} cannot be restored", why=why, hint=hint) from error
+        for seed, number in zip(seeds, own, strict=True):
+            seed.assign([number, seed.numpy()[1]])
 
     def callback(self) -> Any:
         """Make a callback for ``fit`` of the model's Keras, Keras 3 or tf_keras.
@@ -240,7 +282,7 @@ class Checkpoints:
                 folders.need_writable(self.folder)
             found, skipped = folders.newest(self.folder)
         except GridtfError as error:
-            return f"problem {error.what}\n{error.why}\n{error.hint}"
+            return f"problem {_lines(error)}"
         for why in skipped:
             self._say(f"skips a checkpoint: {why}")
         return f"step {found.step}" if found else "none"
@@ -264,6 +306,43 @@ class Checkpoints:
 
 
 # --- models and optimizers of tf.Module, Keras 3 and tf_keras
+
+
+def _named(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """A name for each variable, by its place among those of its part, where the variables are known beforehand."""
+    lazy = [name for name, part in parts.items() if name == "optimizer" and not hasattr(part, "build")]
+    return {
+        f"{name}_{number}": variable
+        for name, part in parts.items()
+        for number, variable in enumerate(() if name in lazy else variables_of(part))
+    }
+
+
+def _lacking(prefix: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these variables that are not in TensorFlow's files, by their names and shapes."""
+    held = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    return {
+        name: variable
+        for name, variable in variables.items()
+        if held.get(f"{name}/.ATTRIBUTES/VARIABLE_VALUE") != [*variable.shape]
+    }
+
+
+def _some(variables: Mapping[str, Any]) -> str:
+    """Such as ``dense/kernel, dense/bias and 3 more``."""
+    names = [name_of(variable) for variable in variables.values()]
+    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+
+def _lines(error: GridtfError) -> str:
+    return f"{error.what}\n{error.why}\n{error.hint}"
+
+
+def _raise_told(problem: str) -> None:
+    """Raise what the leader has told, if it is a problem."""
+    if problem:
+        what, why, hint = (*problem.split("\n"), "", "")[:3]
+        raise GridtfError(what, why=why, hint=hint)
 
 
 def _shapes(parts: Any) -> Shapes:
@@ -291,7 +370,7 @@ def _built(model: Any, optimizer: Any, strategy: Any) -> Shapes:
         if hasattr(optimizer, "build") and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
             # variables on parameter servers do not know their strategy
             with (getattr(optimizer, "_distribution_strategy", None) or strategy).scope():
-                optimizer.build(model.trainable_variables)
+                optimizer.build(trainable_of(model))
     return _shapes(parts)
 
 

@@ -25,11 +25,12 @@ class Mirrored:
         requested: Whether a checkpoint is requested; each worker asks its own host.
 
     Attributes:
-        leads: As Alone's, like the next one.
+        leads: As Alone's, like the next two.
         together: Always true.
+        same_seeds: Always true: variables of the strategy are the same in all workers.
     """
 
-    together = True
+    together = same_seeds = True
 
     def __init__(self, strategy: Any, requested: Callable[[], bool]) -> None:
         self._strategy = strategy

@@ -24,9 +24,10 @@ class Alone:
     Attributes:
         leads: Whether this process keeps its checkpoints.
         together: Whether all processes have the same values now, so that a checkpoint may be saved.
+        same_seeds: Whether random numbers of this process go on with the leader's seeds, not with its own.
     """
 
-    together = True
+    together = same_seeds = True
 
     def __init__(self, requested: Callable[[], bool]) -> None:
         self._requested = requested
@@ -67,7 +68,7 @@ class Averaged(Alone):
 
     def __init__(self, group: Group, end: Callable[[], object]) -> None:
         self._group = group
-        self.leads = group.rank == 0
+        self.leads = self.same_seeds = group.rank == 0
         group.on_agreed_checkpoint = end
 
     @property

@@ -2,27 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from gridtf.errors import GridtfError
 
 
 def variables_of(model: Any) -> list[Any]:
-    """The variables of a model or an optimizer, or of a list.
+    """The variables of a model or an optimizer, or of a list. Metrics of Keras have others.
 
     Raises:
         GridtfError: When it is nothing with variables.
     """
     if isinstance(model, list | tuple):
         return list(model)
-    found = getattr(model, "variables", getattr(model, "trainable_variables", None))
-    if found is None:
+    if not hasattr(model, "variables") and not hasattr(model, "trainable_variables"):
         raise GridtfError(
             f"{type(model).__name__} has no variables",
             hint="it must be a Keras model, a tf.Module or a list of variables",
         )
-    return list(found if isinstance(found, Iterable) else found())  # a method, in old optimizers
+    found = [*_own(model), *(_inside(vars(model), {id(model)}) if _is_module(model) else ())]
+    return list({id(tensorflow_variable(variable)): variable for variable in found}.values())
+
+
+def trainable_of(model: Any) -> list[Any]:
+    """Those variables of a model that its optimizer changes."""
+    return [each for each in variables_of(model) if each.trainable] if _is_module(model) else model.trainable_variables
+
+
+def _own(thing: Any) -> Iterable[Any]:
+    found = getattr(thing, "variables", getattr(thing, "trainable_variables", ()))
+    return found() if callable(found) else found  # a method, in old optimizers
+
+
+def _inside(thing: Any, seen: set[int]) -> Iterator[Any]:
+    """The variables of what a tf.Module does not look into: objects of Keras 3, in lists and dicts too."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, Mapping) or _is_module(thing):
+        items: Iterable[Any] = (thing if isinstance(thing, Mapping) else vars(thing)).values()
+    elif isinstance(thing, list | tuple | set | frozenset):
+        items = thing
+    else:
+        if hasattr(thing, "trainable_variables"):
+            yield from _own(thing)
+        elif type(thing).__name__ == "SeedGenerator":
+            yield thing.state
+        return
+    for item in items:
+        yield from _inside(item, seen)
+
+
+def _is_module(thing: Any) -> bool:
+    """Whether it is a plain tf.Module, which knows the tf.Variables and the tf.Modules that it holds, and no others."""
+    return hasattr(thing, "submodules") and not hasattr(thing, "get_weights")
+
+
+def seed_of(variable: Any) -> bool:
+    """Whether it is the state of random numbers of Keras 3: a seed, and how many were drawn."""
+    return str(getattr(variable, "name", "")) == "seed_generator_state"
 
 
 def built(model: Any, optimizer: Any) -> Any:
@@ -37,7 +76,7 @@ def built(model: Any, optimizer: Any) -> Any:
             "optimizer_state=True, but no optimizer was attached", hint="write group.attach(model, optimizer)"
         )
     if not getattr(optimizer, "built", True):
-        optimizer.build(model.trainable_variables)
+        optimizer.build(trainable_of(model))
     return optimizer
 
 

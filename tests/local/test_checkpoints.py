@@ -170,6 +170,7 @@ def test_disk_that_is_full_ends_all_workers_with_the_same_line(launch: Launch, t
 
 AVERAGED = """
 import os, time
+import keras
 import tensorflow as tf
 import gridtf
 from gridtf import training
@@ -180,15 +181,20 @@ class Model(tf.Module):
     def __init__(self):
         super().__init__()
         self.weight = tf.Variable(0.0, name="weight")
+        self.noise = keras.random.SeedGenerator(100 * group.rank + int(os.environ["WORLD_SIZE"]))
 
 model, steps = Model(), int(os.environ.get("STEPS", "1000000"))
 saved = training.checkpoint(model, every=7, folder=os.environ["FOLDER"])
 group.attach(model)
+if os.environ.get("ONLY_LOOK"):
+    print("seed and draws", *model.noise.state.numpy())
+    raise SystemExit
 try:
     if gridtf.task().index == 1:
         steps = 3  # its data end early: from then on it waits for the others
     while saved.step < steps:
         model.weight.assign_add(1.0)
+        keras.random.uniform((), seed=model.noise)
         time.sleep(0.01)
         group.step()
         saved.after_step()
@@ -214,11 +220,23 @@ def test_averaging_group_saves_after_an_exchange_and_one_member_goes_on(launch: 
     os.kill(job.process.pid, signal.SIGUSR1)
     verdict = job.verdict(LIMIT)
     assert (job.process.returncode, verdict["state"]) == (42, "SAVED"), job.output + "".join(logs(job).values())
-    ends = {name: re.findall(r"leaves at step (\d+) with weight (\S+)", log) for name, log in logs(job).items()}
-    ((step, weight),) = ends["worker-0"]
+    left = {name: re.findall(r"leaves at step (\d+) with weight (\S+)", log) for name, log in logs(job).items()}
+    ((step, weight),) = left["worker-0"]
     assert {int(name.removeprefix("step-")) % 5 for name in os.listdir(folder)} == {0}  # due after 7, possible after 10
     assert int(step) % 5 == 0
-    assert ends["worker-1"] == [("3", weight)]  # averaged
+    assert left["worker-1"] == [("3", weight)]  # averaged
+
+    # each goes on with random numbers of its own, none with those that it had at the beginning
+    (tmp_path / "look").mkdir()
+    env["ONLY_LOOK"] = "yes"
+    job = launch(
+        *command, folder=tmp_path / "look", env=env, tasks={"worker": {"count": 2, "cpus": 1}}, tasks_per_node=2
+    )
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
+    del env["ONLY_LOOK"]
+    assert [log.splitlines()[-1] for log in logs(job).values()] == [
+        f"seed and draws {seed} {step}" for seed in (2, 102)
+    ]
 
     (tmp_path / "one").mkdir()
     job = launch(
