@@ -13,12 +13,7 @@ set -euo pipefail
 export TF_CPP_MIN_LOG_LEVEL=2 TF_ENABLE_ONEDNN_OPTS=0 # quiet; without ONEDNN_OPTS, larger models are faster on CPUs
 
 # shellcheck disable=SC2016  # the shells that qrsh starts expand it
-task='
-    set -e
-    source "$(gridtf bootstrap-path)"
-    gridtf_join
-    exec python train.py
-'
+task='set -e; source "$(gridtf bootstrap-path)"; gridtf_join; exec python train.py' # one line: some qrsh pass no others on
 
 hosts=() # a word a slot
 while read -r host slots _; do

@@ -872,12 +872,11 @@ class _TimeLimit:
 # --- how an agent is called
 
 # sys.path is copied from the launcher, which is faster than site's search; no garbage collection while modules load.
-_AGENT_SUPERVISOR = """\
-import gc, sys
-gc.disable()
-sys.path[:] = {path!r}
-from gridtf.bootstrap.node import supervise_agent
-sys.exit(supervise_agent(sys.argv[1:]))"""
+# One line: Grid Engine 6.2 and Open Cluster Scheduler hand a newline on to the other host as the two characters \\n.
+_AGENT_SUPERVISOR = (
+    "import gc, sys; gc.disable(); sys.path[:] = {path!r}; "
+    "from gridtf.bootstrap.node import supervise_agent; sys.exit(supervise_agent(sys.argv[1:]))"
+)
 
 
 def agent_call(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, read_record
 
 _HOOK = Path(__file__).resolve().parents[1] / "hook" / "sitecustomize.py"
-_COMMON = "/tmp"  # noqa: S108 - the name of the folder has the nonce in it, and one that exists is not used
+_COMMON = "/tmp"  # noqa: S108 - the name of the folder cannot be guessed, and one that exists is not used
+# Shared with forked processes alone, such as an agent, whose parent removes the folder where that is killed.
+# Other users cannot see it, unlike the nonce.
+_SECRET = os.urandom(8).hex()
 
 
 def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...]:
@@ -25,11 +29,11 @@ def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...
 
     Args:
         environ: The environment of a process of gridtf on that host.
-        nonce: The nonce of the attempt, which cannot be foreseen.
+        nonce: The nonce of the attempt.
         host: The host, as the allocation calls it; several may be one machine.
     """
     parents = dict.fromkeys((environ.get("TMPDIR") or _COMMON, _COMMON))
-    return tuple(Path(parent, f"gridtf-{nonce}-{host}") for parent in parents)
+    return tuple(Path(parent, f"gridtf-{nonce}-{host}-{_SECRET}") for parent in parents)
 
 
 def make(folders: Iterable[Path]) -> Path | None:
@@ -106,13 +110,15 @@ def _read(path: Path, kind: recordtypes.Kind) -> Record | None:
 
 
 def remove(folders: Iterable[Path]) -> None:
-    """Remove the folder with all that is in it from all of these places; one that does not exist is no error."""
+    """Remove the folder with all that is in it from all of these places; one that does not exist is no error.
+
+    By descriptors, and only a folder of this user: nothing that somebody has put in its place meanwhile is followed.
+    """
     for folder in folders:
         with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                path = folder / name
-                if path.is_dir() and not path.is_symlink():
-                    remove([path])
-                else:
-                    path.unlink()
-            folder.rmdir()
+            if os.lstat(folder).st_uid == os.geteuid():
+                for _, names, files, place in os.fwalk(folder, topdown=False):
+                    for name in (*names, *files):
+                        kind = os.lstat(name, dir_fd=place).st_mode
+                        (os.rmdir if stat.S_ISDIR(kind) else os.unlink)(name, dir_fd=place)
+                os.rmdir(folder)  # noqa: PTH106

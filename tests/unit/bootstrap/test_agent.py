@@ -530,7 +530,8 @@ def test_local_folder_is_in_tmp_where_the_job_has_the_tmpdir_of_another_host(
     host = OneHost(tmp_path).answer().stop(10)
     host.system.environ = {**ENVIRON, "TMPDIR": str(tmp_path / "gone")}
     assert host.main() == 0
-    folder = tmp_path / f"gridtf-{NONCE}-h0"
+    (folder,) = local_dir.places({}, NONCE, "h0")
+    assert folder.parent == tmp_path
     assert {started["env"]["GRIDTF_LOCAL_DIR"] for started in host.system.started.values()} == {str(folder)}
     assert not folder.exists()
 

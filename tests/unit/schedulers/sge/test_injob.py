@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from gridtf import schedulers
+from gridtf.bootstrap import launcher
 from gridtf.bootstrap.placement import place
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
+from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import AgentCall, Host, JobIdentity
 from gridtf.schedulers.batch import Answer, same_host
 from gridtf.schedulers.sge import injob, query, scheduler
@@ -26,6 +29,9 @@ from gridtf.schedulers.sge.injob import HostLine, ShepherdWatch, parse_hostfile
 from gridtf.schedulers.sge.query import NO, PER_HOST, PER_JOB, PER_SLOT, ResourceRequest, Row
 from gridtf.states import JobState
 from tests.support.rendering import plan
+
+if TYPE_CHECKING:
+    from gridtf.bootstrap.stream import Listener
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,7 @@ def test_same_host(one: str, other: str, expected: bool) -> None:
     assert same_host(other, one) is expected
 
 
-CALL = AgentCall(("/runs/a", "1"), lambda *words: 0, ("python", "-c", "a = 1\nb"), Path("/runs/agents.log"))
+CALL = AgentCall(("/runs/a", "1"), lambda *words: 0, ("python", "-c", "a = 1; b"), Path("/runs/agents.log"))
 
 
 def request(**values: Any) -> Request:
@@ -360,7 +366,16 @@ def test_this_host_ignores_a_foreign_hostname() -> None:
 def test_qrsh_command() -> None:
     words = injob.qrsh_command("/sge/bin/qrsh", "n2", CALL)
     assert words[:6] == ["/sge/bin/qrsh", "-inherit", "-noshell", "-v", "GRIDTF_ENVIRONMENT=1", "n2"]
-    assert words[-6:] == ["python", "-c", "a = 1\nb", "n2", "/runs/a", "1"]
+    assert words[-6:] == ["python", "-c", "a = 1; b", "n2", "/runs/a", "1"]
+
+
+def test_no_word_for_qrsh_has_a_newline(tmp_path: Path) -> None:
+    """Grid Engine 6.2 and Open Cluster Scheduler make the two characters \\ and n of it."""
+    spec, nowhere = JobSpec.from_dict({"command": ["train"]}), cast("Listener", None)
+    call = launcher.agent_call(RunDir(tmp_path).attempt(1), "nonce", spec, nowhere)
+    words = injob.qrsh_command("/sge/bin/qrsh", "n2", call)
+    assert not re.search(r"[\x00-\x1f]", "".join(words))
+    compile(call.command[-1], "agent", "exec")
 
 
 REFUSED = 'error: executing task of job 12 failed: execution daemon on host "n2" didn\'t accept task'

@@ -1,0 +1,70 @@
+"""The folder of an attempt on a host: its name, and that its removal touches nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridtf.bootstrap import local_dir
+
+
+def filled(folder: Path) -> Path:
+    (folder / "sub" / "deep").mkdir(parents=True)
+    for name in ("a", "sub/b", "sub/deep/c"):
+        (folder / name).write_text("x")
+    return folder
+
+
+def test_folder_is_removed_and_what_links_in_it_point_to_is_not(tmp_path: Path) -> None:
+    folder, other = filled(tmp_path / "gridtf-x"), filled(tmp_path / "other")
+    (folder / "sub" / "to folder").symlink_to(other)
+    (folder / "to file").symlink_to(other / "a")
+    (folder / "to nothing").symlink_to(tmp_path / "nothing")
+    local_dir.remove([tmp_path / "not there", folder])
+    assert not folder.exists()
+    assert sorted(path.name for path in other.rglob("*")) == ["a", "b", "c", "deep", "sub"]
+
+
+def test_subfolder_that_becomes_a_link_meanwhile_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = filled(tmp_path / "gridtf-x"), filled(tmp_path / "other")
+
+    def exchanging(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(path: Any, *arguments: Any, **options: Any) -> Any:
+            if Path(str(path)).name == "sub" and not (folder / "sub").is_symlink():
+                (folder / "sub").rename(tmp_path / "away")
+                (folder / "sub").symlink_to(other)
+            return call(path, *arguments, **options)
+
+        return wrapper
+
+    for name in ("open", "listdir"):
+        monkeypatch.setattr(os, name, exchanging(getattr(os, name)))
+    local_dir.remove([folder])
+    assert sorted(path.name for path in other.rglob("*")) == ["a", "b", "c", "deep", "sub"]
+
+
+@pytest.mark.root
+def test_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "gridtf-x")
+    os.chown(folder, 65534, 65534)
+    local_dir.remove([folder])
+    assert (folder / "sub" / "deep" / "c").exists()
+
+
+def test_name_cannot_be_guessed_from_what_others_see_and_is_that_of_forked_processes() -> None:
+    ours = local_dir.places({"TMPDIR": "/scratch"}, "nonce", "n1")
+    assert [place.parent for place in ours] == [Path("/scratch"), Path("/tmp")]
+    program = (
+        "import os; from gridtf.bootstrap import local_dir as l; os.fork(); print(l.places({}, 'nonce', 'n1')[0].name)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    one, other = done.stdout.split()
+    assert one == other != ours[0].name
