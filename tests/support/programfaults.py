@@ -225,7 +225,7 @@ FAULTS = (
     Fault("memory-error", "Python runs out of memory", f"{_CULPRIT}MemoryError{_PLACE}"),
     Fault("recursion", "a recursion without an end", f"{_CULPRIT}RecursionError: maximum recursion depth …{_PLACE}"),
     Fault("disk-full", "a disk is full", f"{_CULPRIT}OSError: [Errno 28] No space left on device{_PLACE}"),
-    Fault("open-files", "too many open files", f"{_CULPRIT}OSError: [Errno 24] Too many open files{_PLACE}"),
+    Fault("open-files", "an `OSError` of too many open files", f"{_CULPRIT}OSError: [Errno 24] Too many open files{_PLACE}"),
     Fault("gridtf-error", "an error of gridtf's own ends the program", f"{_CULPRIT}exit code 1: the data are gone"),
     Fault("interrupted", "a program interrupts itself", f"{_CULPRIT}killed by SIGINT"),
     Fault("exit-3", "exit code 3", f"{_CULPRIT}exit code 3"),
