@@ -509,6 +509,9 @@ class Agent(Fields):
                 for _ in self._waiting(_SOON if any(task.signal for task in ended) else _AT_ONCE):
                     pass
             changed |= membership.look(self.supervisor.tasks.values())
+            for name, task in self.supervisor.tasks.items():
+                if task.due and self._local_dir:
+                    local_dir.forget_exception(self._local_dir, name)
             changed |= self.supervisor.restart()
             changed |= self._quiet.look(self.supervisor.running())
             self._tell_samples(self._sampler.look(self.supervisor.running()))
@@ -543,8 +546,7 @@ class Agent(Fields):
             if self._local_dir and task.pid is not None:
                 task.progress = local_dir.progress(self._local_dir, name) or task.progress
                 noted = local_dir.exception(self._local_dir, name)
-                if noted and noted["time"] >= (task.started or 0.0):  # not one of before a restart
-                    task.exception = noted
+                task.exception = noted or task.exception
 
     def _report(self, *, now: bool = False) -> None:
         """Tell the launcher the state of this host: at once, or as a sign of life when the last one is old."""

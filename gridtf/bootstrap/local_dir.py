@@ -103,6 +103,12 @@ def exception(folder: Path, task: str) -> Record | None:
     return _read(folder / exception_name(*task.split(":")), recordtypes.Raised)
 
 
+def forget_exception(folder: Path, task: str) -> None:
+    """Remove what exception() reads: of a task that is about to be started again."""
+    with contextlib.suppress(OSError):
+        (folder / exception_name(*task.split(":"))).unlink()
+
+
 def _read(path: Path, kind: recordtypes.Kind) -> Record | None:
     with contextlib.suppress(RunDirError):
         return read_record(path, kind, own=True)

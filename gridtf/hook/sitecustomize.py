@@ -38,7 +38,11 @@ def _note(kind, value, trace):
     import json
     import time
 
-    message = str(value).encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore")
+    try:
+        text = str(value).replace("\0", "\\0")
+    except Exception:  # of its own __str__
+        text = ""
+    message = text.encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore")
     found = {
         "type": kind.__name__,
         "message": message,
@@ -57,10 +61,12 @@ def _note(kind, value, trace):
 def _install():
     # type: () -> None
     previous = sys.excepthook
+    reserve = os.open(os.devnull, os.O_RDONLY)  # where the program has used up all others
 
     def excepthook(kind, value, trace):
         # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
         try:
+            os.close(reserve)
             if not issubclass(kind, KeyboardInterrupt):
                 _note(kind, value, trace)
         except Exception:  # the program's own message comes in any case

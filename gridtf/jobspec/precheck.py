@@ -237,7 +237,7 @@ def python_call(words: Sequence[str]) -> tuple[str, str]:
 def _on_path(program: str, spec: JobSpec, environ: Mapping[str, str]) -> Iterator[Path]:
     """The programs of this name on the PATH."""
     paths = (place / program for place in _places(spec, environ))
-    return (path for path in paths if path.is_file() and os.access(path, os.X_OK))
+    return (path for path in paths if os.access(path, os.X_OK) and path.is_file())
 
 
 def _places(spec: JobSpec, environ: Mapping[str, str]) -> Iterator[Path]:

@@ -419,7 +419,7 @@ def _plain(spec: JobSpec | TaskSpec) -> dict[str, Any]:
             value = {name: _plain(table) for name, table in value.items()}
             for table in value.values():
                 # left out where it is the job's own, which is not known inside the job
-                if table.get("partition", "") == spec.partition:
+                if "partition" in table and table["partition"] == spec.partition:
                     del table["partition"]
         elif isinstance(value, tuple):
             value = list(value)

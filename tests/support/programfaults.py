@@ -55,6 +55,14 @@ def caught():
     code = subprocess.run([sys.executable, "-c", "raise ValueError('not mine')"], stderr=subprocess.DEVNULL).returncode
     sys.exit(0 if code == 1 else 9)
 
+def open_files():
+    """Ends with an exception, and with no descriptor left."""
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    held = []
+    while True:
+        held.append(os.dup(0))
+
 def gridtf_error():
     from gridtf import GridtfError
     raise GridtfError("the data are gone", hint="look for them")
@@ -102,7 +110,7 @@ FAULTS = {
     "memory-error": culprit(lambda: fail(MemoryError())),
     "recursion": culprit(lambda: deep(0)),
     "disk-full": culprit(lambda: fail(OSError(28, "No space left on device"))),
-    "open-files": culprit(lambda: fail(OSError(24, "Too many open files"))),
+    "open-files": culprit(open_files),
     "gridtf-error": culprit(gridtf_error),
     "interrupted": culprit(lambda: fail(KeyboardInterrupt())),
     "exit-3": culprit(lambda: sys.exit(3)),
@@ -225,7 +233,7 @@ FAULTS = (
     Fault("memory-error", "Python runs out of memory", f"{_CULPRIT}MemoryError{_PLACE}"),
     Fault("recursion", "a recursion without an end", f"{_CULPRIT}RecursionError: maximum recursion depth …{_PLACE}"),
     Fault("disk-full", "a disk is full", f"{_CULPRIT}OSError: [Errno 28] No space left on device{_PLACE}"),
-    Fault("open-files", "an `OSError` of too many open files", f"{_CULPRIT}OSError: [Errno 24] Too many open files{_PLACE}"),
+    Fault("open-files", "too many open files", f"{_CULPRIT}OSError: [Errno 24] Too many open files{_PLACE}"),
     Fault("gridtf-error", "an error of gridtf's own ends the program", f"{_CULPRIT}exit code 1: the data are gone"),
     Fault("interrupted", "a program interrupts itself", f"{_CULPRIT}killed by SIGINT"),
     Fault("exit-3", "exit code 3", f"{_CULPRIT}exit code 3"),

@@ -354,6 +354,19 @@ def test_exception_is_in_the_record_before_its_task_has_ended(tmp_path: Path) ->
     assert host.record["tasks"]["worker:1"]["exception"] == noted
 
 
+def test_exception_is_known_where_the_clock_was_set_back(tmp_path: Path) -> None:
+    host = OneHost(tmp_path).answer().stop(10)
+    noted = {"type": "ValueError", "message": "bad", "place": "train.py:1", "time": 1004.0, "pid": 7}
+
+    def note() -> None:
+        folder = Path(host.system.started[host.pids[0]]["env"]["GRIDTF_LOCAL_DIR"])
+        (folder / "exception-worker-0.json").write_text(json.dumps(noted))
+
+    host.system.at(4, note)
+    host.main()
+    assert host.record["tasks"]["worker:0"]["exception"] == noted
+
+
 def test_exception_of_before_a_restart_is_not_that_of_the_task(tmp_path: Path) -> None:
     host = OneHost(tmp_path, **SERVED).answer().exit(1, -signal.SIGKILL, 5).stop(10)
     noted = {"type": "ValueError", "message": "bad", "place": "", "time": 5004.0, "pid": 7}

@@ -46,12 +46,14 @@ def works(python: str) -> bool:
 class Run:
     """What a program has printed, and what the hook has noted."""
 
-    def __init__(self, folder: Path, *argv: str, env: Mapping[str, str] = {}, paths: str = "") -> None:
+    def __init__(
+        self, folder: Path, *argv: str, env: Mapping[str, str] = {}, paths: str = "", cwd: Path | None = None
+    ) -> None:
         local = folder / "local"
         local.mkdir(exist_ok=True)
         known = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         task = {LOCAL_DIR: str(local), TASK_TYPE: "worker", TASK_INDEX: "2", "PYTHONPATH": f"{HOOK}{paths}"}
-        done = subprocess.run(argv, env={**known, **task, **env}, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, env={**known, **task, **env}, capture_output=True, text=True, timeout=60, cwd=cwd)
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         path = local / exception_name("worker", 2)
         self.noted: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
@@ -87,6 +89,12 @@ def test_syntax_error_and_missing_module_are_noted(tmp_path: Path) -> None:
         assert run.noted["type"] == kind
 
 
+def test_message_with_a_null_character_is_noted(tmp_path: Path) -> None:
+    run = Run(tmp_path, sys.executable, "-c", "raise ValueError('a' + chr(0) + 'b')")
+    assert run.noted is not None
+    assert run.noted["message"] == "a\\0b"
+
+
 def test_long_and_strange_messages_are_cut_to_4_kib(tmp_path: Path) -> None:
     for text in ("'\\u00e4' * 5000", "'\\udce4' * 5000", "b'\\xff' * 5000"):
         run = Run(tmp_path, sys.executable, "-c", f"raise ValueError({text})")
@@ -119,12 +127,23 @@ def test_program_ends_as_before_where_nothing_can_be_noted(gone: dict[str, str],
     assert run.err.count("Traceback") == 1
 
 
-def test_exception_that_cannot_be_shown_is_not_noted_and_printed_as_usual(tmp_path: Path) -> None:
+def test_exception_that_cannot_be_shown_is_noted_by_its_type_and_printed_as_usual(tmp_path: Path) -> None:
     program = "class Bad(Exception):\n    def __str__(self): raise RuntimeError\nraise Bad"
     run = Run(tmp_path, sys.executable, "-c", program)
     assert run.code == 1
     assert "<exception str() failed>" in run.err
-    assert run.noted is None
+    assert run.noted is not None
+    assert (run.noted["type"], run.noted["message"]) == ("Bad", "")
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_exception_of_a_program_without_a_free_descriptor_is_noted(python: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("held = []\nwhile True:\n    held.append(open('/dev/null'))\n")
+    run = Run(tmp_path, "bash", "-c", f"ulimit -n 64; exec {python} train.py", cwd=tmp_path)
+    assert run.code == 1
+    assert run.noted is not None, run.err
+    assert (run.noted["type"], run.noted["place"]) == ("OSError", "train.py:3")
+    assert run.noted["message"].startswith("[Errno 24] Too many open files")
 
 
 # --- the sitecustomize that it hides

@@ -219,3 +219,18 @@ def test_notes_on_placeholders_without_braces() -> None:
         "command: `--ps_hosts ps_hosts` passes a word; the placeholder is '{ps_hosts}', in quotes, "
         "since tcsh removes braces",
     )
+
+
+def test_folder_of_the_path_that_may_not_be_searched_is_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.parent == folder / "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    monkeypatch.setenv("PATH", f"{folder / 'closed'}:{folder / 'bin'}:/usr/bin:/bin")
+    check("python9", "train.py")

@@ -265,6 +265,11 @@ def test_lists_are_stored_as_tuples() -> None:
     assert lists.task("worker").command == ("d",)
 
 
+def test_empty_partition_of_the_job_is_not_that_of_a_task_type_without_one() -> None:
+    spec = JobSpec(command=RUNS, partition="", tasks={"ps": TaskSpec(count=1)})
+    assert JobSpec.from_dict(spec.to_dict()) == spec
+
+
 def test_to_dict_omits_defaults() -> None:
     assert JobSpec(command=RUNS, kill_grace=5.0, gpu_resource="gpu").to_dict() == {"command": ["python", "train.py"]}
 
