@@ -45,7 +45,7 @@ def _inside(thing: Any, seen: set[int]) -> Iterator[Any]:
     elif isinstance(thing, list | tuple | set | frozenset):
         items = thing
     else:
-        if hasattr(thing, "trainable_variables"):
+        if hasattr(type(thing), "trainable_variables"):
             yield from _own(thing)
         elif type(thing).__name__ == "SeedGenerator":
             yield thing.state
@@ -55,8 +55,11 @@ def _inside(thing: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _is_module(thing: Any) -> bool:
-    """Whether it is a plain tf.Module, which knows the tf.Variables and the tf.Modules that it holds, and no others."""
-    return hasattr(thing, "submodules") and not hasattr(thing, "get_weights")
+    """Whether it is a plain tf.Module, which knows the tf.Variables and the tf.Modules that it holds, and no others.
+
+    Its class is asked: a variable of a strategy looks up what it does not know in its value, which all workers must read.
+    """
+    return hasattr(type(thing), "submodules") and not hasattr(type(thing), "get_weights")
 
 
 def seed_of(variable: Any) -> bool:
