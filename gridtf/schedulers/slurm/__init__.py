@@ -44,7 +44,10 @@ _UNREACHABLE = (
     r"batch job submission failed: i/o error"
 )
 # sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
-_ANSWER_LOST = r"(?i)socket timed out|zero bytes were transmitted"
+_ANSWER_LOST = (
+    r"(?i)socket timed out|zero bytes were transmitted|(receive|shutdown) failure|timed out reading|"
+    r"quiesce timeout|delayed socket error"
+)
 _COMPLAINT = r"(?m)^\w+:? (?:error|fatal): (.*\S)"
 # sbatch: error: s_p_parse_file: cannot stat file /nope: No such file or directory, retrying in 1sec up to 60sec
 _NO_FILE = r"cannot stat file (\S+): ([^,\n]+)"

@@ -522,7 +522,7 @@ _LIMITS = (
     (re.compile(r"(QOS|Assoc)Max\w+Per(Job|Node)\w*"), "it requests more than one job may have"),
     (re.compile(r"QOSMin\w+"), "it requests less than its QOS requires of a job"),
     (re.compile(r"(QOS|Assoc)Grp\w+RunMinutes\w*"), "running jobs already use all that is allowed"),
-    (re.compile(r"(QOS|Assoc)Grp(Wall|Billing|Energy|\w+Minutes)\w*"), "your account or QOS has used up its budget"),
+    (re.compile(r"(QOS|Assoc)Grp(Wall|\w+Minutes)\w*"), "your account or QOS has used up its budget"),
     (re.compile(r"(QOS|Assoc|Max)\w*"), "you, your account or the QOS already use all that is allowed"),
 )
 

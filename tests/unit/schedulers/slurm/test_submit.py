@@ -80,6 +80,11 @@ def test_submit_keeps_the_user_s_locale(sbatch: Path, tmp_path: Path, monkeypatc
     [
         ("Batch job submission failed: Invalid qos specification", SchedulerError, "refused the job: .*Invalid qos"),
         ("Batch job submission failed: Socket timed out on send/recv operation", MaybeSubmittedError, "may have taken"),
+        (
+            "Batch job submission failed: Unable to contact slurm controller (receive failure)",
+            MaybeSubmittedError,
+            "may have taken",
+        ),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", NoAnswerError, "answer"),
     ],
 )
