@@ -56,6 +56,10 @@ _HINTS = (
         "gridtf's tasks are not srun's tasks: use TFConfigClusterResolver() or gridtf.training.ClusterResolver()",
     ),
     (
+        "step creation temporarily disabled",
+        "srun in a task waits for CPUs that gridtf's own step has: leave it out, gridtf starts a process for each task",
+    ),
+    (
         "coordinator_address should be defined",
         "give jax.distributed.initialize MASTER_ADDR:MASTER_PORT, WORLD_SIZE and RANK, which the environment has",
     ),

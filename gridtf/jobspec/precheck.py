@@ -31,6 +31,9 @@ _ENVIRONMENT_LINE = re.compile(
     \s[^;&|`]*)?\s*""",
     re.VERBOSE,
 )
+# They start a program several times, or submit a job of their own.
+_STARTERS, _SUBMITTERS = ("srun", "mpirun", "mpiexec", "orterun"), ("sbatch", "qsub")
+_DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|\$) +-[!-~]+", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 
@@ -70,9 +73,11 @@ def check_commands(spec: JobSpec, environ: Mapping[str, str]) -> None:
         environ: The environment, for its PATH and TMPDIR.
 
     Raises:
-        SpecError: For a program or a script that does not exist, and for a Python script with a syntax error.
+        SpecError: For a program or a script that does not exist, a Python script with a syntax error, a program that
+            starts others, such as srun and sbatch, and a script for one.
     """
     for key, command in _commands(spec):
+        _need_no_starter(key, command, spec, environ)
         _check_command(key, command, spec, environ)
 
 
@@ -281,6 +286,46 @@ def _need_executable(key: str, program: str, path: Path) -> None:
     if not os.access(path, os.X_OK):
         hint = f"write {_interpreter(program)} {program}, or make it executable: chmod +x {program}"
         raise SpecError(key, f"{path} is not executable", hint=hint)
+
+
+def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: Mapping[str, str]) -> None:
+    """Refuse a command that would start the tasks once more, and a script whose requests nobody would read."""
+    import shlex
+
+    program, *rest = command
+    name = program.rpartition("/")[2]
+    first = next((place for place, word in enumerate(rest) if any(_on_path(word, spec, environ))), len(rest))
+    without = shlex.join(rest[first:]) or "python train.py"
+    if name in _SUBMITTERS:
+        what = f"{name} would submit a job of its own in each task"
+        raise SpecError(key, what, hint=f"write the program: -- {without}; or call gridtf_run in a script for {name}")
+    if name in _STARTERS:
+        raise SpecError(
+            key,
+            f"each task would call {name}, which starts the program on all hosts once more, or waits for ever",
+            hint=f"gridtf starts a process for each task by itself: -- {without}; where {name} has to start the "
+            "program, as with MPI, call gridtf_join in a script of your own",
+        )
+    script = Path(spec.chdir or ".", rest[0] if name in _SHELLS and rest else program)
+    if found := _directive(script):
+        by = "sbatch" if found.startswith("#SBATCH") else "qsub"
+        raise SpecError(
+            key,
+            f"{script} is a job script: nobody would read what it requests, such as {found}",
+            hint=f"call gridtf_run in it and submit it with {by}; or write options and its program: "
+            "gridtf submit --nodes 2 -- python train.py",
+        )
+
+
+def _directive(script: Path) -> str:
+    """The first line of a script that sbatch or qsub would read; empty without one."""
+    try:
+        with script.open("rb") as file:
+            head = file.read(1 << 16)
+    except (OSError, ValueError):
+        return ""
+    found = _DIRECTIVE.search(head) if head.startswith(b"#!") else None
+    return found[0].decode() if found else ""
 
 
 def _interpreter(script: str) -> str:

@@ -57,7 +57,7 @@ def _inside(thing: Any, seen: set[int]) -> Iterator[Any]:
 def _is_module(thing: Any) -> bool:
     """Whether it is a plain tf.Module, which knows the tf.Variables and the tf.Modules that it holds, and no others.
 
-    Its class is asked: a variable of a strategy looks up what it does not know in its value, which all workers must read.
+    Its class is asked: a variable of a strategy looks for what it lacks in its value, which all workers must read.
     """
     return hasattr(type(thing), "submodules") and not hasattr(type(thing), "get_weights")
 

@@ -234,3 +234,39 @@ def test_folder_of_the_path_that_may_not_be_searched_is_passed_over(
     monkeypatch.setattr(Path, "is_file", is_file)
     monkeypatch.setenv("PATH", f"{folder / 'closed'}:{folder / 'bin'}:/usr/bin:/bin")
     check("python9", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        (["srun", "-n", "2", "python9", "train.py"], "each task would call srun", ": -- python9 train.py; where srun"),
+        (["/opt/mpi/bin/mpirun", "bash", "run.sh"], "each task would call mpirun", ": -- bash run.sh; where mpirun"),
+        (
+            ["sbatch", "run.sh"],
+            "sbatch would submit a job of its own in each task",
+            "gridtf_run in a script for sbatch",
+        ),
+    ],
+)
+def test_programs_that_start_others_are_refused(words: list[str], what: str, hint: str) -> None:
+    said, advice = refused(*words)
+    assert what in said
+    assert hint in advice
+
+
+@pytest.mark.parametrize("words", [["bash", "job.sh"], ["./job.sh"]])
+@pytest.mark.parametrize(("line", "by"), [("#SBATCH --nodes=2", "sbatch"), ("#$ -pe mpi 8", "qsub")])
+def test_job_script_as_a_command_is_refused(words: list[str], line: str, by: str, folder: Path) -> None:
+    (folder / "job.sh").write_text(f"#!/bin/bash\n{line}\npython train.py\n")
+    (folder / "job.sh").chmod(0o755)
+    said, advice = refused(*words)
+    what = f"HERE/job.sh is a job script: nobody would read what it requests, such as {line.removesuffix(' mpi 8')}"
+    assert said == f"command: {what}"
+    assert f"submit it with {by};" in advice
+
+
+def test_scripts_with_other_comments_are_commands(folder: Path) -> None:
+    (folder / "own.sh").write_text(
+        "#!/bin/bash\n# SBATCH --nodes=2 would be read by sbatch, #$ by qsub\npython train.py\n"
+    )
+    check("bash", "own.sh")
