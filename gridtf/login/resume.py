@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from pathlib import Path
+
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.jobspec.spec import JobSpec
@@ -9,8 +12,10 @@ from gridtf.login import submission
 from gridtf.login.job import Job
 from gridtf.observe.state import JobView, own_script
 from gridtf.run import recordtypes, registry
-from gridtf.run.rundir import RunDir, is_ours, owner, read_record
+from gridtf.run.rundir import RunDir, is_ours, mark, owner, read_record
 from gridtf.states import JobState
+
+_TO = "run:"  # so that the link leads nowhere: who copies the results would follow it
 
 
 def resume(job: Job) -> Job:
@@ -46,7 +51,34 @@ def resume(job: Job) -> Job:
     spec = again(JobSpec.from_dict(record["spec"]), job)
     if not job.output_dir.is_dir():
         raise RunDirError(f"the folder with its results, {job.output_dir}, does not exist any more")
-    return submission.submit(spec, record.get("sources"))
+    return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new))
+
+
+def _claim(results: Path, new: Path) -> None:
+    """Note in the folder of the results which job is the next to write them: two that are resumed at once would both.
+
+    Locks do not hold between login hosts; the making of a symbolic link does.
+
+    Args:
+        results: The folder.
+        new: The run directory of the new job.
+
+    Raises:
+        GridtfError: When another one has resumed this training, and has not ended or has completed.
+    """
+    for number in count(1):
+        if mark(path := results / f".gridtf-resumed-{number}", f"{_TO}{new}"):
+            return
+        other = RunDir(str(path.readlink()).removeprefix(_TO))
+        if other.path.is_dir() and other.path != new:  # a submission that was refused has left the name free
+            _need_ended(Job(other))
+
+
+def _need_ended(other: Job) -> None:
+    if not other.run.submitted.exists():
+        what = f"this training is being resumed at this moment, in {other.run_dir}"
+        raise GridtfError(what, hint="if no other command does, remove that folder")
+    need_unfinished(other.status())
 
 
 def need_unfinished(view: JobView) -> None:

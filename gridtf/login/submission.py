@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,12 @@ if TYPE_CHECKING:
     from gridtf.login.job import Job
 
 
-def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: frozenset[int] | None = None) -> Job:
+def submit(
+    spec: JobSpec,
+    sources: Mapping[str, str] | None = None,
+    trusted: frozenset[int] | None = None,
+    claim: Callable[[Path], None] = lambda _: None,
+) -> Job:
     """Make the run directory, render the script and submit it.
 
     After an error nothing remains on disk or in the queue, except after MaybeSubmittedError.
@@ -43,6 +48,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
         spec: The job.
         sources: Where each value of spec came from, such as ``nodes`` -> ``gridtf.toml:3``, for messages.
         trusted: Ids of users besides this one and root who may own the template; None: any user may.
+        claim: Called with the run directory once it is made; an error of it is one of the submission.
 
     Returns:
         The submitted job, with notes of the scheduler.
@@ -55,6 +61,7 @@ def submit(spec: JobSpec, sources: Mapping[str, str] | None = None, trusted: fro
     """
     plan = _make_run_dir(prepare(spec, sources, trusted))
     try:
+        claim(plan.run_dir)
         submitted, notes = _hand_over(plan, script(plan), command(plan))
     except MaybeSubmittedError:
         raise

@@ -88,11 +88,11 @@ class RunDir:
         Raises:
             RunDirError: When it cannot be written.
         """
-        mark = self.path / ".owner"
+        path = self.path / ".owner"
         try:
-            return _mark(mark, job_id) or str(mark.readlink()) == job_id
+            return mark(path, job_id) or str(path.readlink()) == job_id
         except OSError as error:
-            raise cannot("write", mark, error) from None
+            raise cannot("write", path, error) from None
 
     def mark_started(self, start: str) -> bool:
         """Record that a start of the job uses this run directory.
@@ -106,7 +106,7 @@ class RunDir:
         Raises:
             RunDirError: When it cannot be written.
         """
-        return _mark(self.path / f".start-{start}", start)
+        return mark(self.path / f".start-{start}", start)
 
     def attempt(self, number: int) -> Attempt:
         """The paths of one attempt, counted from 1."""
@@ -256,7 +256,7 @@ class Attempt:
             raise cannot("write", self.verdict, error) from None
 
 
-def _mark(path: Path, text: str) -> bool:
+def mark(path: Path, text: str) -> bool:
     """Make a dangling symbolic link, which every file system creates atomically, together with its content.
 
     Returns False when the name is taken.

@@ -81,6 +81,40 @@ def test_job_that_has_completed_is_not_resumed(fake: FakeScheduler, rough_path: 
         resume(ended(fake, COMPLETED))
 
 
+def test_second_job_does_not_write_the_results_that_a_resumed_one_writes(fake: FakeScheduler, rough_path: Path) -> None:
+    first = ended(fake)
+    second = resume(first)
+    fake.states = [JobStatus(UNKNOWN, purged=True), JobStatus(PENDING)]
+    with pytest.raises(GridtfError, match="job 102 has not ended: it is PENDING"):
+        resume(first)
+    assert [path.name for path in first.run_dir.parent.iterdir()] == [first.run_dir.name, second.run_dir.name]
+    # neither where another one has resumed the one that was resumed
+    shutil.copytree(first.run.attempt(1).path, second.run.attempt(1).path)
+    fake.states = [JobStatus(UNKNOWN, purged=True)]
+    third = resume(second)
+    fake.states = [JobStatus(UNKNOWN, purged=True), JobStatus(UNKNOWN, purged=True), JobStatus(PENDING)]
+    with pytest.raises(GridtfError, match="job 103 has not ended: it is PENDING"):
+        resume(first)
+    shutil.rmtree(third.run_dir)
+    fake.states = [JobStatus(UNKNOWN, purged=True)]
+    assert resume(first).id == "104"
+
+
+def test_job_that_is_being_resumed_at_the_same_moment_is_not(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, claim = ended(fake), submission._hand_over
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(submission, "_hand_over", claim)
+        with pytest.raises(GridtfError, match="is being resumed at this moment, in "):
+            resume(first)
+        return claim(*arguments)
+
+    monkeypatch.setattr(submission, "_hand_over", meanwhile)
+    assert resume(first).id == "102"
+
+
 def test_job_without_its_results_is_not_resumed(fake: FakeScheduler, rough_path: Path) -> None:
     job = ended(fake)
     job.run.output.rmdir()
