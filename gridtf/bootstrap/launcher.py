@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, MutableMapping, Sequence
 from pathlib import Path
 from time import localtime, strftime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gridtf.bootstrap import local_dir, messages, verdict
 from gridtf.bootstrap.blame import FAILED, LOST
@@ -52,6 +52,7 @@ _RECORDED = 30.0  # seconds after which the launcher's record is written again a
 _PROGRESS = 10.0  # seconds after which samples and the progress of tasks are recorded
 _STEP = 0.005  # seconds between two looks at a record that has to be written before the job goes on
 _LONGEST_PAUSE = 2.0  # seconds; news from hosts, ends of processes and signals end a pause at once
+_PATIENCE = 60.0  # seconds in which the run directory may become writable again, lest the cause is lost
 _SETTLING = 2.0  # seconds for the last records of a tear-down; a file system that hangs gets no more
 
 
@@ -98,6 +99,9 @@ def supervise(attempt: Launcher) -> int:
         if following is None:
             return code
         attempt = following
+
+
+_Made = TypeVar("_Made")
 
 
 class _Terminated(Exception):
@@ -243,7 +247,8 @@ class Launcher(Fields):
             done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
             return end.noting(again or done), None
         try:
-            following = type(self)(
+            following = self._patiently(
+                type(self),
                 *(self.run, self.spec, self.request, self.scheduler, self.job_id, self.system),
                 *(self.listener_of, self.recorder_of, again, self.allocation),
             )
@@ -271,7 +276,7 @@ class Launcher(Fields):
         self.journal.end()
         self.recorder.settle(_SETTLING)  # whoever has waited for the verdict finds the events
         try:
-            self.attempt.write_verdict(end.record(self.nonce, self.started, self.system.time()))
+            self._patiently(self.attempt.write_verdict, end.record(self.nonce, self.started, self.system.time()))
         except GridtfError as error:
             self.system.log(str(error))
             return end.exit_code or 1
@@ -283,6 +288,21 @@ class Launcher(Fields):
         elif end.state == JobState.SAVED and end.again:
             return self._start_again(end)
         return end.exit_code
+
+    def _patiently(self, write: Callable[..., _Made], *arguments: Any) -> _Made:
+        """Make something in the run directory, as soon as that can be written.
+
+        Raises:
+            RunDirError: It cannot, for a minute.
+        """
+        deadline = self.system.monotonic() + _PATIENCE
+        while True:
+            try:
+                return write(*arguments)
+            except RunDirError:
+                if self.system.monotonic() >= deadline:
+                    raise
+                self.system.sleep(1.0)
 
     def _start_again(self, end: Verdict) -> int:
         """Have the scheduler start this job again; it may end this process at once. Returns the exit code."""

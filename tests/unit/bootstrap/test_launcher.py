@@ -717,6 +717,25 @@ def test_verdict_that_cannot_be_written_is_logged(tmp_path: Path, monkeypatch: p
     assert (read_record(attempt.attempt.launcher) or {})["phase"] != "ended"
 
 
+def test_verdict_is_written_once_the_run_directory_is_writable_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path, ("h0",))
+    attempt.task("h0", "worker:0", "FAILED", 5, exit=3)
+    write, begin = rundir.Attempt.write_verdict, attempt.system.monotonic()
+    denied = cannot("write", attempt.attempt.verdict, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    def write_later(self: rundir.Attempt, record: Record) -> None:
+        if attempt.system.monotonic() < begin + 20:
+            raise denied
+        write(self, record)
+
+    monkeypatch.setattr(rundir.Attempt, "write_verdict", write_later)
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["cause"]["task"]) == ("FAILED", "worker:0")
+    assert not attempt.system.logged or str(denied) not in attempt.system.logged
+
+
 def test_orphans_of_a_killed_agent_are_ended(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path, ("h0",))
     system = attempt.system
