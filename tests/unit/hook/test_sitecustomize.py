@@ -139,7 +139,7 @@ def test_exception_that_cannot_be_shown_is_noted_by_its_type_and_printed_as_usua
 @pytest.mark.parametrize("python", pythons())
 def test_exception_of_a_program_without_a_free_descriptor_is_noted(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("held = []\nwhile True:\n    held.append(open('/dev/null'))\n")
-    run = Run(tmp_path, "bash", "-c", f"ulimit -n 64; exec {python} train.py", cwd=tmp_path)
+    run = Run(tmp_path, "bash", "-c", 'ulimit -n 64; exec "$0" train.py', python, cwd=tmp_path)
     assert run.code == 1
     assert run.noted is not None, run.err
     assert (run.noted["type"], run.noted["place"]) == ("OSError", "train.py:3")
