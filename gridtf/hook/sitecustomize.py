@@ -61,12 +61,19 @@ def _note(kind, value, trace):
 def _install():
     # type: () -> None
     previous = sys.excepthook
-    reserve = os.open(os.devnull, os.O_RDONLY)  # where the program has used up all others
+    reserve = []  # type: list[int] # a descriptor, where the program has used up all others
+    try:
+        reserve.append(os.open(os.devnull, os.O_RDONLY))
+        if reserve[0] <= 2:  # the program was started without, and may give it another meaning
+            os.close(reserve.pop())
+    except OSError:
+        pass
 
     def excepthook(kind, value, trace):
         # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
         try:
-            os.close(reserve)
+            while reserve:
+                os.close(reserve.pop())
             if not issubclass(kind, KeyboardInterrupt):
                 _note(kind, value, trace)
         except Exception:  # the program's own message comes in any case

@@ -289,17 +289,18 @@ def _need_executable(key: str, program: str, path: Path) -> None:
 
 
 def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: Mapping[str, str]) -> None:
-    """Refuse a command that would start the tasks once more, and a script whose requests nobody would read."""
+    """Refuse a command that would start the tasks once more, and a script whose requests gridtf does not read."""
     import shlex
 
     program, *rest = command
     name = program.rpartition("/")[2]
-    first = next((place for place, word in enumerate(rest) if any(_on_path(word, spec, environ))), len(rest))
-    without = shlex.join(rest[first:]) or "python train.py"
-    if name in _SUBMITTERS:
-        what = f"{name} would submit a job of its own in each task"
-        raise SpecError(key, what, hint=f"write the program: -- {without}; or call gridtf_run in a script for {name}")
-    if name in _STARTERS:
+    if name in (*_SUBMITTERS, *_STARTERS):
+        first = next((place for place, word in enumerate(rest) if any(_on_path(word, spec, environ))), len(rest))
+        without = shlex.join(rest[first:]) or "python train.py"
+        if name in _SUBMITTERS:
+            what = f"{name} would submit a job of its own in each task"
+            hint = f"write the program: -- {without}; or call gridtf_run in a script for {name}"
+            raise SpecError(key, what, hint=hint)
         raise SpecError(
             key,
             f"each task would call {name}, which starts the program on all hosts once more, or waits for ever",
@@ -311,7 +312,7 @@ def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: M
         by = "sbatch" if found.startswith("#SBATCH") else "qsub"
         raise SpecError(
             key,
-            f"{script} is a job script: nobody would read what it requests, such as {found}",
+            f"{script} is a job script: gridtf does not read its requests, such as {found}",
             hint=f"call gridtf_run in it and submit it with {by}; or write options and its program: "
             "gridtf submit --nodes 2 -- python train.py",
         )
@@ -320,6 +321,8 @@ def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: M
 def _directive(script: Path) -> str:
     """The first line of a script that sbatch or qsub would read; empty without one."""
     try:
+        if not script.is_file():  # a FIFO would block
+            return ""
         with script.open("rb") as file:
             head = file.read(1 << 16)
     except (OSError, ValueError):

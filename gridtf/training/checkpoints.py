@@ -16,6 +16,7 @@ import tensorflow as tf
 from gridtf import contract
 from gridtf.errors import GridtfError, UsageError
 from gridtf.states import SAVED_CODE
+from gridtf.text import some, were
 from gridtf.training import checkpointfolder as folders
 from gridtf.training.checkpointfolder import PREFIX, Finished, Shapes
 from gridtf.training.group import current as current_group
@@ -211,13 +212,15 @@ class Checkpoints:
         known = {id(tensorflow_variable(variable)) for variable in self._variables.values()}
         late = [each for each in _named(self._parts).values() if id(tensorflow_variable(each)) not in known]
         if late:
+            names = [*map(name_of, late)]
             raise GridtfError(
-                f"{name_of(late[0])} was created after training.checkpoint(…), and is not saved",
-                why=f"so {'was' if len(late) == 2 else 'were'} {len(late) - 1} more" if len(late) > 1 else "",
+                f"{some(names, most=2)} {were(names)} created after training.checkpoint(…), and would not be saved",
                 hint="make all variables first: model.build(…), or call the model on a batch",
             )
         if lost := _lacking(prefix, self._variables):
-            raise GridtfError(f"TensorFlow has not saved {_some(lost)}", hint="please report it, with the model")
+            raise GridtfError(
+                f"TensorFlow has not saved {some(_names(lost), most=2)}", hint="please report it, with the model"
+            )
 
     def restore(self) -> int:
         """Restore the newest finished checkpoint, if there is one. All processes of a strategy must call this.
@@ -254,7 +257,7 @@ class Checkpoints:
                 seedless = {name: each for name, each in self._variables.items() if not seed_of(each)}
                 objects = tf.train.Checkpoint(**self._parts, **seedless)
             elif lost:
-                raise ValueError(f"it lacks {_some(lost)}")
+                raise ValueError(f"it lacks {some(_names(lost), most=2)}")
             objects.read(found.prefix).assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             why = _reason(error)
@@ -328,10 +331,8 @@ def _lacking(prefix: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _some(variables: Mapping[str, Any]) -> str:
-    """Such as ``dense/kernel, dense/bias and 3 more``."""
-    names = [name_of(variable) for variable in variables.values()]
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+def _names(variables: Mapping[str, Any]) -> list[str]:
+    return [name_of(variable) for variable in variables.values()]
 
 
 def _lines(error: GridtfError) -> str:

@@ -248,8 +248,8 @@ def test_models_of_keras_3_are_restored_whole_and_a_loss_is_an_error(tmp_path: P
         " | it was written by a gridtf that did not save layers which a model holds in a list or a dict"
         " | their weights are lost: begin anew in another folder, training.checkpoint(…, folder=…)",
         "old sequential weights True",
-        "late dense_X/kernel was created after training.checkpoint(…), and is not saved | so was 1 more"
-        " | make all variables first: model.build(…), or call the model on a batch",
+        "late dense_X/kernel, dense_X/bias were created after training.checkpoint(…), and would not be saved"
+        " | | make all variables first: model.build(…), or call the model on a batch",
         "left",
         "lost TensorFlow has not saved Variable:0, dense_X/kernel and 11 more | | please report it, with the model",
     ]

@@ -136,6 +136,13 @@ def test_exception_that_cannot_be_shown_is_noted_by_its_type_and_printed_as_usua
     assert (run.noted["type"], run.noted["message"]) == ("Bad", "")
 
 
+def test_exception_after_one_that_the_program_has_shown_itself_is_noted(tmp_path: Path) -> None:
+    program = "import sys\nsys.excepthook(OSError, OSError('first'), None)\nraise ValueError('last')"
+    run = Run(tmp_path, sys.executable, "-c", program)
+    assert run.noted is not None
+    assert run.noted["message"] == "last"
+
+
 @pytest.mark.parametrize("python", pythons())
 def test_exception_of_a_program_without_a_free_descriptor_is_noted(python: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("held = []\nwhile True:\n    held.append(open('/dev/null'))\n")

@@ -260,7 +260,7 @@ def test_job_script_as_a_command_is_refused(words: list[str], line: str, by: str
     (folder / "job.sh").write_text(f"#!/bin/bash\n{line}\npython train.py\n")
     (folder / "job.sh").chmod(0o755)
     said, advice = refused(*words)
-    what = f"HERE/job.sh is a job script: nobody would read what it requests, such as {line.removesuffix(' mpi 8')}"
+    what = f"HERE/job.sh is a job script: gridtf does not read its requests, such as {line.removesuffix(' mpi 8')}"
     assert said == f"command: {what}"
     assert f"submit it with {by};" in advice
 
