@@ -90,7 +90,7 @@ ARROWS: dict[str, set[str]] = {
     "report": {"", "errors", "jobspec", "observe", "resources", "run", "states", "text", "values"},
     "hook": set(),
     "reporting": {"contract", "errors", "run"},
-    "training": {"contract", "errors", "reporting", "states", "values"},
+    "training": {"contract", "errors", "reporting", "states", "text", "values"},
     "cli": {
         "",
         "bootstrap",
