@@ -10,6 +10,10 @@ from pathlib import Path
 
 from gridtf.errors import UsageError
 
+TYPE_CHECKING = False  # typing would take longer to import than all of this
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
 MOST_BYTES = 1 << 22  # of a job file, a template or a program; real ones have a hundredth of that
 
 
@@ -67,3 +71,19 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def unnamed(text: str) -> BinaryIO:
+    """Make a file without a name that holds a text, for the stdin of a program that is to run it.
+
+    Another user, who may exchange a folder above a path, cannot exchange it; unlike a pipe it can be read again.
+
+    Raises:
+        OSError: When it cannot be written.
+    """
+    import tempfile
+
+    file = tempfile.TemporaryFile("w+b")  # noqa: SIM115
+    file.write(text.encode("utf-8", "surrogateescape"))
+    file.seek(0)
+    return file

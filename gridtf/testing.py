@@ -135,13 +135,14 @@ class RecordedJob(Value):
     values: Mapping[str, Any] = {}
 
 
-# Records its arguments and prints the output for this call.
+# Records its arguments and its input, and prints the output for this call.
 _FAKE = """\
 #!/bin/sh
 folder={folder}
 number=0
 while [ -e "$folder/$number.call" ]; do number=$((number + 1)); done
 for word; do printf '%s\\n' "$word"; done > "$folder/$number.call"
+command -p cat > "$folder/$number.in"
 [ -e "$folder/$number.out" ] || number={last}
 command -p cat "$folder/$number.err" >&2
 command -p cat "$folder/$number.out"
@@ -196,6 +197,10 @@ class Commands:
         """The arguments of each call of a command since its outputs were set."""
         files = sorted((self.folder / program).glob("*.call"), key=lambda path: int(path.stem))
         return [path.read_text().splitlines() for path in files]
+
+    def inputs(self, program: str) -> list[str]:
+        """What the calls of a command, in any order, have read from standard input."""
+        return [path.read_text() for path in (self.folder / program).glob("*.in")]
 
 
 # --- the tests
@@ -354,11 +359,12 @@ class SchedulerConformance(_Plans):
                 assert not line.startswith(prefix), f"{kind}: {line!r}: gridtf itself adds the prefix {prefix}"
 
     @pytest.mark.usefixtures("nowhere")
-    def test_submit_command_names_the_script(self, tmp_path: Path) -> None:
+    def test_submit_command_names_no_script(self, tmp_path: Path) -> None:
         for kind, spec in self.specs().items():
             plan = self.plan(tmp_path / "run", spec)
             command = self.scheduler.submit_command(plan)
-            assert str(RunDir(plan.run_dir).script) in command, f"{kind}: {command}"
+            script = str(RunDir(plan.run_dir).script)
+            assert script not in command, f"{kind}: {command}: it reads the script from standard input"
             assert command == self.scheduler.submit_command(plan), f"{kind}: the second call returns another command"
             assert not plan.run_dir.exists(), f"{kind}: it has created the run directory"
 
@@ -408,11 +414,10 @@ class CommandConformance(SchedulerConformance):
 
     @pytest.fixture
     def made(self, tmp_path: Path) -> Plan:
-        """A plan whose run directory exists, with a script in it."""
+        """A plan with a script, whose run directory exists."""
         plan = self.plan(tmp_path / "run", self.spec())
         plan.run_dir.mkdir()
-        RunDir(plan.run_dir).script.write_text("#!/bin/bash\n")
-        return plan
+        return plan.replace(script="#!/bin/bash\n")
 
     @pytest.fixture
     def inside(self, tmp_path: Path, commands: Commands) -> dict[str, str]:
@@ -462,6 +467,7 @@ class CommandConformance(SchedulerConformance):
         assert job.job_id == self.recorded.job_id
         program, *arguments = self.scheduler.submit_command(made)
         assert arguments in commands.calls(Path(program).name), "submit does not run submit_command"
+        assert made.script in commands.inputs(Path(program).name), "the script is not given by standard input"
         record = json.loads(json.dumps(job.to_record()))
         assert JobIdentity.from_record(record) == job, "submitted.json cannot store it"
 
@@ -629,9 +635,7 @@ class LiveConformance(_Plans):
         run.path.mkdir()
         plan = self.plan(run.path, spec)
         head = [f"{self.scheduler.directive_prefix} {line}" for line in self.scheduler.directives(plan)]
-        run.script.write_text("\n".join(["#!/bin/bash", *head, *lines, ""]))
-        run.script.chmod(0o700)
-        job = self.scheduler.submit(plan).job
+        job = self.scheduler.submit(plan.replace(script="\n".join(["#!/bin/bash", *head, *lines, ""]))).job
         jobs.append(job)
         return job
 

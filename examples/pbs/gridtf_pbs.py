@@ -101,7 +101,7 @@ class PBS(BatchScheduler):
             raise SpecError(key, f"qsub -o would misread {run.path}", hint="leave out spaces, quotes, , : ^ and \\")
         # qsub replaces ^array_index^ by the element
         log = RunDir(run.elements / "^array_index^").log if plan.request.elements else run.log
-        return ("qsub", "-o", str(log), str(run.script))
+        return ("qsub", "-o", str(log))
 
     def check(self, plan: Plan) -> Sequence[str]:
         batch.check_shared(plan)
@@ -124,8 +124,8 @@ class PBS(BatchScheduler):
     def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         return {job_id: _status(values) for job_id, values in _jobs(output)}
 
-    def run(self, argv: Sequence[str], *, limit: float) -> Answer:
-        answer = super().run(argv, limit=limit)
+    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> Answer:
+        answer = super().run(argv, limit=limit, text=text)
         # qstat then shows no job at all, and ends with 0
         if "-x" in argv and "not configured to maintain job history" in answer.err:
             return super().run([word for word in argv if word != "-x"], limit=limit)

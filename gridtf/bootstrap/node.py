@@ -24,6 +24,7 @@ from gridtf.schedulers.agents import RUNNER_PID, ForkedAgent, fork_agent
 from gridtf.states import AGAIN_CODE
 from gridtf.values import Fields
 
+_STDIN = 0
 _LOOK = 5.0  # seconds between two checks of the child, in case no signal announces its end
 
 # --- the job runner
@@ -36,15 +37,19 @@ def run_job(arguments: Sequence[str]) -> int:
     """Run the script of a local job, forward signals that end it, leave no process behind and record how it ended.
 
     Args:
-        arguments: ``RUN_DIR KILL_GRACE WALLTIME COMMAND…``. Grace and walltime are in seconds; 0 for no walltime.
+        arguments: ``RUN_DIR KILL_GRACE WALLTIME``. Grace and walltime are in seconds; 0 for no walltime. The script
+            is a regular file, this process's standard input.
 
     Returns:
         The exit code of this process, always 0; the script's is in ended.json.
     """
-    path, kill_grace, walltime, *command = arguments
+    path, kill_grace, walltime = arguments
     processes.block_signals()
     processes.become_subreaper()
-    JobRunner(RunDir(path), float(kill_grace), System()).run(command, int(walltime))
+    system = System()
+    # not its path in the run directory, where another user may put another script
+    script = ["bash", f"/proc/{system.pid}/fd/{_STDIN}"]
+    JobRunner(RunDir(path), float(kill_grace), system).run(script, int(walltime))
     return 0
 
 
@@ -142,7 +147,6 @@ class JobRunner(Fields):
 
 _GRACE = 5.0
 _TELLING = 5.0  # seconds for a message to reach the launcher
-_STDIN = 0
 
 
 def supervise_agent(arguments: Sequence[str]) -> int:

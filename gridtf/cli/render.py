@@ -17,6 +17,7 @@ from gridtf.jobspec.arguments import Parser, add_job_options
 from gridtf.jobspec.options import Table
 from gridtf.jobspec.spec import JobSpec
 from gridtf.report.secrets import secret
+from gridtf.run.rundir import RunDir
 from gridtf.text import counted, plain
 from gridtf.values import fields
 
@@ -88,11 +89,12 @@ def _about(plan: Plan, command: Sequence[str]) -> str:
     taken = plan.spec.run_dir is not None and os.path.lexists(plan.run_dir)
     request = plan.request
     slots = schedulers.get(plan.scheduler).slots(request)
+    script = shlex.quote(str(RunDir(plan.run_dir).script))
     lines = [
         f"name           {plan.spec.title}",
         f"scheduler      {plan.scheduler}",
         f"run directory  {plan.run_dir}{' (already exists: submit would refuse it)' if taken else ''}",
-        f"submit with    {shlex.join(command)}",
+        f"submit with    {shlex.join(command)} < {script}",
         f"resources      {'; '.join([_resources(request, plan.spec.cpus_per_task, slots), *_components(request)])}",
         f"tasks          {', '.join(_tasks(request))}",
         "values",

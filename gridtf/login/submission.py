@@ -62,7 +62,7 @@ def submit(
     plan = _make_run_dir(prepare(spec, sources, trusted))
     try:
         claim(plan.run_dir)
-        submitted, notes = _hand_over(plan, script(plan), command(plan))
+        submitted, notes = _hand_over(plan.replace(script=script(plan)), command(plan))
     except MaybeSubmittedError:
         raise
     except BaseException:
@@ -187,12 +187,13 @@ def _new_below(path: Path) -> bool:
         return new_folder(path)
 
 
-def _hand_over(plan: Plan, text: str, command: tuple[str, ...]) -> tuple[Record, tuple[str, ...]]:
+def _hand_over(plan: Plan, command: tuple[str, ...]) -> tuple[Record, tuple[str, ...]]:
     """Write job.json and job.sh, submit, and write submitted.json. Returns that record and notes for the user."""
     run = RunDir(plan.run_dir)
     scheduler = schedulers.get(plan.scheduler)
     registry.write_job(run, plan.spec, plan.sources)
-    write_text(run.script, text, mode=0o700)  # its env may contain a password, as in job.json
+    # to be read: what is submitted is the text. Its env may contain a password, as in job.json
+    write_text(run.script, plan.script, mode=0o700)
     with _located(plan.sources):
         notes = (*precheck.notes(plan.spec), *schedulers.unused(plan.spec, scheduler), *scheduler.check(plan))
     elements = plan.request.elements

@@ -256,6 +256,12 @@ class Attempt:
             raise cannot("write", self.verdict, error) from None
 
 
+def run_dir_of(log: Path) -> Path:
+    """The run directory that the log of a job, or of an element of a job array, lies in. Pure."""
+    folder = log.parent
+    return folder.parents[1] if folder.parent.name == RunDir(folder).elements.name else folder
+
+
 def mark(path: Path, text: str) -> bool:
     """Make a dangling symbolic link, which every file system creates atomically, together with its content.
 

@@ -49,11 +49,12 @@ class Plan(Value):
     Attributes:
         spec: The user's specification.
         request: The resources to request from this scheduler, worked out from the specification.
-        run_dir: Absolute path of the run directory; the script is job.sh in it.
+        run_dir: Absolute path of the run directory.
         python: Absolute path of the interpreter that gridtf runs under, also in the job.
         bootstrap: Absolute path of gridtf-bootstrap.sh.
         sources: Where each value of the specification comes from, such as ``nodes`` -> ``gridtf.toml:3``.
         trusted: Ids of users who may own the template, besides this user and root; None: any user.
+        script: Text of the job script, once it is rendered.
     """
 
     spec: JobSpec
@@ -63,6 +64,7 @@ class Plan(Value):
     bootstrap: Path
     sources: Mapping[str, str]
     trusted: frozenset[int] | None = None
+    script: str = ""
 
     @property
     def scheduler(self) -> str:
@@ -384,7 +386,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        """The command that submits plan.run_dir/job.sh. Pure.
+        """The command that submits the job script, which it reads from standard input. Pure.
 
         Raises:
             SpecError: For a run directory that the command would misread.
@@ -392,7 +394,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def submit(self, plan: Plan) -> SubmitResult:
-        """Submit plan.run_dir/job.sh.
+        """Submit plan.script: its text, since another user may exchange a folder above job.sh.
 
         Returns:
             The job, and notes for the user.
@@ -479,7 +481,7 @@ class Scheduler(ABC):
         return ()
 
     def check(self, plan: Plan) -> Sequence[str]:
-        """Check, before the submission, whether the site can run plan.run_dir/job.sh.
+        """Check, before the submission, whether the site can run plan.script.
 
         Returns:
             Notes for the user, one line each.

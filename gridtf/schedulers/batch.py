@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, ClassVar
 
 from gridtf.errors import MaybeSubmittedError, SchedulerError, SpecError
+from gridtf.files import unnamed
 from gridtf.jobspec.options import Option, of_scheduler
 from gridtf.schedulers.api import (
     AgentCall,
@@ -70,13 +71,16 @@ class NoAnswerError(SchedulerError):
     err = ""
 
 
-def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None) -> Answer:
+def run_command(
+    argv: Sequence[str], *, limit: float, environ: Mapping[str, str] | None = None, text: str = ""
+) -> Answer:
     """Run a command of a scheduler and wait for its end.
 
     Args:
         argv: The command.
         limit: Seconds that the command may take.
         environ: Environment of the command; None: this process's own, with messages in English.
+        text: What it reads from standard input.
 
     Returns:
         Its exit code, which need not be 0, and output.
@@ -95,9 +99,13 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
         processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
 
     try:
+        stdin = unnamed(text) if text else None
+    except OSError as error:
+        raise SchedulerError(f"cannot write a temporary file: {error.strerror}") from None
+    try:
         done = subprocess.run(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin or subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -119,6 +127,9 @@ def run_command(argv: Sequence[str], *, limit: float, environ: Mapping[str, str]
         silent.out = (expired.stdout or b"").decode("utf-8", "replace")  # bytes, even with an encoding
         silent.err = (expired.stderr or b"").decode("utf-8", "replace")
         raise silent from None
+    finally:
+        if stdin is not None:
+            stdin.close()
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
@@ -229,7 +240,7 @@ class CommandScheduler(Scheduler):
         return answer.last_line
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
-        """Look in the queue for the job that runs this plan's script, after a submission with an unknown outcome.
+        """Look in the queue for this plan's job, by its log in the run directory, where it is unknown if there is one.
 
         Returns:
             The job; None if the queue does not have it.
@@ -243,12 +254,13 @@ class CommandScheduler(Scheduler):
         """Environment of all commands but the submit command: this process's own, with messages in English."""
         return {**os.environ, "LC_ALL": "C"}
 
-    def run(self, argv: Sequence[str], *, limit: float) -> Answer:
+    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> Answer:
         """Run a command of the scheduler.
 
         Args:
             argv: The command.
             limit: Seconds that the command may take.
+            text: What it reads from standard input.
 
         Returns:
             Its exit code, which need not be 0, and output.
@@ -259,7 +271,7 @@ class CommandScheduler(Scheduler):
         """
         try:
             environ = self.command_environment()
-            answer = run_command([self.locate(argv[0]), *argv[1:]], limit=limit, environ=environ)
+            answer = run_command([self.locate(argv[0]), *argv[1:]], limit=limit, environ=environ, text=text)
         except NoAnswerError:
             raise self.no_answer(f"{argv[0]} has not answered within {limit:g} s") from None
         if answer.code < 0:
@@ -297,7 +309,7 @@ class CommandScheduler(Scheduler):
         try:
             # with the user's own environment, which some schedulers pass on to the job
             argv = [self.locate(command[0]), *command[1:]]
-            answer = run_command(argv, limit=self.submit_patience, environ=os.environ)
+            answer = run_command(argv, limit=self.submit_patience, environ=os.environ, text=plan.script)
         except NoAnswerError:
             return self.look_for(plan, f"{command[0]} has not answered within {self.submit_patience:g} s")
         if answer.code:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import PlacementError, RunDirError, SchedulerError, SpecError
+from gridtf.files import unnamed
 from gridtf.host import gpus, procfs
 from gridtf.host.gpus import GpuGrant
 from gridtf.host.processes import killed_by, signal_all
@@ -102,7 +103,7 @@ class LocalScheduler(Scheduler):
         return ()
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        return ("bash", str(RunDir(plan.run_dir).script))
+        return ("bash",)
 
     def check(self, plan: Plan) -> Sequence[str]:
         request, environ = plan.request, {**os.environ, **plan.spec.env}
@@ -136,12 +137,12 @@ class LocalScheduler(Scheduler):
 
         run, spec = RunDir(plan.run_dir), plan.spec
         code = _RUNNER.format(root=str(Path(__file__).parents[2]))
-        words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0), *self.submit_command(plan)]
+        words = [str(run.path), str(spec.kill_grace), str(spec.walltime or 0)]
         try:
-            with open_log(run.log) as log:
+            with unnamed(plan.script) as script, open_log(run.log) as log:
                 runner = subprocess.Popen(
                     [plan.python, "-S", "-c", code, *words],
-                    stdin=subprocess.DEVNULL,
+                    stdin=script,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # outlives the shell that submits it

@@ -12,7 +12,6 @@ from gridtf.errors import GridtfError, SpecError, nearest
 from gridtf.findings import Finding, Items, Level, Setting, failure
 from gridtf.jobspec import config
 from gridtf.jobspec.spec import JobSpec
-from gridtf.run.rundir import RunDir
 from gridtf.schedulers import batch
 from gridtf.schedulers.api import Plan, Scheduler
 from gridtf.text import some
@@ -85,8 +84,7 @@ def judge(
             spec = spec.replace(chdir=spec.chdir or os.getcwd())  # noqa: PTH109
             plan = Plan(spec, scheduler.resolve(spec), Path(folder), sys.executable, Path(folder), given.sources)
             lines = [f"{scheduler.directive_prefix} {line}\n" for line in scheduler.directives(plan)]
-            RunDir(plan.run_dir).script.write_text(f"#!/bin/bash\n{''.join(lines)}true\n")
-            notes = check(plan)
+            notes = check(plan.replace(script=f"#!/bin/bash\n{''.join(lines)}true\n"))
     except batch.NoAnswerError:
         raise
     except SpecError as error:

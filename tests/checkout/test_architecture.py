@@ -31,7 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "run": {"", "errors", "files", "jobspec", "text"},
     "host": {"errors", "files", "text", "values"},
     "contract": {"errors", "jobspec", "run", "values"},
-    "schedulers": {"errors", "host", "jobspec", "run", "text", "states", "values", "findings"},
+    "schedulers": {"errors", "files", "host", "jobspec", "run", "text", "states", "values", "findings"},
     "schedulers.slurm": {
         "errors",
         "files",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from typing import Any
@@ -13,7 +14,9 @@ from gridtf.run.rundir import RunDir, read_record
 from tests.support.beds import on_every_scheduler
 from tests.support.cluster import SHARED, Bed
 from tests.support.clusterfaults import PROMPT, STUBBORN, ended, kill9, no_process_left, started
-from tests.support.clusterjobs import ClusterJob, gridtf
+from tests.support.clusterjobs import PATIENCE, ClusterJob, gridtf
+from tests.support.footprints import await_
+from tests.support.strangers import EXCHANGE, MOMENTS
 
 TELL = 'echo "$GRIDTF_TASK_TYPE $GRIDTF_TASK_INDEX rank $RANK of $WORLD_SIZE on $(uname -n) gpu $CUDA_VISIBLE_DEVICES"'
 ONE_TASK = ("--nodes", "1", "--tasks-per-node", "1")
@@ -23,7 +26,12 @@ def submitted(bed: Bed, *words: str, name: str = "tell", command: str = TELL, **
     return ClusterJob(bed, *bed.options, "--name", name, *words, "--", "bash", "-c", command, **more)
 
 
-@pytest.mark.parametrize(("bed", "way"), [("slurm", "sbatch"), ("sge", "drmaa"), ("sge", "qsub")], indirect=["bed"])
+EVERY_WAY = pytest.mark.parametrize(
+    ("bed", "way"), [("slurm", "sbatch"), ("sge", "drmaa"), ("sge", "qsub")], indirect=["bed"]
+)
+
+
+@EVERY_WAY
 def test_submit_wait_status_list_and_logs(bed: Bed, way: str) -> None:
     env = {"GRIDTF_SGE_SUBMIT": way} if bed.kind == "sge" else {}
     job = submitted(bed, *bed.two_gpus_on_each_of_four_hosts, "--time", "10", name=way, env=env)
@@ -39,6 +47,33 @@ def test_submit_wait_status_list_and_logs(bed: Bed, way: str) -> None:
     record = read_record(job.run.submitted) or {}
     assert (record["scheduler"], record.get("by", "sbatch")) == (bed.kind, way)
     assert not job.attempt.listener.exists()  # it holds the secret of the attempt
+
+
+@EVERY_WAY
+def test_script_that_another_user_exchanges_is_not_run(bed: Bed, way: str) -> None:
+    """bob may rename entries of a folder above the run directory, as in a group's project folder."""
+    ran = bed.home() / "ran"
+    for number, (entry, times) in enumerate(MOMENTS):
+        project = bed.shared / f"project-{way}-{number}"
+        runs = project / "mine" / "runs"
+        runs.mkdir(parents=True)
+        for folder in (runs, runs.parent):
+            os.chown(folder, *[bed.home().stat().st_uid] * 2)
+        project.chmod(0o777)
+        words = [bed.seen(runs.parent), bed.seen(runs / "job"), entry, str(times), bed.seen(ran)]
+        with bed.popen("login", "python", "-c", EXCHANGE, *words, user="bob") as attack:
+            try:
+                assert attack.stdout is not None
+                assert attack.stdout.readline() == "ready\n"
+                options = (*bed.options, *ONE_TASK, "--run-dir", bed.seen(runs / "job"))
+                env = {"GRIDTF_SGE_SUBMIT": way} if bed.kind == "sge" else {}
+                gridtf(bed, "submit", *options, "--", "true", env=env, check=False)
+                assert attack.wait(90) == 0, attack.stderr and attack.stderr.read()
+            finally:
+                attack.kill()
+    queue = {"slurm": ["squeue", "--noheader", "--user=alice"], "sge": ["qstat", "-u", "alice"]}[bed.kind]
+    await_("the queue is empty", lambda: not bed.run("login", *queue).stdout, PATIENCE)
+    assert not ran.exists()
 
 
 @on_every_scheduler

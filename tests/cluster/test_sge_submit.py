@@ -36,7 +36,7 @@ ways, spec, blocked = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
 sys.modules.update(dict.fromkeys(blocked))
 plan = submission.prepare(JobSpec.from_dict({"command": ["true"], "scheduler": "sge", **spec}))
 plan.run_dir.mkdir(parents=True)
-(plan.run_dir / "job.sh").write_text(submission.script(plan))
+plan = plan.replace(script=submission.script(plan))
 for way in ways.split():
     os.environ[submit.WAY] = way
     try:
@@ -97,7 +97,7 @@ def details(bed: Bed, job_id: str) -> dict[str, str]:
     """The output of qstat -j, without the fields that differ between any two jobs."""
     lines = bed.run("login", "qstat", "-j", job_id).stdout.splitlines()
     found = {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
-    for name in ("job_number", "exec_file", "submission_time", "scheduling info"):
+    for name in ("job_number", "exec_file", "submission_time", "scheduling info", "script_file"):
         found.pop(name, None)
     return found
 

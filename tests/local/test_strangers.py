@@ -21,7 +21,7 @@ from gridtf.host.processes import signal_all
 from gridtf.host.users import run_as
 from tests.support.jobs import until
 from tests.support.python import ROOT
-from tests.support.strangers import ALICE, BOB, LIMIT, Done, Strangers, share_with
+from tests.support.strangers import ALICE, BOB, EXCHANGE, LIMIT, MOMENTS, Done, Strangers, share_with
 
 pytestmark = pytest.mark.root
 NONCE = "0123456789abcdef"
@@ -162,6 +162,21 @@ def test_run_root_in_a_group_folder_is_accepted(strangers: Strangers, umask: int
         until(lambda: not strangers.jobs(), "the end of the job")
         # a process that calls exec has no environment for a moment, and may still write
         until(lambda: removed(project / "taken") and removed(root), "the removal of the run directories")
+    assert not strangers.ran.exists()
+
+
+@pytest.mark.parametrize(("entry", "times"), MOMENTS)
+def test_script_that_another_user_exchanges_is_not_run(strangers: Strangers, entry: str, times: int) -> None:
+    project = strangers.own(strangers.folder / "project", 0, 0o2775)
+    folder = strangers.own(project / "mine", ALICE, 0o755)
+    run = strangers.own(folder / "runs", ALICE, 0o755) / "job"
+    words = [sys.executable, "-c", EXCHANGE, folder, run, entry, times, strangers.ran]
+    with strangers.start(BOB, words, project) as attack:
+        assert attack.stdout is not None
+        assert attack.stdout.readline() == "ready\n"
+        strangers.gridtf("submit", "--run-dir", run, "--", "true", cwd=project)
+        assert attack.wait(LIMIT) == 0, attack.stderr and attack.stderr.read()
+    until(lambda: not strangers.jobs(), "the end of the job")
     assert not strangers.ran.exists()
 
 

@@ -27,6 +27,9 @@ NASTY = {
 }
 
 
+SCRIPT = "#!/bin/bash\n"
+
+
 def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits-1", **values: Any) -> Plan:
     """A plan with a specification from the values of a job file."""
     spec = JobSpec.from_dict({"command": ["python", "train.py"], **values})
@@ -37,4 +40,5 @@ def plan(scheduler: str = "slurm", *, run_dir: str | Path = "/shared/runs/digits
         python="/opt/gridtf/bin/python",
         bootstrap=Path("/opt/gridtf/lib/gridtf-bootstrap.sh"),
         sources={},
+        script=SCRIPT,
     )

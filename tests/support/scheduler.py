@@ -49,7 +49,7 @@ class FakeScheduler(Scheduler):
         return (f"--job-name={plan.spec.title}",)
 
     def submit_command(self, plan: Plan) -> tuple[str, ...]:
-        return ("sbatch", str(RunDir(plan.run_dir).script))
+        return ("sbatch", "--parsable")
 
     def check(self, plan: Plan) -> Sequence[str]:
         return self.notes
@@ -60,7 +60,7 @@ class FakeScheduler(Scheduler):
     def submit(self, plan: Plan) -> SubmitResult:
         if self.refuses:
             raise SchedulerError(self.refuses)
-        assert RunDir(plan.run_dir).script.exists()
+        assert RunDir(plan.run_dir).script.read_bytes() == plan.script.encode(errors="surrogateescape")
         with self.lock:
             self.count += 1
             return SubmitResult(JobIdentity(str(100 + self.count), {"cluster": "c1"}))

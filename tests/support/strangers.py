@@ -16,6 +16,29 @@ from tests.support.python import environment
 
 ALICE, BOB, GROUP = 64001, 64002, 64010
 LIMIT = 120.0
+# Arguments: a folder, a run directory to come in it, the entry of that to wait for, how often to exchange the folder
+# for one of the attacker (an odd number), which has another job.sh, and what that script would make.
+EXCHANGE = """
+import ctypes, os, random, sys, time
+from pathlib import Path
+folder, run, entry, times, ran = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+os.umask(0)
+other = folder.with_name("other")
+forged = other / run.relative_to(folder)
+(forged / "output").mkdir(parents=True)
+(forged / "job.sh").write_text(f"#!/bin/bash\\ntouch {ran}\\n")
+(forged / "job.sh").chmod(0o755)
+exchange = ctypes.CDLL(None, use_errno=True).renameat2
+words = -100, bytes(folder), -100, bytes(other), 2  # AT_FDCWD, RENAME_EXCHANGE
+print("ready", flush=True)
+end = time.monotonic() + 60
+while not (run / entry).exists():
+    assert time.monotonic() < end, "there was nothing to exchange"
+for _ in range(times):
+    assert exchange(*words) == 0, ctypes.get_errno()
+    time.sleep(random.random() / 500 if times > 1 else 0)
+"""
+MOMENTS = [("job.json", 1), ("job.sh", 1), ("output", 1), ("job.sh", 301)]  # (entry, times)
 
 
 class Done(NamedTuple):

@@ -150,7 +150,7 @@ class TestPBS(BatchConformance):
     def test_each_array_element_has_its_own_log(self) -> None:
         plan = self.plan(Path("/shared/run"), self.spec(native=["-J 0-3"]))
         log = "/shared/run/array/^array_index^/job.log"
-        assert self.scheduler.submit_command(plan) == ("qsub", "-o", log, "/shared/run/job.sh")
+        assert self.scheduler.submit_command(plan) == ("qsub", "-o", log)
 
     @pytest.mark.parametrize(
         ("name", "job_id"), [("qsub-array", "1240[].pbs01"), ("qsub-hook", "1235.pbs01"), ("qsub-garbled", "")]

@@ -178,7 +178,7 @@ class GridEngine(batch.BatchScheduler):
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
         from gridtf.schedulers.sge import query
 
-        return query.running_script(plan)
+        return query.submitted(plan)
 
     def outcome_unknown(self, answer: batch.Answer) -> bool:
         # failed receiving gdi request response for mid=1 (got syncron message receive timeout error).

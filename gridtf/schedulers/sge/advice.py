@@ -17,7 +17,6 @@ from gridtf.findings import FIRST_TIME
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime
-from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import Answer, same_host, whole
 from gridtf.schedulers.sge import scheduler
@@ -33,7 +32,7 @@ _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
 
 
 def check(plan: Plan, *, limit: float = _PATIENCE) -> tuple[str, ...]:
-    """Ask Grid Engine about a job without submitting it (qsub -w v); its script is in the plan's run directory.
+    """Ask Grid Engine about a job without submitting it (qsub -w v).
 
     Args:
         plan: The submission.
@@ -55,7 +54,7 @@ def check(plan: Plan, *, limit: float = _PATIENCE) -> tuple[str, ...]:
 def _check(plan: Plan, limit: float) -> tuple[str, ...]:
     gpu = gpu_resource(plan.request)
     requested = Requested.of(plan.request, plan.spec, gpu)
-    script = str(RunDir(plan.run_dir).script)
+    script = plan.script
     notes: list[str] = []
     if excluded := plan.request.options.get("exclude"):
         check_excluded(excluded, known_names("-sel"))
@@ -84,7 +83,7 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
 
 def _verify(how: str, script: str, *options: str, limit: float = _PATIENCE) -> Answer:
     """qsub -w HOW; options override those in the script's head."""
-    return scheduler.run(["qsub", "-w", how, *options, script], limit=limit)
+    return scheduler.run(["qsub", "-w", how, *options], limit=limit, text=script)
 
 
 def _unusable_queues() -> list[tuple[Queue, bool]]:

@@ -321,7 +321,7 @@ def _other_hosts(excluded: Sequence[str], request: Request) -> str:
 
 
 def submit_command(plan: Plan) -> tuple[str, ...]:
-    """The qsub command: the script, and the options that need its run directory to exist.
+    """The qsub command, which reads the script from standard input, with the options that need the run directory.
 
     Raises:
         SpecError: For a run directory whose path qsub would misread.
@@ -335,7 +335,7 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
             hint="choose another place with --run-dir or --run-root",
         )
     log = run.elements / "$TASK_ID" / run.log.name if plan.request.elements else run.log
-    return "qsub", "-terse", "-o", str(log), str(run.script)
+    return "qsub", "-terse", "-o", str(log)
 
 
 def _refuse_partitions(request: Request) -> None:

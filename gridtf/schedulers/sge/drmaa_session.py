@@ -3,7 +3,8 @@
 It runs in a process of its own because libdrmaa starts threads, hangs when the qmaster does, and may crash; Debian's
 can be loaded only in a process that was started with a setting of glibc.
 
-Input: one JSON object as the only argument, a submit.SessionRequest. Output: JSON objects, one a line, each as soon as
+Input: one JSON object as the only argument, a submit.SessionRequest, and the job script, a regular file, as standard
+input. Output: JSON objects, one a line, each as soon as
 it is known: ``unloadable`` (why DRMAA cannot be used) or ``loaded``, ``submitting``, then ``job_id`` or ``failed``
 (DRMAA's message). SIGALRM ends the program when loading takes too long, as from a file server that hangs.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 # Answers of drmaa_get_DRM_system: SGE 8.1.9, GE 6.2u5, OCS 9.0.5. Other schedulers have a libdrmaa, too.
 _OURS = re.compile(r"GE\b|OCS|GCS|Grid|Univa|Altair", re.IGNORECASE)
+_SCRIPT = b"/proc/self/fd/0"
 _ROOM = 1024  # bytes for a message, as the specification of DRMAA's C binding recommends
 
 Report = Callable[[dict[str, Any]], None]
@@ -119,8 +121,9 @@ def submit(drmaa: Any, request: Mapping[str, Any], report: Report) -> int:
     try:
         drmaa.Session.initialize()
         template = drmaa.Session.createJobTemplate()
-        # bytes: drmaa would encode a path by the locale
-        template.remoteCommand = os.fsencode(request["script"])
+        # DRMAA takes only a path, which in the run directory another user might have exchanged
+        template.remoteCommand = _SCRIPT
+        # bytes: drmaa would encode them by the locale
         template.nativeSpecification = os.fsencode(request["native"])
         report({"submitting": True})
         if request["tasks"]:

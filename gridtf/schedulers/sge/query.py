@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gridtf.errors import SchedulerError
-from gridtf.run.rundir import RUN_ROOT, RunDir
+from gridtf.run.rundir import RUN_ROOT, run_dir_of
 from gridtf.schedulers.api import JobIdentity, JobStatus, Plan
 from gridtf.schedulers.batch import WORST_FIRST, Answer, array_status, indices, whole
 from gridtf.schedulers.sge import scheduler
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 _MOST_WAITING = 50  # with more waiting jobs than that, qstat -j is not called for their reasons
-_MOST_RECENT = 1000  # of the user's jobs are looked up by their script
+_MOST_RECENT = 1000  # of the user's jobs are looked up by their log
+_LOG = "JB_stdout_path_list/path_list/PN_path"
 _LONGEST = 100_000  # bytes of job ids: Linux allows 128 KiB in one argument of a command line
 # 11/21/2026 14:10:52 [7001:11]: error: can't chdir to /nowhere: No such file or directory
 _STAMP = re.compile(r"^[\d/.-]+[ T][\d:.]+ \[[^]]*\]: (error: )?")
@@ -123,8 +124,8 @@ def own_row(job_id: str, which: str, *, limit: float) -> Row | None:
     return next((row for row in listed if row.number == number and row.tasks == element), None)
 
 
-def running_script(plan: Plan) -> JobIdentity | None:
-    """The latest job of this user that runs a plan's script, in any state; None when there is none.
+def submitted(plan: Plan) -> JobIdentity | None:
+    """The latest job of this user that has its log in a plan's run directory, in any state; None when there is none.
 
     Raises:
         SchedulerError: When the qmaster does not answer.
@@ -133,12 +134,9 @@ def running_script(plan: Plan) -> JobIdentity | None:
     answer = _qstat("-j", ",".join(map(str, ids[-_MOST_RECENT:]))) if ids else Answer(1, "", "")
     if answer.code:
         return None
-    script = str(RunDir(plan.run_dir).script)
     jobs = xml_tree(answer.out, "qstat -xml -j").findall("./djob_info/*")
-    numbers = [
-        whole(job.findtext("JB_job_number", "").strip()) for job in jobs if job.findtext("JB_script_file") == script
-    ]
-    latest = max(filter(None, numbers), default=None)
+    ours = [job for job in jobs if run_dir_of(Path(job.findtext(_LOG, ""))) == plan.run_dir]
+    latest = max(filter(None, (whole(job.findtext("JB_job_number", "").strip()) for job in ours)), default=None)
     return JobIdentity(str(latest)) if latest else None
 
 
@@ -621,14 +619,15 @@ def submitted_variables(job_id: str) -> Mapping[str, str]:
 
 
 def run_dirs(job_id: str) -> list[Path]:
-    """Where the run directory of a job may be: the folder of its script, or the one that gridtf_run makes.
+    """Where the run directory of a job may be: the one that its log lies in, or the one that gridtf_run makes.
 
     Raises:
         SchedulerError: When the qmaster does not answer.
     """
     answer = scheduler.run(["qstat", "-j", job_id.partition(".")[0]], limit=20.0)
     values = {} if answer.code else dict(re.findall(r"^(\w+): +(\S.*?) *$", answer.out, re.MULTILINE))
-    folders = [Path(values["script_file"]).parent] if "script_file" in values else []
+    log = values.get("stdout_path_list", "").rpartition(":")[2]  # NONE:NONE:/runs/x/job.log
+    folders = [run_dir_of(Path(log))] if log else []
     cwd = values.get("cwd") or values.get("sge_o_workdir")
     if cwd and "job_name" in values:
         folders.append(Path(cwd, RUN_ROOT, f"{values['job_name']}-{job_id}"))

@@ -54,7 +54,6 @@ class SessionRequest(Value):
     """What drmaa_session is to submit, and how.
 
     Attributes:
-        script: Path of the job script.
         native: DRMAA's native specification: drmaa_attributes(3).
         tasks: First element, last element and step of a job array; empty for a single job.
         libraries: Paths or names of libdrmaa, in the order to try.
@@ -64,7 +63,6 @@ class SessionRequest(Value):
             None: not set.
     """
 
-    script: str
     native: str
     tasks: tuple[int, ...]
     libraries: tuple[str, ...]
@@ -74,7 +72,7 @@ class SessionRequest(Value):
 
 
 def submit(plan: Plan, by_qsub: Callable[[Plan], SubmitResult]) -> SubmitResult:
-    """Submit plan.run_dir/job.sh by DRMAA or by qsub.
+    """Submit a plan's script by DRMAA or by qsub.
 
     Args:
         plan: The submission.
@@ -123,7 +121,6 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
         raise _NoDrmaaError("the Python package drmaa is not installed (pip install drmaa)")
     command, patience = scheduler.submit_command(plan), scheduler.submit_patience
     request = SessionRequest(
-        script=command[-1],
         native=native_specification(command),
         tasks=task_range(plan.request.elements),
         libraries=tuple(libraries(os.environ)),
@@ -132,8 +129,9 @@ def _by_drmaa(plan: Plan) -> SubmitResult:
         environ={name: os.environ.get(name) for name in ("DRMAA_LIBRARY_PATH", "GLIBC_TUNABLES", "LC_ALL")},
     )
     session = [plan.python, "-I", "-S", str(Path(__file__).with_name("drmaa_session.py")), json.dumps(vars(request))]
+    environ = {**os.environ, **session_environment(os.environ)}
     try:
-        answer = run_command(session, limit=patience, environ={**os.environ, **session_environment(os.environ)})
+        answer = run_command(session, limit=patience, environ=environ, text=plan.script)
     except NoAnswerError as error:
         if "submitting" in messages(error.out):
             return scheduler.look_for(plan, f"DRMAA has not answered within {patience:g} s")
@@ -173,7 +171,7 @@ def native_specification(command: Sequence[str]) -> str:
     Raises:
         _NoDrmaaError: For a value with both kinds of quotes, since DRMAA has no escape character.
     """
-    options = [option for option in command[1:-1] if option != "-terse"]
+    options = [option for option in command[1:] if option != "-terse"]
     return " ".join(("-b n -shell y", *map(_quoted, options)))
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gridtf.jobspec.config import Configured
 
 _STEPD = "slurmstepd"
+_LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 # What the commands read from the environment: SQUEUE_USERS=bob, handy in a shell, would hide the jobs of other users,
 # and a job that is hidden looks like one that is purged.
 _FILTERS = ("SQUEUE_", "SINFO_", "SACCT_")
@@ -97,8 +98,8 @@ class Slurm(batch.CommandScheduler):
     def outcome_unknown(self, answer: batch.Answer) -> bool:
         return re.search(_ANSWER_LOST, answer.err) is not None
 
-    def run(self, argv: Sequence[str], *, limit: float) -> batch.Answer:
-        answer = super().run(argv, limit=limit)
+    def run(self, argv: Sequence[str], *, limit: float, text: str = "") -> batch.Answer:
+        answer = super().run(argv, limit=limit, text=text)
         self.need_set_up(argv[0], answer)
         return answer
 
@@ -196,9 +197,10 @@ class Slurm(batch.CommandScheduler):
         return {"cluster": cluster} if cluster else {}
 
     def find_submitted(self, plan: Plan) -> JobIdentity | None:
-        options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}", "--format=%F|%o")
-        answer = self.run(["squeue", *options], limit=self.query_patience)
-        return submit.parse_scripts(answer.out, RunDir(plan.run_dir).script)
+        shown = f"--Format=ArrayJobID:20,STDOUT:{_LONGEST_PATH}"
+        options = ("--noheader", "--all", "--states=all", f"--user={os.getuid()}")
+        answer = self.run(["squeue", *options, shown], limit=self.query_patience)
+        return submit.parse_logs(answer.out, plan.run_dir)
 
     def server(self, job: JobIdentity, environ: Mapping[str, str]) -> str:
         return f"{super().server(job, environ)}\n{job.details.get('cluster', '')}"

@@ -11,7 +11,6 @@ from gridtf.errors import SchedulerError, SpecError, nearest
 from gridtf.files import user_name
 from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import format_walltime, parse_memory, parse_nodes, parse_walltime
-from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import Plan
 from gridtf.schedulers.batch import whole
 from gridtf.schedulers.slurm import submit
@@ -398,7 +397,7 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
 
     Args:
         slurm: The scheduler, which runs the commands.
-        plan: The submission; its script is in the run directory.
+        plan: The submission, with its script.
         limit: Seconds that each command may take; None: as any question to the queue.
 
     Returns:
@@ -409,7 +408,7 @@ def check(slurm: Slurm, plan: Plan, *, limit: float | None = None) -> tuple[str,
         SchedulerError: When Slurm does not answer, or refuses the job for another reason.
     """
     limit = limit or slurm.query_patience
-    answer = slurm.run(["sbatch", "--test-only", str(RunDir(plan.run_dir).script)], limit=limit)
+    answer = slurm.run(["sbatch", "--test-only"], limit=limit, text=plan.script)
     requests = component_requests(plan, os.environ)
     # sbatch accepts a walltime above the partition's limit, unless the site has EnforcePartLimits
     if answer.code == 0 and all(request.time is None for request in requests):

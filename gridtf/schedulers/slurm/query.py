@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gridtf.files import user_name
 from gridtf.host.processes import killed_by
-from gridtf.run.rundir import RUN_ROOT
+from gridtf.run.rundir import RUN_ROOT, run_dir_of
 from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.batch import array_status, whole
 from gridtf.schedulers.slurm.hostlist import expand
@@ -220,14 +220,14 @@ def parse_run_dirs(text: str, job_id: str) -> list[Path]:
         job_id: The job, or an array's element such as ``12_3``.
 
     Returns:
-        The folder of the job's script, and the one that gridtf_run creates below the job's working folder; empty if the
+        The one that its log lies in, and the one that gridtf_run creates below the job's working folder; empty if the
         output does not show the job.
     """
     found: list[Path] = []
     for line in text.splitlines():
         if _is(line, job_id):
-            shown = dict(re.findall(r"\s(JobName|Command|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
-            found += [Path(shown["Command"]).parent] if "Command" in shown else []
+            shown = dict(re.findall(r"\s(JobName|StdOut|WorkDir)=(.+?)(?=\s[A-Za-z]+=|\s*$)", line))
+            found += [run_dir_of(Path(shown["StdOut"]))] if "StdOut" in shown else []
             if "JobName" in shown and "WorkDir" in shown:
                 found.append(Path(shown["WorkDir"], RUN_ROOT, f"{shown['JobName']}-{job_id}"))
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from gridtf.errors import SpecError
 from gridtf.jobspec.request import Component, Request
 from gridtf.jobspec.units import format_walltime
-from gridtf.run.rundir import RunDir
+from gridtf.run.rundir import RunDir, run_dir_of
 from gridtf.schedulers.api import JobIdentity, Plan
 from gridtf.schedulers.batch import EXCLUDE, NOTIFY, mail, native, word
 
@@ -136,7 +136,7 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
         plan: The submission; its run directory need not exist.
 
     Returns:
-        The command, whose last argument is the script.
+        The command, which reads the script from standard input.
 
     Raises:
         SpecError: For a run directory that sbatch would misread.
@@ -154,7 +154,7 @@ def submit_command(plan: Plan) -> tuple[str, ...]:
     if plan.request.elements:
         folder = str(run.elements).replace("%", "%%")
         log = f"{folder}/%a/{run.log.name}"
-    return "sbatch", "--parsable", f"--output={log}", str(run.script)
+    return "sbatch", "--parsable", f"--output={log}"
 
 
 def parse_native(native: Sequence[str]) -> dict[str, str]:
@@ -214,8 +214,9 @@ def parse_submitted(output: str) -> tuple[str, str]:
     return (match[1], match[2] or "") if match else ("", "")
 
 
-def parse_scripts(output: str, script: Path) -> JobIdentity | None:
-    """Find the job that runs this script in lines of squeue such as ``4711|/path/job.sh``; None if there is none."""
-    rows = (line.strip().partition("|") for line in output.splitlines())
-    ids = [int(number) for number, _, command in rows if command == str(script) and number.isdecimal()]
-    return JobIdentity(str(min(ids))) if ids else None  # of a heterogeneous job, the first component has the script
+def parse_logs(output: str, run_dir: Path) -> JobIdentity | None:
+    """Find the job that has its log in a run directory in lines of squeue such as ``4711 /runs/x/job.log``."""
+    rows = (line.strip().partition(" ") for line in output.splitlines())
+    logs = ((number, Path(log.strip().replace("%%", "%"))) for number, _, log in rows if number.isdecimal())
+    ids = [int(number) for number, log in logs if run_dir_of(log) == run_dir]
+    return JobIdentity(str(min(ids))) if ids else None  # of a heterogeneous job, that of the first component

@@ -124,7 +124,7 @@ def test_submit_writes_all_records(fake: FakeScheduler, rough_path: Path) -> Non
     submitted = json.loads(job.run.submitted.read_text())
     assert submitted["host"] == os.uname().nodename
     assert submitted.keys() == {"job_id", "scheduler", "name", "user", "host", "time", "command", "cluster"}
-    assert submitted["command"] == ["sbatch", str(job.run.script)]
+    assert submitted["command"] == ["sbatch", "--parsable"]
     assert registry.find("train", os.environ, rough_path).path == job.run_dir
 
 

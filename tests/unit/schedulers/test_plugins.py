@@ -22,7 +22,7 @@ class Queue(BatchScheduler):
 
     def is_available(self, environ): return "QUEUE_SERVER" in environ
     def directives(self, plan): return ("-n " + plan.request.name,)
-    def submit_command(self, plan): return ("qput", str(plan.run_dir / "job.sh"))
+    def submit_command(self, plan): return ("qput",)
     def parse_job_id(self, output): return output.strip()
     def query_command(self, jobs): return ["qget"]
     def parse_query(self, output, jobs): return {}

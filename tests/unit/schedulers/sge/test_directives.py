@@ -183,12 +183,12 @@ def test_whole_gpus_per_slot_are_explained(values: dict[str, Any], key: str, hin
 
 def test_submit_command_has_the_paths_in_the_run_directory() -> None:
     command = scheduler.submit_command(plan("sge", run_dir="/runs/it's x"))
-    assert command == ("qsub", "-terse", "-o", "/runs/it's x/job.log", "/runs/it's x/job.sh")
+    assert command == ("qsub", "-terse", "-o", "/runs/it's x/job.log")
 
 
 def test_array_elements_have_logs_of_their_own() -> None:
     command = scheduler.submit_command(plan("sge", run_dir="/runs/x", native=("-t 1-3",)))
-    assert command == ("qsub", "-terse", "-o", "/runs/x/array/$TASK_ID/job.log", "/runs/x/job.sh")
+    assert command == ("qsub", "-terse", "-o", "/runs/x/array/$TASK_ID/job.log")
 
 
 @pytest.mark.parametrize("name", ["a,b", "a:b", "a$b", "a\nb"])

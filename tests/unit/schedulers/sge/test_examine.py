@@ -256,7 +256,7 @@ def test_first_job_is_refused_in_the_words_of_a_submission(
 ) -> None:
     answers = {"qsub": Answer(1, "", output), "-ss": Answer(0, "ctl\nn1\n", ""), "-sc": Answer(0, COMPLEX, "")}
 
-    def run(argv: list[str], *, limit: float) -> Answer:
+    def run(argv: list[str], *, limit: float, text: str = "") -> Answer:
         return answers.get(argv[0]) or answers.get(argv[1]) or Answer(1, "", "denied")
 
     monkeypatch.setattr(scheduler, "run", run)
@@ -301,7 +301,7 @@ case "${0##*/} $*" in
 "qconf -sc") cat complex;;
 "qconf -sprjl") echo ml;;
 "qconf -suser "*) echo "alice is not known as a user"; exit 1;;
-"qsub -w v "*/job.sh) [ $(grep -xc '#$ -pe rrs 2\\|#$ -l h_rt=1:00:00' "${!#}") = 2 ] && echo found;;
+"qsub -w v") [ $(grep -xc '#$ -pe rrs 2\\|#$ -l h_rt=1:00:00') = 2 ] && echo found;;
 *) echo "unexpected: $0 $*" >&2; exit 9;;
 esac
 """

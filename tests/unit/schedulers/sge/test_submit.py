@@ -80,7 +80,7 @@ def test_qsub_submits_without_the_drmaa_package(cell: Cell, monkeypatch: pytest.
     monkeypatch.setattr(submit, "find_spec", lambda name: None)
     root = cell("qsub", f"echo {out}")
     assert scheduler.submit(plan("sge", run_dir=RUN_DIR)) == SubmitResult(JobIdentity("4711", {"by": "qsub"}))
-    assert (root / "called").read_text() == "-terse -o /runs/a b/job.log /runs/a b/job.sh\n"
+    assert (root / "called").read_text() == "-terse -o /runs/a b/job.log\n"
 
 
 def test_qsub_keeps_the_language_of_the_user(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +136,17 @@ JOBS = "<detailed_job_info><djob_info>{}</djob_info></detailed_job_info>"
 
 
 @pytest.mark.parametrize("qsub", [NO_ID, "echo 4711; exit 3", "sleep 30"], ids=["no-id", "sync", "hangs"])
-def test_job_is_found_by_its_script_after_an_unclear_submission(
+def test_job_is_found_by_its_log_after_an_unclear_submission(
     cell: Cell, monkeypatch: pytest.MonkeyPatch, qsub: str
 ) -> None:
     monkeypatch.setenv(submit.WAY, "qsub")
     monkeypatch.setattr(GridEngine, "submit_patience", 0.3 if "sleep" in qsub else 20.0)
-    scripts = {"4710": "/runs/other/job.sh", "4711": "/runs/a b/job.sh", "4712": "job.sh"}
+    logs = {"4710": "/runs/other/job.log", "4711": "/runs/a b/array/$TASK_ID/job.log", "4712": "job.log"}
     one = "<job_list><JB_job_number>{}</JB_job_number></job_list>"
-    listed = LIST.format("".join(map(one.format, scripts)))
-    element = "<element><JB_job_number>{}</JB_job_number><JB_script_file>{}</JB_script_file></element>"
-    details = JOBS.format("".join(element.format(*pair) for pair in scripts.items()))
+    listed = LIST.format("".join(map(one.format, logs)))
+    path = "<JB_stdout_path_list><path_list><PN_path>{}</PN_path></path_list></JB_stdout_path_list>"
+    element = f"<element><JB_job_number>{{}}</JB_job_number>{path}</element>"
+    details = JOBS.format("".join(element.format(*pair) for pair in logs.items()))
     cell("qsub", qsub)
     root = cell("qstat", f"""case "$*" in *-j*) echo '{details}';; *) echo '{listed}';; esac""")
     assert scheduler.submit(plan("sge", run_dir=RUN_DIR)).job.job_id == "4711"
@@ -245,7 +246,7 @@ def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str],
     ],
 )
 def test_native_specification(word: str, quoted: str) -> None:
-    assert submit.native_specification(("qsub", "-terse", "-o", word, "job.sh")) == f"-b n -shell y -o {quoted}"
+    assert submit.native_specification(("qsub", "-terse", "-o", word)) == f"-b n -shell y -o {quoted}"
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ class FakeSession:
 
 def reports_of(session: FakeSession, **values: Any) -> list[dict[str, Any]]:
     reports: list[dict[str, Any]] = []
-    request = {"script": "/runs/ü/job.sh", "native": "-b n", "tasks": [], **values}
+    request = {"native": "-b n", "tasks": [], **values}
     drmaa_session.submit(SimpleNamespace(Session=session), request, reports.append)
     return reports
 
@@ -327,7 +328,7 @@ def reports_of(session: FakeSession, **values: Any) -> list[dict[str, Any]]:
 def test_session_submits_jobs_and_arrays(tasks: list[int]) -> None:
     session = FakeSession()
     assert reports_of(session, tasks=tasks) == [{"submitting": True}, {"job_id": "4711"}]
-    assert session.template.remoteCommand == "/runs/ü/job.sh".encode()
+    assert session.template.remoteCommand == b"/proc/self/fd/0"
     assert session.calls == ["initialize", "exit"]
 
 

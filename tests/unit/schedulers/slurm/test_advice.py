@@ -299,7 +299,7 @@ def called(tools: Path) -> list[str]:
 def test_check_runs_sinfo_only_for_a_walltime(tools: Path) -> None:
     sbatch_prints(tools, STARTS, 0)
     assert advice.check(scheduler, plan("slurm", run_dir="/runs/x")) == ()
-    assert (tools / "calls").read_text() == "sbatch --test-only /runs/x/job.sh\n"
+    assert (tools / "calls").read_text() == "sbatch --test-only\n"
     assert advice.check(scheduler, plan("slurm", time=10)) == ()
     assert called(tools) == ["sbatch", "sbatch", "sinfo"]
 

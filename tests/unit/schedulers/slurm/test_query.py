@@ -304,11 +304,12 @@ def test_texts_of_the_user_are_not_parsed_as_fields() -> None:
     ("shown", "places"),
     [
         (
-            "JobId=7 JobName=my job UserId=a(1) Command=/runs/a b/job.sh WorkDir=/home/a b StdErr=/runs/a b/log Power=",
+            "JobId=7 JobName=my job UserId=a(1) Command=(null) WorkDir=/home/a b StdErr=/runs/a b/job.log "
+            "StdIn=/dev/null StdOut=/runs/a b/job.log Power=",
             ["/runs/a b", "/home/a b/gridtf-runs/my job-7"],
         ),
-        ("JobId=8 ArrayJobId=7 ArrayTaskId=3 JobName=x UserId=a(1) Command=/r/job.sh WorkDir=/h Power=", []),
-        ("JobId=9 JobName=x UserId=a(1) Command=/r/job.sh WorkDir=/h Power=", []),
+        ("JobId=8 ArrayJobId=7 ArrayTaskId=3 JobName=x UserId=a(1) WorkDir=/h StdOut=/r/array/3/job.log", []),
+        ("JobId=9 JobName=x UserId=a(1) WorkDir=/h StdOut=/r/job.log Power=", []),
         ("Welcome", []),
     ],
 )

@@ -105,16 +105,23 @@ def test_submit_that_times_out_may_have_succeeded(sbatch: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("answer", ["echo 4711; echo Good luck", "exit 0", "echo '²'", "echo 24; exit 3", "kill -9 $$"])
-def test_submit_without_a_job_id_finds_the_job_by_its_script(sbatch: Path, answer: str) -> None:
+def test_submit_without_a_job_id_finds_the_job_by_its_log(sbatch: Path, answer: str) -> None:
     lost = "echo 'sbatch: error: Socket timed out on send/recv operation' >&2"
     sbatch.write_text(f"#!/bin/sh\n{lost}\n{answer}\n")
-    queue(sbatch.parent, "Welcome", "7|/runs/w/job.sh", "9|/runs/x/job.sh", "8|/runs/x/job.sh", "x|/runs/x/job.sh")
+    queue(
+        sbatch.parent,
+        "Welcome",
+        "7   /runs/w/job.log ",
+        "9  /runs/x/job.log",
+        "8  /runs/x/array/%a/job.log ",
+        "x /runs/x/job.log",
+    )
     assert scheduler.submit(plan("slurm", run_dir="/runs/x")).job == JobIdentity("8")
 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_submit_with_exit_code_0_is_never_a_refusal(sbatch: Path, code: int) -> None:
     sbatch.write_text(f"#!/bin/sh\ncat <<'END'\n{BANNER}job 24 is yours\nEND\n")
-    queue(sbatch.parent, "7|/runs/w/job.sh", code=code)
+    queue(sbatch.parent, "7  /runs/w/job.log", code=code)
     with pytest.raises(MaybeSubmittedError, match="printed no job id, but: job 24 is yours"):
         scheduler.submit(plan("slurm", run_dir="/runs/x"))

@@ -236,7 +236,7 @@ def test_more_workers_than_slots_are_refused() -> None:
 
 def test_submit_command_has_the_options_with_the_run_directory() -> None:
     command = scheduler.submit_command(plan("slurm", run_dir="/runs/it's 100%j"))
-    assert command == ("sbatch", "--parsable", "--output=/runs/it's 100%%j/job.log", "/runs/it's 100%j/job.sh")
+    assert command == ("sbatch", "--parsable", "--output=/runs/it's 100%%j/job.log")
     with pytest.raises(SpecError, match="run_dir"):
         scheduler.submit_command(plan("slurm", run_dir="/runs/a\\b"))
 
