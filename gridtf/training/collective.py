@@ -54,24 +54,32 @@ class Collective:
             variables: Of floating-point types; the same names and shapes in all members.
 
         Returns:
-            A function of this member's numbers for the others (exchange.encode) and its weight, which sets the
-            variables to the weighted mean, unless all weights are 0, and returns the sum of the numbers. It raises
-            LostError.
+            A function of this member's numbers for the others (exchange.encode) and its weight. It sets the variables
+            to the weighted mean, unless all weights are 0 or a member with a weight has values that are not finite, and
+            returns the sum of the numbers, in which the weight of such a member is negative. It raises LostError.
         """
         wide = any(variable.dtype == tf.float64 for variable in variables)
         dtype = tf.float64 if wide else tf.float32
         sizes = [variable.shape.num_elements() for variable in variables]
+        # infinite from the beginning: a constant, such as a mask
+        finite = [not tf.reduce_any(tf.math.is_inf(variable)) for variable in variables]
 
         def exchange(numbers: Any, weight: Any) -> Any:
             flat = [tf.reshape(tf.cast(variable, dtype), [-1]) for variable in variables]
+            tested = tf.concat([part for part, test in zip(flat, finite, strict=True) if test] or [[0.0]], 0)
+            healthy = tf.reduce_all(tf.math.is_finite(tested))
+            slots = tf.range(len(numbers)) % SLOTS
+            numbers = tf.where((slots == WEIGHT) & ~healthy, -numbers, numbers)
             # A member with weight 0 may have diverged: 0 times infinity must stay 0.
             vector = tf.concat([numbers, tf.math.multiply_no_nan(tf.concat(flat, 0), weight)], 0)
             total = self._sum(vector)
             numbers = total[: len(numbers)]
-            weights = tf.reduce_sum(numbers[WEIGHT::SLOTS])
+            weights = numbers[WEIGHT::SLOTS]
+            divisor = tf.reduce_sum(weights)
+            changed = tf.reduce_all(weights >= 0) & (divisor > 0)
             for variable, part in zip(variables, tf.split(total[len(numbers) :], sizes), strict=True):
-                mean = tf.cast(tf.reshape(part / weights, variable.shape), variable.dtype)
-                variable.assign(tf.where(weights > 0, mean, variable))
+                mean = tf.cast(tf.reshape(part / divisor, variable.shape), variable.dtype)
+                variable.assign(tf.where(changed, mean, variable))
             return numbers
 
         traced = tf.function(exchange)

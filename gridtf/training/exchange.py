@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from gridtf.errors import GridtfError
+from gridtf.text import some
 from gridtf.values import Value
 
 _BITS = 24  # integers up to 2^24 are exact in float32
@@ -25,7 +26,7 @@ class Member(Value):
     """What one member tells the others.
 
     Attributes:
-        weight: Weight of its values in the average.
+        weight: Weight of its values in the average; negative: one of them is NaN or infinite, as the link has seen.
         done: Whether its data have ended.
         wish: Whether a checkpoint was requested from it.
         signature: Of its variables; see signature().
@@ -110,6 +111,21 @@ def difference(descriptions: Mapping[str, str]) -> GridtfError:
 
 def _padded(lines: list[str], length: int) -> list[str]:
     return lines + [_NOTHING] * (length - len(lines))
+
+
+def diverged(culprits: list[str], steps: int) -> GridtfError:
+    """Make the error for values that would make those of all members NaN or infinite.
+
+    Args:
+        culprits: The members that have them.
+        steps: How many steps this member had done.
+    """
+    who, whose = some(culprits, most=3), "its share" if len(culprits) == 1 else "their shares"
+    return GridtfError(
+        f"averaging after step {steps}: {who} {'has' if len(culprits) == 1 else 'have'} diverged",
+        why="there is NaN or infinity among the variables, which all members would get",
+        hint=f"look at {whose} of the data; a smaller learning rate or clipped gradients make smaller steps",
+    )
 
 
 def failure(text: str, own: str, members: Sequence[str], steps: int) -> GridtfError:

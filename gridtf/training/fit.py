@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +23,11 @@ class AveragingCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._attached = False
         if self.model.built:
             self._attach()
+        # Keras's own History stands behind the callbacks of the program. What changes weights after the last step,
+        # use_ema of an optimizer and callbacks such as EarlyStopping, does so between the two calls that follow it.
+        history = self.model.history
+        _call_after(history, "on_epoch_end", self._after_epoch)
+        _call_after(history, "on_train_end", self._after_training)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._first = batch
@@ -33,8 +39,28 @@ class AveragingCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._group.steps(number, float(number))
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._group.finish()
+        self._group.finish()  # unless it was after the last epoch: there was none
+
+    def _after_epoch(self, epoch: int, logs: Any = None) -> None:
+        if self.model.stop_training or epoch + 1 == self.params["epochs"]:
+            self._group.finish()
+
+    def _after_training(self, logs: Any = None) -> None:
+        for name in ("on_epoch_end", "on_train_end"):
+            vars(self.model.history).pop(name, None)  # the program gets it, and may pickle it
+        self._group.follow()
 
     def _attach(self) -> None:
         self._group.attach(self.model, self.model.optimizer)
         self._attached = True
+
+
+def _call_after(callback: Any, name: str, then: Callable[..., None]) -> None:
+    """Have a function called after a method of this callback, with the same arguments."""
+    method = getattr(callback, name)
+
+    def both(*arguments: Any, **named: Any) -> None:
+        method(*arguments, **named)
+        then(*arguments, **named)
+
+    setattr(callback, name, both)

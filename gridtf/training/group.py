@@ -34,7 +34,7 @@ class Link(Protocol):
         """Sum vectors over all members."""
 
     def average(self, variables: Sequence[Any]) -> Average:
-        """Make the function that averages variables over all members."""
+        """Make the function that averages variables over all members, unless one of them has diverged."""
 
 
 class _Alone:
@@ -134,8 +134,16 @@ class Group:
         self._compare(variables)
         self._find, self._attached = find, {id(variable): variable for variable in variables}
         self._average = self._link.average([tensorflow_variable(variable) for variable in variables])
-        self._exchange(Member(weight=float(self.rank == 0)))
+        self.follow()
         self._finished = False
+
+    def follow(self) -> None:
+        """Give all members the leader's values. All of them call this; callback() does at the end of ``fit``.
+
+        Raises:
+            GridtfError: As step().
+        """
+        self._exchange(Member(weight=float(self.rank == 0)))
 
     def step(self, weight: float = 1.0) -> None:
         """Say that a step of training is done; averages when it is time to.
@@ -145,8 +153,8 @@ class Group:
                 of those since the last exchange.
 
         Raises:
-            GridtfError: When no model was attached, when the model has got new variables since then, and when a member
-                is lost.
+            GridtfError: When no model was attached, when the model has got new variables since then, when a member is
+                lost, and when the values of one are NaN or infinite: they are given to nobody.
         """
         self.steps(1, weight)
 
@@ -187,7 +195,9 @@ class Group:
         """Make a callback for ``fit`` of Keras 3 (of tf_keras with ``TF_USE_LEGACY_KERAS=1``).
 
         It attaches the model with its optimizer when training begins (after the first batch where that builds the
-        model), makes a step after each batch, of weight 1, and finishes at the end.
+        model), makes a step after each batch, of weight 1, and finishes at the end of the last epoch. What Keras does
+        to the weights after that, with ``use_ema`` or ``restore_best_weights``, each member does by itself; when the
+        last callback has ended, all get the leader's values.
 
         Returns:
             A ``keras.callbacks.Callback``.
@@ -214,6 +224,8 @@ class Group:
             )
         own = own.replace(wish=self._wish())
         members = exchange.decode(self._told(lambda: average(self._encode(own), own.weight)))
+        if culprits := [name for name, member in zip(self.members, members, strict=True) if member.weight < 0]:
+            raise exchange.diverged(culprits, self._steps)
         self.agreed_checkpoint = any(member.wish for member in members)
         self._since, self._weight, self._last = 0, 0.0, self._clock()
         return members

@@ -20,8 +20,8 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBL
 
 # One start of TensorFlow for many checks. A later group uses the connection of the first one.
 MEMBERS = """
-import json, os
-from gridtf import training
+import json, os, pickle
+from gridtf import GridtfError, training
 from gridtf.training.group import Group
 
 first = training.averaging(every=1)
@@ -79,6 +79,41 @@ group.step(0.0 if first.rank == 1 else 1.0)
 group.finish()
 told["diverged"] = float(tf.reduce_mean(net.w1))
 
+# one that has a weight is named, and nobody gets its values; what is infinite from the beginning does not count
+mask = tf.Variable([0.0, -np.inf])
+group = again(every=1)
+group.attach([net.w1, mask])
+net.w1.assign(tf.fill([4, 8], np.inf if first.rank == 1 else 2.0 + first.rank))
+try:
+    group.step()
+except GridtfError as error:
+    told["error"] = str(error)
+told["kept"], told["mask"] = float(tf.reduce_mean(net.w1)), mask.numpy().tolist() == [0.0, -np.inf]
+
+# weights that Keras changes after the last step of fit, a different one in each member
+def fitted(optimizer, before=(), after=()):
+    keras.utils.set_random_seed(first.rank)
+    model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+    model.build((None, 4))
+    model.compile(optimizer, "mse")
+    own = x[: 4 + 3 * first.rank, :8].reshape(-1, 4), y[: 4 + 3 * first.rank, :8].reshape(-1, 1)  # batches
+    callbacks = [*before, again(every=3).callback(), *after]
+    history = model.fit(*own, batch_size=8, epochs=3, validation_data=own, verbose=0, callbacks=callbacks)
+    told["pickled"] = len(pickle.loads(pickle.dumps(history.history)))
+    assert not [name for name in vars(history) if name.startswith("on_")]
+    return [v.numpy().tolist() for v in model.variables], model
+
+def same(weights, model_weights):
+    return all(np.array_equal(a, b) for a, b in zip(weights, model_weights, strict=True))
+
+ends, model = fitted(keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.9))
+average = model.optimizer._model_variables_moving_average
+told["ema"] = ends, same(ends, average)
+for place in ("before", "after"):
+    stop = keras.callbacks.EarlyStopping(patience=9, mode="max", restore_best_weights=True)  # best is the first epoch
+    ends, model = fitted("sgd", **{place: [stop]})
+    told[place] = ends, same(ends, stop.best_weights), stop.best_epoch
+
 # fit of Keras 3, with a batch normalization, several steps at once and the state of the optimizer
 keras.utils.set_random_seed(first.rank)
 layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1), keras.layers.Dense(1)]
@@ -116,6 +151,14 @@ def test_members_of_three_tasks(launch: Launch) -> None:
     assert [told["steps"] for told in found] == [10, 20, 30]
     assert found[0]["ends"] == found[1]["ends"] == found[2]["ends"]
     assert [told["diverged"] for told in found] == [5.0] * 3
+    assert {told["error"].splitlines()[0] for told in found} == {"averaging after step 1: worker:0 has diverged"}
+    assert [told["kept"] for told in found] == [2.0, float("inf"), 4.0]
+    assert all(told["mask"] for told in found)
+    # what Keras does after the last step: all have what the leader has, which is its own
+    for case in ("ema", "before", "after"):
+        assert found[0][case][0] == found[1][case][0] == found[2][case][0], case
+        assert [told[case][1] for told in found] == [True, False, False], case
+    assert found[0]["before"][2] == found[0]["after"][2] == 0
     # fit
     assert [told["batches"] for told in found] == [8, 16, 24]
     assert [told["iterations"] for told in found] == [8, 16, 24]

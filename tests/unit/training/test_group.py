@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import pytest
 from gridtf.contract import Task
 from gridtf.errors import GridtfError, UsageError
 from gridtf.training import group as module
+from gridtf.training.exchange import SLOTS, WEIGHT
 from gridtf.training.group import Group, averaging, current
 
 
@@ -62,11 +64,15 @@ class Link:
 
     def average(self, variables: Sequence[Any]) -> Callable[[Sequence[float], float], list[float]]:
         def exchange(numbers: Sequence[float], weight: float) -> list[float]:
-            total = self.total([*numbers, weight, *(variable.value * weight for variable in variables)])
-            numbers, weights, values = total[: len(numbers)], total[len(numbers)], total[len(numbers) + 1 :]
+            values = [variable.value * weight if weight else 0.0 for variable in variables]
+            if not all(map(math.isfinite, values)):
+                numbers = [-number if place % SLOTS == WEIGHT else number for place, number in enumerate(numbers)]
+            total = self.total([*numbers, *values])
+            numbers, values = total[: len(numbers)], total[len(numbers) :]
+            weights = numbers[WEIGHT::SLOTS]
             for variable, value in zip(variables, values, strict=True):
-                if weights:
-                    variable.value = value / weights
+                if min(weights) >= 0 and sum(weights) > 0:
+                    variable.value = value / sum(weights)
             return list(numbers)
 
         return exchange
@@ -246,6 +252,33 @@ def test_optimizer_state_is_averaged_when_asked_for_and_built_where_it_is_not() 
     assert together(1, member) == [[]]
     (error,) = failures(1, lambda own: own.attach(Model(1.0)), optimizer_state=True)
     assert error.hint == "write group.attach(model, optimizer)"
+
+
+def test_member_that_has_diverged_is_named_in_all_and_nobody_gets_its_values() -> None:
+    models = [Model(1.0) for _ in range(3)]
+
+    def member(group: Group) -> None:
+        group.attach(models[group.rank])
+        for value in (1.0, 2.0, 3.0, float("nan") if group.rank == 1 else 4.0):
+            models[group.rank].variables[0].value = value
+            group.step()
+
+    assert {error.what for error in failures(3, member, every=2)} == {"averaging after step 4: worker:1 has diverged"}
+    assert [models[rank].values for rank in (0, 2)] == [[4.0]] * 2
+
+
+def test_all_members_follow_the_leader_at_the_end_of_fit() -> None:
+    def member(group: Group) -> float:
+        model = Model(0.0)
+        group.attach(model)
+        group.step()
+        group.finish()
+        model.variables[0].value = 3.0 + group.rank
+        group.follow()
+        group.finish()
+        return model.values[0]
+
+    assert together(2, member) == [3.0] * 2
 
 
 def test_different_models_are_an_error_in_all_members() -> None:
