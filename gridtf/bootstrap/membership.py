@@ -1,15 +1,18 @@
-"""Whether tasks that run TensorFlow join the cluster: a program that ignores it trains once per task, and succeeds.
+"""Whether tasks train together: a program that ignores the others trains once per task, and succeeds.
 
-TensorFlow joins the cluster by a server on the task's port, which the agent has reserved. Nothing is asked of the
-program: the agent sees in /proc which tasks have loaded TensorFlow and which ports are open. The launcher decides.
+TensorFlow joins the cluster by a server on the task's port, which the agent has reserved. MPI and Horovod ask who has
+started them, and a process that no mpirun has started is a world of its own. Nothing is asked of the program: the agent
+sees in /proc which libraries tasks have loaded, which ports are open and who started whom. The launcher decides.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.run.rundir import Record
+from gridtf.schedulers.api import MPI_PLACE
 from gridtf.states import JobState
 from gridtf.text import counted
 from gridtf.values import Value
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
     from gridtf.bootstrap.system import System
     from gridtf.bootstrap.verdict import Verdict
 
-# What was seen of TensorFlow in a task, in its record; empty: nothing.
+# What was seen of TensorFlow, MPI and Horovod in a task, in its record; empty: nothing.
 LOADED = "loaded"  # its process has loaded TensorFlow
+ALONE = "alone"  # its process has loaded MPI or Horovod, and nobody has told it of other ranks
 JOINED = "joined"  # its port was opened
 ELSEWHERE = "elsewhere"  # it communicates in another way
 
@@ -29,7 +33,11 @@ SOON = 60.0  # seconds after which tasks that have not joined are reported while
 
 _TENSORFLOW = "/libtensorflow_framework.so"
 # Parts of the paths of libraries by which programs communicate without a server of TensorFlow.
-_OTHER_WAYS = ("/horovod/", "/libmpi.so", "/mpi4py/", "/jaxlib/", "/torch/lib/")
+_OTHER_WAYS = ("/jaxlib/", "/torch/lib/")
+# Those of libraries whose processes are started together, which the variables of their starter show. A PyTorch may be
+# linked to MPI and never use it.
+_RANKS = ("/mpi4py/", "/horovod/")
+_MPI = ("/libmpi.so", "/libmpich.so", "/libmpi_")  # Open MPI, Intel; Debian's MPICH; Cray
 _MOST_PROCESSES = 16  # of a task, that are examined: its program may be a child of a shell
 _SHORTEST, _LONGEST = 0.25, 30.0  # seconds between two looks
 
@@ -96,12 +104,19 @@ class Membership:
             return JOINED
         if self._master and self._master[0] == task.name and self._master[1] in opened:
             return ELSEWHERE
-        if task.tensorflow or task.ended is not None:
+        if task.tensorflow == LOADED or task.ended is not None:
             return task.tensorflow
         files = self._system.mapped_files(task.pid or 0, _MOST_PROCESSES)
+
+        def has(parts: Iterable[str]) -> bool:
+            return any(part in files for part in parts)
+
+        if has(_RANKS) or (has(_MPI) and not has(_OTHER_WAYS)):
+            variables = self._system.variables(task.pid or 0, _MOST_PROCESSES)
+            return ELSEWHERE if any(map(re.compile(f"{MPI_PLACE}|HOROVOD_RANK=").match, variables)) else ALONE
         if _TENSORFLOW not in files:
-            return ""
-        return ELSEWHERE if any(part in files for part in _OTHER_WAYS) else LOADED
+            return task.tensorflow  # of a process that exits, nothing is seen any more
+        return ELSEWHERE if has(_OTHER_WAYS) else LOADED
 
 
 class Separate(Value):
@@ -109,23 +124,34 @@ class Separate(Value):
 
     Attributes:
         who: ``4 workers``; ``3 tasks`` where their types differ.
+        ranks: Whether they have loaded MPI or Horovod.
     """
 
     who: str
+    ranks: bool = False
 
     @property
     def running(self) -> str:
         """The warning while they run."""
+        if self.ranks:
+            return f"{self.who} have loaded MPI or Horovod, to which each of them is rank 0 of 1"
         return f"{self.who} have loaded TensorFlow, and none has joined the cluster so far"
 
     @property
     def ended(self) -> str:
         """The warning when they have ended."""
-        return f"{self.who} trained separately: none joined the cluster"
+        why = "to MPI or Horovod, each was rank 0 of 1" if self.ranks else "none joined the cluster"
+        return f"{self.who} trained separately: {why}"
 
     @property
     def hint(self) -> str:
         """What to do about it."""
+        if self.ranks:
+            return (
+                "MPI and Horovod have to be started by mpirun or srun: do it in a job script of your own, where each "
+                "process calls gridtf_join; or communicate by RANK and WORLD_SIZE; if they need not, say so: "
+                "--env TF_CONFIG="
+            )
         return (
             "none opened its port for TensorFlow: give the strategy gridtf.training.ClusterResolver(), or average with "
             "gridtf.training.averaging(); if they communicate in a way of their own, say so: --env TF_CONFIG="
@@ -141,14 +167,14 @@ def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Sepa
 
     Returns:
         None when a task has joined the cluster or communicates in another way, when there is only one, and when not
-        every task was seen to have loaded TensorFlow.
+        every task was seen to have loaded TensorFlow, MPI or Horovod.
     """
     training = [task for task in tasks if task.trains and task.in_cluster]
     seen = {records.get(task.name, {}).get("tensorflow") for task in training}
-    if len(training) < 2 or seen != {LOADED}:
+    if len(training) < 2 or not seen <= {LOADED, ALONE}:
         return None
     types = {task.type for task in training}
-    return Separate(counted(len(training), types.pop() if len(types) == 1 else "task"))
+    return Separate(counted(len(training), types.pop() if len(types) == 1 else "task"), ranks=ALONE in seen)
 
 
 def noted(end: Verdict, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:

@@ -229,6 +229,10 @@ class System:
         """The memory maps of a process and its descendants, at most this many processes."""
         return procfs.mapped_files(pid, most)
 
+    def variables(self, pid: int, most: int) -> list[str]:
+        """The variables with which a process and its descendants were started, at most this many processes."""
+        return procfs.variables(pid, most)
+
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         """Those of these TCP ports on which a process of this host listens, without the sockets of these inodes."""
         from gridtf.host import sockets

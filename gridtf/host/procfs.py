@@ -176,12 +176,25 @@ def mapped_files(pid: int, most: int) -> str:
     Returns:
         The text of their /proc/PID/maps (proc_pid_maps(5)); without processes that are gone or other users'.
     """
-    family, texts = [pid], []
+    return "".join(_of_family(pid, most, "maps"))
+
+
+def variables(pid: int, most: int) -> list[str]:
+    """The environment variables with which a process and its descendants were started, such as ``PMI_RANK=0``.
+
+    Args:
+        pid: Its process id.
+        most: How many processes are read, parents before children; without those that are gone or other users'.
+    """
+    return "".join(_of_family(pid, most, "environ")).split("\0")
+
+
+def _of_family(pid: int, most: int, name: str) -> Iterator[str]:
+    family = [pid]
     for member in family:  # grows meanwhile
         family += children(member)[: most - len(family)]
         with contextlib.suppress(OSError):
-            texts.append(Path(f"/proc/{member}/maps").read_text(errors="replace"))
-    return "".join(texts)
+            yield Path(f"/proc/{member}/{name}").read_text(errors="replace")
 
 
 def ancestors(pid: int) -> Iterator[int]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.jobs import LaunchedJob
-
-pytestmark = pytest.mark.tensorflow
+from tests.support.fixtures import Launch
+from tests.support.jobs import ROOT, LaunchedJob, until
+from tests.support.python import environment
+from tests.support.unpacked import need_unpacked
 
 # worker:0 and worker:1 of each job; a shell starts the program, as in many jobs.
 ALONE = """
@@ -50,6 +54,17 @@ else:
 """
 
 
+MPI = """
+import os, time
+from mpi4py import MPI
+
+print("rank", MPI.COMM_WORLD.rank, "of", MPI.COMM_WORLD.size, flush=True)
+while not os.path.exists("seen"):
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("program", "seen"),
     [(ALONE, {"loaded"}), (TOGETHER, {"joined"}), (OWN_WAY, {"elsewhere", "loaded"})],
@@ -67,3 +82,53 @@ def test_tasks_that_trained_separately_are_named_and_no_others(program: str, see
     assert (warned in verdict["reason"]) == (program == ALONE)
     assert (warned in job.output) == (program == ALONE)
     assert ("gridtf.training.ClusterResolver()" in verdict["hint"]) == (program == ALONE)
+
+
+@pytest.fixture(scope="module")
+def with_mpi() -> dict[str, str]:
+    """The variables with which a program finds mpi4py, its MPI and mpiexec."""
+    mpi = need_unpacked("mpi4py", "mpi4py==4.1.*", "mpich==5.0.*", how="--prefix")
+    modules = sysconfig.get_path("platlib", vars={"platbase": str(mpi)})
+    places = {"PATH": f"{mpi / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(mpi / "lib")}
+    return {**places, "PYTHONPATH": f"{modules}:{ROOT}"}
+
+
+@pytest.mark.parametrize(
+    ("starter", "said", "seen"), [("", "rank 0 of 1", "alone"), ("mpiexec -n 2", "of 2", "elsewhere")]
+)
+def test_tasks_that_are_each_a_world_of_mpi_are_told(
+    starter: str, said: str, seen: str, with_mpi: dict[str, str], launch: Launch, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(MPI)
+    words = " ".join(shlex.quote(f"{name}={place}") for name, place in with_mpi.items())
+    command = f"export {words}; {starter} {shlex.quote(sys.executable)} train.py; exit $?"
+    job = launch("bash", "-c", command, tasks={"worker": {"count": 2}}, tasks_per_node=2, gpus_per_task=0)
+    until(lambda: {task["tensorflow"] for task in job.tasks().values()} == {seen}, f"both to be seen; {job.output}")
+    (tmp_path / "seen").touch()
+    verdict = job.verdict()
+    assert verdict["state"] == "COMPLETED", job.output
+    assert all(said in job.attempt.task_log("worker", index).read_text() for index in (0, 1))
+    warned = "2 workers trained separately: to MPI or Horovod, each was rank 0 of 1"
+    assert (warned in verdict["reason"]) == (seen == "alone")
+
+
+def test_processes_of_mpirun_that_call_gridtf_join_are_one_world_and_one_job(
+    with_mpi: dict[str, str], tmp_path: Path
+) -> None:
+    program = """
+from mpi4py import MPI
+import json, os
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+os.write(1, f"{index} {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}\\n".encode())  # whole
+"""
+    script = f'source "{ROOT}/scripts/gridtf-bootstrap.sh"; gridtf_join; exec "$0" -c "$1"'
+    done = subprocess.run(
+        ["mpiexec", "-n", "2", "bash", "-c", script, sys.executable, program],
+        cwd=tmp_path,
+        env={**environment(), **with_mpi, "GRIDTF_JOB_ID": "world-1", "XDG_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert sorted(done.stdout.splitlines()) == ["0 0 of 2", "1 1 of 2"], done

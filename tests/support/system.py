@@ -29,6 +29,7 @@ class FakeSystem(System):
         sent: (pid, signal) of every signal that was sent.
         missing: Programs that cannot be started.
         files: pid -> text of its memory maps.
+        started_with: pid -> its environment variables, such as ``PMI_RANK=0``.
         tensorflow: Program -> the version that it has.
         catches: Signal -> ids of processes that have a handler for it.
         opened: Ports on which a process listens.
@@ -56,6 +57,7 @@ class FakeSystem(System):
         self.stopped: set[int] = set()
         self.oom_kills = 0
         self.files: dict[int, str] = {}
+        self.started_with: dict[int, list[str]] = {}
         self.tensorflow: dict[str, str] = {}
         self.catches: dict[int, list[int]] = {}
         self.opened: set[int] = set()
@@ -198,6 +200,9 @@ class FakeSystem(System):
 
     def mapped_files(self, pid: int, most: int) -> str:
         return self.files.get(pid, "")
+
+    def variables(self, pid: int, most: int) -> list[str]:
+        return self.started_with.get(pid, [])
 
     def shared_memory(self) -> dict[str, int]:
         return dict(self.memory)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.membership import ELSEWHERE, JOINED, LOADED, Membership, noted, separate
+from gridtf.bootstrap.membership import ALONE, ELSEWHERE, JOINED, LOADED, Membership, noted, separate
 from gridtf.bootstrap.supervisor import TaskProcess
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.states import JobState
@@ -80,12 +80,52 @@ def test_a_task_that_could_not_be_started_is_not_looked_for_all_the_time() -> No
     assert host.membership.pause() == 0.25
 
 
-@pytest.mark.parametrize("library", ["/site-packages/horovod/tensorflow/mpi_lib.so", "/usr/lib/libmpi.so.40"])
-def test_a_library_of_another_way_to_communicate_is_seen(library: str) -> None:
+JAX, TORCH = "/site-packages/jaxlib/libjax_common.so", "/site-packages/torch/lib/libtorch_cpu.so"
+MPI4PY, HOROVOD = "/site-packages/mpi4py/MPI.mpich.cpython-311-x86_64-linux-gnu.so", "/horovod/tensorflow/mpi_lib.so"
+LIBMPI = "/usr/lib/libmpi.so.40"
+
+
+def loaded(*libraries: str) -> str:
+    return "".join(f"7f00-7f01 r-xp 0 fe:00 1  {library}\n" for library in libraries)
+
+
+@pytest.mark.parametrize(
+    ("libraries", "variables", "seen"),
+    [
+        ((), [], LOADED),
+        ((JAX,), [], ELSEWHERE),
+        ((TORCH,), [], ELSEWHERE),
+        ((MPI4PY, LIBMPI), [], ALONE),
+        ((LIBMPI,), ["RANK=0", "MPI_HOME=/opt"], ALONE),
+        ((HOROVOD,), [], ALONE),
+        ((HOROVOD, TORCH), [], ALONE),
+        ((LIBMPI, TORCH), [], ELSEWHERE),  # a PyTorch that is linked to it
+        ((MPI4PY,), ["HOME=/", "PMI_RANK=1"], ELSEWHERE),  # of a mpirun in the task
+        ((LIBMPI,), ["OMPI_COMM_WORLD_SIZE=2"], ELSEWHERE),
+        ((HOROVOD,), ["HOROVOD_RANK=1"], ELSEWHERE),
+    ],
+)
+def test_libraries_and_their_starter_show_how_a_task_communicates(
+    libraries: tuple[str, ...], variables: list[str], seen: str
+) -> None:
     host = Host()
-    host.system.files[10] = f"{TENSORFLOW}7f00-7f01 r-xp 0 fe:00 1  {library}\n"
+    host.system.files[10] = TENSORFLOW + loaded(*libraries)
+    host.system.started_with[10] = variables
     assert host.look()
-    assert host.seen == [ELSEWHERE, "", ""]
+    assert host.seen == [seen, "", ""]
+
+
+def test_mpi_is_seen_without_tensorflow_until_the_task_is_seen_to_join() -> None:
+    host = Host()
+    host.system.files.update({10: loaded(MPI4PY), 11: loaded(TORCH)})
+    assert host.look()
+    assert host.seen == [ALONE, "", ""]
+    host.system.files.clear()
+    assert not host.look(1)
+    assert host.seen == [ALONE, "", ""]  # it exits, and its end is not known yet
+    host.system.opened = {2000}
+    assert host.look(1)
+    assert host.seen == [JOINED, "", ""]
 
 
 def test_an_open_master_port_is_another_way_to_communicate() -> None:
@@ -116,7 +156,19 @@ def test_tasks_train_separately_when_all_have_loaded_tensorflow_and_none_has_joi
     assert with_chief.who == "2 tasks"
 
 
-@pytest.mark.parametrize("seen", [(LOADED, JOINED), (LOADED, ""), ("", ""), (ELSEWHERE, LOADED), (LOADED,), ()])
+def test_tasks_that_are_each_a_world_of_mpi_or_horovod_are_told_what_starts_one() -> None:
+    found = separate(WORKERS, records(ALONE, ALONE))
+    assert found is not None
+    assert found.running == "2 workers have loaded MPI or Horovod, to which each of them is rank 0 of 1"
+    assert found.ended == "2 workers trained separately: to MPI or Horovod, each was rank 0 of 1"
+    assert "gridtf_join" in found.hint
+    assert separate(WORKERS, records(LOADED, ALONE)) == found
+    assert separate(WORKERS, records(ALONE, JOINED)) is None
+
+
+@pytest.mark.parametrize(
+    "seen", [(LOADED, JOINED), (LOADED, ""), ("", ""), (ALONE, ""), (ELSEWHERE, LOADED), (LOADED,), ()]
+)
 def test_no_warning_where_a_task_joined_or_may_not_train(seen: tuple[str, ...]) -> None:
     assert separate(WORKERS, records(*seen)) is None
 

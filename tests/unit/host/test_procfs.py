@@ -167,6 +167,16 @@ def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: st
         os.close(watched)
 
 
+def test_variables_are_those_of_a_process_and_its_children(start: Start) -> None:
+    shell = start("bash", "-c", "OMPI=1 cat; exit 0", stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
+    until(lambda: "OMPI=1" in procfs.variables(shell.pid, 2), "the child")
+    assert "OMPI=1" not in procfs.variables(shell.pid, 1)
+    assert shell.stdin is not None
+    shell.stdin.close()  # ends both
+    shell.wait(10)
+    assert procfs.variables(shell.pid, 2) == [""]
+
+
 def test_mapped_files_names_the_libraries_of_a_process_and_its_children(start: Start) -> None:
     script = f"{shlex.quote(sys.executable)} -c 'import _ssl, sys; print(1, flush=True); sys.stdin.read()' <&0; exit 0"
     shell = start("bash", "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
