@@ -10,6 +10,7 @@ from gridtf.errors import GridtfError, SpecError, UsageError, nearest
 from gridtf.jobspec.placeholders import CONTAINER_NAMES, HOST_NAMES, host_address, is_whole, misspelt, placeholders
 from gridtf.jobspec.tasktypes import (
     ALWAYS,
+    CLIENT,
     DATA_WORKER,
     DISPATCHER,
     KINDS,
@@ -60,8 +61,8 @@ class TaskSpec(_Keywords):
     """One task type's table in the job file (``[tasks.worker]``).
 
     Attributes:
-        count: Number of tasks. None: as many workers as the allocation has room for; one task of another type that has
-            a table, none of a type without one.
+        count: Number of tasks. None: as many workers as the allocation has room for, unless only a client is to train;
+            one task of another type that has a table, none of a type without one.
         gpus: GPUs per task. None: the job's ``gpus_per_task`` for a type that trains, else 0.
         cpus: CPUs per task. None: the job's ``cpus_per_task``.
         mem: Memory per task, in MiB or as text such as "8G". None: the job's ``mem_per_task``.
@@ -323,12 +324,16 @@ class JobSpec(_Keywords):
         return properties(task_type, self.task(task_type).kind or "")
 
     def count(self, task_type: str) -> int | None:
-        """Number of tasks of this type; None: as many workers as the allocation has room for."""
+        """Number of tasks of this type; None: as many workers as the allocation has room for.
+
+        A job with a client of its own has workers only where it names them.
+        """
         table: TaskSpec | None = self.tasks.get(task_type)
         if table is not None and table.count is not None:
             return table.count
         if task_type == "worker":
-            return None
+            client = any(one.kind == CLIENT and one.count != 0 for one in self.tasks.values())
+            return 0 if table is None and client and "worker" not in self.serve else None
         if task_type == DISPATCHER:  # data workers need one
             return int(table is not None or bool(self.count(DATA_WORKER)))
         if task_type in LEADERS and self.leader is not None:

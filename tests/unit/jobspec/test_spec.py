@@ -155,6 +155,23 @@ def test_types_of_the_job_s_own_are_treated_by_their_kind() -> None:
 
 
 @pytest.mark.parametrize(
+    ("tables", "serve", "workers"),
+    [
+        ({"driver": {"kind": "client"}, "zebra": {"kind": "member", "count": 2}}, [], 0),
+        ({"driver": {"kind": "client"}, "ps": {"count": 2}}, ["ps"], 0),
+        ({"driver": {"kind": "client"}, "worker": {}}, [], None),
+        ({"driver": {"kind": "client"}}, ["worker"], None),
+        ({"driver": {"kind": "client", "count": 0}}, [], None),
+        ({"zebra": {"kind": "member"}, "board": {"kind": "service"}}, [], None),
+    ],
+)
+def test_job_with_a_client_has_workers_only_where_it_names_them(
+    tables: dict[str, Any], serve: list[str], workers: int | None
+) -> None:
+    assert job(tasks=tables, serve=serve).count("worker") == workers
+
+
+@pytest.mark.parametrize(
     ("leader", "tables", "counts"),
     [
         ("chief", {}, (1, 0)),
