@@ -29,6 +29,10 @@ _STRATEGY_TYPES = (
     "strategies know chief, worker, ps and evaluator: give this one gridtf.training.ClusterResolver(), to which a "
     "master is the chief"
 )
+_FIT_WORKS = (
+    "average instead, with gridtf.training.averaging() in workers alone, or install tf_keras and set "
+    "--env TF_USE_LEGACY_KERAS=1"
+)
 # A substring of a log's last lines -> the hint.
 _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
@@ -49,7 +53,11 @@ _HINTS = (
     ("Too many open files", "the limit on open files is too low for the tasks of that host: see ulimit -n"),
     (
         "Attempt to convert a value (PerReplica",
-        "Keras 3's fit does not work under this strategy: install tf_keras and set --env TF_USE_LEGACY_KERAS=1",
+        f"Keras 3's fit does not work under this strategy: {_FIT_WORKS}",
+    ),
+    (
+        "pass this dataset to ClusterCoordinator",
+        f"the dataset of a loop goes to its coordinator; Keras 3's fit does not work under this strategy: {_FIT_WORKS}",
     ),
     (
         "Not running inside a SLURM step?",
@@ -293,7 +301,8 @@ def of_success(
         parts.append(f"{some(failed)} failed")
     if late:
         parts.append(f"{some(late)} {were(late)} still running and {were(late)} stopped")
-        hints.append(f"--leader-wait allows the others more than {spec.leader_wait:g} s")
+        wait = f"--leader-wait allows more than {spec.leader_wait:g} s"
+        hints.append(f"did they train on, or wait for the leader, which has ended? their logs may say; {wait}")
     if cut_off:
         after = f"{spec.evaluator_wait:g} s after the training"
         parts.append(f"{some(cut_off)} {were(cut_off)} still running {after} and {were(cut_off)} stopped")

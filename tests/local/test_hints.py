@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,19 +29,25 @@ with strategy.scope():
 x = tf.ones((64, 2))
 model.fit(tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8), epochs=1, verbose=0)
 """
+WITH_PS = KERAS_FIT.replace(
+    "MultiWorkerMirroredStrategy()", "ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())"
+)
+WORKERS: dict[str, Any] = {"tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
+CHIEF: dict[str, Any] = {"tasks": {"chief": {}, "worker": {"count": 1}, "ps": {}}, "serve": ["ps", "worker"]}
 
 
 @pytest.mark.parametrize(
-    ("program", "hint"),
+    ("program", "tasks", "hint"),
     [
-        (TENSOR_FIRST, "a tensor was made before the strategy: make the strategy first of all"),
-        (KERAS_FIT, "Keras 3's fit does not work under this strategy"),
+        (TENSOR_FIRST, WORKERS, "a tensor was made before the strategy: make the strategy first of all"),
+        (KERAS_FIT, WORKERS, "Keras 3's fit does not work under this strategy: average instead"),
+        (WITH_PS, CHIEF, "the dataset of a loop goes to its coordinator; Keras 3's fit does not work under this"),
     ],
-    ids=["tensor first", "Keras fit"],
+    ids=["tensor first", "Keras fit", "Keras fit with parameter servers"],
 )
-def test_verdict_explains_a_common_mistake(program: str, hint: str, tmp_path: Path) -> None:
+def test_verdict_explains_a_common_mistake(program: str, tasks: dict[str, Any], hint: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program)
-    spec = {"command": [sys.executable, "train.py"], "tasks": {"worker": {"count": 2}}, "tasks_per_node": 2}
+    spec = {"command": [sys.executable, "train.py"], "tasks_per_node": 3, "python": sys.executable, **tasks}
     job = LaunchedJob(tmp_path, {**spec, "gpus_per_task": 0, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
     verdict = job.verdict(200)
     assert verdict["state"] == "FAILED", job.output
