@@ -79,9 +79,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:  # argparse's words differ between versions
             choices = list(map(str, action.choices))
-            self.error(
-                f"{value!r} is not one of {', '.join(choices)}" if choices[1:] else f"{value!r} is not {choices[0]}"
-            )
+            known = f"is not one of {', '.join(choices)}" if choices[1:] else f"is not known, only {choices[0]}"
+            self.error(f"{value!r} {known}")
 
     @functools.cached_property
     def _takes_job(self) -> bool:

@@ -20,8 +20,7 @@ from gridtf.values import Value
 _NO_COUNTERPART = {
     "image": "one container for all tasks is taken; let the commands of the others start their own",
     "imagePullSecrets": "give Apptainer the password: apptainer registry login",
-    "restartPolicy": "a task that fails ends the job, and the scheduler may start it again as a whole",
-    "backoffLimit": "whether a job is started again is the scheduler's decision",
+    "restartPolicy": "a task that fails ends the attempt, and all tasks start again, as often as restarts says",
     "ttlSecondsAfterFinished": "run directories stay until you remove them",
     "schedulingPolicy": "the scheduler starts a job when all of its hosts are free",
     "suspend": "submit the job when it may run, or hold it with an option of the scheduler in native",
@@ -114,10 +113,13 @@ def _job(manifest: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
     policy = _table(spec, "runPolicy", "spec.")
     if seconds := policy.get("activeDeadlineSeconds"):
         data["time"] = f"{_whole(seconds, 'spec.runPolicy.activeDeadlineSeconds')}s"
+    # Where no type may start again, which is TFJob's default, the number of times means nothing.
+    if (limit := policy.get("backoffLimit")) and any(map(_restarted, replicas.values())):
+        data["restarts"] = _whole(limit, "spec.runPolicy.backoffLimit")
     # TFJob's default: the chief, or worker 0 without one, decides
     data["success_policy"] = "all" if spec.get("successPolicy") == "AllWorkers" else "chief"
     _unused(spec, {"tfReplicaSpecs", "runPolicy", "successPolicy"}, "spec", notes)
-    _unused(policy, {"activeDeadlineSeconds"}, "spec.runPolicy", notes)
+    _unused(policy, {"activeDeadlineSeconds", "backoffLimit"}, "spec.runPolicy", notes)
     chdirs = {str(made.pop("chdir")) for made in types.values() if "chdir" in made}
     if len(chdirs) == 1:
         data["chdir"] = chdirs.pop()
@@ -133,6 +135,10 @@ def _job(manifest: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
     return {**data, **_shared(types)}
 
 
+def _restarted(replica: Mapping[str, Any]) -> bool:
+    return bool(replica.get("restartPolicy", "Never") != "Never")
+
+
 def _replicas(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
     for name, table in _table(spec, "tfReplicaSpecs", "spec.").items():
         path = f"spec.tfReplicaSpecs.{name}"
@@ -144,7 +150,8 @@ def _replicas(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
 def _task(task_type: str, replica: Mapping[str, Any], notes: list[_Note]) -> dict[str, Any]:
     """The table of a task type, with all that may turn out to be the job's."""
     path = f"tfReplicaSpecs.{task_type}"
-    _unused(replica, {"replicas", "template"}, task_type, notes)
+    once = () if _restarted(replica) else ("restartPolicy",)
+    _unused(replica, {"replicas", "template", *once}, task_type, notes)
     pod = _table(_table(replica, "template", f"{path}."), "spec", f"{path}.template.")
     containers = [_table(container, "", path) for container in pod.get("containers", ())]
     main = next((one for one in containers if one.get("name") == "tensorflow"), containers[0] if containers else {})

@@ -24,7 +24,7 @@ apiVersion: kubeflow.org/v1
 kind: TFJob
 metadata: {name: mnist, namespace: team}
 spec:
-  runPolicy: {cleanPodPolicy: None, activeDeadlineSeconds: 7200, backoffLimit: 2}
+  runPolicy: {cleanPodPolicy: None, activeDeadlineSeconds: 7200, backoffLimit: 2, suspend: true}
   tfReplicaSpecs:
     PS:
       replicas: 2
@@ -64,11 +64,33 @@ def test_job_file_and_notes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
         '\n[tasks.ps]\ncount = 2\ncpus = 1\nmem = "2048M"\n'
         '\n[tasks.worker]\ncount = 4\nenv = { A = "1" }\n'
     )
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["gridtf"] * 5
-    for words in ("restartPolicy of ps and worker: ", "image of ps: ", "tolerations of worker: "):
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["gridtf"] * 4
+    for words in ("image of ps: ", "tolerations of worker: ", "env TOKEN of worker: ", "suspend of spec.runPolicy: "):
         assert f"gridtf: {words}" in err
-    assert "gridtf: env TOKEN of worker: " in err
-    assert "gridtf: backoffLimit of spec.runPolicy: " in err
+
+
+@pytest.mark.parametrize(
+    ("policies", "limit", "restarts"),
+    [
+        (["Never", "OnFailure"], 3, 3),
+        (["ExitCode", "ExitCode"], 3, 3),
+        (["Never", "Never"], 3, 0),
+        (["Always"], None, 0),
+    ],
+)
+def test_backoff_limit_of_types_that_start_again_is_restarts(
+    policies: list[str], limit: int | None, restarts: int
+) -> None:
+    made = manifest({}, runPolicy={} if limit is None else {"backoffLimit": limit})
+    replicas = made["spec"]["tfReplicaSpecs"]
+    for name, policy in zip(("Worker", "PS"), policies, strict=False):
+        replicas[name] = {**copy.deepcopy(replicas["Worker"]), "restartPolicy": policy}
+    converted = tfjob.convert([made], "a.yaml")
+    assert ("restarts = 3\n" in converted.text) == (restarts == 3)
+    assert ("restarts" in converted.text) == (restarts == 3)
+    again = [policy for policy in policies if policy != "Never"]
+    assert len(converted.notes) == bool(again)
+    assert all(note.startswith("restartPolicy of ") for note in converted.notes)
 
 
 def test_job_file_is_read_by_gridtf(tmp_path: Path) -> None:
