@@ -107,7 +107,9 @@ def following(
         The attempt; or why there is none, empty where that goes without saying.
     """
     verdict = failure.verdict
-    if not restarts or verdict.state not in _MAY_HEAL or verdict.again is not False:
+    # Nothing is heard of the attempt's other hosts: a spare one that can be reached shows that this one is not cut off.
+    open_end = verdict.again is None and verdict.state == JobState.NODE_FAIL
+    if not restarts or verdict.state not in _MAY_HEAL or not (verdict.again is False or open_end):
         return ""
     if failure.in_vain:
         return f"not restarted, since {failure.in_vain}"

@@ -255,7 +255,7 @@ class Launcher(Fields):
         except GridtfError as error:
             return end.noting(f"not restarted, since {error.what}"), None
         number = following.attempt.number
-        return end.noting(f"attempt {number} follows").replace(next=number), following
+        return end.noting(f"attempt {number} follows").replace(next=number, again=False), following
 
     def conclude(self, end: Verdict) -> int:
         """Write the verdict.

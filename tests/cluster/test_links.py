@@ -39,9 +39,12 @@ def complete(job: ClusterJob) -> None:
 
 @on_every_remote_scheduler
 def test_cut_that_is_shorter_than_the_heartbeat_timeout_costs_nothing(bed: Bed) -> None:
-    """Of a worker's host for 5 s and for 20 s, and of the first host for 20 s, at once; with default settings."""
+    """Of a worker's host for 5 s and for 20 s, and of the first host for 20 s, at once; with default settings. A job of
+    less patience, which hears of no other host any more, goes on with its spare host."""
     first, second = on_two_hosts(bed, "n3,n4"), on_two_hosts(bed, "n1,n2")
-    assert [second.tasks()[name]["host"] for name in ("worker:0", "worker:1")] == ["n3", "n4"]
+    hasty = on_two_hosts(bed, "n3", "--heartbeat-timeout", "8", "--restarts", "1", "--spare-nodes", "1")
+    for job, hosts in ((second, ["n3", "n4"]), (hasty, ["n1", "n2"])):
+        assert [job.tasks()[name]["host"] for name in ("worker:0", "worker:1")] == hosts
     before = {**first.tasks(), **{f"second {name}": task for name, task in second.tasks().items()}}
     begin = time.monotonic()
     for host in ("n2", "n3", "n4"):
@@ -53,11 +56,15 @@ def test_cut_that_is_shorter_than_the_heartbeat_timeout_costs_nothing(bed: Bed) 
         bed.mend(host)
     after = {**first.tasks(), **{f"second {name}": task for name, task in second.tasks().items()}}
     assert {name: task["pid"] for name, task in after.items()} == {name: task["pid"] for name, task in before.items()}
+    ended(hasty, "NODE_FAIL", "host n2", "attempt 2 follows")
+    hasty.running(2)
+    assert [hasty.tasks()[name]["host"] for name in ("worker:0", "worker:1")] == ["n1", "n4"]
     (bed.home() / "linked").touch()
     complete(first)
     complete(second)
+    ended(hasty, "COMPLETED", "after 1 restart", attempt=2)
     (bed.home() / "linked").unlink()
-    for job in (first, second):
+    for job in (first, second, hasty):
         assert job.status()["state"] == "COMPLETED"
     no_process_left(bed)
 

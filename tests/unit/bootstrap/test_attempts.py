@@ -154,6 +154,19 @@ def test_host_that_may_be_cut_off_does_not_go_on_alone() -> None:
     assert isinstance(others, Following)
 
 
+def test_spare_host_shows_whether_this_one_is_cut_off() -> None:
+    """Of the only other host nothing is heard, so that only the scheduler knows which of the two is cut off."""
+    silent = Failure(Verdict(JobState.NODE_FAIL, "", again=None), left={"n2": 9.0}, alone=True)
+
+    def on_two_hosts(spare: int) -> Following | str:
+        return following(silent, NOTHING, 3, HOSTS[: 2 + spare], request(2, spare=spare), "n1")
+
+    found = on_two_hosts(spare=1)
+    assert isinstance(found, Following)
+    assert names(found.hosts) == "n1 n3"
+    assert on_two_hosts(spare=0) == "not restarted, since the job needs 2 hosts, and n2 cannot be used any more"
+
+
 def test_failures_are_counted_by_host() -> None:
     history = History().after(Failure(FAILED, host="n1", left={"n2": 0.0}))
     assert (history.restarts, history.failures, history.gone) == (1, {"n1": 1, "n2": 1}, ("n2",))
