@@ -657,14 +657,16 @@ class Launcher(Fields):
             local_dir.remove(local_dir.places(self.system.environ, self.nonce, host))
             if not survivors:
                 self.hosts.note_over(host)
-        if end.state != JobState.FAILED:
-            from gridtf.bootstrap import membership
-
-            return membership.noted(end, self.tasks, self.hosts.tasks)
         self._read_if_possible()
         # A crashed host reports nothing; the first symptom is that other tasks cannot reach its tasks.
         lost = verdict.lost_hosts(self.tasks, self.hosts.tasks)
         also = f"lost contact with {counted(len(lost), 'host')}: {some(lost)}" if lost else ""
+        if end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
+            return end.noting(also) if len(lost) > 1 else end
+        if end.state != JobState.FAILED:
+            from gridtf.bootstrap import membership
+
+            return membership.noted(end, self.tasks, self.hosts.tasks)
         also = also or verdict.saved_before(self.tasks, self.hosts.tasks)
         final = self._of_tasks(end, also, lost)
         return final if final.reason else self._of_hosts()
@@ -695,7 +697,7 @@ class Launcher(Fields):
         cause = verdict.first_cause(self.tasks, records, self.attempt, self._stopped, lost)
         if cause is None:
             return end
-        if cause.how == LOST:
+        if cause.how == LOST and len(lost) == 1:
             also = ""  # this is the reason itself
         also = "; ".join(filter(None, (end.reason or also, self._versions)))
         if cause.how == FAILED:

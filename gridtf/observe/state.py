@@ -587,7 +587,8 @@ def _tasks(run: RunDir, records: Records, over: bool) -> tuple[TaskView, ...]:
         log = attempt.task_log(planned["type"], planned["index"])
         state = str(known.get("state", TaskState.PENDING))
         if over and state == TaskState.RUNNING:  # its agent died before it could record the end
-            state = TaskState.STOPPED if records.verdict else TaskState.UNKNOWN
+            lost = (records.verdict or {}).get("state") in (None, JobState.NODE_FAIL)
+            state = TaskState.UNKNOWN if lost else TaskState.STOPPED
         end = known
         if over and name == cause.get("task") and state == TaskState.STOPPED:
             state, end = TaskState.FAILED, cause

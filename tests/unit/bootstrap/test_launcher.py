@@ -170,6 +170,8 @@ class Attempt:
     def _report(self) -> None:
         started = self.listener.told("*", messages.LAUNCHER) is not None
         for host in sorted(set(self.states) - self.quiet) if started and self.system.clock >= self._held else ():
+            for task in self.states[host].values() if self.cluster.agents[host].terminated else ():
+                task["state"] = "STOPPED" if task["state"] == "RUNNING" else task["state"]
             record = {"host": host, "pid": 1, "tasks": self.states[host], "over": False, **self.more[host]}
             if record == self._said.get(host):
                 self.listener.say(host, messages.ALIVE)
@@ -311,6 +313,26 @@ def test_silent_host_is_node_fail(tmp_path: Path) -> None:
     assert (verdict["state"], verdict["reason"]) == ("NODE_FAIL", "no heartbeat from host h1 for 10 s")
     assert attempt.cluster.agents["h1"].killed == 1
     assert 15 <= seconds(attempt) < 40
+
+
+def test_all_hosts_that_were_lost_are_named(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0", "h1", "h2", "h3"), heartbeat_timeout=10)
+    for host in ("h1", "h3"):
+        attempt.at(5, lambda host=host: attempt.quiet.add(host))  # type: ignore[misc]
+        attempt.cluster.agents[host].obeys = False
+    _, verdict = attempt.launch()
+    assert verdict["state"] == "NODE_FAIL"
+    assert verdict["reason"] == "no heartbeat from host h1 for 10 s (lost contact with 2 hosts: h1, h3)"
+
+
+def test_all_hosts_that_were_lost_are_named_beside_the_one_that_another_task_missed(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, ("h0", "h1", "h2"), heartbeat_timeout=10)
+    attempt.at(4, lambda: attempt.quiet.update(("h1", "h2")))
+    victim = {**NOTED, "message": CLOSED, "time": attempt.system.wall + 6}
+    attempt.task("h0", "worker:0", "FAILED", 6, exit=1, pid=7, exception=victim)
+    _, verdict = attempt.launch()
+    said = "lost contact with host h1, where worker:1 ran (lost contact with 2 hosts: h1, h2; worker:0 on h0: "
+    assert verdict["reason"].startswith(said)
 
 
 def test_crashed_host_is_reported_with_the_task_that_failed(tmp_path: Path) -> None:

@@ -643,6 +643,11 @@ def test_requeued_job_has_no_running_tasks() -> None:
     assert view(JobStatus(PENDING), hosts=hosts, verdict=verdict(FAILED)).tasks[0].state == "STOPPED"
 
 
+def test_how_the_tasks_of_a_lost_host_ended_is_not_known() -> None:
+    lost = ({"nonce": NONCE, "host": "h0", "tasks": {"worker:0": {"state": RUNNING, "started": 1.0}}},)
+    assert view(None, hosts=lost, verdict=verdict("NODE_FAIL")).tasks[0].state == UNKNOWN
+
+
 def test_job_cancelled_while_pending() -> None:
     seen = view(JobStatus(CANCELLED, "while it waited (Resources)"), **NOTHING_YET)
     assert (seen.state, seen.reason) == (CANCELLED, "cancelled before it started, while it waited (Resources)")
