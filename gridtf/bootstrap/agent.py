@@ -486,9 +486,8 @@ class Agent(Fields):
 
     def _membership(self, plan: AttemptPlan, ports: dict[str, int], master_port: int) -> Membership:
         mine = plan.on(self.host)
-        joining = [task for task in mine if task.trains and task.in_cluster and environment.has_config(plan, task.type)]
         master = next(((task.name, master_port) for task in mine if task.rank == 0), None)
-        joinable = {task.name: ports[task.name] for task in joining}
+        joinable = {task.name: ports[task.name] for task in environment.members(plan.spec, mine)}
         return Membership(joinable, master, self.system, self._fence.inodes if self._fence else frozenset())
 
     def _supervise(self, membership: Membership) -> None:

@@ -14,6 +14,7 @@ from gridtf.bootstrap.rendezvous import AttemptPlan, Rendezvous
 from gridtf.errors import RendezvousError
 from gridtf.host import gpus
 from gridtf.jobspec.placeholders import fill
+from gridtf.jobspec.spec import JobSpec
 from gridtf.jobspec.units import LONGEST_VARIABLE
 from gridtf.run.rundir import cannot, make_folder, need_ours
 
@@ -92,7 +93,7 @@ def task_environment(
     if hook is not None:
         env[_PATH] = os.pathsep.join(filter(None, (str(hook), env.get(_PATH))))
     config = None
-    if has_config(plan, task.type):
+    if has_config(plan.spec, task.type):
         config = rendezvous.config(task.type, task.index, alone=task.row.alone)
     env.pop(contract.TF_CONFIG, None)
     if config is not None:
@@ -108,9 +109,14 @@ def task_environment(
     return env
 
 
-def has_config(plan: AttemptPlan, task_type: str) -> bool:
+def has_config(spec: JobSpec, task_type: str) -> bool:
     """Whether tasks of a type get a TF_CONFIG: unless the job sets it to nothing, since its program needs none."""
-    return {**plan.spec.env, **plan.spec.task(task_type).env}.get(contract.TF_CONFIG) != ""
+    return {**spec.env, **spec.task(task_type).env}.get(contract.TF_CONFIG) != ""
+
+
+def members(spec: JobSpec, tasks: Sequence[PlacedTask]) -> list[PlacedTask]:
+    """Those of these tasks that are members of TensorFlow's cluster, and are told so."""
+    return [task for task in tasks if task.in_cluster and has_config(spec, task.type)]
 
 
 def need_room(plan: AttemptPlan, rendezvous: Rendezvous) -> None:
@@ -131,7 +137,7 @@ def need_room(plan: AttemptPlan, rendezvous: Rendezvous) -> None:
     for task in last.values():
         if runs_gridtf(plan, task):
             continue
-        if has_config(plan, task.type) and rendezvous.config(task.type, task.index, alone=task.row.alone) is None:
+        if has_config(plan.spec, task.type) and rendezvous.config(task.type, task.index, alone=task.row.alone) is None:
             raise _too_long(f"TF_CONFIG of {task.name}", len(rendezvous.text), plan, _WITHOUT_CONFIG)
         values = placeholders(plan, task, rendezvous)
         variables = {**plan.spec.env, **plan.spec.task(task.type).env}

@@ -561,10 +561,12 @@ class Launcher(Fields):
         return not self.spec.count(DATA_WORKER) or mark.name in listdir(mark.parent)
 
     def _separate(self) -> str:
-        """The warning that the tasks train separately; for tasks that have had the time to join the cluster."""
-        from gridtf.bootstrap import membership
+        """The warning that the tasks train separately, or that one keeps the others waiting; for tasks that have had
+        the time to join the cluster."""
+        from gridtf.bootstrap import environment, membership
 
-        found = membership.separate(self.tasks, self.hosts.tasks)
+        members, records = environment.members(self.spec, self.tasks), self.hosts.tasks
+        found = membership.separate(self.tasks, records) or membership.absent(members, records)
         if found and not self._warned:
             self._warned = True
             self._notice(found.running, found.hint)
@@ -664,9 +666,10 @@ class Launcher(Fields):
         if end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
             return end.noting(also) if len(lost) > 1 else end
         if end.state != JobState.FAILED:
-            from gridtf.bootstrap import membership
+            from gridtf.bootstrap import environment, membership
 
-            return membership.noted(end, self.tasks, self.hosts.tasks)
+            members = environment.members(self.spec, self.tasks)
+            return membership.noted(end, self.tasks, members, self.hosts.tasks)
         also = also or verdict.saved_before(self.tasks, self.hosts.tasks)
         final = self._of_tasks(end, also, lost)
         return final if final.reason else self._of_hosts()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gridtf.run.rundir import Record
 from gridtf.schedulers.api import MPI_PLACE
-from gridtf.states import JobState
-from gridtf.text import counted
+from gridtf.states import JobState, TaskState
+from gridtf.text import counted, some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Membership:
     """The agent's view of its tasks.
 
     Args:
-        ports: Task -> its port, for each task of this host that may join the cluster.
+        ports: Task -> its port, for each member of the cluster on this host.
         master: The task of rank 0, if it is on this host, and MASTER_PORT; None otherwise.
         system: This host.
         gates: Inodes of the sockets on these ports that belong to the fence.
@@ -177,16 +177,68 @@ def separate(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Sepa
     return Separate(counted(len(training), types.pop() if len(types) == 1 else "task"), ranks=ALONE in seen)
 
 
-def noted(end: Verdict, tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> Verdict:
+class Absent(Value):
+    """Members of the cluster that the others miss.
+
+    Attributes:
+        names: Their names, in rank order.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    def running(self) -> str:
+        """The warning while they run, and of a job that its walltime has ended."""
+        one = len(self.names) == 1
+        port = f"{'a member' if one else 'members'} of the cluster, {'has' if one else 'have'} not opened"
+        return f"{some(self.names)}, {port} {'its port' if one else 'their ports'} for TensorFlow"
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        tables = some([f"[tasks.{kind}]" for kind in dict.fromkeys(name.partition(":")[0] for name in self.names)])
+        return (
+            "the other members may wait for that: a program without a server of TensorFlow is no member, write "
+            f'in_cluster = false in {tables}; or make a type of your own: kind = "client" if it trains, else "service"'
+        )
+
+
+def absent(members: Sequence[PlacedTask], records: Mapping[str, Record]) -> Absent | None:
+    """Find members that have never opened their port, although others have. Pure.
+
+    Args:
+        members: As environment.members returns them.
+        records: Task name -> its record.
+
+    Returns:
+        None where there are none that have not ended by themselves, and where no other member has joined either.
+    """
+    known = {task.name: records.get(task.name, {}) for task in members}
+    missing = tuple(
+        name
+        for name, record in known.items()
+        if record.get("state") in (TaskState.RUNNING, TaskState.STOPPED)
+        and record.get("tensorflow") not in (JOINED, ELSEWHERE)
+    )
+    joined = any(record.get("tensorflow") == JOINED for record in known.values())
+    return Absent(missing) if joined and missing else None
+
+
+def noted(
+    end: Verdict, tasks: Sequence[PlacedTask], members: Sequence[PlacedTask], records: Mapping[str, Record]
+) -> Verdict:
     """Add the warning to the verdict on a job that has completed, or that its walltime has ended. Pure.
 
     Args:
         end: The verdict.
         tasks: All tasks of the job.
+        members: As environment.members returns them.
         records: Task name -> its record.
     """
-    found = separate(tasks, records)
-    if found is None or end.state not in (JobState.COMPLETED, JobState.TIMEOUT):
-        return end
-    warning = found.ended if end.state == JobState.COMPLETED else found.running
-    return end.replace(reason=f"{end.reason}; {warning}", hint="; ".join(filter(None, (end.hint, found.hint))))
+    late = end.state == JobState.TIMEOUT
+    if found := separate(tasks, records) if late or end.state == JobState.COMPLETED else None:
+        warning = found.running if late else found.ended
+        return end.replace(reason=f"{end.reason}; {warning}", hint="; ".join(filter(None, (end.hint, found.hint))))
+    if missed := absent(members, records) if late else None:  # more time would be no help
+        return end.replace(reason=f"{end.reason}; {missed.running}", hint=missed.hint)
+    return end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -132,3 +133,33 @@ os.write(1, f"{index} {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}\\n".encode(
         check=False,
     )
     assert sorted(done.stdout.splitlines()) == ["0 0 of 2", "1 1 of 2"], done
+
+
+# A client of the session of worker:0, which waits for all members of its cluster.
+IN_GRAPH = """
+import json, os
+import tensorflow as tf
+
+worker = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"][0]
+with tf.Graph().as_default(), tf.compat.v1.Session(f"grpc://{worker}") as session:
+    print(session.run(tf.constant(1.0)))
+"""
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("out", [False, True], ids=["member", "left out"])
+def test_client_that_is_typed_as_a_member_is_the_reason_of_a_timeout(tmp_path: Path, out: bool) -> None:
+    (tmp_path / "client.py").write_text(IN_GRAPH)
+    chief = {"command": [sys.executable, "client.py"], **({"in_cluster": False} if out else {})}
+    tasks = {"chief": chief, "worker": {"count": 1}}
+    spec = {"command": ["true"], "tasks": tasks, "serve": ["worker"], "tasks_per_node": 2, "gpus_per_task": 0}
+    job = LaunchedJob(tmp_path, {**spec, "env": {"TF_CPP_MIN_LOG_LEVEL": "2"}})
+    if out:
+        assert job.verdict(150)["state"] == "COMPLETED", job.output
+        return
+    until(lambda: [task["tensorflow"] for task in job.tasks().values()] == ["loaded", "joined"], "the server", 150)
+    os.kill(job.process.pid, signal.SIGALRM)
+    verdict = job.verdict()
+    assert verdict["state"] == "TIMEOUT", job.output
+    assert "chief:0, a member of the cluster, has not opened its port for TensorFlow" in verdict["reason"]
+    assert "in_cluster = false in [tasks.chief]" in verdict["hint"]

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from gridtf.bootstrap.membership import ALONE, ELSEWHERE, JOINED, LOADED, Membership, noted, separate
+from gridtf.bootstrap.membership import (
+    ALONE,
+    ELSEWHERE,
+    JOINED,
+    LOADED,
+    Absent,
+    Membership,
+    absent,
+    noted,
+    separate,
+)
 from gridtf.bootstrap.supervisor import TaskProcess
 from gridtf.bootstrap.verdict import Verdict
 from gridtf.states import JobState
@@ -182,12 +192,53 @@ def test_no_warning_for_one_training_task_and_for_served_ones() -> None:
 
 def test_the_warning_is_added_to_the_verdict_on_a_job_that_no_task_has_failed() -> None:
     seen = records(LOADED, LOADED)
-    done = noted(Verdict(JobState.COMPLETED, "all training tasks have exited with 0", hint="x"), WORKERS, seen)
+    done = noted(Verdict(JobState.COMPLETED, "all training tasks have exited with 0", hint="x"), WORKERS, WORKERS, seen)
     assert done.reason == (
         "all training tasks have exited with 0; 2 workers trained separately: none joined the cluster"
     )
     assert done.hint.startswith("x; none opened its port for TensorFlow: give the strategy gridtf.training.Cluster")
-    late = noted(Verdict(JobState.TIMEOUT, "the walltime is over"), WORKERS, seen)
+    late = noted(Verdict(JobState.TIMEOUT, "the walltime is over"), WORKERS, WORKERS, seen)
     assert late.reason.endswith("; 2 workers have loaded TensorFlow, and none has joined the cluster so far")
     for end in (Verdict(JobState.CANCELLED, "cancelled"), Verdict(JobState.FAILED, "worker:0 on h0: exit code 1")):
-        assert noted(end, WORKERS, seen) == end
+        assert noted(end, WORKERS, WORKERS, seen) == end
+
+
+def seen_of(*seen: tuple[str, str]) -> dict[str, Any]:
+    """State, and what was seen of TensorFlow, of worker:0, worker:1 and ps:0."""
+    return {each.name: {"state": state, "tensorflow": of} for each, (state, of) in zip(WORKERS, seen, strict=False)}
+
+
+RUNS, WAITS = ("RUNNING", JOINED), ("RUNNING", LOADED)
+
+
+def test_members_that_have_not_opened_their_port_are_named_where_another_one_has() -> None:
+    one = absent(WORKERS[:3], seen_of(RUNS, RUNS, ("STOPPED", "")))
+    assert one is not None
+    assert one.running == "ps:0, a member of the cluster, has not opened its port for TensorFlow"
+    assert "in_cluster = false in [tasks.ps]; or " in one.hint
+    two = absent(WORKERS[:3], seen_of(RUNS, WAITS, ("RUNNING", "")))
+    assert two is not None
+    assert two.running == "worker:1, ps:0, members of the cluster, have not opened their ports for TensorFlow"
+    assert "in_cluster = false in [tasks.worker], [tasks.ps]; or " in two.hint
+
+
+@pytest.mark.parametrize(
+    "last", [("RUNNING", JOINED), ("RUNNING", ELSEWHERE), ("COMPLETED", LOADED), ("FAILED", ""), ("PENDING", "")]
+)
+def test_members_that_have_joined_or_ended_keep_nobody_waiting(last: tuple[str, str]) -> None:
+    assert absent(WORKERS[:3], seen_of(RUNS, RUNS, last)) is None
+
+
+def test_no_member_is_missed_where_none_has_joined() -> None:
+    assert absent(WORKERS[:3], seen_of(WAITS, WAITS, ("RUNNING", ""))) is None
+    assert absent([], seen_of(RUNS, WAITS)) is None
+
+
+def test_member_that_kept_the_others_waiting_is_in_the_verdict_on_a_timeout_instead_of_more_time() -> None:
+    seen = seen_of(RUNS, RUNS, ("STOPPED", ""))
+    end = Verdict(JobState.TIMEOUT, "the walltime is over", hint="request more with --time")
+    late = noted(end, WORKERS, WORKERS[:3], seen)
+    assert late.reason == f"the walltime is over; {Absent(('ps:0',)).running}"
+    assert late.hint == Absent(("ps:0",)).hint
+    done = end.replace(state=JobState.COMPLETED)
+    assert noted(done, WORKERS, WORKERS[:3], seen) == done
