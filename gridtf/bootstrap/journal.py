@@ -93,6 +93,11 @@ class Journal:
         if now >= self._samples_due:
             self._write_samples()
 
+    def hurry(self) -> None:
+        """Have the events that were noted written at the next look."""
+        if self._events:
+            self._events_due = self._system.monotonic()
+
     def rest(self) -> float:
         """Seconds until events are due to be written; infinite without any."""
         return max(0.0, self._events_due - self._system.monotonic())

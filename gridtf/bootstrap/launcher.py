@@ -153,7 +153,8 @@ class Launcher(Fields):
         self._versions = ""  # how the hosts' versions of TensorFlow differ
         self._unfenced = ""  # whom the tasks' ports are open to, where that is less than the job wants
         self._warned = False  # that the tasks train separately
-        self._phase, self._detail = "allocating", "learning the allocation"
+        self._phase, self._detail = "allocating", self.following.why if self.following else "learning the allocation"
+        self._told = False  # the verdict, to the log and the events
         self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
         walltime = self.request.walltime
@@ -246,6 +247,9 @@ class Launcher(Fields):
         if isinstance(again, str):
             done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
             return end.noting(again or done), None
+        number = self.attempt.number + 1
+        told = end.noting(f"attempt {number} follows").replace(next=number, again=False)
+        self._tell(told)  # those who follow the job show what they find from its folder on as the next attempt's
         try:
             following = self._patiently(
                 type(self),
@@ -253,9 +257,10 @@ class Launcher(Fields):
                 *(self.listener_of, self.recorder_of, again, self.allocation),
             )
         except GridtfError as error:
+            self._told = False
             return end.noting(f"not restarted, since {error.what}"), None
-        number = following.attempt.number
-        return end.noting(f"attempt {number} follows").replace(next=number, again=False), following
+        following._record()  # one that is stopped from now on is seen to be silent
+        return told, following
 
     def conclude(self, end: Verdict) -> int:
         """Write the verdict.
@@ -269,12 +274,8 @@ class Launcher(Fields):
         if self._orphaned:
             freed = f"{self._orphaned}, so gridtf cancels the job; otherwise it would keep its hosts"
             end = end.noting(freed)
-        self.system.log(end.text())
-        more = {"task": end.cause["task"]} if end.cause and end.cause["task"] else {}
-        more |= {"next": end.next} if end.next else {}
-        self._note("verdict", state=end.state, text=end.reason, **more)
-        self.journal.end()
-        self.recorder.settle(_SETTLING)  # whoever has waited for the verdict finds the events
+        if not self._told:
+            self._tell(end)  # whoever has waited for the verdict finds the events
         try:
             self._patiently(self.attempt.write_verdict, end.record(self.nonce, self.started, self.system.time()))
         except GridtfError as error:
@@ -288,6 +289,16 @@ class Launcher(Fields):
         elif end.state == JobState.SAVED and end.again:
             return self._start_again(end)
         return end.exit_code
+
+    def _tell(self, end: Verdict) -> None:
+        """Write the verdict to the log and to the events."""
+        self._told = True
+        self.system.log(end.text())
+        more = {"task": end.cause["task"]} if end.cause and end.cause["task"] else {}
+        more |= {"next": end.next} if end.next else {}
+        self._note("verdict", state=end.state, text=end.reason, **more)
+        self.journal.end()
+        self.recorder.settle(_SETTLING)
 
     def _patiently(self, write: Callable[..., _Made], *arguments: Any) -> _Made:
         """Make something in the run directory, as soon as that can be written.
@@ -783,14 +794,14 @@ class Launcher(Fields):
         if recorder.failed is not None:
             clock = strftime("%H:%M:%S", localtime(recorder.failed))
             self._unrecorded = f"records could not be written for some time from {clock} on"
+        self._note_news()
+        self.journal.look()
         record = {"phase": self._phase, "detail": self._detail, **self._flags()}
         if record != self._written or now - self._recorded >= min(_RECORDED, self.spec.heartbeat_timeout):
             self._written, self._recorded = record, now
             who = {"nonce": self.nonce, **self._identity, "began": self.started, **self._limits}
             recorder.write(self.attempt.launcher, json.dumps({**who, **record, "time": self.system.time()}))
         hosts, age = self.hosts, float("inf") if final else now - self._summarized
-        self._note_news()
-        self.journal.look()
         if (hosts.changed and age >= summary_interval(len(hosts.hosts))) or (
             hosts.progressed and age >= progress_interval(len(hosts.hosts), self.system.time() - self.started)
         ):
@@ -814,6 +825,8 @@ class Launcher(Fields):
         self._note("notice", text=what)
 
     def _report(self, phase: str, detail: str) -> None:
+        if phase != self._phase:
+            self.journal.hurry()  # those who follow the job are told first what has led to it
         self._phase, self._detail = phase, detail
         self._record()
 

@@ -73,7 +73,7 @@ class Following:
 
     def run(self) -> None:
         """Print until the job has ended."""
-        for lines in printed(self._run, self._ended, output.rest):
+        for lines in printed(self._run, self._ended, output.rest, self._tell_events):
             self._changes.printed_at = time.monotonic()
             if self._bottom is None:
                 output.write(lines, flush=False)
@@ -88,11 +88,13 @@ class Following:
         over = self._watch.ended()
         self._flush()
         now = time.monotonic()
-        if over or now >= self._look:
+        view = self._watch.latest
+        line = self._changes.line(view) if view else ""
+        if over or line or now >= self._look:
             self._look = now + _LOOKED
             self._tell_events()
-        if view := self._watch.latest:
-            if line := self._changes.line(view):
+        if view:
+            if line:
                 self._tell(line)
                 self._say = now
             if self._bottom is not None and now >= self._say:
@@ -101,6 +103,7 @@ class Following:
         return over
 
     def _tell_events(self) -> None:
+        self._flush()
         with contextlib.suppress(RunDirError):  # the watch says so if it does not pass
             for event in self._events.more():
                 if happened.is_news(event):
@@ -122,13 +125,19 @@ class Following:
             self._kept = ""
 
 
-def printed(run: RunDir, ended: Callable[[], bool], sleep: Callable[[float], None]) -> Iterator[bytes]:
+def printed(
+    run: RunDir, ended: Callable[[], bool], sleep: Callable[[float], None], before: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
     """The lines of a job's logs as a terminal, or any other file, gets them, as they come.
 
     Args:
         run: The run directory.
         ended: Whether the job has ended; called before each look at the logs.
         sleep: Like time.sleep.
+        before: Called before the heading of another attempt.
     """
     shown = Shown()
-    return map(shown.encoded, logs.following(run, logs.Choice(), ended, sleep))
+    for piece in logs.following(run, logs.Choice(), ended, sleep):
+        if piece[0] is logs.HEADING:
+            before()
+        yield shown.encoded(piece)

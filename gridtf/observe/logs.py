@@ -69,7 +69,7 @@ class Choice(Value):
 
 
 Piece = tuple[Source, bytes]  # lines of one log, each with a newline at its end
-_HEADING = Source("")
+HEADING = Source("")  # of a line that begins another attempt
 
 
 def pieces(run: RunDir, choice: Choice) -> Iterator[Piece]:
@@ -188,7 +188,7 @@ def _text(found: Iterable[Piece]) -> Iterator[str]:
 
 
 def _heading(attempt: Attempt) -> Piece:
-    return _HEADING, f"--- attempt {attempt.number} ---\n".encode()
+    return HEADING, f"--- attempt {attempt.number} ---\n".encode()
 
 
 class Chosen:

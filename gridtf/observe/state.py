@@ -346,10 +346,11 @@ def _standing(run: RunDir, records: Records, queue: JobStatus | None, now: float
         return _by_heartbeat(records, queue, now)
     if queue.purged or queue.state in ENDED:
         return _without_verdict(run, records, queue, now)
-    if queue.state == JobState.PENDING or records.launcher is None:
-        return _Standing(
-            queue.state, queue.reason or ("the job script is setting up" if queue.state == JobState.RUNNING else "")
-        )
+    if queue.state == JobState.PENDING:
+        return _Standing(queue.state, queue.reason)
+    if records.launcher is None:  # which makes the folder of the attempt
+        begins = f"attempt {records.attempt} begins" if records.attempt else "the job script is setting up"
+        return _Standing(queue.state, queue.reason or begins)
     if abs(_age(records.launcher, now)) > _patience(records):
         one_clock = (records.submitted or {}).get("scheduler") == "local"  # which reports jobs of its own host only
         detail = f"the launcher does not respond: {_last_heartbeat(records.launcher, now, one_clock=one_clock)}"

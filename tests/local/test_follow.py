@@ -69,6 +69,19 @@ def test_follow_has_the_exit_code_and_the_verdict_of_a_job_that_failed(here: Pat
     assert done.stdout.endswith("\n  last words\n")
 
 
+def test_follow_tells_what_led_to_the_state_and_the_verdict_above_the_next_attempt(here: Path) -> None:
+    Path("fails.sh").write_text("echo begins; [ $GRIDTF_ATTEMPT = 2 ] || exit 1\n")
+    words = command("submit", "-f", "--workers", "1", "--restarts", "1", "--", "bash", "fails.sh")
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=True)
+    first, _, second = done.stdout.partition("--- attempt 2 ---\n")
+    assert re.search(r"^[\d:]+  attempt 1 FAILED: .*; attempt 2 follows$", first, re.MULTILINE)
+    assert "begins" in second
+    assert "attempt 1 FAILED" not in second
+    for part in (first, second):
+        told = re.findall(r"^[\d:]+  (allocated 1 host|running; 1 task)", part, re.MULTILINE)
+        assert told in (["allocated 1 host", "running; 1 task"], ["allocated 1 host"])
+
+
 def test_quiet_prints_the_verdict_alone(here: Path) -> None:
     for words in (("-f",), ("--wait",)):
         done = call("submit", *words, "--quiet", "--name", "digits", "--workers", "1", *PRINTS)

@@ -335,7 +335,8 @@ def job_state(state: str) -> tuple[JobState, str]:
         return JobState.PENDING, "in error"
     if waits:
         return JobState.PENDING, "held" if "h" in letters else ""
-    return JobState.RUNNING, next((words for letter, words in SUSPENDED.items() if letter in letters), "")
+    words = {**SUSPENDED, "t": "its host has not confirmed the start yet"}
+    return JobState.RUNNING, next((reason for letter, reason in words.items() if letter in letters), "")
 
 
 def seconds(text: str) -> int | None:

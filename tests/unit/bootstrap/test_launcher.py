@@ -241,6 +241,30 @@ def test_job_completes_when_all_tasks_exit_with_0(tmp_path: Path) -> None:
     assert (read_record(attempt.attempt.launcher) or {})["phase"] == "ended"
 
 
+def test_verdict_is_told_and_the_next_attempt_gives_a_sign_of_life_as_soon_as_that_has_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = Attempt(tmp_path, restarts=1)
+    attempt.task("h0", "worker:0", "STOPPED")
+    attempt.task("h1", "worker:1", "FAILED", exit=3)
+    attempt.at(5, lambda: attempt.more.update(h0={"over": True}, h1={"over": True}))
+    end = attempt.launcher.execute()
+    told: list[Record] = []
+    make = RunDir.new_attempt
+
+    def new_attempt(run: RunDir) -> Any:
+        told.extend(map(json.loads, attempt.attempt.events.read_text().splitlines()))
+        return make(run)
+
+    monkeypatch.setattr(RunDir, "new_attempt", new_attempt)
+    end, following = attempt.launcher.follow(end)
+    assert (told[-1]["event"], told[-1]["next"]) == ("verdict", 2)
+    assert "FAILED: worker:1 on h1: exit code 3" in attempt.system.logged[-1]
+    assert following is not None
+    record = read_record(following.attempt.launcher) or {}
+    assert (record["phase"], record["detail"]) == ("allocating", f"restart 1 of at most 1, after: {end.reason}")
+
+
 def test_first_failure_is_the_cause_although_another_follows(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path)
     attempt.task("h1", "worker:1", "FAILED", 5.0, exit=3)

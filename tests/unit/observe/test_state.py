@@ -132,6 +132,7 @@ def test_reason_of_a_running_job_is_the_launcher_s_detail() -> None:
     seen = view(JobStatus(RUNNING))
     assert (seen.state, seen.phase, seen.reason) == (RUNNING, "running", "3 tasks")
     assert view(JobStatus(RUNNING), **NOTHING_YET).reason == "the job script is setting up"
+    assert view(JobStatus(RUNNING), **{**NOTHING_YET, "attempt": 2}).reason == "attempt 2 begins"
 
 
 def test_launcher_without_heartbeat_is_reported_while_the_job_runs() -> None:

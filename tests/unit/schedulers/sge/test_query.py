@@ -93,7 +93,7 @@ def test_running_jobs_take_one_qstat(monkeypatch: pytest.MonkeyPatch) -> None:
     qstat = fake_qstat(monkeypatch, listed(job(1, "r"), job(2, "Rr"), job(3, "t")))
     found = scheduler.query([JobIdentity(number, user="alice") for number in ("1", "2", "3", "1")])
     assert [(job_id, status.state) for job_id, status in found.items()] == [(n, JobState.RUNNING) for n in "123"]
-    assert found["3"].reason == ""  # its tasks may run already
+    assert found["3"].reason == "its host has not confirmed the start yet"  # its tasks may run already
     assert qstat.calls == [["-xml", "-u", "alice", "-s", "a"]]
 
 
