@@ -224,6 +224,25 @@ class HostMonitor(Fields):
                     hint="has the host crashed, or has a firewall closed the connection?",
                 )
 
+    def ended_before(self) -> GridtfError | None:
+        """Why the job of a host has ended before a signal that ends the whole job; None where none has.
+
+        Grid Engine deletes a job one of whose processes on another host has died of a signal, and its warning may be
+        here before qrsh has ended. A host that has lost its agent has closed its connection, or never had one.
+        """
+        until = self.system.monotonic() + _A_MOMENT
+        while (
+            any(host not in self.listener.connected for host in self.hosts)
+            and (left := until - self.system.monotonic()) > 0
+        ):
+            for end in self._ends():
+                if end.code and end.error is not None and not isinstance(end.error, TerminatedError):
+                    return end.error
+            self.system.wait(min(left, _LOOK))
+            with contextlib.suppress(GridtfError):
+                self.read()
+        return None
+
     def _ends(self) -> Iterator[AgentEnd]:
         """How the agents that have ended did so; each agent is polled when its turn comes."""
         return filter(None, (agent.poll() for agent in self.agents))

@@ -736,8 +736,12 @@ class Launcher(Fields):
             return Verdict(JobState.CANCELLED, f"cancelled by {cancelled.get('user')} on {cancelled.get('host')}")
         if number == signal.SIGALRM:
             return self._of_timeout("the walltime is over")
-        received = f"the launcher received {signal_name(number)}"
-        return self._of_scheduler(number) or Verdict(JobState.CANCELLED, received)
+        known = self._of_scheduler(number)
+        if known is None:
+            return Verdict(JobState.CANCELLED, f"the launcher received {signal_name(number)}")
+        if known.state == JobState.CANCELLED and not known.again and (error := self.hosts.ended_before()) is not None:
+            return self._of_error(error)  # the scheduler has cancelled the job for that
+        return known
 
     def _of_scheduler(self, number: int | None = None) -> Verdict | None:
         """The final state that the scheduler reports for this job; None where it reports none, or does not respond.

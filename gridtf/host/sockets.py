@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import socket
 import struct
 from collections.abc import Collection, Iterable, Iterator
@@ -11,6 +14,7 @@ from gridtf.host.netlink import SOCK_DIAG, Netlink
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _SYN_SENT, _LISTEN = 2, 10  # tcp_states.h
+_SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 # One end of a connection and the other: address (4 or 16 bytes, as on the wire), port, address, port.
 Ends = tuple[bytes, int, bytes, int]
@@ -81,6 +85,21 @@ def connected(ports: Collection[int]) -> set[int]:
     """
     rows = ((local, remote) for local, remote, state, _ in _rows() if state != _LISTEN)
     return {port for row in rows for port in row} & set(ports)
+
+
+def only_listens(pid: int) -> bool:
+    """Whether a process of this user listens on TCP ports, and has no connection.
+
+    Args:
+        pid: Its process id.
+    """
+    held: set[int] = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                match = _SOCKET.fullmatch(os.readlink(f"/proc/{pid}/fd/{name}"))  # noqa: PTH115 - no path
+                held.update({int(match[1])} if match else ())
+    return {state for _, _, state, inode in _rows() if inode in held} == {_LISTEN}
 
 
 def parsed(lines: Iterable[str]) -> Iterator[tuple[int, int, int, int]]:

@@ -358,6 +358,21 @@ def test_run_directory_that_is_not_shared_is_reported(sge: Bed) -> None:
     no_process_left(sge)
 
 
+def test_host_that_cannot_connect_back_is_reported(sge: Bed) -> None:
+    """Its qrsh_starter gives up, which ends it by SIGHUP, and so Grid Engine deletes the job. sge_execd there, which
+    asks for addresses less often, still knows the right one."""
+    wrong = sge.home() / "wrong-hosts"
+    wrong.write_text("10.82.0.99 n1\n" + admin(sge, "cat", "/etc/hosts", host="n2"))
+    known = "$SGE_BINARY_PATH/qrsh -inherit -nostdin n2 /bin/true; touch known; until [ -e go ]; do sleep 0.1; done"
+    job = ScriptJob(sge, f"{known}\n{RUN} -- true\n", "-pe", "one", "2", "-notify")
+    folder = job.run.path.parent
+    job.until((folder / "known").exists, "the first qrsh")
+    with mounted(sge, "n2", "--bind", sge.seen(wrong), "/etc/hosts"):
+        (folder / "go").touch()
+        ended(job, "FAILED", "host n2 could not connect back to qrsh on n1", "`getent hosts n1` on n2")
+    no_process_left(sge)
+
+
 # --- agents that do not start, and default timeouts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from gridtf.errors import GridtfError, HostLostError, SchedulerError
 from gridtf.host import procfs
 from gridtf.host.processes import signal_name
+from gridtf.host.sockets import only_listens
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.agents import NEEDS_ENVIRONMENT
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host, JobIdentity, JobStatus
@@ -237,6 +239,8 @@ def _gpus(
 # A task of a parallel job that a signal ends may end the whole job: this outer process exits by itself.
 _OUTER = ("/bin/sh", "-c", "trap '' USR1 USR2; \"$@\"; exit $?", "sh")
 
+_QRSH = ["-inherit", "-noshell", "-v"]
+
 # The outer process got SIGHUP: the kernel sends it when the process that owns the terminal has died.
 _HUNG_UP = 128 + signal.SIGHUP
 
@@ -269,7 +273,7 @@ def qrsh_command(qrsh: str, host: str, call: AgentCall) -> list[str]:
         call: How to start an agent.
     """
     words = [*_OUTER, *call.command, host, *call.arguments]
-    return [qrsh, "-inherit", "-noshell", "-v", f"{NEEDS_ENVIRONMENT}=1", host, *words]
+    return [qrsh, *_QRSH, f"{NEEDS_ENVIRONMENT}=1", host, *words]
 
 
 def agent_end(host: str, pe: str, code: int, printed: Sequence[str]) -> AgentEnd:
@@ -367,9 +371,14 @@ def end_of_job(job_id: str, walltime: int | None, started: float) -> float | Non
         seconds = walltime if requested is None else requested.amount
     except SchedulerError:
         seconds = walltime
-    shepherd = shepherd_pid()
-    age = procfs.age(shepherd) if shepherd is not None else None
+    age = _age()
     return None if seconds is None else (started if age is None else time.time() - age) + seconds
+
+
+def _age() -> float | None:
+    """Seconds since this job was started on this host; None when that is not known."""
+    shepherd = shepherd_pid()
+    return procfs.age(shepherd) if shepherd is not None else None
 
 
 def why_not_again(job_id: str) -> str:
@@ -398,13 +407,16 @@ def why_not_again(job_id: str) -> str:
 
 _QSTAT_LIMIT = 3.0  # seconds; KILL follows after the queue's notify time, 60 s by default
 _LIMITS = ("h_rt", "s_rt")
+_WHOLE = 1.0  # second: Grid Engine counts whole ones
+_CONNECTING = 5.0  # seconds in which another host connects to a qrsh
 
 
 def termination_reason(job_id: str, queue: str) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
-    When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel, and ``r`` at a time limit. A
-    job that is put back into the queue gets no warning.
+    When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a time limit,
+    but may have become ``dr`` meanwhile. It is ``dr`` as well after a task of qrsh has died of a signal, as on a host that
+    cannot connect back to qrsh. A job that is put back into the queue gets no warning.
 
     Args:
         job_id: The id of this job; in a job array with the element.
@@ -413,15 +425,45 @@ def termination_reason(job_id: str, queue: str) -> JobStatus | None:
     try:
         # all states: a job that is deleted as soon as it has started may still be in transfer to its host (dt)
         row = query.own_row(job_id, "prs", limit=_QSTAT_LIMIT)
-        if row is None:
-            return None
-        if "d" in row.state:
-            return JobStatus(JobState.CANCELLED, "deleted with qdel")
-        limits = [name for name in query.job_requests(job_id, limit=_QSTAT_LIMIT) if name in _LIMITS]
     except SchedulerError:
+        return None
+    if row is None:
+        return None
+    try:
+        requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
+    except SchedulerError:
+        requested = None
+    limits = [name for name in _LIMITS if name in (requested or {})]
+    if "d" in row.state:
+        age = (_age() or 0.0) + _WHOLE
+        limits = [name for name in limits if (requested or {})[name].amount <= age]
+        if not limits:
+            return _deleted()
+    elif requested is None:
         return None
     over = f"the walltime is over ({limits[0]})" if limits else f"a limit of queue {queue} is reached, such as h_rt"
     return JobStatus(JobState.TIMEOUT, over)
+
+
+def _deleted() -> JobStatus:
+    """Why this job is being deleted: by a user, or by Grid Engine after a host could not connect back to its qrsh."""
+    for pid in procfs.children(os.getpid()):
+        host = _host_of(pid)
+        if host and (procfs.age(pid) or 0.0) > _CONNECTING and only_listens(pid):
+            here = os.uname().nodename
+            what = f"host {host} could not connect back to qrsh on {here}, for which Grid Engine has ended the job"
+            ask = f"is the address of {here} right there (`getent hosts {here}` on {host})?"
+            return JobStatus(JobState.FAILED, f"{what}; {ask}")
+    return JobStatus(JobState.CANCELLED, "deleted with qdel")
+
+
+def _host_of(pid: int) -> str:
+    """The host where a process of qrsh_command starts an agent; empty for any other process."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        if words[1:4] == _QRSH:
+            return words[5]
+    return ""
 
 
 def suspended(job_id: str) -> bool | None:

@@ -36,6 +36,7 @@ from gridtf.schedulers.api import (
     Wait,
 )
 from gridtf.schedulers.local import LocalScheduler
+from gridtf.states import JobState
 from tests.support.plans import job, resolved
 from tests.support.states import PREEMPTED, RUNNING, TIMEOUT
 from tests.support.streams import FakeListener, InlineRecorder
@@ -558,6 +559,18 @@ def test_termination_reason_of_the_scheduler_is_the_verdict(
     _, verdict = attempt.launch()
     assert (verdict["state"], verdict["again"]) == (state_, again)
     assert verdict["reason"].startswith(reason)
+
+
+def test_job_that_the_scheduler_deletes_since_an_agent_was_killed_has_failed(tmp_path: Path) -> None:
+    """Grid Engine's warning may be here before the end of qrsh."""
+    attempt = Attempt(tmp_path)
+    attempt.cluster.status = JobStatus(JobState.CANCELLED, "deleted with qdel")
+    attempt.late = attempt.quiet = {"h1"}
+    attempt.at(5, lambda: attempt.system.receive(signal.SIGUSR2))
+    error = GridtfError("the process that started the agent on host h1 was killed")
+    attempt.at(5.5, lambda: setattr(attempt.cluster.agents["h1"], "end", AgentEnd(129, "h1", (), error)))
+    _, verdict = attempt.launch()
+    assert (verdict["state"], verdict["reason"]) == ("FAILED", error.what)
 
 
 def test_limit_that_the_scheduler_announces_is_no_reason_without_its_warning(

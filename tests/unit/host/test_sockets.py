@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -54,3 +57,26 @@ def test_a_connection_is_seen_on_either_side_also_after_both_have_closed_it() ->
         accepted.close()
     assert sockets.listening({port}) == set()
     assert sockets.connected({port}) == {port}
+
+
+def test_a_process_only_listens_until_somebody_connects() -> None:
+    assert not sockets.only_listens(os.getpid() + 2**22)  # no process
+    script = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    with server.accept()[0]:
+        print("connected", flush=True)
+        sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert sockets.only_listens(process.pid)
+        with socket.create_connection(("127.0.0.1", port)):
+            assert process.stdout.readline() == "connected\n"
+            assert not sockets.only_listens(process.pid)
+            process.stdin.close()

@@ -420,8 +420,8 @@ def test_exit_codes_of_the_agent_pass_through() -> None:
 # --- termination and suspension
 
 
-def fake_qstat(rows: list[Row], requests: list[str] | None) -> Callable[..., Answer]:
-    """Answers as qstat does, and with these resources as qstat -j does; None: qstat -j does not answer."""
+def fake_qstat(rows: list[Row], requests: list[str] | None, amount: int = 0) -> Callable[..., Answer]:
+    """Answers as qstat does, and with these resources, of so much each, as qstat -j does; None: qstat -j does not."""
 
     def answer(argv: list[str], *, limit: float) -> Answer:
         if "-j" not in argv:
@@ -430,7 +430,8 @@ def fake_qstat(rows: list[Row], requests: list[str] | None) -> Callable[..., Ans
             return Answer(0, f"<job_info>{jobs}</job_info>", "")
         if requests is None:
             raise SchedulerError("qstat -j does not answer")
-        entries = "".join(f"<request><CE_name>{name}</CE_name></request>" for name in requests)
+        value = f"<CE_doubleval>{amount}</CE_doubleval>"
+        entries = "".join(f"<request><CE_name>{name}</CE_name>{value}</request>" for name in requests)
         return Answer(0, f"<info><JB_hard_resource_list>{entries}</JB_hard_resource_list></info>", "")
 
     return answer
@@ -464,6 +465,18 @@ def test_termination_reason_of_a_deleted_job_needs_no_second_qstat(monkeypatch: 
     assert status is not None
     assert status.reason == "deleted with qdel"
     assert injob.termination_reason("8", "all.q") is None
+
+
+@pytest.mark.parametrize(("age", "state"), [(3598.0, JobState.CANCELLED), (3599.5, JobState.TIMEOUT)])
+def test_job_that_is_deleted_at_its_walltime_was_not_deleted_by_a_user(
+    age: float, state: JobState, above: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grid Engine itself deletes it then."""
+    monkeypatch.setattr(scheduler, "run", fake_qstat(ROWS, ["h_rt"], amount=3600))
+    monkeypatch.setattr(procfs, "age", {20: age}.get)
+    status = injob.termination_reason("9", "all.q")
+    assert status is not None
+    assert status.state == state
 
 
 @pytest.mark.parametrize(
