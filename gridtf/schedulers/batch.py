@@ -89,13 +89,17 @@ def run_command(
         NoAnswerError: When the command does not end in time.
         SchedulerError: When the command cannot be run.
     """
+    import signal
     import subprocess
 
     from gridtf.host import processes  # not in each child
 
     def prepare() -> None:
-        # Grid Engine announces a job's end by a signal to all processes of the job, which must not end the command.
-        processes.ignore_signals(processes.PASSED_ON)
+        # A scheduler announces a job's end by signals to all of its processes, which must not end the command: Grid
+        # Engine by USR1 and USR2, Slurm by TERM, such as while an agent's `scontrol requeue` is still about to exit.
+        # Launchers and agents have TERM blocked; where it ends gridtf, it ends the command as well.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        processes.ignore_signals(processes.PASSED_ON | (blocked & {signal.SIGTERM}))
         processes.unblock_signals()  # a launcher blocks signals, and the command would inherit that
 
     try:

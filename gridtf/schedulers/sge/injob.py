@@ -415,8 +415,8 @@ def termination_reason(job_id: str, queue: str) -> JobStatus | None:
     """After Grid Engine's warning signal: the final status of this job; None if unknown.
 
     When USR2 arrives (seen on Son of Grid Engine 8.1.9) the state is ``dr`` after qdel. It is ``r`` at a time limit,
-    but may have become ``dr`` meanwhile. It is ``dr`` as well after a task of qrsh has died of a signal, as on a host that
-    cannot connect back to qrsh. A job that is put back into the queue gets no warning.
+    but may be ``dr`` by now. It is ``dr`` as well after a process of qrsh has died of a signal, as on a host that
+    cannot connect back. A job that is put back into the queue gets no warning.
 
     Args:
         job_id: The id of this job; in a job array with the element.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -606,6 +607,20 @@ def test_job_that_another_host_has_requeued_a_moment_before_is_not_cancelled(
     command(tools, "scancel", "true")
     assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is True
     assert calls(tools)[-1].split("/")[-1].strip() == acts
+
+
+def test_job_whose_requeue_ends_the_processes_that_ask_for_it_is_not_cancelled(tools: Path) -> None:
+    """Slurm requeues it, and at once sends TERM to the step, of which scontrol is a process as well."""
+    shown = f"{BATCH_HOST.format(state='RUNNING', requeue=1)} Restarts=0"  # a controller that shows nothing new yet
+    command(tools, "scontrol", f"case $* in *requeue*) kill -TERM $$;; esac; echo '{shown}'")
+    command(tools, "sinfo", "echo n1")
+    command(tools, "scancel", "true")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as launchers and agents have it
+    try:
+        assert scheduler.give_back({"SLURM_JOB_ID": "76"}) is True
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert calls(tools)[-1].split("/")[-1].strip() == "scontrol requeue 76"
 
 
 def test_nothing_is_given_back_without_an_answer(tools: Path) -> None:
