@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _report(error)
+        return report_error(error)
     return code
 
 
@@ -126,7 +126,7 @@ def _take_debug(words: list[str]) -> bool:
     return debug
 
 
-def _report(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Print an error to stderr. Returns the exit code."""
     from gridtf.errors import GridtfError
     from gridtf.text import plain

@@ -1,4 +1,4 @@
-"""gridtf cancel. Cancelling a job that has already ended is no error."""
+"""gridtf cancel. Cancelling a job that has already ended is no error, and one that fails does not spare the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf.cli import output
 from gridtf.cli.common import find_job, new_parser
-from gridtf.errors import ReplacedError
+from gridtf.errors import GridtfError, ReplacedError
 from gridtf.jobspec.arguments import Parser
 from gridtf.text import plain
 
@@ -18,28 +18,43 @@ if TYPE_CHECKING:
 
 
 def parser(**more: Any) -> Parser:
-    return new_parser("cancel", "JOB [options]", ("digits", "4711"), job=True, json=True, **more)
+    return new_parser("cancel", "JOB … [options]", ("digits", "4711 4712"), job="+", json=True, **more)
 
 
 def run(arguments: Namespace) -> int:
-    from gridtf.cli import show
+    from gridtf.cli import report_error, show
 
-    job = find_job(arguments, even_gone=True)
-    name = plain(job.id)
-    after = _ended(job)
-    if after is not None:
-        output.message(f"gridtf: job {name} has already ended")
-    else:
-        after = job.cancel()
+    # commas as scancel and qdel take them; no job's name has one
+    names = [name for word in arguments.job for name in ([word] if "/" in word else word.split(","))]
+    jobs = [find_job(Namespace(job=name), even_gone=True) for name in names]  # all of them before one is cancelled
+    views, code = [], 0
+    for job in jobs:
+        try:
+            view = _cancel(job)
+        except GridtfError as error:
+            if not jobs[1:]:
+                raise
+            code = report_error(error)
+            continue
+        views.append(view)
+        if view.finished:
+            if not arguments.json:
+                output.result(show.verdict(view, time.time()))
+            continue
+        output.message(f"gridtf: job {plain(job.id)} was cancelled, but is still {view.state}")
+        output.message(f"  to check again: gridtf status {plain(job.id)}")
+        code = code or 1
     if arguments.json:
-        output.result(show.as_json(after))
-    elif after.finished:
-        output.result(show.verdict(after, time.time()))
-    if after.finished:
-        return 0
-    output.message(f"gridtf: job {name} was cancelled, but is still {after.state}")
-    output.message(f"  to check again: gridtf status {name}")
-    return 1
+        output.result(show.as_json(views if jobs[1:] else views[0]))
+    return code
+
+
+def _cancel(job: Job) -> JobView:
+    after = _ended(job)
+    if after is None:
+        return job.cancel()
+    output.message(f"gridtf: job {plain(job.id)} has already ended")
+    return after
 
 
 def _ended(job: Job) -> JobView | None:

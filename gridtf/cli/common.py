@@ -75,7 +75,7 @@ def run_command(name: str, words: Sequence[str]) -> int:
 
         meant = f"write: gridtf {name[2:]}" if name[:2] == "--" and name[2:] in COMMANDS else ""
         hint = meant or synonyms.command(name, words) or nearest(name, list(COMMANDS)) or "see `gridtf --help`"
-        raise UsageError(f"unknown command {name}", hint=hint)
+        raise UsageError(f"unknown command {name if name.strip() else repr(name)}", hint=hint)
     command = find_command(name)
     words, after = split_command(words)
     try:
@@ -102,7 +102,7 @@ class _Parser(Parser):
 
 
 def new_parser(
-    name: str, arguments: str, examples: Sequence[str], *, job: bool = False, json: bool = False, **more: Any
+    name: str, arguments: str, examples: Sequence[str], *, job: bool | str = False, json: bool = False, **more: Any
 ) -> Parser:
     """Make the parser of a command, with a description and examples.
 
@@ -110,7 +110,7 @@ def new_parser(
         name: The command.
         arguments: Its arguments as the usage line shows them.
         examples: Arguments of example calls.
-        job: Whether to add the argument JOB.
+        job: Whether to add the argument JOB; "+" for one or more of it.
         json: Whether to add the option --json.
         more: Keyword arguments of ArgumentParser.
     """
@@ -120,7 +120,9 @@ def new_parser(
         f"gridtf {name}", usage=f"gridtf {name} {arguments}", description=description, epilog=text.rstrip(), **more
     )
     if job:
-        action = parser.add_argument("job", metavar="JOB", help="a run directory, a job id or a name (the newest)")
+        number = job if isinstance(job, str) else None
+        told = "a run directory, a job id or a name (the newest)"
+        action = parser.add_argument("job", metavar="JOB", nargs=number, help=told)
         action.completer = job_names  # type: ignore[attr-defined]
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON")

@@ -56,7 +56,7 @@ def job(view: JobView, now: float, width: int | None = None) -> str:
     view = _shown(view)
     lines = [
         f"name           {view.name}",
-        f"job            {view.job_id} ({view.scheduler})",
+        f"job            {view.job_id or 'not submitted'}{f' ({view.scheduler})' if view.scheduler else ''}",
         f"state          {view.state}{view.lasting(now)}",
     ]
     lines += _labelled("why" if view.finished else "detail", _why(view))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gridtf.run.registry import Entry
 
 _NEWEST = 20  # jobs that are listed without --all
+# The words of squeue(1), JOB STATE CODES.
+_SHORT = {"PD": "PENDING", "R": "RUNNING", "CD": "COMPLETED", "F": "FAILED", "CA": "CANCELLED", "TO": "TIMEOUT"}
 
 
 def parser_list(**more: Any) -> Parser:
@@ -102,7 +104,7 @@ def _states(text: str) -> list[str]:
     from gridtf.errors import nearest
     from gridtf.states import JobState
 
-    names = [name.strip().upper() for name in text.split(",")]
+    names = [_SHORT.get(name.strip().upper(), name.strip().upper()) for name in text.split(",")]
     for name in names:
         if name not in [*JobState]:
             hint = nearest(name, [*JobState]) or f"choose from {', '.join(JobState)}"

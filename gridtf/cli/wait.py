@@ -23,7 +23,7 @@ _SETTLES = 5.0  # seconds that schedulers may take to clean up after a job
 
 def parser(**more: Any) -> Parser:
     made = new_parser("wait", "JOB [options]", ("digits", "4711 --timeout 600"), job=True, json=True, **more)
-    help_text = f"seconds to wait at most; the exit code is {STILL_RUNNING} if the job still runs then"
+    help_text = f"seconds to wait at most, or 10m; the exit code is {STILL_RUNNING} if the job still runs then"
     made.add_argument("--timeout", metavar="S", type=_seconds, help=help_text)
     return made
 
@@ -124,10 +124,12 @@ def interrupted(job: Job, *more: tuple[str, str]) -> int:
 
 
 def _seconds(text: str) -> float:
+    from gridtf.jobspec.units import parse_duration
+
     try:
-        seconds = float(text)
+        seconds = float(parse_duration(text) if text[-1:] in ("d", "h", "m", "s") else text)
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:  # nor a nan
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds, nor a time with units, such as 10m")
     return seconds

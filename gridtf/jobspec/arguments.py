@@ -63,18 +63,25 @@ class Parser(argparse.ArgumentParser):
             raise
         self._refuse_unknown(words, rest[:1])
         if rest:
-            hint = (
-                f"a command goes after --: {self.prog} [options] -- command"
-                if takes_job
-                else f"see `{self.prog} --help`"
-            )
-            hint = (
-                "--chief and --evaluator take no number; --workers and --ps do"
-                if rest[0].isdecimal() and takes_job
-                else hint
-            )
+            from gridtf.jobspec import synonyms
+
+            hint = synonyms.of_argument(self.prog, rest[0]) or f"see `{self.prog} --help`"
+            if takes_job:
+                hint = f"a command goes after --: {self.prog} [options] -- command"
+                if rest[0].isdecimal():
+                    hint = "--chief and --evaluator take no number; --workers and --ps do"
             raise UsageError(f"unexpected argument {rest[0]!r}", hint=hint)
         return arguments
+
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError:
+            if action.nargs is not None or not action.option_strings:
+                raise
+            flag, metavar = action.option_strings[0], action.metavar or action.dest.upper()
+            hint = f"write {flag} {metavar}; a value that begins with a dash is written {flag}=-…"
+            raise UsageError(f"{flag} lacks its value", hint=hint) from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:  # argparse's words differ between versions
@@ -141,6 +148,9 @@ class Parser(argparse.ArgumentParser):
         word, flag, equals, value = next((row for row in flags if row[1] not in self._metavars), ("", "", "", ""))
         if not word:
             return
+        if attached := re.fullmatch(r"(-[A-Za-z])(\d.*)", word):  # -n4
+            flag, value = attached.groups()
+            equals = "="
         after = words[words.index(word) + 1 :] if word in words else ()
         from gridtf.jobspec import synonyms
 

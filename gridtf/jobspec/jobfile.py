@@ -186,7 +186,9 @@ def no_job_file(name: str, cwd: Path) -> NotFoundError:
             near = nearest(Path(name).name, [entry for entry in os.listdir(folder) if entry.endswith(".toml")])
         hint = near or "a job without a job file: gridtf submit -- python train.py"
     if name.isdecimal():
-        hint = "--chief and --evaluator take no number; --workers and --ps do"
+        hint = "--chief, --evaluator and --wait take no number; --workers and --ps do"
+    elif name.upper() in ("K", "M", "G", "T", "KB", "MB", "GB", "TB", "MIN", "HOURS", "MINUTES", "DAYS"):
+        hint = "a value has no spaces, such as --mem 16G and --time 2h"
     return NotFoundError(f"no such file: {name}", hint=hint)
 
 
@@ -201,6 +203,9 @@ def refuse_other_kinds(path: Path, name: str) -> None:
         UsageError: For a folder, for YAML and JSON, and for a program.
     """
     shown = shlex.quote(name)
+    if not name.strip():
+        hint = "is the variable set, as in gridtf submit $JOBFILE?"
+        raise UsageError("the name of the job file is empty", hint=hint)
     if os.path.isdir(path):  # noqa: PTH112 - not Path.is_dir, which raises for a folder that this user cannot read
         inside = f"{shown.rstrip('/')}/{JOB_FILE}"
         hint = f"write: gridtf submit {inside}" if os.path.isfile(path / JOB_FILE) else ""  # noqa: PTH113

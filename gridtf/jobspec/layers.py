@@ -294,7 +294,8 @@ def _unknown_key(key: Key, value: object, table: Table, own: Collection[str]) ->
             what = "unknown task type" if depth == 1 else "unknown key"
             if key[0] == "limits":
                 return SpecError("limits", what, hint="[limits] counts in the site's file only")
-            hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], known)
+            near = ("tasks", "env") if depth == 0 and isinstance(value, Mapping) else known
+            hint = _other_word(depth, key[depth], value, tops, table) or nearest(key[depth], list(near))
             return SpecError(".".join(key[: depth + 1]), what, hint=hint or _in_general(depth, value, known))
     return None
 
@@ -305,6 +306,8 @@ def _misplaced(key: Key, value: object) -> SpecError | None:
     if _is_table(key) and value != {}:
         name, equals, text = value.partition("=") if isinstance(value, str) and key[-1] == "env" else ("", "", "")
         write = f"{dotted} = {toml({name: text})}" if equals else f"[{dotted}] on a line of its own"
+        if key[0] == "tasks" and len(key) == 2 and type(value) is int:
+            write = f"{dotted}.count = {value}"
         return SpecError(dotted, f"{spell(value)} is not a table", hint=f"write {write}")
     if key == COMMAND and value == ():
         return SpecError(dotted, "the list is empty: there is nothing to run")

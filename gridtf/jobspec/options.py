@@ -96,8 +96,8 @@ _TABLE = {
         ("cpus_per_task", "--cpus-per-task -c", "whole", "N", "CPUs of each task"),
         ("mem_per_task", "--mem-per-task", "size", "SIZE", "memory of each task, such as 8G"),
         ("mem", "--mem", "size", "SIZE", "memory of each host instead, such as 16G"),
-        ("time", "--time -t", "size", "TIME", "walltime, such as 2:00:00, 90m or 1-12"),
-        ("checkpoint_before", "--checkpoint-before", "size", "TIME", "request a checkpoint that long before the end"),
+        ("time", "--time -t", "size", "TIME", "walltime: minutes, or 2:00:00, 90m, 1-12"),
+        ("checkpoint_before", "--checkpoint-before", "size", "TIME", "request a checkpoint 10m, say, before the end"),
         ("continuations", "--continue", "whole", "N", "start a job that has saved again, at most N times"),
         ("native", "--native", "lines", "OPTION", "an option passed to the scheduler unchanged; repeatable"),
     ),
@@ -181,6 +181,8 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
     if option.kind == "variables":
         name, equals, value = text.partition("=")
         if not equals:
+            if not name or not re.fullmatch("[A-Za-z0-9_]+", name):
+                raise UsageError(f"{text!r} is not a variable", hint="write NAME=VALUE, or NAME to copy its value")
             if name not in environ:
                 raise UsageError(
                     f"{name} is not set", hint=f"a name alone copies its value; to set one, write {name}=VALUE"

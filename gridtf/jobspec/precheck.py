@@ -13,7 +13,8 @@ from gridtf import files
 from gridtf.errors import SpecError, nearest
 from gridtf.jobspec.config import setup_by_source
 from gridtf.jobspec.placeholders import without_braces
-from gridtf.jobspec.spec import JobSpec, container_path, spell
+from gridtf.jobspec.spec import ID, JobSpec, container_path, spell
+from gridtf.jobspec.units import format_walltime, parse_walltime
 
 if TYPE_CHECKING:
     import ast
@@ -35,24 +36,34 @@ _ENVIRONMENT_LINE = re.compile(
 _STARTERS, _SUBMITTERS = ("srun", "mpirun", "mpiexec", "orterun"), ("sbatch", "qsub")
 _DIRECTIVE = re.compile(rb"^#(?:SBATCH|PBS|\$) +-[!-~]+", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+# Times whose plain numbers are minutes, as Slurm's --time -> the least number that is probably meant as seconds.
+_MINUTES = {"time": 24 * 60, "checkpoint_before": 1, "stall_after": 1}
+_LEAST_MIB = 128  # a Python needs a tenth of it, one that has loaded TensorFlow more than twice as much
 OF_A_HOST = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - each host has its own
 
 
 def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
-    """Check that a job's folder, template, program, entry function and set-up lines are usable.
+    """Check that a job's name, memory, folder, template, program, entry function and set-up lines are usable.
 
     Args:
         spec: The job; its ``chdir`` must be absolute.
         sources: Dotted key -> source, as in config.Configured.
 
     Raises:
-        SpecError: For a folder, a template, an image, a program, a script or an entry function that does not exist, for
-            a Python script with a syntax error, and for set-up lines that bash cannot parse.
+        SpecError: For a name that would be taken for a job id, memory of a few MiB without a unit, a folder, a
+            template, an image, a program, a script or an entry function that does not exist, for a Python script with
+            a syntax error, and for set-up lines that bash cannot parse.
     """
+    if spec.name and ID.fullmatch(spec.name):
+        hint = f"begin it with a letter, such as run-{spec.name}"
+        raise SpecError("name", f"{spec.name} would be taken for the id of a job", hint=hint)
+    _check_memory(spec)
     if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
-        raise SpecError("chdir", f"there is no folder {spec.chdir}")
+        what = f"{spec.chdir} is not a folder" if os.path.exists(spec.chdir) else f"there is no folder {spec.chdir}"  # noqa: PTH110
+        raise SpecError("chdir", what)
     if spec.template and not _exists("template", Path.is_file, Path(spec.template)):
-        raise SpecError("template", f"there is no file {spec.template}")
+        there = os.path.exists(spec.template)  # noqa: PTH110
+        raise SpecError("template", f"{spec.template} is not a file" if there else f"there is no file {spec.template}")
     if image := container_path(spec.container):
         _check_image(image, spec)
     if spec.entry:
@@ -90,11 +101,34 @@ def notes(spec: JobSpec) -> tuple[str, ...]:
     Returns:
         One line each.
     """
-    return tuple(
-        f"{key}: `{written}` passes a word; the placeholder is '{{{name}}}', in quotes, since tcsh removes braces"
-        for key, command in _commands(spec)
-        for written, name in without_braces(command)
+    return (
+        *(
+            f"{key}: `{written}` passes a word; the placeholder is '{{{name}}}', in quotes, since tcsh removes braces"
+            for key, command in _commands(spec)
+            for written, name in without_braces(command)
+        ),
+        *filter(None, (_unit(key, getattr(spec, key), least) for key, least in _MINUTES.items())),
     )
+
+
+def _unit(key: str, value: object, least: int) -> str:
+    """A note on a time that others write in seconds or hours; empty for one whose unit is plain."""
+    text = str(value).strip()
+    if re.fullmatch("[0-9]+", text) and int(text) >= least:
+        return f"{key}: {text} is in minutes, {format_walltime(parse_walltime(text))}; in seconds it is {text}s"
+    if re.fullmatch("[0-9]+:[0-9]+", text):
+        return f"{key}: {text} is in minutes and seconds, {format_walltime(parse_walltime(text))}; or write {text}:00"
+    return ""
+
+
+def _check_memory(spec: JobSpec) -> None:
+    """Refuse memory that was meant in GiB: of a whole number without a unit, Slurm's MiB, no TensorFlow starts."""
+    own = {f"tasks.{name}.mem": table.mem for name, table in spec.tasks.items()}
+    for key, value in {"mem": spec.mem, "mem_per_task": spec.mem_per_task, **own}.items():
+        text = str(value).strip()
+        if re.fullmatch("[0-9]+", text) and int(text) < _LEAST_MIB:
+            hint = f"write {text}G, or {text}M if that is meant"
+            raise SpecError(key, f"{text} without a unit is {text} MiB, too few for TensorFlow", hint=hint)
 
 
 def _commands(spec: JobSpec) -> Iterator[tuple[str, Sequence[str]]]:

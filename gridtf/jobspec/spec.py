@@ -26,6 +26,7 @@ from gridtf.jobspec.tasktypes import (
 from gridtf.jobspec.units import (
     MOST,
     WALLTIME_FORMS,
+    format_walltime,
     parse_duration,
     parse_memory,
     parse_nodes,
@@ -297,7 +298,8 @@ class JobSpec(_Keywords):
             scripts = [part for part in self.command if part.endswith((".py", ".sh"))]
             candidates = scripts or _module(self.command) or self.command or ["gridtf"]
             program = candidates[0].rsplit("/", 1)[-1].removesuffix(".py").removesuffix(".sh")
-        return re.sub(r"[^A-Za-z0-9_.+=-]", "-", program).lstrip(".+=-")[:63] or "gridtf"
+        name = re.sub(r"[^A-Za-z0-9_.+=-]", "-", program).lstrip(".+=-")[:59] or "gridtf"
+        return f"run-{name}" if ID.fullmatch(name) else name
 
     @property
     def contained(self) -> bool:
@@ -484,6 +486,7 @@ _CHOICES = {
     "on_stall": ("report", "restart", "end"),
 }
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,62}")
+ID = re.compile(r"(?a)\d+([._]\d+)*")  # a name of this form cannot be told from the id of a job
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -539,7 +542,11 @@ def spell(value: object) -> str:
 
 def _whole(key: str, value: object, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        hint = f"write a number, such as {max(least, 2)}"
+        plain = str(value).removesuffix(".0")  # of "2" or 2.0
+        meant = plain if re.fullmatch("[0-9]{1,9}", plain) and int(plain) >= least else ""
+        hint = (
+            f"write {meant}, without quotes" if meant == value else f"write a number, such as {meant or max(least, 2)}"
+        )
         raise SpecError(key, f"{spell(value)} is not a whole number of {least} or more", hint=hint)
     if isinstance(value, int) and value > MOST:
         raise SpecError(key, f"{value} is more than the maximum, {MOST}")
@@ -656,18 +663,21 @@ def _check_texts(spec: JobSpec) -> None:
     for host in spec.exclude:
         check_text("exclude", host)
     if spec.notify is not None and not _NOTIFY.fullmatch(str(spec.notify)):
-        hint = 'write notify = "mail", or "mail:ann@example.org"'
+        address = spec.notify if _NOTIFY.fullmatch(f"mail:{spec.notify}") and isinstance(spec.notify, str) else ""
+        hint = f"write mail:{address}" if address else "write mail, or mail:ann@example.org"
         raise SpecError("notify", f"{spell(spec.notify)} is no way to notify", hint=hint)
     _environment("env", spec.env, names)
-    for key, value in spec.options.items():
+    options: object = spec.options
+    if not isinstance(options, Mapping):
+        raise SpecError("options", f"{spell(options)} is not a table of options")
+    for key, value in options.items():
         if not isinstance(key, str) or not isinstance(value, str | int | float):
             raise SpecError(f"options.{key}", f"{spell(value)} is neither a string nor a number")
     for key, words in _CHOICES.items():
         value = getattr(spec, key)
         if value not in (None, *words):
             choices = ", ".join(words)
-            hint = nearest(str(value), list(words)) or f"choose from {choices}"
-            raise SpecError(key, f"{spell(value)} is not one of {choices}", hint=hint)
+            raise SpecError(key, f"{spell(value)} is not one of {choices}", hint=nearest(str(value), list(words)))
     hook: object = spec.hook
     if not isinstance(hook, bool):
         raise SpecError("hook", f"{spell(hook)} is neither true nor false", hint="write hook = false, or leave it out")
@@ -694,7 +704,7 @@ def _check_sizes(spec: JobSpec) -> None:
         value = getattr(spec, key)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf") or (value == 0 and key not in _MAY_BE_ZERO):
-            raise SpecError(key, f"{spell(value)} is not a number of seconds")
+            raise SpecError(key, f"{spell(value)} is not a number of seconds", hint=_in_seconds(value))
     if 0 < spec.sample_interval < 1:
         raise SpecError("sample_interval", f"{spell(spec.sample_interval)} is less than a second", hint="0: no samples")
     if spec.on_stall == "restart" and not spec.restarts:
@@ -710,6 +720,17 @@ def _check_sizes(spec: JobSpec) -> None:
         raise SpecError("gpus_per_task", what)
 
 
+def _in_seconds(value: object) -> str:
+    """What to write for a number of seconds in quotes or with a unit, such as ``10m``."""
+    text = str(value)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) and text.strip("0."):
+        return f"write {text}, without quotes"
+    try:
+        return f"write {parse_duration(text)}" if isinstance(value, str) else ""
+    except ValueError:
+        return "write a number, such as 60"
+
+
 def _check_end(spec: JobSpec) -> None:
     before: object = spec.checkpoint_before
     given: object = spec.continuations
@@ -720,8 +741,10 @@ def _check_end(spec: JobSpec) -> None:
         hint = "say how long before the end of the walltime to save: --checkpoint-before 5m"
         raise SpecError("continuations", "a job that is never asked to save cannot be continued", hint=hint)
     if spec.walltime is not None and (spec.seconds_to_save or 0) >= spec.walltime:
-        what = f"{spell(before)} is not less than the walltime, {spell(spec.time)}"
-        raise SpecError("checkpoint_before", what, hint="a checkpoint is requested that long before the end")
+        early = format_walltime(spec.seconds_to_save or 0)
+        what = f"{early} is not less than the walltime, {format_walltime(spec.walltime)}"
+        hint = "a checkpoint is requested that long before the end; a plain number is in minutes"
+        raise SpecError("checkpoint_before", what, hint=hint)
 
 
 def need_walltime(spec: JobSpec) -> None:
@@ -774,6 +797,8 @@ def _check_tasks(spec: JobSpec) -> None:
         if table.command is not None:
             if not isinstance(table.command, tuple) or not table.command:
                 given: object = table.command
+                if given == ():
+                    raise SpecError(f"{key}.command", "the list is empty: there is nothing to run")
                 hint = _as_list("command", given) if isinstance(given, str) else ""
                 what = "one string" if hint else spell(given)
                 raise SpecError(f"{key}.command", f"expected a list of strings, not {what}", hint=hint)
@@ -801,7 +826,7 @@ def _check_leader(spec: JobSpec) -> None:
         return
     known = (*LEADERS, FIRST_WORKER)
     if spec.leader not in known:
-        hint = nearest(str(spec.leader), list(known)) or f"choose from {', '.join(known)}"
+        hint = nearest(str(spec.leader), list(known))
         raise SpecError("leader", f"{spell(spec.leader)} is not one of {', '.join(known)}", hint=hint)
     for name in LEADERS:
         if (count := spec.task(name).count) is not None and count != (name == spec.leader):

@@ -24,7 +24,10 @@ _COMMANDS = {
     "tensorboard": ("tb board", "JOB"),
     "metrics": ("prometheus openmetrics", ""),
     "clean": ("cleanup prune purge gc rmdir tidy", ""),
-    "list": ("ps jobs queue squeue qstat ls sacct history", ""),
+    "list": ("ps jobs queue squeue qstat ls sacct history get", ""),
+    "resume": ("restart retry rerun requeue continue resubmit", "JOB"),
+    "report": ("usage plot curves compare cost efficiency seff sstat", "JOB"),
+    "output": ("cp download fetch results outdir", "JOB"),
     "logs -f": ("tail follow attach stream", "JOB"),
     "logs": ("log cat less stdout stderr", "JOB"),
     "status --watch": ("watch top htop live", "JOB"),
@@ -32,9 +35,26 @@ _COMMANDS = {
     "render": ("check validate lint dryrun dry-run preview plan script config settings", "rest"),
     "submit": ("start launch sbatch qsub train job", "rest"),
     "run": ("exec srun local mpirun torchrun here", "rest"),
-    "doctor": ("diagnose checkup healthcheck selftest test verify", ""),
+    "doctor": (
+        "diagnose checkup healthcheck selftest test verify nodes hosts sinfo qhost partitions queues gpus nvidia-smi",
+        "",
+    ),
     "doctor --probe": ("probe", ""),
     "init": ("configure setup", ""),
+}
+
+# Words for what no command does, and what does it; {} is the job.
+_NO_COMMANDS = {
+    "exec ssh shell bash sh enter connect": (
+        "gridtf status {} shows the hosts; Slurm opens a shell there by srun --jobid=ID --overlap --pty bash, else ssh"
+    ),
+    "hold release suspend unsuspend pause unpause signal update alter modify scale": (
+        "the scheduler's own command does it, such as scontrol or qalter; gridtf status {} shows the job's id"
+    ),
+    "checkpoint save": (
+        "SIGUSR1 to the job's script requests one: scancel --batch --signal=USR1 ID; or at the end of the walltime, by "
+        "--checkpoint-before 5m"
+    ),
 }
 
 # Options, by the names of their keys or flags -> other words for them.
@@ -50,17 +70,23 @@ _OPTIONS = {
     "restarts": "retries retry max_retries restart max_restarts num_restarts restart_policy backoff_limit",
     "spare_nodes": "spares spare spare_hosts extra_nodes",
     "nodes": "nnodes num_nodes n_nodes node hosts num_hosts machines num_machines",
-    "gpus_per_node gpus_per_task": "gpus gpu ngpus n_gpus num_gpus gpu_count G",
+    "gpus_per_node gpus_per_task": "gpus gpu ngpus ngpu n_gpus num_gpus gpu_count G",
     "gpus_per_node": "gpus_per_host gpus_per_machine gpu_per_node",
     "gpus_per_task": "gpus_per_worker gpus_per_process gpu_per_task",
     "tasks_per_node": (
         "ntasks_per_node nproc_per_node nprocs_per_node processes_per_node workers_per_node tasks_per_host ppn"
     ),
-    "cpus_per_task": "cores cpus cpu ncpus ncores num_cpus num_cores cores_per_task threads cpus_per_worker",
+    "cpus_per_task": (
+        "cores cpus cpu ncpus ncores num_cpus num_cores cores_per_task cpus_per_worker threads nthreads num_threads "
+        "omp_num_threads"
+    ),
     "mem mem_per_task": "memory ram",
     "mem": "mem_per_node memory_per_node mem_per_host",
     "mem_per_task": "mem_per_cpu mem_per_gpu mem_per_worker memory_per_task",
-    "time": "walltime wall_time wall timelimit time_limit max_time runtime run_time duration",
+    "time": (
+        "walltime wall_time wall wall_clock_limit timelimit time_limit max_time max_runtime max_walltime runtime "
+        "run_time duration"
+    ),
     "time start_timeout": "timeout",
     "name": "job_name jobname title",
     "project": "P",
@@ -70,11 +96,12 @@ _OPTIONS = {
     "setup": "pre prolog prologue pre_run prerun before setup_commands init init_commands",
     "native": "extra extra_args scheduler_args scheduler_options sbatch_args qsub_args slurm_args sge_args",
     "python": "interpreter python_path",
-    "scheduler": "backend executor launcher",
+    "scheduler": "executor launcher batch_system",
     "entry": "entrypoint entry_point function",
     "container_binds": "bind binds mount mounts volume volumes container_bind container_mounts B",
     "dry_run": "test_only dry preview check",
     "wait": "block sync attach foreground",
+    "follow": "tail stream logs watch",
 }
 
 # What tells options apart that one word stands for.
@@ -113,13 +140,15 @@ _ITEMS = {
     "conda conda_env conda_environment": ("setup", "conda activate {}"),
     "venv virtualenv virtual_env": ("setup", "source {}/bin/activate"),
     "mail email mail_to notify_email": ("notify", "mail:{}"),
+    "env_file dotenv export_file": ("setup", "set -a; source {}; set +a"),
 }
 
 # Options of sbatch and qsub without a counterpart in gridtf, which --native passes on.
 _SBATCH = (
-    "array begin clusters comment constraint core_spec cpu_bind deadline dependency distribution "
-    "gpu_bind gres_flags hint licenses mail_type mail_user mem_bind nice nodefile nodelist "
-    "priority qos reservation signal switches tmp wckey"
+    "array begin clusters comment constraint core_spec cpu_bind cpu_freq deadline dependency distribution "
+    "gpu_bind gpu_freq gres_flags hint licenses mail_type mail_user mem_bind mincpus nice nodefile nodelist "
+    "ntasks_per_socket open_mode prefer priority propagate qos reservation signal sockets_per_node switches "
+    "threads_per_core tmp wckey"
 )
 _SBATCH_SWITCHES = "contiguous exclusive hold no_requeue overcommit oversubscribe requeue spread_job"
 _SBATCH_LETTERS = {"C": "constraint", "d": "dependency", "w": "nodelist", "L": "licenses", "H": "hold"}
@@ -127,7 +156,7 @@ _QSUB = "R ac ar binding ckpt dl hard hold_jid l m M masterq notify now r soft t
 
 _CONTAINER = "container_image image docker singularity apptainer sif"
 _JOB_FILE = "f file config config_file job_file jobfile spec toml"
-_COMMAND = "command cmd script program exec executable run"
+_COMMAND = "command cmd script program exec executable run wrap"
 _VARIABLES = "export V"
 
 # What has no counterpart at all.
@@ -137,6 +166,17 @@ _ANSWERS = {
     "output o error e stdout stderr log log_file logfile j": (
         "every task has a log of its own in the run directory: gridtf logs JOB; --run-root DIR moves it"
     ),
+    "parsable terse": "gridtf submit --quiet prints the job's id alone",
+    "background detach yes force": "leave it out: gridtf submit asks nothing, and does not wait for the job",
+    "resume resume_from": (
+        "write: gridtf resume JOB; an option of your program goes after it: -- python train.py --resume"
+    ),
+    "checkpoint_dir ckpt_dir model_dir": (
+        "gridtf gives its tasks a folder, OUTPUT_DIR; an option of your program goes after it: "
+        "-- python train.py --model_dir={output_dir}"
+    ),
+    "standalone node_rank machine_rank rdzv_backend rdzv_endpoint rdzv_id rdzv_conf main_process_ip main_process_port "
+    "bind_to map_by mca allow_run_as_root": "leave it out: gridtf starts all tasks, and they find each other",
     "port ports master_port master_addr hostfile machinefile": (
         "leave it out: gridtf takes the hosts from the scheduler, and finds free ports"
     ),
@@ -150,8 +190,20 @@ _ANSWERS = {
     "nv rocm": "leave it out: gridtf adds it for tasks with GPUs, on hosts with the driver",
 }
 
-# Command, its options elsewhere, and what to write.
+_WITH_JOB = "address cancel logs monitor output report resume stacks status tensorboard wait"
+
+# Commands, their options elsewhere, and what to write.
 _OF_COMMANDS = (
+    (_WITH_JOB, "j job jobid job_id id name J", "write the job without an option: {}"),
+    ("logs", "t", "write --task {}"),
+    (
+        "cancel",
+        "a all u user me",
+        "name the jobs, as in gridtf cancel 4711 4712; gridtf list --state RUNNING,PENDING shows them",
+    ),
+    ("list", "running pending failed completed cancelled", "write --state STATE, such as --state RUNNING,PENDING"),
+    ("list", "n limit last tail", "the newest 20 are shown, and all with --all: gridtf list --all | head -n {}"),
+    ("list", "sort order S", "leave it out: the newest job comes first"),
     ("logs", "n lines last", "write --tail {}"),
     ("logs", "worker rank index", "write --task worker:{}"),
     ("logs", "F watch", "write -f"),
@@ -174,7 +226,7 @@ _OF_COMMANDS = (
 )
 
 # Options of qsub with a single dash that argparse would read as other options: -pe as -p e.
-QSUB_WORDS = frozenset(("-pe", "-cwd", "-wd", "-now", "-ckpt", "-tc", "-notify", "-dl", "-hold_jid", "-hard"))
+QSUB_WORDS = frozenset(("-pe", "-cwd", "-wd", "-now", "-ckpt", "-tc", "-notify", "-dl", "-hold_jid", "-hard", "-terse"))
 
 
 def command(word: str, rest: Sequence[str]) -> str:
@@ -192,14 +244,16 @@ def command(word: str, rest: Sequence[str]) -> str:
         return f"a command comes first: gridtf submit {shlex.join([word, *rest])}"
     if word.endswith(".toml"):
         return f"write: gridtf submit {shlex.join([word, *rest])}"
+    job = next((part for part in rest if not part.startswith("-") and not part.isdecimal()), None)
+    job = shlex.quote(job or next((part for part in rest if part.isdecimal()), "JOB"))
+    if "--" not in rest and (told := _found(word.lower(), _NO_COMMANDS)):
+        return told.format(job)
     found = next((row for row in _COMMANDS.items() if word.lower() in row[1][0].split()), None)
     if found is None:
         program = as_program([word, *rest])
         return f"write: gridtf submit -- {shlex.join(program)}" if program else ""
     name, (_, follows) = found
-    job = next((part for part in rest if not part.startswith("-") and not part.isdecimal()), None)
-    job = job or next((part for part in rest if part.isdecimal()), "JOB")
-    after = {"JOB": shlex.quote(job), "rest": line or "JOBFILE", "": ""}[follows]
+    after = {"JOB": job, "rest": line or "JOBFILE", "": ""}[follows]
     more = {"submit": " (or gridtf run, right here)"}.get(name, "")
     if word in ("check", "config", "settings"):
         more = "; gridtf doctor examines the site, gridtf init writes its settings"
@@ -209,6 +263,8 @@ def command(word: str, rest: Sequence[str]) -> str:
 def qsub(word: str, after: Sequence[str]) -> str:
     """What to write in place of one of QSUB_WORDS. after: the words that follow it."""
     values = [part for part in after[:2] if not part.startswith("-")]
+    if told := _found(word.lstrip("-"), _ANSWERS):
+        return told
     if word == "-pe":
         return f"write --pe {(values or ['NAME'])[0]} --slots {values[1] if values[1:] else 'N'}"
     if word == "-cwd":
@@ -221,10 +277,18 @@ def qsub(word: str, after: Sequence[str]) -> str:
 
 def of_command(prog: str, flag: str, value: str) -> str:
     """What to write in place of an unknown option of a command without job options, such as ``gridtf logs``."""
-    row = next(
-        (row for row in _OF_COMMANDS if row[0] == prog.rpartition(" ")[2] and _word(flag) in row[1].split()), None
-    )
-    return row[2].format(value or ("FILE" if row[0] == "init" else "N")) if row else ""
+    name = prog.rpartition(" ")[2]
+    row = next((row for row in _OF_COMMANDS if name in row[0].split() and _word(flag) in row[1].split()), None)
+    other = {"init": "FILE", **dict.fromkeys(_WITH_JOB.split(), "JOB"), "logs": "N"}.get(name, "N")
+    return row[2].format(value or other) if row else ""
+
+
+def of_argument(prog: str, word: str) -> str:
+    """What to write in place of a second argument of a command that takes one job; empty for other commands."""
+    name = prog.rpartition(" ")[2]
+    if name == "logs" and re.fullmatch(r"([a-z_]+:)?\d+", word):
+        return f"write --task {word if ':' in word else f'worker:{word}'}"
+    return f"{prog} takes one job; write the command once for each" if name in _WITH_JOB.split() else ""
 
 
 def as_program(words: Sequence[str]) -> list[str] | None:
@@ -258,7 +322,12 @@ def option(flag: str, value: str | None, prog: str, flags: Mapping[str, str]) ->
     alone = is_switch(flag) or word in _QSUB.split()
     if pairs := _pairs(word, value or (True if alone else "…"), flag):
         return "write " + " ".join(_as_option(*pair) for pair in pairs)
-    if targets := _targets(word, _OPTIONS):
+    targets = _targets(word, _OPTIONS)
+    if targets == "nodes" and value and not re.match("[0-9]", value):  # names of hosts
+        return f"write {_as_option('native', f'--nodelist={value}')} (Slurm), or --native='-l hostname=…' (Grid Engine)"
+    if targets == "entry" and value and as_program([value]):
+        targets, word = "", "program"
+    if targets:
         known = [name for target in targets.split() if (name := f"--{target.replace('_', '-')}") in flags]
         lines = [f"{name} {shlex.quote(value) if value else flags[name]}" if flags[name] else name for name in known]
         each = [_EACH.get(name, "") for name in known] if lines[1:] else [""]
@@ -357,6 +426,8 @@ def as_list(name: str, value: object) -> list[str]:
         return [str(item) for item in value]
     text = str(value)
     if name == "container_command":
+        return shlex.split(text) if _splits(text) else [text]
+    if name == "args":
         return shlex.split(text) if _splits(text) else [text]
     if name == "command":
         words = shlex.split(text) if _splits(text) else [text]

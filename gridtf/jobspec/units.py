@@ -12,7 +12,7 @@ _WALLTIMES = (
     r"(?a)((?P<days>\d+)d)?((?P<hours>\d+)h)?((?P<minutes>\d+)m)?((?P<seconds>\d+)s)?",  # 1d12h, 90m
 )
 _SECONDS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
-_MEMORY = r"(?ai)(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?"
+_MEMORY = r"(?ai)(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B|i)?)?"
 _NODES = r"(?a)(\d+)(?:-(\d+))?"
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 
@@ -102,7 +102,7 @@ def parse_memory(text: str | int) -> int:
     match = re.fullmatch(_MEMORY, str(text).strip())
     if not match:
         raise ValueError(f"{str(text)!r} is not a memory size")
-    mib = float(match[1]) * _MIB[match[2].upper()]
+    mib = float(match[1]) * _MIB[(match[2] or "").upper()]
     if not 0 < mib < float("inf"):
         raise ValueError(f"{str(text)!r} is not a memory size")
     return -int(-mib // 1)

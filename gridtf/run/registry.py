@@ -17,7 +17,7 @@ from pathlib import Path
 from gridtf import __version__
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
 from gridtf.files import user_name
-from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, write_record
+from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record, write_record
 from gridtf.text import some
 
 TYPE_CHECKING = False  # typing and dataclasses would take longer to import than all of this
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from gridtf.jobspec.spec import JobSpec
 
+_HOME = "set HOME or XDG_STATE_HOME"
 _ENTRY = re.compile(r"\d{8}-\d{6}\.\d{6},[^,]+,[^,]+,[^,]+")
 
 
@@ -72,7 +73,7 @@ def folder(environ: Mapping[str, str]) -> Path:
     try:
         state = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME") or "~", ".local", "state").expanduser()
     except RuntimeError:
-        raise RunDirError("there is no home folder for the index of runs", hint="set HOME or XDG_STATE_HOME") from None
+        raise RunDirError("there is no home folder for the index of runs", hint=_HOME) from None
     return Path(state, "gridtf", "runs")
 
 
@@ -121,7 +122,12 @@ def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
         RunDirError: When the index cannot be read.
     """
     home = folder(environ)
-    for name in sorted(listdir(home), reverse=True):
+    names = listdir(home)
+    # not Path.exists, which raises for a folder that this user cannot read
+    there = "" if names else next(place for place in map(str, (home, *home.parents)) if os.path.exists(place))  # noqa: PTH110
+    if there and not os.path.isdir(there):  # noqa: PTH112
+        raise RunDirError(f"{there} is not a folder: it is in the way of the index of runs", hint=_HOME)
+    for name in sorted(names, reverse=True):
         if _ENTRY.fullmatch(name):
             when, scheduler, job_id, title = name.split(",")
             yield Entry(scheduler, job_id, title, home / name, when)
@@ -198,6 +204,8 @@ def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = F
         NotFoundError: When there is no such job.
         RunDirError: When the run directory cannot be read, or that of the newest job is gone.
     """
+    if not job.strip():
+        raise NotFoundError("the name of the job is empty", hint="is the variable set, as in gridtf status $JOB?")
     path = cwd / job
     if "/" in job or job in (".", ".."):
         run = RunDir(path)
@@ -232,12 +240,22 @@ def find(job: str, environ: Mapping[str, str], cwd: Path, *, even_gone: bool = F
 
 
 def is_run(path: Path) -> bool:
-    """Whether a path is a run directory: it contains job.json or an attempt.
+    """Whether a path is a run directory: it contains an attempt, or a job.json of gridtf's.
 
     Raises:
         RunDirError: When it cannot be read.
     """
-    return RunDir(path).job.name in listdir(path) or bool(RunDir(path).attempts())
+    run, names = RunDir(path), listdir(path)
+    if run.attempts(names):
+        return True
+    return run.job.name in names and (run.submitted.name in names or _describes_a_job(run))
+
+
+def _describes_a_job(run: RunDir) -> bool:
+    """Whether job.json is gridtf's: other programs have a file of that name too. One that is private may be."""
+    from gridtf.run import recordtypes
+
+    return not os.access(run.job, os.R_OK) or "spec" in (read_record(run.job, recordtypes.Job, listed=True) or {})
 
 
 def need_run(run: RunDir) -> None:
@@ -248,7 +266,9 @@ def need_run(run: RunDir) -> None:
         ReplacedError: When it belongs to another user or another job.
     """
     if not is_run(run.path):
-        why = "it contains neither job.json nor an attempt" if _exists(run.path) else "there is no such folder"
+        why = "it contains neither a job.json of gridtf nor an attempt"
+        if not run.path.is_dir():
+            why = "it is a file" if run.path.exists() else "there is no such folder"
         raise NotFoundError(
             f"{run.path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are"
         )

@@ -22,7 +22,7 @@ from gridtf.schedulers.batch import Answer, same_host, whole
 from gridtf.schedulers.sge import scheduler
 from gridtf.schedulers.sge.directives import HOST, MEMORY, Resource, Slots, requests_gpus, resources, slots, whole_slots
 from gridtf.schedulers.sge.query import seconds
-from gridtf.text import some, toml
+from gridtf.text import counted, some, toml
 from gridtf.values import Value
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
@@ -751,11 +751,15 @@ def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
         if pe is not None and pe.users:
             raise SpecError(requested.key("pe"), f"PE `{pe.name}` is only for users in {pe.users}")
         gpus = requested.resources.get(requested.gpu)
-        with_gpus = "" if gpus is None else f" with {gpus} GPUs {'per host' if requested.counts_by_host else 'each'}"
+        with_gpus = (
+            ""
+            if gpus is None
+            else f" with {gpus} GPU{'' if gpus == '1' else 's'} {'per host' if requested.counts_by_host else 'each'}"
+        )
         one_host = " on one host" if pe is not None and pe.rule == "$pe_slots" else ""
         offer = f"offers {slots[2]}" if slots[2].strip("0") else "never offers that many"
         raise SpecError(
             requested.key("slots"),
-            f"{requested.slots.low} slots{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
+            f"{counted(requested.slots.low, 'slot')}{with_gpus}{one_host} requested, PE `{slots[1]}` {offer}",
             hint=alternatives("suitable PEs", cell.suitable) or "`qstat -g c` shows the slots of each queue",
         )

@@ -151,7 +151,7 @@ def _chosen_slots(text: str, request: Request, fewest: int, cpus: int) -> Slots:
         raise SpecError("slots", f"{low}-{high} is an empty range", hint="write the smaller number first")
     if training and low < training:
         gpus = "" if training == request.training else f", and a slot has {counted(request.gpu_share, 'GPU')}"
-        what = f"{low} slots for {request.training} training tasks"
+        what = f"{counted(low, 'slot')} for {request.training} training tasks"
         raise SpecError("slots", what, hint=f"a task needs a slot at least{gpus}: write slots = {training}")
     if request.task_cpus is not None and fewest * cpus <= low:
         return Slots(low, high, cpus)

@@ -244,6 +244,7 @@ class ComponentRequest(Value):
         nodes: Fewest nodes.
         gpus: GPUs per node.
         gpu_type: Type of the GPUs; empty: any.
+        tasks: Training tasks per node, which share its CPUs.
     """
 
     partitions: tuple[str, ...]
@@ -254,6 +255,7 @@ class ComponentRequest(Value):
     nodes: int = 1
     gpus: int = 0
     gpu_type: str = ""
+    tasks: int = 1
 
     def key(self, option: str) -> str:
         """The key of the job file, or the variable, to name in an error about this option of sbatch."""
@@ -304,6 +306,7 @@ def _first(plan: Plan, options: Mapping[str, str], keys: Mapping[str, str]) -> C
         gpus=gpus,
         gpu_type=gpu_type,
         cpus=tasks * task_cpus,
+        tasks=tasks,
         mem=max(mem, gpus * per_gpu, tasks * task_cpus * per_cpu),
         time=_seconds(options["time"]) if "time" in options else request.walltime,
         keys={**keys, "gpus": keys.get(gpu_option, gpu_option)},
@@ -622,6 +625,8 @@ def _too_much(request: ComponentRequest, partition: Partition, partitions: Seque
             continue
         no_gpus = option == "gpus" and not most
         what = f"{requested} {noun} a node requested, nodes of partition {name} have {most}"
+        if option == "cpus-per-task" and request.tasks > 1:
+            what = f"{request.tasks} tasks a node need {requested} CPUs, nodes of partition {name} have {most}"
         if no_gpus:
             what = f"no node of partition {name} has {noun}"
         better = [other for other in partitions if other.most(of) >= (1 if no_gpus else requested)]

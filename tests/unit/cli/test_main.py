@@ -79,8 +79,11 @@ def test_examples_in_the_help_parse(name: str) -> None:
         (["list", "x"], "gridtf: unexpected argument 'x'\n  see `gridtf list --help`\n"),
         (["list", "--", "x"], "gridtf: gridtf list takes no command\n  see `gridtf list --help`\n"),
         (["status"], "gridtf: the following arguments are required: JOB\n  see `gridtf status --help`\n"),
-        (["wait", "x", "--timeout", "soon"], "gridtf: argument --timeout: 'soon' is not a number of seconds\n"),
-        (["wait", "x", "--timeout", "nan"], "gridtf: argument --timeout: 'nan' is not a number of seconds\n"),
+        (
+            ["wait", "x", "--timeout", "soon"],
+            "gridtf: argument --timeout: 'soon' is not a number of seconds, nor a time",
+        ),
+        (["wait", "x", "--timeout", "nan"], "gridtf: argument --timeout: 'nan' is not a number of seconds, nor a time"),
         (["submit", "--json", "--dry-run", "--", "x"], "gridtf: --dry-run prints the job script, not JSON\n"),
         (["completion", "csh"], "gridtf: 'csh' is not one of bash, zsh, fish\n"),
         (["submit", "--wiat", "--", "x"], "gridtf: unknown option --wiat\n  did you mean --wait?\n"),
@@ -196,7 +199,7 @@ def completions(line: str, folder: Path) -> set[str]:
 def test_completion_of_commands_options_and_jobs(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "job.json").write_text("{}")
+    (run / "job.json").write_text('{"spec": {}}')
     registry.add(run, {"scheduler": "slurm", "job_id": "4711", "name": "digits", "time": 1.0}, os.environ)
     assert completions("gridtf ", tmp_path) >= set(COMMANDS)
     assert completions("gridtf sub", tmp_path) == {"submit"}

@@ -52,7 +52,7 @@ def test_errors(here: Path, capsys: Captured) -> None:
     assert main(["report", "./digits", "./empty"]) == 2
     assert main(["report"]) == 2
     (here / "array" / "array" / "1").mkdir(parents=True)
-    (here / "array" / "job.json").write_text("{}")
+    (here / "array" / "job.json").write_text('{"spec": {}}')
     capsys.readouterr()
     assert main(["report", "./array"]) == 2
     assert "gridtf report" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jsonschema
@@ -15,11 +15,12 @@ import pytest
 
 import gridtf.login.job
 from gridtf.cli import main, show, wait
+from gridtf.errors import SchedulerError
 from gridtf.login.job import Job
 from gridtf.observe.overview import row
 from gridtf.observe.state import AttemptView, JobView, TaskView
 from gridtf.run import registry
-from gridtf.schedulers.api import JobStatus
+from gridtf.schedulers.api import JobIdentity, JobStatus
 from tests.support import recordedruns
 from tests.support.python import ROOT
 from tests.support.scheduler import FakeScheduler
@@ -312,6 +313,7 @@ def test_list_filters(fake: FakeScheduler, rough_path: Path, capsys: Captured) -
 
     assert listed("--name", "digits-*", "--since", "2h") == ["digits-2", "digits-1"]
     assert listed("--state", "running,FAILED", "--name", "l*") == ["letters"]
+    assert listed("--state", "R", "--name", "l*") == ["letters"]
     assert main(["list", "--state", "FAILED"]) == 0
     assert capsys.readouterr().out == "no such jobs\n"
     assert main(["list", "--all", "--json", "--state", "RUNNING", "--name", "?etters"]) == 0
@@ -354,6 +356,39 @@ def test_cancel_reports_a_job_that_does_not_end(
     assert main(["cancel", "stubborn"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["gridtf: job 101 was cancelled, but is still RUNNING", "  to check again: gridtf status 101"]
+
+
+def test_cancel_takes_several_jobs_and_a_refusal_of_one_does_not_spare_the_others(
+    fake: FakeScheduler, rough_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    for name in ("a", "b", "c"):
+        assert main(["submit", "--name", name, "--", "x"]) == 0
+    real = fake.cancel
+
+    def cancel(job: JobIdentity, *, force: bool = False) -> None:
+        if job.job_id == "101":
+            raise SchedulerError("it runs elsewhere")
+        real(job, force=force)
+
+    def query(jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
+        states = {job.job_id: CANCELLED if job.job_id in fake.cancelled else RUNNING for job in jobs}
+        return {name: JobStatus(state, purged=state == CANCELLED) for name, state in states.items()}
+
+    monkeypatch.setattr(fake, "cancel", cancel)
+    monkeypatch.setattr(fake, "query", query)
+    capsys.readouterr()
+    assert main(["cancel", "a", "b", "nothing"]) == 2
+    assert fake.cancelled == []
+    assert main(["cancel", "a", "b,103"]) == 1
+    assert fake.cancelled == ["102", "103"]
+    shown = capsys.readouterr()
+    assert "gridtf: it runs elsewhere" in shown.err
+    assert [line for line in shown.out.splitlines() if "CANCELLED" in line] == [
+        "b (102): CANCELLED",
+        "c (103): CANCELLED",
+    ]
+    assert main(["cancel", "b", "c", "--json"]) == 0
+    assert [job["job_id"] for job in json.loads(capsys.readouterr().out)] == ["102", "103"]
 
 
 def test_failed_cancel_leaves_no_cancelled_json(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:

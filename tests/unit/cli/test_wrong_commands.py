@@ -56,7 +56,7 @@ def prepare(folder: Path) -> dict[str, str]:
         (folder / "bin" / name).touch(mode=0o755)
     (folder / "train.py").write_text("def main():\n    pass\n")
     (folder / "runs" / "digits").mkdir(parents=True)
-    (folder / "runs" / "digits" / "job.json").write_text("{}")
+    (folder / "runs" / "digits" / "job.json").write_text('{"spec": {}}')
     environ = {"PATH": str(folder / "bin"), "HOME": str(folder / "home"), "GRIDTF_SITE_CONFIG": ""}
     record = {"scheduler": "slurm", "job_id": "4711", "name": "digits", "time": 1.0}
     registry.add(folder / "runs" / "digits", record, environ)

@@ -171,7 +171,7 @@ def test_missing_job_file_is_reported_with_a_hint(tmp_path: Path) -> None:
         read("job.toml", tmp_path)
     with pytest.raises(NotFoundError, match="no such file: 1") as caught:
         read("--chief 1", tmp_path)
-    assert caught.value.hint == "--chief and --evaluator take no number; --workers and --ps do"
+    assert caught.value.hint == "--chief, --evaluator and --wait take no number; --workers and --ps do"
     with pytest.raises(NotFoundError, match="no such file: train") as caught:
         read("train", tmp_path)
     assert "a command goes after --" in caught.value.hint

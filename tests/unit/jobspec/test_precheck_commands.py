@@ -221,6 +221,45 @@ def test_notes_on_placeholders_without_braces() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ({"time": 3600}, "time: 3600 is in minutes, 2-12:00:00; in seconds it is 3600s"),
+        ({"time": "02:00"}, "time: 02:00 is in minutes and seconds, 00:02:00; or write 02:00:00"),
+        (
+            {"time": "2h", "checkpoint_before": 60},
+            "checkpoint_before: 60 is in minutes, 01:00:00; in seconds it is 60s",
+        ),
+        ({"stall_after": "600"}, "stall_after: 600 is in minutes, 10:00:00; in seconds it is 600s"),
+    ],
+)
+def test_notes_on_times_that_may_be_meant_in_another_unit(values: dict[str, Any], note: str) -> None:
+    assert precheck.notes(JobSpec(command=("x",), **values)) == (note,)
+
+
+def test_no_notes_on_times_with_units_or_as_slurm_users_write_them() -> None:
+    assert precheck.notes(JobSpec(command=("x",), time=90, checkpoint_before="5m", stall_after="off")) == ()
+    assert precheck.notes(JobSpec(command=("x",), time="1-12")) == ()
+
+
+@pytest.mark.parametrize("values", [{"mem": 16}, {"mem_per_task": "64"}, {"tasks": {"worker": {"mem": 8}}}])
+def test_memory_of_a_few_mib_without_a_unit_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"without a unit is .* MiB, too few for TensorFlow"):
+        precheck.check(JobSpec(command=("true",), **values), {})
+
+
+@pytest.mark.parametrize("values", [{"mem": "16M"}, {"mem": 4096}, {"mem_per_task": "1G"}, {}])
+def test_memory_with_a_unit_or_of_hundreds_of_mib_is_not_refused(values: dict[str, Any]) -> None:
+    precheck.check(JobSpec(command=("true",), **values), {})
+
+
+@pytest.mark.parametrize("name", ["13", "4711.1", "4711_3"])
+def test_name_that_looks_like_a_job_id_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=rf"{name} would be taken for the id of a job"):
+        precheck.check(JobSpec(command=("true",), name=name), {})
+    precheck.check(JobSpec(command=("true",), name=f"run-{name}"), {})
+
+
 def test_folder_of_the_path_that_may_not_be_searched_is_passed_over(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

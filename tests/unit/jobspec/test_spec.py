@@ -309,6 +309,7 @@ def test_node_range_walltime_and_mem_mib_are_parsed() -> None:
         ({"command": ("/opt/venv/bin/python3.11", "-u", "-m", "mnist")}, "mnist"),
         ({"command": ("python", "-m", "torch.distributed.run", "train.py")}, "train"),
         ({"command": ("python", "-m")}, "python"),
+        ({"command": ("python", "13.py")}, "run-13"),
         ({"command": ("env", "-m", "x")}, "env"),
         ({"command": ("./.hidden",)}, "hidden"),
         ({"entry": "package.train:main"}, "package.train"),

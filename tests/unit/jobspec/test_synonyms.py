@@ -20,7 +20,7 @@ FLAGS = {flag: option.metavar for option in schedulers.job_options() for flag in
 def test_every_row_leads_to_something_that_exists() -> None:
     submit = {flag for action in find_command("submit").parser()._actions for flag in action.option_strings}
     assert {name.split()[0] for name in synonyms._COMMANDS} <= set(COMMANDS)
-    assert {command for command, _, _ in synonyms._OF_COMMANDS} <= set(COMMANDS)
+    assert {command for commands, _, _ in synonyms._OF_COMMANDS for command in commands.split()} <= set(COMMANDS)
     assert {f"--{name.replace('_', '-')}" for row in synonyms._OPTIONS for name in row.split()} <= submit
     assert set(synonyms._TASK_KEYS) <= set(fields(TaskSpec))
     assert set(synonyms._TASK_TYPES) <= set(TASK_TYPES)

@@ -80,13 +80,22 @@ def test_format_walltime_is_parsed_to_the_same_seconds(seconds: int, text: str) 
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [(4096, 4096), ("500M", 500), ("16G", 16384), ("1.5g", 1536), ("2T", 2 * 1024**2), ("1K", 1), ("8 GiB", 8192)],
+    [
+        (4096, 4096),
+        ("500M", 500),
+        ("16G", 16384),
+        ("1.5g", 1536),
+        ("2T", 2 * 1024**2),
+        ("1K", 1),
+        ("8 GiB", 8192),
+        ("8Gi", 8192),
+    ],
 )
 def test_parse_memory_returns_mib_rounded_up(text: str | int, mib: int) -> None:
     assert parse_memory(text) == mib
 
 
-@pytest.mark.parametrize("text", ["", "0", "G", "-1G", "1X", "lots", "1e3", "٣", "9" * 400])
+@pytest.mark.parametrize("text", ["", "0", "G", "16B", "-1G", "1X", "lots", "1e3", "٣", "9" * 400])
 def test_parse_memory_refuses_other_text(text: str) -> None:
     with pytest.raises(ValueError, match="is not a memory size"):
         parse_memory(text)

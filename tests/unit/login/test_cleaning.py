@@ -201,7 +201,7 @@ def test_run_with_a_damaged_record_is_kept(damaged: str, ended: Job, capsys: Cap
 def test_clean_removes_nothing_that_is_not_in_the_index(ended: Job, capsys: Captured) -> None:
     other = ended.run_dir.with_name("other")
     other.mkdir()
-    (other / "job.json").write_text("{}")
+    (other / "job.json").write_text('{"spec": {}}')
     assert main(["clean", str(other), "--yes"]) == 2
     assert f"gridtf clean does not remove {other}" in capsys.readouterr().err
     assert main(["clean", str(ended.run_dir), "nothing", "--yes"]) == 2

@@ -23,7 +23,7 @@ from tests.support.scheduler import FakeScheduler
 
 def add(run_dir: Path, *, job_id: str = "7", name: str = "digits", now: float = 1_700_000_000.5) -> Path:
     run_dir.mkdir(parents=True)
-    (run_dir / "job.json").write_text("{}")
+    (run_dir / "job.json").write_text('{"spec": {}}')
     registry.add(run_dir, {"scheduler": "slurm", "job_id": job_id, "name": name, "time": now}, os.environ)
     return run_dir
 
@@ -194,7 +194,16 @@ def test_unwritable_index_is_reported_with_its_path(tmp_path: Path) -> None:
     folder.write_text("in the way")
     with pytest.raises(RunDirError, match=r"cannot write .*slurm,7,digits"):
         add(tmp_path / "a")
-    assert list(registry.entries(os.environ)) == []
+    with pytest.raises(RunDirError, match="is not a folder: it is in the way of the index of runs"):
+        list(registry.entries(os.environ))
+
+
+def test_home_that_is_a_file_is_an_error_and_not_an_empty_index(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert list(registry.entries({"HOME": str(home)})) == []
+    home.touch()
+    with pytest.raises(RunDirError, match=f"{home} is not a folder"):
+        list(registry.entries({"HOME": str(home)}))
 
 
 def test_index_folder_follows_xdg_state_home() -> None:
@@ -309,10 +318,31 @@ def test_job_whose_run_directory_was_removed_is_cancelled_by_its_id(
     assert fake.cancelled == ["7"]
 
 
-def test_folder_that_does_not_exist_is_said_to_be_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        ("./none", "there is no such folder"),
+        ("./file", "it is a file"),
+        ("/etc", "it contains neither a job.json of gridtf nor an attempt"),
+        ("./other", "it contains neither a job.json of gridtf nor an attempt"),
+    ],
+)
+def test_path_that_is_no_run_directory_is_told_from_a_folder_that_is_not_there(
+    tmp_path: Path, job: str, why: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "job.json").write_text('{"of": "another program"}')
     with pytest.raises(NotFoundError) as caught:
-        registry.find(str(tmp_path / "none"), os.environ, tmp_path)
-    assert caught.value.why == "there is no such folder"
+        registry.find(job, os.environ, tmp_path)
+    assert caught.value.why == why
+
+
+@pytest.mark.parametrize("job", ["", " "])
+def test_empty_name_is_not_the_working_folder(tmp_path: Path, job: str) -> None:
+    add(tmp_path / "run")
+    with pytest.raises(NotFoundError, match="the name of the job is empty"):
+        registry.find(job, os.environ, tmp_path / "run")
 
 
 # --- the first records of a job ---

@@ -338,6 +338,8 @@ def test_refusals_are_explained_without_qconf() -> None:
     assert "administrators" in error.hint
     output = NO_QUEUES.format('cannot run in PE "rr" because it only offers 16 slots')
     assert refused(output, Cell(), **workers(17, pe="rr")).problem == "17 slots requested, PE `rr` offers 16"
+    output = NO_QUEUES.format('cannot run in PE "rr" because it only offers 0 slots')
+    assert refused(output, Cell(), **workers(1, pe="rr")).problem == "1 slot requested, PE `rr` never offers that many"
 
 
 def test_host_that_is_no_submit_host_is_reported() -> None:

@@ -79,7 +79,7 @@ def refusal(output: str, sinfo: str = SINFO, environ: dict[str, str] | None = No
         ),
         ({"native": ["--gres=gpu:a100:1"]}, "native", "no node of partition gpu has a100 GPUs", "gpu (4 each)"),
         ({"cpus_per_task": 99}, "cpus_per_task", "99 CPUs a node requested, nodes of partition gpu have 8", "(8)"),
-        ({"tasks_per_node": 9}, "tasks_per_node", "9 CPUs a node requested", ""),
+        ({"tasks_per_node": 9}, "tasks_per_node", "9 tasks a node need 9 CPUs, nodes of partition gpu have 8", ""),
         ({"mem": "900G"}, "mem", "921600 MiB of memory a node requested, nodes of partition gpu have 16000", "MiB"),
         ({"mem_per_task": "900G"}, "mem_per_task", "921600 MiB", ""),
         ({"native": ["-N", "--nodes=7"]}, "native", "7 nodes requested", ""),
