@@ -80,6 +80,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     Raises:
         GridtfError: This process cannot join.
     """
+    from gridtf.bootstrap.main import add_to_index, named
     from gridtf.jobspec import config
 
     if len(argv) < 2 or argv[0] != "--parent":
@@ -98,6 +99,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     member = member_of(environ, scheduler)
     tasks = assign_ranks(spec, member.size)
     run = RunDir(Path(spec.run_dir or Path(spec.run_root or RUN_ROOT) / f"{spec.title}-{member.step}").absolute())
+    spec = named(spec, environ)  # not for the path: tasks that qrsh starts do not all have the name
     # only srun or mpirun knows the number of hosts, and of processes per host
     request = scheduler.resolve(spec.replace(nodes=None, tasks_per_node=None), in_job=True)
     system = System(dict(environ))
@@ -109,6 +111,11 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
     def own() -> Record:
         nonlocal grant
+        if member.rank == 0:  # the attempt is there now
+            element = f"_{identity.element}" if identity and identity.element else ""
+            listed = {"scheduler": scheduler.name, "name": f"{spec.title}{element}"}
+            listed["job_id"] = identity.job_id if identity else job_id
+            add_to_index(run, {**listed, "time": time.time()}, environ)
         grant = _own_gpus(
             scheduler, request, tasks[member.rank], job_id, system, rendezvous.GPU_SHARE * spec.start_timeout
         )

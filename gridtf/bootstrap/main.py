@@ -17,7 +17,17 @@ from gridtf.host.processes import tell
 from gridtf.jobspec.request import Request
 from gridtf.jobspec.spec import JobSpec, need_program
 from gridtf.run import recordtypes
-from gridtf.run.rundir import BY_HAND, RUN_ROOT, RunDir, make_folder, need_ours, need_safe, read_record, write_record
+from gridtf.run.rundir import (
+    BY_HAND,
+    RUN_ROOT,
+    Record,
+    RunDir,
+    make_folder,
+    need_ours,
+    need_safe,
+    read_record,
+    write_record,
+)
 from gridtf.schedulers.api import JobIdentity, Scheduler
 
 if TYPE_CHECKING:
@@ -120,9 +130,28 @@ def run(
         raise config.located(error, configured.sources) from None
     for note in precheck.notes(spec):
         tell(note)
+    spec = named(spec, environ)
     run_dir = here / spec.run_dir if spec.run_dir else None
     os.chdir(spec.chdir or here)
     return launch(spec, configured.sources, run_dir, environ, begun=begun)
+
+
+def named(spec: JobSpec, environ: Mapping[str, str]) -> JobSpec:
+    """The specification of a hand-written script's job, with the name that its scheduler knows it by."""
+    if spec.name:
+        return spec
+    scheduler = schedulers.get(spec.scheduler or schedulers.around_this_process(environ))
+    return spec.replace(name=scheduler.given_name(environ))
+
+
+def add_to_index(run: RunDir, record: Record, environ: Mapping[str, str]) -> None:
+    """Add a run that gridtf has not submitted to the index of its user. record: as registry.add takes it."""
+    from gridtf.run import registry
+
+    try:
+        registry.add(run.path, record, environ)
+    except RunDirError as error:  # the index is only needed to find the job by name
+        tell(error.what)
 
 
 def launch(
@@ -264,7 +293,4 @@ def _describe(
         record["name"] += f"_{identity.element}"
     registry.write_job(run, spec, sources)
     write_record(run.submitted, record)
-    try:
-        registry.add(run.path, record, environ)
-    except RunDirError as error:  # the index is only needed to find the job by name
-        tell(error.what)
+    add_to_index(run, record, environ)

@@ -298,8 +298,7 @@ class JobSpec(_Keywords):
             scripts = [part for part in self.command if part.endswith((".py", ".sh"))]
             candidates = scripts or _module(self.command) or self.command or ["gridtf"]
             program = candidates[0].rsplit("/", 1)[-1].removesuffix(".py").removesuffix(".sh")
-        name = re.sub(r"[^A-Za-z0-9_.+=-]", "-", program).lstrip(".+=-")[:59] or "gridtf"
-        return f"run-{name}" if ID.fullmatch(name) else name
+        return as_name(program) or "gridtf"
 
     @property
     def contained(self) -> bool:
@@ -502,6 +501,12 @@ _REGISTRY = re.compile(
     r"(?!(?:docker-archive|docker-daemon|oci|oci-archive|oci-sif):)\w[\w.-]*(?:[/#][\w.-]+)*:[\w.-]+"
 )
 _MAY_BE_ZERO = ("kill_grace", "evaluator_wait", "leader_wait", "sample_interval")  # in seconds
+
+
+def as_name(text: str) -> str:
+    """The name of a job that is called after something else, such as a program; empty where no letter is left."""
+    name = re.sub(r"[^A-Za-z0-9_.+=-]", "-", text).lstrip(".+=-")
+    return (f"run-{name}" if ID.fullmatch(name) else name)[:63]
 
 
 def need_program(spec: JobSpec, hint: str = _NAME_A_PROGRAM) -> None:

@@ -285,6 +285,8 @@ MPI_RANKS = (
 )
 
 # Variables by which Open MPI, MPICH, PMI and PMIx pass a process its rank among those started together.
+# What sbatch, salloc, srun, qsub and qrsh call a job whose user has given it no name.
+_NOT_GIVEN = r"|wrap|sbatch|interactive|STDIN|Q(R?LOGIN|RSH)|(ba)?sh|.*\.(sh|bash|sbatch|slurm|qsub|sge|job|batch)"
 MPI_PLACE = r"OMPI_COMM_WORLD_|OMPI_MCA_(orte|ess|pmix)_|OMPI_UNIVERSE_SIZE$|PMIX?_|MPI_LOCAL(RANKID|NRANKS)$|MV2_COMM_"
 
 
@@ -315,6 +317,7 @@ class Scheduler(ABC):
             gridtf_join; None without such a starter.
         restart_variable: The variable that counts how often a job was restarted; it may be unset in a job that was not.
             Empty: there is none.
+        name_variable: The variable that has the job's name in a job script. Empty: there is none.
         start_variables: Variables that together identify this start of a job, for gridtf_join where the user sets RANK
             and WORLD_SIZE.
         accounting_delay: Seconds after the end of a job until the accounting has it; 0: at once, or no accounting.
@@ -336,6 +339,7 @@ class Scheduler(ABC):
     host_variables: ClassVar[re.Pattern[str] | None] = None
     rank_variables: ClassVar[RankVariables | None] = None
     restart_variable: ClassVar[str] = ""
+    name_variable: ClassVar[str] = ""
     start_variables: ClassVar[tuple[str, ...]] = ()
     accounting_delay: float = 0.0
 
@@ -358,6 +362,23 @@ class Scheduler(ABC):
             One line; empty where the scheduler has no commands.
         """
         return ""
+
+    def given_name(self, environ: Mapping[str, str]) -> str | None:
+        """The name that a user has given the job of a hand-written script, such as by ``#SBATCH --job-name``. Pure.
+
+        Args:
+            environ: The environment of the script, or of a process that it has started.
+
+        Returns:
+            As a name of gridtf's; None where the scheduler has called the job after the script or the command.
+        """
+        from gridtf.jobspec.spec import as_name
+
+        name = environ.get(self.name_variable, "") if self.name_variable else ""
+        # ENVIRONMENT is BATCH in scripts of Slurm (sbatch(1)) and of Grid Engine (qsub(1))
+        if environ.get("ENVIRONMENT") != "BATCH" or re.fullmatch(_NOT_GIVEN, name):
+            return None
+        return as_name(name) or None
 
     @abstractmethod
     def directives(self, plan: Plan) -> tuple[str, ...]:

@@ -36,6 +36,11 @@ def test_example_script(bed: Bed, script: str, trains: bool) -> None:
         assert (run.output / "result.json").exists(), output
         reached = json.loads((run.output / "result.json").read_text())["accuracy"]
         assert stated_accuracy(name) <= reached <= 1
+    named = f"digits-{script.removesuffix('.sh')}"  # as the script says to its scheduler
+    assert script == "join.sh" or run.path.name == f"{named}-{job.id}"
+    listed = {job["job_id"]: job["name"] for job in json.loads(folder.run("gridtf", "list", "--all", "--json"))}
+    assert listed[job.id] == named
+    assert json.loads(folder.run("gridtf", "status", "--json", named))["run_dir"].endswith(f"/{run.path.name}")
     tasks = parse_tasks(output)
     one_gpu_each(tasks, 8)
     assert [tasks[f"worker:{index}"].host for index in range(8)] == [host for host in NODES for _ in "ab"]

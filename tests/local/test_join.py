@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from gridtf import contract
+from gridtf.cli import main
 from gridtf.host import procfs
 from gridtf.host.procfs import alive
+from gridtf.login.job import find
 from gridtf.run.rundir import RunDir, read_record
 from tests.support.jobs import gone, until
 from tests.support.joining import Rank
@@ -105,6 +107,16 @@ def test_each_process_becomes_one_task_with_the_contract(join: Join, tmp_path: P
     assert len({env["MASTER_PORT"] for env in found}) == 1
     for rank in ranks:
         assert rank.end() == (0, "")
+
+
+def test_joined_job_is_listed_and_found_by_its_name_and_id(join: Join, capsys: pytest.CaptureFixture[str]) -> None:
+    ranks = [join(rank, 2, "--name digits") for rank in range(2)]
+    (run,) = {run_of(rank).path for rank in ranks}
+    assert main(["list", "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["name"], listed["job_id"], listed["run_dir"]) == ("digits", "run-1", str(run))
+    for job in ("digits", "run-1"):
+        assert find(job).run_dir == run
 
 
 def test_processes_publish_the_address_of_the_chosen_interface(join: Join) -> None:

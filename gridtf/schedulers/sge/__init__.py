@@ -81,6 +81,7 @@ class GridEngine(batch.BatchScheduler):
         r"PE_HOSTFILE"
     )
     start_variables = ("JOB_ID", "SGE_TASK_ID", "RESTARTED")
+    name_variable = "JOB_NAME"
     accounting_delay = 20.0  # accounting_flush_time in sge_conf(5) is mostly 15 s
     list_command = "qstat -u $USER"
     server_variables = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT")

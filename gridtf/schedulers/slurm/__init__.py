@@ -76,6 +76,7 @@ class Slurm(batch.CommandScheduler):
         "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID"), reused=True
     )
     restart_variable = "SLURM_RESTART_COUNT"
+    name_variable = "SLURM_JOB_NAME"
     options = (*batch.CommandScheduler.options, batch.EXCLUDE, batch.NOTIFY)
 
     # --- its commands

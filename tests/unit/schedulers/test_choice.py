@@ -43,3 +43,25 @@ def test_machine_with_commands_that_do_not_work_is_not_taken_unasked(
         schedulers.to_submit_to(commands(tmp_path, *names))
     assert all(words in caught.value.why for words in said)
     assert "--scheduler local" in caught.value.hint
+
+
+@pytest.mark.parametrize(("scheduler", "variable"), [("slurm", "SLURM_JOB_NAME"), ("sge", "JOB_NAME")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("hand", "hand"),
+        ("a b/c", "a-b-c"),
+        ("13", "run-13"),
+        ("job.sh", None),
+        ("wrap", None),
+        ("STDIN", None),
+        ("QRLOGIN", None),
+        ("", None),
+    ],
+)
+def test_name_of_a_hand_written_script_s_job(scheduler: str, variable: str, text: str, name: str | None) -> None:
+    """What sbatch and qsub call a job without a name, such as its script, is no name."""
+    found = schedulers.get(scheduler)
+    assert found.given_name({"ENVIRONMENT": "BATCH", variable: text}) == name
+    assert found.given_name({variable: text}) is None  # in salloc or qlogin
+    assert schedulers.get("local").given_name({"ENVIRONMENT": "BATCH", variable: text}) is None
