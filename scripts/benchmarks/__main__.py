@@ -1,4 +1,4 @@
-"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|observe|faults|slurm|sge]…"""
+"""python scripts/benchmarks [start|launch|scale|training|fence|newcomer|idle|observe|faults|soak|slurm|sge]…"""
 
 from __future__ import annotations
 

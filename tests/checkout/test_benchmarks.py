@@ -1,4 +1,5 @@
-"""The ways of scripts/bench sge, with a stand-in for qrsh: they start their tasks, or say why not."""
+"""The ways of scripts/bench sge, with a stand-in for qrsh: they start their tasks, or say why not; what scripts/bench
+soak takes for a wrong end of a job."""
 
 from __future__ import annotations
 
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import CHECKOUT
+from gridtf.run.rundir import RunDir
+from tests.support.cluster import CHECKOUT, Bed
 
 sys.path.append(str(CHECKOUT / "scripts/benchmarks"))
 import rounds
+import soak
 from marks import HOSTS
 from sge_ways import EACH_TASK, FANNED, GridEngineWays
 
@@ -56,3 +59,29 @@ def test_way_whose_tasks_do_not_start_is_told_with_what_qrsh_printed(
         f"{FANNED}: {what}; the last lines of its output:",
         *[f"  {_REFUSED}"] * HOSTS,
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "state", "reason", "done", "lost", "right"),
+    [
+        (0, "COMPLETED", "all training tasks have exited with 0", 1, (), True),
+        (0, "COMPLETED", "all training tasks have exited with 0", 0, (), False),
+        (0, "COMPLETED", "all training tasks have exited with 0", 0, ("n2",), False),
+        (0, "NODE_FAIL", "no heartbeat from host n2 for 30 s", 0, ("n2",), True),
+        (0, "NODE_FAIL", "no heartbeat from host n2 for 30 s", 0, (), False),
+        (0, "CANCELLED", "cancelled with scancel; host n2 is lost", 0, ("n2",), False),
+        (1, "FAILED", "worker:0 on n1: exit code 3", 0, (), True),
+        (1, "FAILED", "worker:0 on n1: killed by SIGTERM", 0, ("n2",), False),
+        (15, "CANCELLED", "cancelled with scancel; the launcher on n1 was killed", 0, ("n1",), True),
+        (15, "RUNNING", "", 0, (), False),
+    ],
+)
+def test_soak_knows_how_a_job_has_to_end(
+    tmp_path: Path, number: int, state: str, reason: str, done: int, lost: tuple[str, ...], right: bool
+) -> None:
+    job = soak.Job(Bed(tmp_path), "alice", number)
+    job.run, job.lost, job.view = RunDir(tmp_path), list(lost), {"state": state, "reason": reason}
+    job.run.output.mkdir()
+    for rank in range(done):
+        (job.run.output / f"done-{rank}").touch()
+    assert (job.wrong() == "") is right

@@ -130,7 +130,7 @@ def cancel(job: ClusterJob) -> None:
 
 def delete(job: ClusterJob) -> None:
     """Cancel the job by its scheduler's own command."""
-    job.bed.run("login", job.bed.delete, job.id)
+    job.bed.run("login", job.bed.delete, job.id, user=job.user)
 
 
 def end_soon(job: ClusterJob) -> None:
@@ -517,14 +517,14 @@ OF_HOSTS: tuple[HostFault, ...] = (
 
 _PAIRS = (("n1", "n2"), ("n3", "n4"))
 # The scheduler is not to start a job again that has lost its host, or what had started its script there.
-_NOT_AGAIN = {"local": (), "slurm": ("--native=--no-requeue",), "sge": ("--native=-r n",)}
+NOT_AGAIN = {"local": (), "slurm": ("--native=--no-requeue",), "sge": ("--native=-r n",)}
 
 
 def start(fault: HostFault, bed: Bed, *words: str) -> ClusterJob:
     """Submit a job that is to have a fault."""
     one, two = ("--workers", "2", "--tasks-per-node", "2"), ("--nodes", "2", "--tasks-per-node", "1")
     given = [*bed.options, "--name", fault.name, *(one if bed.kind == "local" else two), "--kill-grace", "1"]
-    given += [*_NOT_AGAIN[bed.kind], *fault.words, *words]
+    given += [*NOT_AGAIN[bed.kind], *fault.words, *words]
     if bed.kind == "slurm" and "--time" in given:
         given[given.index("--time") + 1] = "1"
     return ClusterJob(bed, *given, "--", "bash", "-c", FAMILY)
