@@ -33,6 +33,7 @@ _FIT_WORKS = (
     "average instead, with gridtf.training.averaging() in workers alone, or install tf_keras and set "
     "--env TF_USE_LEGACY_KERAS=1"
 )
+_TOO_MANY = "the limit on your processes and threads, or on memory, is reached on that host: see ulimit -u and -v"
 # A substring of a log's last lines -> the hint.
 _HINTS = (
     ("No module named 'tensorflow'", "TensorFlow is not in the task's Python: add set-up lines (--setup) or --python"),
@@ -46,10 +47,11 @@ _HINTS = (
         "the port was taken: was TF_GRPC_REUSE_PORT changed or a port hard-coded? TensorFlow before 2.3 needs "
         "--ports release",
     ),
-    (
-        "Resource temporarily unavailable",
-        "the limit on your processes is reached on that host: see ulimit -u, or the site's limit",
-    ),
+    ("Resource temporarily unavailable", _TOO_MANY),
+    ("can't start new thread", _TOO_MANY),
+    ("pthread_create() failed", _TOO_MANY),
+    ("EOF when reading a line", "nobody answers a job's questions: give the program what it asks for as options"),
+    ("Read-only file system", "that folder cannot be written on that host: is it only so there? see mount"),
     ("Too many open files", "the limit on open files is too low for the tasks of that host: see ulimit -n"),
     (
         "Attempt to convert a value (PerReplica",

@@ -32,36 +32,59 @@ def _where(trace):
     return (own or [place for _, place in places] or [""])[-1]
 
 
+def _quoted(text):
+    # type: (str) -> str
+    """A string of JSON. The program's folder may have a module json of its own."""
+    units = text.encode("utf-16-be", "surrogatepass").hex()
+    return '"%s"' % "".join("\\u" + units[begin : begin + 4] for begin in range(0, len(units), 4))
+
+
 def _note(kind, value, trace):
     # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
     """Write down what is known of an exception, for the agent of this host."""
-    import json
-    import time
+    import time  # built in
 
     try:
         text = str(value).replace("\0", "\\0")
     except Exception:  # of its own __str__
         text = ""
     message = text.encode("utf-8", "backslashreplace")[:_LONGEST].decode("utf-8", "ignore")
-    found = {
-        "type": kind.__name__,
-        "message": message,
-        "place": _where(trace),
-        "time": time.time(),
-        "pid": os.getpid(),
-    }
+    texts = (("type", kind.__name__), ("message", message), ("place", _where(trace)))
+    found = "".join('"%s": %s, ' % (name, _quoted(value)) for name, value in texts)
     name = "exception-%s-%s.json" % (os.environ["GRIDTF_TASK_TYPE"], os.environ["GRIDTF_TASK_INDEX"])
-    path = os.path.join(os.environ["GRIDTF_LOCAL_DIR"], name)
+    folder = os.environ["GRIDTF_LOCAL_DIR"]
+    if not os.path.isdir(folder):  # somebody has tidied up the disk
+        os.mkdir(folder, 0o700)
+    path = os.path.join(folder, name)
     new = "%s.%d" % (path, os.getpid())
-    with open(new, "w") as file:
-        json.dump(found, file)
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # O_EXCL: what others put there is not followed
+    try:
+        os.fchmod(file, 0o600)  # whatever the umask is
+        os.write(file, ('{%s"time": %r, "pid": %d}' % (found, time.time(), os.getpid())).encode())
+    finally:
+        os.close(file)
     os.replace(new, path)
+
+
+def _give_up(reserve):
+    # type: (list[int]) -> None
+    """Close a descriptor, unless the program has closed it, and its number may be another file's."""
+    while reserve:
+        number = reserve.pop()
+        try:
+            if os.fstat(number).st_rdev == os.stat(os.devnull).st_rdev:
+                os.close(number)
+        except OSError:
+            pass
 
 
 def _install():
     # type: () -> None
+    import atexit  # built in
+
     previous = sys.excepthook
     reserve = []  # type: list[int] # a descriptor, where the program has used up all others
+    last = []  # type: list[BaseException] # that was noted
     try:
         reserve.append(os.open(os.devnull, os.O_RDONLY))
         if reserve[0] <= 2:  # the program was started without, and may give it another meaning
@@ -69,18 +92,30 @@ def _install():
     except OSError:
         pass
 
-    def excepthook(kind, value, trace):
+    def note(kind, value, trace):
         # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
         try:
-            while reserve:
-                os.close(reserve.pop())
+            _give_up(reserve)
             if not issubclass(kind, KeyboardInterrupt):
                 _note(kind, value, trace)
+            last[:] = [value]
         except Exception:  # the program's own message comes in any case
             pass
+
+    def excepthook(kind, value, trace):
+        # type: (type[BaseException], BaseException, types.TracebackType | None) -> None
+        note(kind, value, trace)
         previous(kind, value, trace)
 
+    def at_exit():
+        # type: () -> None
+        """Note what another excepthook, which a library has put into the place of this one, has printed."""
+        value = getattr(sys, "last_value", None)
+        if value is not None and not any(value is known for known in last):
+            note(type(value), value, sys.last_traceback)
+
     sys.excepthook = excepthook
+    atexit.register(at_exit)
 
 
 def _show_stacks():

@@ -1,4 +1,4 @@
-"""A dozen faults of programs have the right first lines; by gridtf run in an allocation of each scheduler."""
+"""Some faults of programs have the right first lines; by gridtf run in an allocation of each scheduler."""
 
 from __future__ import annotations
 

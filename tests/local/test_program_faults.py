@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gridtf.run.rundir import RunDir, read_record
+from gridtf.states import exit_code
 from tests.support.commands import command
 from tests.support.programfaults import FAULTS, PROGRAM, Fault
 
@@ -16,9 +17,9 @@ from tests.support.programfaults import FAULTS, PROGRAM, Fault
 def test_first_line_is_right(fault: Fault, here: Path) -> None:
     (here / "faults.py").write_text(PROGRAM)
     done = subprocess.run(
-        command(*fault.words_of(here, "--tasks-per-node", "3")), capture_output=True, text=True, timeout=60
+        command(*fault.words_of(here, "--tasks-per-node", "3")), capture_output=True, errors="replace", timeout=60
     )
-    assert done.returncode == (fault.state != "COMPLETED"), done.stderr
+    assert done.returncode == exit_code(fault.state), done.stderr
     verdict = read_record(RunDir(here / fault.name).attempt(1).verdict)
     assert verdict is not None
     assert fault.fits(verdict), verdict["reason"]

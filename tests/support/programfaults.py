@@ -1,6 +1,6 @@
 """Faults of programs, each with the first line that `gridtf status` and the verdict must have for it.
 
-All of them are run on this machine (tests/local/test_program_faults.py), and a dozen that stand for the others also on
+All of them are run on this machine (tests/local/test_program_faults.py), and some that stand for the others also on
 clusters, by `gridtf run` inside one allocation (tests/cluster/test_program_faults.py). docs/faults.md shows them
 (scripts/faulttables.py). Other faults: hostfaults.py.
 """
@@ -63,6 +63,130 @@ def open_files():
     while True:
         held.append(os.dup(0))
 
+def limited(what, value):
+    """A limit that befalls root as well."""
+    import resource
+    resource.setrlimit(getattr(resource, what), (value, value))
+
+def memory():
+    limited("RLIMIT_AS", 500 << 20)
+    held = []
+    while True:
+        held.append(bytearray(1 << 20))
+
+def threads():
+    limited("RLIMIT_AS", 900 << 20)
+    threading.stack_size(64 << 20)
+    while True:
+        threading.Thread(target=wait, daemon=True).start()
+
+def file_size():
+    limited("RLIMIT_FSIZE", 1000)
+    with open(os.path.join(os.environ["OUTPUT_DIR"], "large"), "wb", 0) as file:
+        while True:
+            file.write(bytes(600))
+
+def full():
+    with open("/dev/full", "wb", 0) as file:
+        file.write(b"x")
+
+class Odd(Exception):
+    def __str__(self):
+        raise RuntimeError("it has no message")
+
+def chained():
+    try:
+        raise ValueError("first")
+    except ValueError as error:
+        raise KeyError("last") from error
+
+def port_in_use():
+    import socket
+    one, other = socket.socket(), socket.socket()
+    one.bind(("127.0.0.1", 0))
+    one.listen()
+    other.bind(one.getsockname())
+
+def refused():
+    import socket
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        nobody = one.getsockname()
+    socket.create_connection(nobody)
+
+def broken_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    os.write(writer, b"x")
+
+def no_json():
+    import json
+    json.loads("{")
+
+def cut_pickle():
+    import pickle
+    pickle.loads(pickle.dumps([1, 2])[:-3])
+
+def in_asyncio():
+    import asyncio
+    async def main():
+        fail(ValueError("bad label 11"))
+    asyncio.run(main())
+
+def cancelled():
+    import asyncio
+    fail(asyncio.CancelledError())
+
+def in_a_pool():
+    from concurrent.futures import ProcessPoolExecutor
+    with ProcessPoolExecutor(1) as pool:
+        pool.submit(full).result()
+
+def in_a_process():
+    import multiprocessing
+    child = multiprocessing.Process(target=fail, args=(ValueError("bad"),))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+
+def no_folder():
+    os.makedirs(os.path.join(os.environ["OUTPUT_DIR"], "gone"))
+    os.chdir(os.path.join(os.environ["OUTPUT_DIR"], "gone"))
+    os.rmdir(os.getcwd())
+
+def tidied():
+    import shutil
+    shutil.rmtree(os.environ["GRIDTF_LOCAL_DIR"])
+
+def own_json():
+    """Goes on as a program beside a module with the name of one of Python's."""
+    for name, text in (("json.py", ""), ("train.py", "import json\\nraise ValueError('bad label 11')")):
+        with open(os.path.join(os.environ["OUTPUT_DIR"], name), "w") as file:
+            file.write(text)
+    os.execv(sys.executable, [sys.executable, file.name])
+
+def without_log():
+    run = os.path.dirname(os.environ["OUTPUT_DIR"])
+    os.unlink(os.path.join(run, "attempt-1", "logs", "worker-0.log"))
+
+def child(way):
+    if os.fork() == 0:
+        way()
+        os._exit(0)
+
+def daemon():
+    child(lambda: (os.setsid(), child(wait)))
+
+def ignoring(number):
+    signal.signal(number, signal.SIG_IGN)
+    wait()
+
+def exits_when_ended():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    wait()
+
+BAD = ValueError("bad label 11")
+
 def gridtf_error():
     from gridtf import GridtfError
     raise GridtfError("the data are gone", hint="look for them")
@@ -107,9 +231,9 @@ FAULTS = {
     "assertion": culprit(lambda: fail(AssertionError("shapes differ"))),
     "no-file": culprit(lambda: open("/nonexistent/data")),
     "no-module": culprit(lambda: __import__("no_such_module")),
-    "memory-error": culprit(lambda: fail(MemoryError())),
+    "memory-error": culprit(memory),
     "recursion": culprit(lambda: deep(0)),
-    "disk-full": culprit(lambda: fail(OSError(28, "No space left on device"))),
+    "disk-full": culprit(full),
     "open-files": culprit(open_files),
     "gridtf-error": culprit(gridtf_error),
     "interrupted": culprit(lambda: fail(KeyboardInterrupt())),
@@ -157,6 +281,64 @@ FAULTS = {
     "victims-only": lambda: members(
         acts(lambda: closed(0)), after(0.5, lambda: closed(0)), after(0.5, lambda: closed(1))
     ),
+    "all-at-once": lambda: fail(BAD),
+    "victims-ignore-term": lambda: members(*[lambda: ignoring(15)] * 2, lambda: (slowly(0.5), fail(BAD))),
+    "victims-exit-well": lambda: members(exits_when_ended, exits_when_ended, lambda: (slowly(0.5), fail(BAD))),
+    "unprintable": lambda: fail(Odd()),
+    "nul": lambda: fail(ValueError("bad\\0label")),
+    "surrogate": lambda: fail(ValueError("bad \\udc80 label")),
+    "chained": chained,
+    "asyncio": in_asyncio,
+    "cancelled-error": cancelled,
+    "pool": in_a_pool,
+    "process": in_a_process,
+    "fork": lambda: (child(lambda: fail(BAD)), os.wait()),
+    "threads": threads,
+    "file-size": file_size,
+    "quota": lambda: fail(OSError(122, "Disk quota exceeded")),
+    "read-only": lambda: fail(OSError(30, "Read-only file system", "/data")),
+    "no-input": input,
+    "no-terminal": lambda: open("/dev/tty"),
+    "port-in-use": port_in_use,
+    "refused": refused,
+    "broken-pipe": broken_pipe,
+    "failing-child": lambda: subprocess.run(["false"], check=True),
+    "no-json": no_json,
+    "cut-pickle": cut_pickle,
+    "no-library": lambda: ctypes.CDLL("libno-such.so"),
+    "closed-output": lambda: (os.close(1), os.close(2), fail(BAD)),
+    "closed-descriptors": lambda: (os.closerange(3, 1000), fail(BAD)),
+    "own-excepthook": lambda: (setattr(sys, "excepthook", lambda *_: print("own")), fail(BAD)),
+    "umask": lambda: (os.umask(0o777), fail(BAD)),
+    "tidied": lambda: (tidied(), fail(BAD)),
+    "own-json": own_json,
+    "no-folder": lambda: (no_folder(), fail(BAD)),
+    "no-log": lambda: (without_log(), fail(BAD)),
+    "many-children": lambda: ([child(wait) for _ in range(100)], fail(BAD)),
+    "stubborn-child": lambda: (child(lambda: (os.setsid(), ignoring(15))), fail(BAD)),
+    "daemon": daemon,
+    "thread-exits": lambda: threading.Thread(target=sys.exit, args=(5,)).start(),
+    "atexit": lambda: atexit.register(fail, BAD),
+    "exec": lambda: os.execvp("sh", ["sh", "-c", "exit 7"]),
+    "exit-256": lambda: sys.exit(256),
+    "exit-negative": lambda: sys.exit(-1),
+    "exit-float": lambda: sys.exit(2.5),
+    "exit-42": lambda: sys.exit(42),
+    "exit-99": lambda: sys.exit(99),
+    "exit-100": lambda: sys.exit(100),
+    "shell-143": lambda: shell("exit 143"),
+    "binary-log": lambda: (os.write(1, bytes(range(256)) * 400), sys.exit(3)),
+    "long-line": lambda: (os.write(1, b"x" * (20 << 20)), sys.exit(3)),
+    "sigterm": lambda: signalled(signal.SIGTERM),
+    "sigquit": lambda: signalled(signal.SIGQUIT),
+    "sigusr1": lambda: signalled(signal.SIGUSR1),
+    "sigpipe": lambda: signalled(signal.SIGPIPE),
+    "sigsys": lambda: signalled(signal.SIGSYS),
+    "sigtrap": lambda: signalled(signal.SIGTRAP),
+    "alarm": lambda: (signal.setitimer(signal.ITIMER_REAL, 0.1), wait()),
+    "real-time-signal": lambda: signalled(signal.SIGRTMIN + 3),
+    "kills-group": lambda: (os.killpg(0, signal.SIGTERM), wait()),
+    "kills-agent": lambda: (os.kill(os.getppid(), signal.SIGKILL), wait()),
 }
 FAULTS[name]()
 '''
@@ -198,6 +380,26 @@ _BAD_LABEL = f"{_CULPRIT}ValueError: bad label 11{_PLACE}"
 _DONE = "all training tasks have exited with 0"
 _SHELLS = "with which a shell reports"
 _PS = ("--workers", "1", "--ps", "1")
+_ONE = "worker:0 on HOST: "
+
+
+def _of_one(name: str, what: str, end: str, *, command: Sequence[str] = (), words: Sequence[str] = ()) -> Fault:
+    """A fault of a program of one task. end: how it fails."""
+    return Fault(name, what, f"{_ONE}{end}", words=("--workers", "1", *words), command=command)
+
+
+def _well(name: str, what: str, *, command: Sequence[str] = ()) -> Fault:
+    """What costs the job nothing."""
+    return Fault(name, what, _DONE, state="COMPLETED", words=("--workers", "1"), command=command)
+
+
+def _shell(line: str) -> tuple[str, ...]:
+    return ("bash", "-c", line.replace("@python", shlex.quote(sys.executable)))
+
+
+_BAD = f"ValueError: bad label 11{_PLACE}"
+_RAISE = "@python -c 'raise ValueError(11)'"
+_GRACE = ("--kill-grace", "1")
 
 FAULTS = (
     Fault("raises", "a worker raises an exception", _BAD_LABEL),
@@ -302,11 +504,124 @@ FAULTS = (
         words=("--workers", "1"),
         command=(sys.executable, "-I", "-c", "raise ValueError('bad')"),
     ),
+    Fault("all-at-once", "all workers raise the same exception", f"worker:N on HOST: {_BAD}"),
+    Fault(
+        "victims-ignore-term",
+        "a worker raises, and others ignore SIGTERM",
+        _BAD_LABEL,
+        words=("--workers", "3", *_GRACE),
+    ),
+    Fault("victims-exit-well", "a worker raises, and others exit with 0 at SIGTERM", _BAD_LABEL),
+    _of_one("unprintable", "an exception whose `__str__` raises", f"Odd{_PLACE}"),
+    _of_one("nul", "a message with a NUL", rf"ValueError: bad\0label{_PLACE}"),
+    _of_one("surrogate", "a message that is no valid Unicode", rf"ValueError: bad \udc80 label{_PLACE}"),
+    _of_one("chained", "an exception with another one as its cause", f"KeyError: 'last'{_PLACE}"),
+    _of_one("asyncio", "an exception in asyncio", _BAD),
+    _of_one("cancelled-error", "an exception that is no `Exception`", f"CancelledError{_PLACE}"),
+    _of_one("pool", "an exception in a process of a pool", f"OSError: [Errno 28] No space left on device{_PLACE}"),
+    _of_one("process", "a child of multiprocessing raises, and the program exits with its code", "exit code 1"),
+    _well("fork", "a child raises, and the program goes on"),
+    _of_one("threads", "no thread can be started", f"RuntimeError: can't start new thread{_PLACE}"),
+    _of_one("file-size", "a file exceeds the shell's limit", f"OSError: [Errno 27] File too large{_PLACE}"),
+    _of_one("quota", "a quota is used up", f"OSError: [Errno 122] Disk quota exceeded{_PLACE}"),
+    _of_one("read-only", "a disk is read-only", f"OSError: [Errno 30] Read-only file system: '/data'{_PLACE}"),
+    _of_one("no-input", "a program reads its standard input", f"EOFError: EOF when reading a line{_PLACE}"),
+    _of_one("no-terminal", "a program opens its terminal", f"OSError: [Errno 6] …: '/dev/tty'{_PLACE}"),
+    _of_one("port-in-use", "a port is in use", f"OSError: [Errno 98] Address already in use{_PLACE}"),
+    _of_one("refused", "nobody listens on a port", f"ConnectionRefusedError: [Errno 111] Connection refused{_PLACE}"),
+    _of_one("broken-pipe", "nobody reads a pipe", f"BrokenPipeError: [Errno 32] Broken pipe{_PLACE}"),
+    _of_one(
+        "failing-child", "a child that must not fail", f"CalledProcessError: Command '['false']' returned …{_PLACE}"
+    ),
+    _of_one("no-json", "a file with wrong JSON", f"JSONDecodeError: …{_PLACE}"),
+    _of_one("cut-pickle", "a truncated pickle", f"UnpicklingError: pickle data was truncated{_PLACE}"),
+    _of_one("no-library", "a shared library does not exist", f"OSError: libno-such.so: …{_PLACE}"),
+    _of_one("closed-output", "an exception after standard output and error were closed", _BAD),
+    _of_one("closed-descriptors", "an exception after all other descriptors were closed", _BAD),
+    _of_one("own-excepthook", "an exception in a program that has its own `sys.excepthook`", _BAD),
+    _of_one("umask", "an exception in a program whose umask is 777", _BAD),
+    _of_one("tidied", "an exception after the host's `/tmp` was tidied up", _BAD),
+    _of_one(
+        "own-json", "an exception in a program with a `json.py` of its own", "ValueError: bad label 11 (train.py:2)"
+    ),
+    _of_one("no-folder", "an exception after the working folder was removed", _BAD),
+    _of_one("no-log", "an exception after the task's log was removed", _BAD),
+    _of_one("many-children", "an exception of a program with a hundred children", _BAD),
+    _of_one("stubborn-child", "the same with a child in its own session that ignores SIGTERM", _BAD, words=_GRACE),
+    _well("daemon", "a program ends and leaves a daemon, which is ended"),
+    _well("thread-exits", "`sys.exit` in a thread"),
+    _well("atexit", "an exception in an exit handler, after which Python exits with 0"),
+    _of_one("exec", "a program that another one has replaced", "exit code 7"),
+    _well("exit-256", "`sys.exit(256)`, of which the kernel keeps the lowest 8 bits"),
+    _of_one("exit-negative", "`sys.exit(-1)`", "exit code 255"),
+    _of_one("exit-float", "`sys.exit(2.5)`, which Python prints", "exit code 1"),
+    Fault(
+        "exit-42",
+        "exit code 42",
+        "worker:0 saved a checkpoint and ended (exit code 42), to be continued",
+        state="SAVED",
+        words=("--workers", "1"),
+    ),
+    _of_one("exit-99", "exit code 99, with which a job script asks Grid Engine for a new start", "exit code 99"),
+    _of_one("exit-100", "exit code 100, with which a job script asks Grid Engine to be held", "exit code 100"),
+    _of_one("shell-143", "a shell whose program was ended", f"exit code 143, {_SHELLS} SIGTERM"),
+    _of_one("binary-log", "exit code 3 after 100 KB that are no text", "exit code 3"),
+    _of_one("long-line", "exit code 3 after a line of 20 MB", "exit code 3"),
+    _of_one("sigterm", "SIGTERM", "killed by SIGTERM"),
+    _of_one("sigquit", "SIGQUIT", "killed by SIGQUIT"),
+    _of_one("sigusr1", "SIGUSR1 without a handler", "killed by SIGUSR1"),
+    _of_one("sigpipe", "SIGPIPE", "killed by SIGPIPE"),
+    _of_one("sigsys", "SIGSYS, by a filter of system calls", "killed by SIGSYS"),
+    _of_one("sigtrap", "SIGTRAP", "killed by SIGTRAP"),
+    _of_one("alarm", "an alarm without a handler", "killed by SIGALRM"),
+    _of_one("real-time-signal", "a real-time signal", "killed by signal N"),
+    _of_one("kills-group", "a program ends its process group", "killed by SIGTERM"),
+    Fault(
+        "kills-agent",
+        "a program kills its parent, the agent",
+        "the agent on host HOST was killed by SIGKILL",
+        words=("--workers", "1"),
+    ),
+    _of_one(
+        "stack-overflow",
+        "a recursion in native code without an end",
+        "killed by SIGSEGV",
+        command=_shell("ulimit -s 256; f() { f; }; f"),
+    ),
+    _of_one(
+        "ascii",
+        "a locale without the character that is printed",
+        "UnicodeEncodeError: 'ascii' codec can't encode character … (<string>:1)",
+        command=_shell("PYTHONIOENCODING=ascii @python -c 'print(chr(233))'"),
+    ),
+    _of_one(
+        "broken-site",
+        "a sitecustomize of the site that fails",
+        "ValueError: 11 (<string>:1)",
+        command=_shell(
+            f'mkdir "$OUTPUT_DIR/site"; echo 1/0 >"$OUTPUT_DIR/site/sitecustomize.py"; '
+            f'PYTHONPATH="$PYTHONPATH:$OUTPUT_DIR/site" {_RAISE}'
+        ),
+    ),
+    _of_one(
+        "no-home-of-python", "a wrong PYTHONHOME", "exit code 1", command=_shell("PYTHONHOME=/nowhere @python -c ''")
+    ),
+    _of_one("empty-environment", "an exception in `env -i python`", "exit code 1", command=_shell(f"env -i {_RAISE}")),
+    _of_one("not-executable", "a command that may not be run", "exit code 126", command=_shell("/etc/passwd")),
+    _well("pipeline", "a program fails whose output goes through a pipe", command=_shell(f"{_RAISE} | cat")),
+    _of_one(
+        "pipefail",
+        "the same in a shell with `set -o pipefail`",
+        "ValueError: 11 (<string>:1)",
+        command=_shell(f"set -o pipefail; {_RAISE} | cat"),
+    ),
 )
 # An exception, a task type that decides nothing, an exit code, signals by a program, the kernel and a limit, a shell
-# that reports one; a culprit that ends last, that ends well, that hangs, that is killed; no program at all.
+# that reports one; a culprit that ends last, that ends well, that hangs, that is killed; no program at all; its own
+# excepthook, an exit code with a meaning for Grid Engine, a process that is left, a killed agent.
 _STANDING = (
     *("raises", "evaluator-raises", "exit-3", "segfault", "sigkill", "sigxcpu", "shell-137"),
     *("slow-end-of-all", "early-exit", "silent", "killed-with-victims", "not-found"),
+    *("own-excepthook", "exit-99", "daemon", "kills-agent"),
 )
 ON_CLUSTERS = tuple(fault for fault in FAULTS if fault.name in _STANDING)

@@ -111,6 +111,13 @@ def test_verdict_on_an_exception_has_the_hint_for_its_message(attempt: Attempt) 
         ("ModuleNotFoundError: No module named 'tensorflow'", "TensorFlow is not in the task's Python"),
         ("OSError: [Errno 28] No space left on device: '/data/x'", "a disk is full"),
         ("MemoryError", "the task ran out of memory"),
+        ("RuntimeError: can't start new thread", "the limit on your processes and threads"),
+        (
+            "F external/local_tsl/env.cc:74] Check failed: Thread tf creation via pthread_create() failed.",
+            "the limit on",
+        ),
+        ("OSError: [Errno 30] Read-only file system: '/data/x'", "that folder cannot be written"),
+        ("EOFError: EOF when reading a line", "nobody answers"),
         ("tensorflow…ResourceExhaustedError: … RESOURCE_EXHAUSTED: OOM when allocating", "the GPU or the host ran out"),
         ("UnknownError: Could not start gRPC server", "the port was taken"),
         ("ValueError: Attempt to convert a value (PerReplica:{", "Keras 3's fit does not work under this strategy"),

@@ -118,7 +118,9 @@ def test_python_that_takes_no_variables_or_no_site_runs_without_it(flag: str, tm
 
 
 @pytest.mark.parametrize(
-    "gone", [{LOCAL_DIR: "/nonexistent"}, {LOCAL_DIR: "/proc/self"}, {TASK_TYPE: "a/b"}], ids=["gone", "full", "name"]
+    "gone",
+    [{LOCAL_DIR: "/nonexistent/local"}, {LOCAL_DIR: "/proc/self"}, {TASK_TYPE: "a/b"}],
+    ids=["gone", "full", "name"],
 )
 def test_program_ends_as_before_where_nothing_can_be_noted(gone: dict[str, str], tmp_path: Path) -> None:
     run = Run(tmp_path, sys.executable, "-c", "raise ValueError('bad label')", env=gone)
@@ -151,6 +153,51 @@ def test_exception_of_a_program_without_a_free_descriptor_is_noted(python: str, 
     assert run.noted is not None, run.err
     assert (run.noted["type"], run.noted["place"]) == ("OSError", "train.py:3")
     assert run.noted["message"].startswith("[Errno 24] Too many open files")
+
+
+# What programs do to themselves before they fail.
+SPOILT = {
+    "closes all descriptors": "import os; os.closerange(3, 1000)",
+    "has another excepthook": "import sys; sys.excepthook = lambda *_: print('own')",
+    "has the first excepthook": "import sys; sys.excepthook = sys.__excepthook__",
+    "allows nobody to read its files": "import os; os.umask(0o777)",
+    "tidies up the disk": "import os, shutil; shutil.rmtree(os.environ['GRIDTF_LOCAL_DIR'])",
+    "has a json.py": "open('json.py', 'w').close()",
+    "has loaded a json.py": "open('json.py', 'w').close(); import json",
+}
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_exception_of_a_program_that_has_spoilt_something_is_noted(python: str, tmp_path: Path) -> None:
+    for number, text in enumerate(SPOILT.values()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "train.py").write_text(f"{text}\nraise ValueError('caf\\u00e9 \\U0001f600 \"quoted\"')\n")
+        run = Run(folder, python, "train.py", cwd=folder)
+        assert run.code == 1
+        assert run.noted is not None, text
+        assert (run.noted["message"], run.noted["place"]) == ('café 😀 "quoted"', "train.py:2")
+        assert (folder / "local" / exception_name("worker", 2)).stat().st_mode & 0o777 == 0o600
+
+
+def test_file_that_has_the_number_of_a_closed_descriptor_stays_open(tmp_path: Path) -> None:
+    program = (
+        "import os; os.closerange(3, 1000); files = [open(str(n), 'w') for n in range(9)];"
+        " [file.write('kept') for file in files]; raise ValueError('x')"
+    )
+    run = Run(tmp_path, sys.executable, "-c", program, cwd=tmp_path)
+    assert run.noted is not None
+    assert "Bad file descriptor" not in run.err
+    assert [(tmp_path / str(number)).read_text() for number in range(9)] == ["kept"] * 9
+
+
+def test_what_another_has_put_in_the_place_of_the_note_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("kept")
+    program = (
+        "import os, sys; os.symlink('../theirs', 'local/%s.%d' % (sys.argv[1], os.getpid())); raise ValueError('x')"
+    )
+    Run(tmp_path, sys.executable, "-c", program, exception_name("worker", 2), cwd=tmp_path)
+    assert (tmp_path / "theirs").read_text() == "kept"
 
 
 # --- the sitecustomize that it hides
@@ -204,8 +251,8 @@ def test_start_loads_no_module_that_python_does_not_load_itself(tmp_path: Path) 
     """Hence it costs no time worth speaking of."""
     program = "import sys; print(*sorted(sys.modules))"
     modules = [Run(tmp_path, sys.executable, "-c", program, env=env).out.split() for env in ({}, {"PYTHONPATH": ""})]
-    assert set(modules[0]) - set(modules[1]) == {"sitecustomize", "faulthandler"}
-    assert "faulthandler" in sys.builtin_module_names
+    assert set(modules[0]) - set(modules[1]) == {"sitecustomize", "faulthandler", "atexit"}
+    assert {"faulthandler", "atexit"} <= set(sys.builtin_module_names)
 
 
 # --- the stacks of all threads
