@@ -169,7 +169,8 @@ def _chain(view: JobView) -> list[str]:
         return []
     lines = []
     for attempt in view.attempts[-_MOST_ATTEMPTS:]:
-        why = f": {attempt.reason}" if attempt.reason and attempt.ended is not None else ""
+        over = attempt.ended is not None or attempt.number != view.attempt
+        why = f": {attempt.reason}" if attempt.reason and over else ""
         after = ""
         if attempt.started is not None and attempt.ended is not None:
             after = f" after {duration(attempt.ended - attempt.started)}"

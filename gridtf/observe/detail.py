@@ -90,6 +90,7 @@ def _attempt(attempt: Attempt, view: JobView) -> AttemptView:
     if verdict is None and attempt.number == view.attempt:
         return AttemptView(attempt.number, view.state, view.reason, view.started, view.ended)
     if verdict is None:
-        return AttemptView(attempt.number, JobState.UNKNOWN, "it left no verdict")
+        why = "it left no verdict: its launcher was killed, or its host was lost"
+        return AttemptView(attempt.number, JobState.UNKNOWN, why)
     words = (str(verdict["state"]), str(verdict.get("reason", "")))
     return AttemptView(attempt.number, *words, verdict.get("started"), verdict.get("ended"))

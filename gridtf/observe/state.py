@@ -433,6 +433,8 @@ def _without_verdict(run: RunDir, records: Records, queue: JobStatus, now: float
         killed = _KILLED.search(queue.reason) if queue.state in ENDED else None
         ended = damaged or f"the launcher on {launcher.get('host')} {f'was {killed[0]}' if killed else 'ended'}"
         what = f"{stop['reason']}; then {ended}" if stop.get("task") else ended
+    elif records.has_log and records.attempt is None and queue.state == JobState.COMPLETED:
+        what = "the run directory has no attempt, whose folder was removed, or a set-up line has ended the script"
     elif records.has_log:
         what = "the job script ended before the launcher started"
     else:

@@ -80,6 +80,13 @@ def test_qdel(sge: Bed) -> None:
     assert job.status()["state"] == "CANCELLED"
 
 
+def test_qdel_by_force(sge: Bed) -> None:
+    job = started(sge, nodes=2)
+    admin(sge, "qdel", "-f", job.id)
+    ended(job, "CANCELLED", "deleted with qdel -f")
+    no_process_left(sge)
+
+
 def test_qdel_during_the_set_up(sge: Bed) -> None:
     """Grid Engine's warning ends the script; `gridtf wait` waits some seconds for the accounting of that."""
     job = started(sge, "--setup", "echo begun; sleep 60", nodes=1, running=False)

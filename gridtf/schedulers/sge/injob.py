@@ -428,7 +428,7 @@ def termination_reason(job_id: str, queue: str) -> JobStatus | None:
     except SchedulerError:
         return None
     if row is None:
-        return None
+        return JobStatus(JobState.CANCELLED, "deleted with qdel -f: Grid Engine does not know the job any more")
     try:
         requested = query.job_requests(job_id, limit=_QSTAT_LIMIT)
     except SchedulerError:

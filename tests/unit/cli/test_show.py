@@ -135,6 +135,12 @@ def test_show_the_last_attempts_alone() -> None:
     assert len(shown) == 10
 
 
+def test_show_why_the_end_of_an_earlier_attempt_is_not_known() -> None:
+    attempts = (AttemptView(1, UNKNOWN, "it left no verdict"), AttemptView(2, RUNNING, "3 tasks", 10.0))
+    shown = show.job(GOING.replace(attempt=2, attempts=attempts), 5000.0)
+    assert "attempts       attempt 1 UNKNOWN: it left no verdict\n               attempt 2 RUNNING\n" in shown
+
+
 def test_show_job_in_which_nothing_moves() -> None:
     text = "warning        no log has grown and no task has reported a step for 11 min 40 s: see gridtf stacks 4711\n"
     assert text in show.job(GOING.replace(unmoved=700.0), 5000.0)

@@ -75,7 +75,8 @@ def test_attempts_are_a_chain(tmp_path: Path) -> None:
 def test_attempt_without_a_verdict_is_unknown(tmp_path: Path) -> None:
     run = recordedruns.make(tmp_path / "run", workers=1, state=RUNNING)
     run.new_attempt()
-    assert detailed(view_of(run), NOW).attempts[0].state == UNKNOWN
+    first = detailed(view_of(run), NOW).attempts[0]
+    assert (first.state, first.reason) == (UNKNOWN, "it left no verdict: its launcher was killed, or its host was lost")
 
 
 # --- does anything move

@@ -135,6 +135,16 @@ def test_reason_of_a_running_job_is_the_launcher_s_detail() -> None:
     assert view(JobStatus(RUNNING), **{**NOTHING_YET, "attempt": 2}).reason == "attempt 2 begins"
 
 
+def test_job_that_ended_well_and_has_no_attempt_any_more_is_not_said_to_have_lacked_a_launcher() -> None:
+    seen = view(JobStatus(COMPLETED), **NOTHING_YET, has_log=True)
+    assert seen.state == FAILED
+    assert seen.reason.startswith(
+        "ended without a verdict: the run directory has no attempt, whose folder was removed, "
+    )
+    failed = view(JobStatus(FAILED), **NOTHING_YET, has_log=True)
+    assert failed.reason.startswith("ended without a verdict: the job script ended before the launcher started; ")
+
+
 def test_launcher_without_heartbeat_is_reported_while_the_job_runs() -> None:
     seen = view(JobStatus(RUNNING), launcher=launcher(age=600))
     assert seen.state == RUNNING
@@ -154,7 +164,8 @@ def test_job_without_verdict_is_never_completed(queue: JobStatus, values: dict[s
     begun = view(queue, **{**values, "has_log": True})
     if not has_launcher:
         assert "can the job's hosts see that folder?" in seen.hint
-        assert "before the launcher started" in begun.reason
+        lacks = "has no attempt" if begun.attempt is None and queue.state == COMPLETED else "ended before the launcher"
+        assert lacks in begun.reason
     assert begun.hint == "see /runs/digits-1/job.log"
     assert not (has_launcher and seen.hint)  # there is no such file
     assert (seen.ended, seen.exit_code) == (None, 1)

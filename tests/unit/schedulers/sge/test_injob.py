@@ -448,7 +448,7 @@ ROWS = [Row("8", "r"), Row("9", "dr"), Row("10", "dr", "3"), Row("10", "r", "4")
         ("8", [], (JobState.TIMEOUT, "a limit of queue all.q is reached, such as h_rt")),
         ("10.3", [], (JobState.CANCELLED, "deleted with qdel")),
         ("10.4", ["s_rt"], (JobState.TIMEOUT, "the walltime is over (s_rt)")),
-        ("11", [], None),
+        ("11", [], (JobState.CANCELLED, "deleted with qdel -f: Grid Engine does not know the job any more")),
     ],
 )
 def test_termination_reason(
