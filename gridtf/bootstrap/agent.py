@@ -297,7 +297,9 @@ class Agent(Fields):
             found += [f"the port of {name}, {port}" for name, port in self._ports.items() if port in held]
             files = self.system.shared_memory()
             unused = self.system.unused(files.keys() - self._before)
-            found += [f"{path} ({files[path] >> 20} MiB of memory)" for path in sorted(unused)][:_MOST_FILES]
+            # no file says which process has made it, and another job of this user may have been here meanwhile
+            whose = "of memory, made by this or another job of yours"
+            found += [f"{path} ({files[path] >> 20} MiB {whose})" for path in sorted(unused)][:_MOST_FILES]
         if self._grant and self._grant.gpus:
             found += self.system.gpu_memory(self._grant.gpus)
             if survivors and self._grant.descriptors:

@@ -267,6 +267,7 @@ def test_file_in_shared_memory_that_a_killed_task_leaves_is_named(launch: Launch
         assert job.wait() == 1
         reason = job.verdict()["reason"]
         assert reason.startswith("worker:0 on ")
-        assert f"left on {os.uname().nodename}: {path} (3 MiB of memory)" in reason
+        whose = "made by this or another job of yours"
+        assert f"left on {os.uname().nodename}: {path} (3 MiB of memory, {whose})" in reason
     finally:
         path.unlink()

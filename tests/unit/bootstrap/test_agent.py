@@ -864,7 +864,7 @@ def test_what_tasks_leave_behind_is_reported(tmp_path: Path) -> None:
     assert host.record["left"] == [
         f"processes that survived SIGKILL: {host.pids[0]}",
         f"the port of worker:1, {host.published['ports']['worker:1']}",
-        "/dev/shm/nccl-7 (3 MiB of memory)",
+        "/dev/shm/nccl-7 (3 MiB of memory, made by this or another job of yours)",
         "GPU 3 has 700 MiB in use",
         "claims of GPUs 3",
     ]
