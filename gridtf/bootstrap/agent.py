@@ -217,7 +217,7 @@ class Agent(Fields):
         if self._link is not None:
             self._link.patience = max(limit / 4, 2.5 * self._interval)
         folders = local_dir.places(self.system.environ, self.nonce, self.host)
-        self._local_dir = local_dir.make(folders)
+        self._local_dir = self.supervisor.folder = local_dir.make(folders)
         if (self._launcher or {}).get("checkpoint"):  # it was requested before this agent had the plan
             self._request_checkpoint()
         try:
@@ -510,9 +510,6 @@ class Agent(Fields):
                 for _ in self._waiting(_SOON if any(task.signal for task in ended) else _AT_ONCE):
                     pass
             changed |= membership.look(self.supervisor.tasks.values())
-            for name, task in self.supervisor.tasks.items():
-                if task.due and self._local_dir:
-                    local_dir.forget_exception(self._local_dir, name)
             changed |= self.supervisor.restart()
             changed |= self._quiet.look(self.supervisor.running())
             self._tell_samples(self._sampler.look(self.supervisor.running()))

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from gridtf.bootstrap import local_dir
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Record, cannot, open_log
@@ -102,6 +103,7 @@ class Supervisor:
 
     Attributes:
         tasks: Task name -> its process.
+        folder: The folder in which the hook notes exceptions of tasks; None where there is none.
         pump: What writes the logs of the tasks, to be set before they start; None: they write them themselves.
         spared: Processes of gridtf itself that are no survivors of a tear-down: a driver may block them for ever.
         gates: Inodes of sockets that listen on ports of tasks, and belong to no task.
@@ -112,6 +114,7 @@ class Supervisor:
         self._system = system
         self._stopping = False
         self._oom_kills = system.out_of_memory_kills()
+        self.folder: Path | None = None
         self.pump: LogPump | None = None
         self.spared: Collection[int] = ()
         self.gates: Collection[int] = ()
@@ -229,6 +232,8 @@ class Supervisor:
                     task.state, started = TaskState.FAILED, True
                 continue
             task.restarts += 1
+            if self.folder:
+                local_dir.forget_exception(self.folder, task.name)
             task.exception = None
             task.ended = task.exit = task.signal = None
             task.oom = False
