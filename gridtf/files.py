@@ -87,3 +87,27 @@ def unnamed(text: str) -> BinaryIO:
     file.write(text.encode("utf-8", "surrogateescape"))
     file.seek(0)
     return file
+
+
+# False also where it cannot be found out: before Python 3.14, the methods of a Path raise for a folder that this user
+# may not search.
+
+
+def exists(path: str | Path) -> bool:
+    """Whether there is something at a path."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is a regular file at a path."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether there is a folder at a path."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_link(path: str | Path) -> bool:
+    """Whether there is a symbolic link at a path."""
+    return os.path.islink(path)  # noqa: PTH114

@@ -6,12 +6,12 @@ container_command says. No process namespace is made, so that the agent finds an
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gridtf import files
 from gridtf.errors import GridtfError
 from gridtf.jobspec.placeholders import fill
 from gridtf.jobspec.spec import JobSpec, container_path, container_programs, no_container_program
@@ -54,7 +54,7 @@ def find(spec: JobSpec, host: str, environ: Mapping[str, str]) -> Entrance:
     """
     path = environ.get("PATH", "")
     image = container_path(spec.container)
-    if image and not os.path.exists(image):  # noqa: PTH110 - Path.exists raises for a folder that cannot be read
+    if image and not files.exists(image):
         hint = "it must be on a file system that all hosts share"
         raise GridtfError(f"host {host} does not see the container's image {image}", hint=hint)
     for name in container_programs(spec):

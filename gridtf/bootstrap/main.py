@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridtf import contract, schedulers
+from gridtf import contract, files, schedulers
 from gridtf.errors import GridtfError, RunDirError, SpecError, UsageError
 from gridtf.host.processes import tell
 from gridtf.jobspec.request import Request
@@ -240,7 +240,7 @@ def _run_of(identity: JobIdentity, spec: JobSpec, run_dir: Path | None) -> RunDi
     if run_dir is None:
         return _next_run(Path(spec.run_root or RUN_ROOT).absolute() / f"{spec.title}-{job_id}", identity)
     run, element = RunDir(run_dir), identity.element
-    if element and run.elements.is_dir():
+    if element and files.is_folder(run.elements):
         return RunDir(run.elements / element)
     _make(run)
     if run.claim(job_id):
@@ -264,7 +264,7 @@ def _next_run(path: Path, identity: JobIdentity) -> RunDir:
 
 def _make(run: RunDir) -> None:
     above = run.path.parent
-    if not above.is_dir() and not above.parent.is_dir():
+    if not files.is_folder(above) and not files.is_folder(above.parent):
         raise RunDirError(
             f"the run directory {run.path} does not exist on host {os.uname().nodename}",
             hint="it must be on a file system that all hosts share: choose it with --run-dir or --run-root",

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from gridtf import files
 from gridtf.bootstrap import local_dir
 from gridtf.bootstrap.system import System
 from gridtf.host.processes import signal_name
@@ -347,10 +348,10 @@ def _first_line(path: Path) -> str:
 
 def _explain(error: OSError, program: str, cwd: Path, env: Mapping[str, str]) -> str:
     """Why a program could not be started, in one line."""
-    if not cwd.is_dir():
+    if not files.exists(cwd):
         return f"the working folder {cwd} does not exist on this host"
     if isinstance(error, FileNotFoundError):
-        if (cwd / program).exists() and "/" in program:
+        if files.exists(cwd / program) and "/" in program:
             return f"cannot run {program}: its interpreter does not exist: {_first_line(cwd / program)}"
         if "/" in program:
             return f"command not found: {program}"

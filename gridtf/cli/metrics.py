@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gridtf import files
 from gridtf.cli import output
 from gridtf.cli.common import new_parser
 from gridtf.errors import OutputError, RunDirError
@@ -45,9 +46,9 @@ def _replace(path: Path, text: str) -> None:
     """Replace a file. Raises OutputError."""
     from gridtf.run.rundir import write_text
 
-    if not path.name or (os.path.lexists(path) and not path.is_file()):  # /dev/null is not to be replaced
+    if not path.name or (os.path.lexists(path) and not files.is_file(path)):  # /dev/null is not to be replaced
         raise OutputError(f"{path} is not a regular file", hint="without -o, the metrics go to stdout")
-    if path.exists() and not _are_metrics(path):
+    if files.exists(path) and not _are_metrics(path):
         raise OutputError(f"{path} exists, and has no metrics of gridtf", hint="choose another file, or remove it")
     try:
         write_text(path, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from gridtf import files
 from gridtf.cli import output
 from gridtf.cli.common import find_job, new_parser
 from gridtf.errors import NotFoundError
@@ -24,8 +25,8 @@ def run_output(arguments: Namespace) -> int:
     registry.need_run(job.run)
     registry.need_one_job(job.run, "output")
     folder = job.output_dir
-    if not folder.is_dir():
-        raise NotFoundError(f"job {job.name} has no output: {folder} does not exist")
+    if not files.is_folder(folder):
+        raise NotFoundError(f"job {job.name} has no output: {folder} does not exist, or is closed to you")
     output.result(str(folder))
     return 0
 

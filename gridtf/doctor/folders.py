@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.errors import GridtfError, SchedulerError
 from gridtf.findings import Finding, Items, Level, Setting, failure, missing
 from gridtf.jobspec.config import Configured
@@ -142,7 +143,7 @@ def usable(root: Path, choose: str) -> Items:
     """
     # os.path's functions raise no error where a folder cannot be read
     place = next(folder for folder in (root, *root.parents) if os.path.lexists(folder))
-    if not os.path.isdir(place):  # noqa: PTH112
+    if not files.is_folder(place):
         what = f"run directories cannot be made in {place}, which is not a folder"
         yield Finding(Level.FAILURE, "run_root.write", what, choose)
         return

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gridtf import schedulers
+from gridtf import files, schedulers
 from gridtf.doctor import folders, shell
 from gridtf.doctor.aside import Aside
 from gridtf.errors import GridtfError, SpecError, UsageError
@@ -177,7 +177,7 @@ def configuration(
         if error.what.startswith("-"):
             raise
         return config.Configured(JobSpec(command=any_program), {}), (failure(check, error),)
-    names = [str(path) for path, _, _ in config.general_files(environ) if path.is_file()]
+    names = [str(path) for path, _, _ in config.general_files(environ) if files.is_file(path)]
     valid = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} valid" if names else "no site's or user's file"
     notes = [note for note in made.notes if note != config.UNREAD]
     findings = [Finding(Level.WARNING, check, note, "correct or remove that line") for note in notes]

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.doctor import measure
 from gridtf.findings import Finding, Items, Level, Setting, missing
 from gridtf.jobspec.layers import expand
@@ -111,7 +112,7 @@ def _first_file(paths: Iterable[str], environ: Mapping[str, str]) -> str:
     for text in paths:
         with contextlib.suppress(ValueError):
             path = expand(text, environ)
-            if os.path.isfile(path):  # noqa: PTH113 - not Path.is_file, which raises for a folder that cannot be read
+            if files.is_file(path):
                 return path
     return ""
 

@@ -22,12 +22,12 @@ Layers, each overriding the one before: defaults < site file < user file < job f
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gridtf import files
 from gridtf.errors import NotFoundError, SpecError, UnknownKeyError, UsageError, nearest
 from gridtf.jobspec import limits, options
 from gridtf.jobspec.arguments import Parser, add_job_options, split_command
@@ -151,7 +151,7 @@ def configure(
     general, notes = _general(reader, complete=complete, with_setup=not runs_here)
     named = jobfile is not None
     # not Path.is_file, which raises for a folder that this user cannot read
-    if not named and os.path.isfile(cwd / JOB_FILE):  # noqa: PTH113
+    if not named and files.is_file(cwd / JOB_FILE):
         if not flags.keys() & {COMMAND, _ENTRY}:
             jobfile = JOB_FILE
             notes.append(f"the job is taken from {JOB_FILE}")

@@ -183,7 +183,8 @@ def no_job_file(name: str, cwd: Path) -> NotFoundError:
     if name.endswith((".toml", *_OTHER_FORMATS)):
         with contextlib.suppress(OSError, ValueError):  # the latter for a name with a NUL
             folder = (cwd / name).parent
-            near = nearest(Path(name).name, [entry for entry in os.listdir(folder) if entry.endswith(".toml")])
+            others = [other for other in os.listdir(folder) if other.endswith(".toml") and other != Path(name).name]
+            near = nearest(Path(name).name, others)
         hint = near or "a job without a job file: gridtf submit -- python train.py"
     if name.isdecimal():
         hint = "--chief, --evaluator and --wait take no number; --workers and --ps do"
@@ -206,11 +207,11 @@ def refuse_other_kinds(path: Path, name: str) -> None:
     if not name.strip():
         hint = "is the variable set, as in gridtf submit $JOBFILE?"
         raise UsageError("the name of the job file is empty", hint=hint)
-    if os.path.isdir(path):  # noqa: PTH112 - not Path.is_dir, which raises for a folder that this user cannot read
+    if files.is_folder(path):
         inside = f"{shown.rstrip('/')}/{JOB_FILE}"
-        hint = f"write: gridtf submit {inside}" if os.path.isfile(path / JOB_FILE) else ""  # noqa: PTH113
+        hint = f"write: gridtf submit {inside}" if files.is_file(path / JOB_FILE) else ""
         raise UsageError(f"{name} is a folder, not a job file", hint=hint or "name a file, such as gridtf.toml")
-    if not os.path.isfile(path) or name.endswith(".toml"):  # noqa: PTH113
+    if not files.is_file(path) or name.endswith(".toml"):
         return
     try:
         data, _ = files.read(path, name)

@@ -59,10 +59,10 @@ def check(spec: JobSpec, sources: Mapping[str, str]) -> None:
         raise SpecError("name", f"{spec.name} would be taken for the id of a job", hint=hint)
     _check_memory(spec)
     if spec.chdir and not _exists("chdir", Path.is_dir, Path(spec.chdir)):
-        what = f"{spec.chdir} is not a folder" if os.path.exists(spec.chdir) else f"there is no folder {spec.chdir}"  # noqa: PTH110
+        what = f"{spec.chdir} is not a folder" if files.exists(spec.chdir) else f"there is no folder {spec.chdir}"
         raise SpecError("chdir", what)
     if spec.template and not _exists("template", Path.is_file, Path(spec.template)):
-        there = os.path.exists(spec.template)  # noqa: PTH110
+        there = files.exists(spec.template)
         raise SpecError("template", f"{spec.template} is not a file" if there else f"there is no file {spec.template}")
     if image := container_path(spec.container):
         _check_image(image, spec)
@@ -216,11 +216,12 @@ def _check_command(key: str, command: Sequence[str], spec: JobSpec, environ: Map
     path = _need_file(key, script, folder, environ) if script and same_files and _outside(script, spec) else None
     if not (same_path and found and os.path.realpath(found) == os.path.realpath(sys.executable)):
         return  # another Python may take other syntax, and have other modules
-    if path and path.suffix == ".py" and path.is_file() and path.stat().st_size <= files.MOST_BYTES:
+    if path and path.suffix == ".py" and files.is_file(path) and path.stat().st_size <= files.MOST_BYTES:
         _parse(key, path)
     if module and found.parent == Path(sys.executable).parent and "PYTHONPATH" not in spec.env:
         top = module.partition(".")[0]
-        if top.isidentifier() and not ((folder / top).exists() or (folder / f"{top}.py").exists() or _installed(top)):
+        here = files.exists(folder / top) or files.exists(folder / f"{top}.py")
+        if top.isidentifier() and not (here or _installed(top)):
             raise _no_module(key, module, folder)
 
 
@@ -276,7 +277,7 @@ def python_call(words: Sequence[str]) -> tuple[str, str]:
 def _on_path(program: str, spec: JobSpec, environ: Mapping[str, str]) -> Iterator[Path]:
     """The programs of this name on the PATH."""
     paths = (place / program for place in _places(spec, environ))
-    return (path for path in paths if os.access(path, os.X_OK) and path.is_file())
+    return (path for path in paths if os.access(path, os.X_OK) and files.is_file(path))
 
 
 def _places(spec: JobSpec, environ: Mapping[str, str]) -> Iterator[Path]:
@@ -301,9 +302,9 @@ def _need_file(key: str, word: str, folder: Path, environ: Mapping[str, str]) ->
 def _near_file(word: str, path: Path, folder: Path) -> str:
     if "$" in word or word.startswith("~"):
         return "no shell reads the command, so variables and ~ stay as they are: write the path itself"
-    if (Path.cwd() / word).exists():
+    if files.exists(Path.cwd() / word):
         return f"{Path.cwd() / word} exists, but the working folder is {folder}: add --chdir ."
-    if not path.parent.is_dir():
+    if not files.is_folder(path.parent):
         return f"there is no folder {path.parent} either"
     return _near(path) or f"relative paths begin in the working folder, {folder}: choose another with --chdir"
 
@@ -311,11 +312,19 @@ def _near_file(word: str, path: Path, folder: Path) -> str:
 def _near(path: Path) -> str:
     """A hint: the most similar name in the folder of a file that does not exist."""
     folder = path.parent
-    return nearest(path.name, sorted(os.listdir(folder))) if folder.is_dir() and os.access(folder, os.R_OK) else ""
+    return nearest(path.name, sorted(_names_in(folder)))
+
+
+def _names_in(folder: Path) -> list[str]:
+    """What is in a folder; nothing where this user may not list it."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _need_executable(key: str, program: str, path: Path) -> None:
-    if path.is_dir():
+    if files.is_folder(path):
         raise SpecError(key, f"{path} is a folder, not a program", hint="write a program and its arguments")
     if not os.access(path, os.X_OK):
         hint = f"write {_interpreter(program)} {program}, or make it executable: chmod +x {program}"
@@ -355,7 +364,7 @@ def _need_no_starter(key: str, command: Sequence[str], spec: JobSpec, environ: M
 def _directive(script: Path) -> str:
     """The first line of a script that sbatch or qsub would read; empty without one."""
     try:
-        if not script.is_file():  # a FIFO would block
+        if not files.is_file(script):  # a FIFO would block
             return ""
         with script.open("rb") as file:
             head = file.read(1 << 16)
@@ -387,7 +396,7 @@ def _one_word(key: str, command: Sequence[str]) -> SpecError:
 
 def _no_program(key: str, command: Sequence[str], folder: Path, spec: JobSpec, environ: Mapping[str, str]) -> SpecError:
     program = command[0]
-    if (folder / program).is_file():
+    if files.is_file(folder / program):
         runner = f"{_interpreter(program)} " if program.endswith((".py", ".sh")) else "./"
         hint = f"write {runner}{program} for the file in {folder}"
     elif re.fullmatch(r"[A-Za-z_]\w*=.*", program):
@@ -397,7 +406,7 @@ def _no_program(key: str, command: Sequence[str], folder: Path, spec: JobSpec, e
         if len(command) > 1:
             hint = f"it is a command of the shell; write it as a set-up line: --setup '{program} {command[1]} …'"
     else:
-        known = {path.name for place in _places(spec, environ) for path in place.glob("*")}
+        known = {name for place in _places(spec, environ) for name in _names_in(place)}
         hint = nearest(program, sorted(known)) or "if a module has it, load that first: --setup 'module load …'"
     return SpecError(key, f"there is no program {program} on the PATH", hint=hint)
 
@@ -425,7 +434,7 @@ def _check_entry(spec: JobSpec, entry: str, folder: Path) -> None:
 
 
 def _no_module(key: str, module: str, folder: Path) -> SpecError:
-    known = sorted(file.stem for file in folder.glob("*.py"))
+    known = sorted(name.removesuffix(".py") for name in _names_in(folder) if name.endswith(".py"))
     hint = nearest(module, known) or "the module must be in the working folder (--chdir) or be installed"
     return SpecError(key, f"there is no module {module} in {folder}", hint=hint)
 

@@ -130,14 +130,13 @@ def _used_by(run: RunDir, staying: Sequence[JobView]) -> str:
 
 
 def size(folder: Path) -> int:
-    """Bytes that a folder takes on its disk; 0 where it does not exist. Links are not followed."""
+    """Bytes that a folder takes on its disk; 0 where it may not be listed or does not exist. No link is followed."""
     total = 0
-    if not folder.is_dir():
-        return total
-    for _, _, files, descriptor in os.fwalk(folder):
-        for name in files:
-            with contextlib.suppress(FileNotFoundError):
-                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
+    with contextlib.suppress(OSError):  # it does not exist, or may not be listed
+        for _, _, files, descriptor in os.fwalk(folder):
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_blocks * 512
     return total
 
 

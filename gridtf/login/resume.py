@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
+from gridtf import files
 from gridtf.contract import OUTPUT_DIR
 from gridtf.errors import GridtfError, RunDirError
 from gridtf.jobspec.spec import JobSpec
@@ -49,8 +50,10 @@ def resume(job: Job) -> Job:
         raise GridtfError(f"the job in {job.run_dir} {what}: gridtf cannot resume it", hint=hint)
     need_unfinished(job.status())
     spec = again(JobSpec.from_dict(record["spec"]), job)
-    if not job.output_dir.is_dir():
-        raise RunDirError(f"the folder with its results, {job.output_dir}, does not exist any more")
+    if not files.is_folder(job.output_dir):
+        raise RunDirError(
+            f"the folder with its results, {job.output_dir}, does not exist any more, or is closed to you"
+        )
     return submission.submit(spec, record.get("sources"), claim=lambda new: _claim(job.output_dir, new))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from gridtf import files
 from gridtf.errors import OutputError, RunDirError, UsageError
 from gridtf.run.rundir import open_plain, write_text
 
@@ -24,9 +25,9 @@ def save(path: Path, text: str) -> None:
         UsageError: When the file exists and is not a report.
         OutputError: When it cannot be written.
     """
-    if path.is_dir():
+    if files.is_folder(path):
         raise UsageError(f"{path} is a folder", hint=f"name a file in it: -o {path / 'report.html'}")
-    if (path.exists() or path.is_symlink()) and not _is_report(path):
+    if (files.exists(path) or files.is_link(path)) and not _is_report(path):
         raise UsageError(f"{path} exists, and is not a report of gridtf", hint="name another file with -o")
     try:
         write_text(path, text)

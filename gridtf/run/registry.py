@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gridtf import __version__
+from gridtf import __version__, files
 from gridtf.errors import NotFoundError, ReplacedError, RunDirError, nearest
-from gridtf.files import user_name
 from gridtf.run.rundir import Record, RunDir, is_ours, listdir, owner, read_private, read_record, write_record
 from gridtf.text import some
 
@@ -123,9 +122,8 @@ def entries(environ: Mapping[str, str]) -> Iterator[Entry]:
     """
     home = folder(environ)
     names = listdir(home)
-    # not Path.exists, which raises for a folder that this user cannot read
-    there = "" if names else next(place for place in map(str, (home, *home.parents)) if os.path.exists(place))  # noqa: PTH110
-    if there and not os.path.isdir(there):  # noqa: PTH112
+    there = None if names else next(filter(files.exists, (home, *home.parents)), None)
+    if there and not files.is_folder(there):
         raise RunDirError(f"{there} is not a folder: it is in the way of the index of runs", hint=_HOME)
     for name in sorted(names, reverse=True):
         if _ENTRY.fullmatch(name):
@@ -267,8 +265,8 @@ def need_run(run: RunDir) -> None:
     """
     if not is_run(run.path):
         why = "it contains neither a job.json of gridtf nor an attempt"
-        if not run.path.is_dir():
-            why = "it is a file" if run.path.exists() else "there is no such folder"
+        if not files.is_folder(run.path):
+            why = "it is a file" if files.exists(run.path) else "there is no such folder"
         raise NotFoundError(
             f"{run.path} is not a run directory", why=why, hint="`gridtf list` shows where the runs are"
         )
@@ -367,4 +365,4 @@ def submitted(spec: JobSpec, scheduler: str, command: Sequence[str], identity: R
 
 def who() -> Record:
     """This ``user`` (the user id where it has no name, as in containers) and ``host``, for a record."""
-    return {"user": user_name(os.getuid()), "host": os.uname().nodename}
+    return {"user": files.user_name(os.getuid()), "host": os.uname().nodename}

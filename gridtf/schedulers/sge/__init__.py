@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.options import of_scheduler
 from gridtf.jobspec.spec import spell
@@ -257,7 +258,7 @@ class GridEngine(batch.BatchScheduler):
         if "SGE_TASK_ID" not in environ or "JOB_ID" not in environ:
             return False
         # a job of another scheduler that was submitted from a Grid Engine job inherits its variables, not its folder
-        return "SGE_JOB_SPOOL_DIR" not in environ or Path(environ["SGE_JOB_SPOOL_DIR"]).is_dir()
+        return "SGE_JOB_SPOOL_DIR" not in environ or files.is_folder(environ["SGE_JOB_SPOOL_DIR"])
 
     def unannounced(self) -> str:
         from gridtf.schedulers.sge import injob

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gridtf import files
 from gridtf.errors import SchedulerError, SpecError
 from gridtf.jobspec.request import Request
 from gridtf.run.rundir import RunDir
@@ -147,7 +148,7 @@ class Slurm(batch.CommandScheduler):
     def is_available(self, environ: Mapping[str, str]) -> bool:
         if not batch.on_path("sbatch", environ):
             return False
-        if "SLURM_CONF" in environ or Path("/etc/slurm/slurm.conf").exists():
+        if "SLURM_CONF" in environ or files.exists("/etc/slurm/slurm.conf"):
             return True
         # Installed, but without a configuration of its own: sbatch knows whether the network has one.
         return self.try_run(["sbatch", "--version"], limit=5.0) is not None

@@ -12,6 +12,7 @@ import pytest
 from gridtf.errors import SpecError
 from gridtf.jobspec import precheck
 from gridtf.jobspec.spec import JobSpec, TaskSpec
+from tests.support.closed import close
 
 OWN = Path(sys.executable).name  # gridtf's own Python
 
@@ -273,6 +274,15 @@ def test_folder_of_the_path_that_may_not_be_searched_is_passed_over(
     monkeypatch.setattr(Path, "is_file", is_file)
     monkeypatch.setenv("PATH", f"{folder / 'closed'}:{folder / 'bin'}:/usr/bin:/bin")
     check("python9", "train.py")
+
+
+def test_suggestions_pass_over_folders_that_may_not_be_searched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close(folder / "closed", monkeypatch)
+    monkeypatch.setenv("PATH", f"{folder / 'closed' / 'bin'}:{folder / 'bin'}")
+    assert refused("pythn9", "train.py")[1] == "did you mean python9?"
+    assert (
+        refused("nosuchprog", chdir=str(folder / "closed"))[0] == "command: there is no program nosuchprog on the PATH"
+    )
 
 
 @pytest.mark.parametrize(

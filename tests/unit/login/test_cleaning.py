@@ -23,6 +23,7 @@ from gridtf.run import registry
 from gridtf.run.rundir import RunDir
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
+from tests.support.closed import close
 from tests.support.scheduler import FakeScheduler
 
 Captured = pytest.CaptureFixture[str]
@@ -167,6 +168,14 @@ def test_clean_keeps_the_output_on_request(ended: Job, capsys: Captured) -> None
     assert (ended.output_dir / "checkpoint").exists()
     assert list(registry.entries(os.environ)) == []
     assert os.listdir(ended.run_dir.parent) == [ended.run_dir.name]
+
+
+def test_output_that_may_not_be_listed_is_shown_without_a_size(
+    ended: Job, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close(ended.output_dir, monkeypatch)
+    assert main(["clean", "digits", "--dry-run"]) == 0
+    assert "digits" in capsys.readouterr().out
 
 
 def test_run_without_output_is_removed(ended: Job, capsys: Captured) -> None:

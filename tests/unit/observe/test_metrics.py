@@ -19,6 +19,7 @@ from gridtf.run.rundir import write_record
 from gridtf.schedulers.api import JobStatus
 from gridtf.states import JobState
 from tests.support import recordedruns
+from tests.support.closed import close
 from tests.support.plans import NONCE
 from tests.support.scheduler import FakeScheduler
 
@@ -115,7 +116,9 @@ def test_metrics_of_waiting_and_running_jobs_are_printed_with_one_question(
     assert len(fake.queried) == 1
 
 
-def test_file_is_replaced_at_once(fake: FakeScheduler, rough_path: Path, capsys: Captured) -> None:
+def test_file_is_replaced_at_once(
+    fake: FakeScheduler, rough_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path("gridtf.prom")
     path.write_text("# TYPE gridtf_job_state gauge\n# EOF\n")
     old = os.open(path, os.O_RDONLY)
@@ -128,7 +131,15 @@ def test_file_is_replaced_at_once(fake: FakeScheduler, rough_path: Path, capsys:
     assert main(["metrics", "-o", "train.py"]) == 1
     assert "train.py exists, and has no metrics of gridtf" in capsys.readouterr().err
     assert Path("train.py").read_text() == "import gridtf\n"
-    for wrong, why in (("/dev/null", "is not a regular file"), (".", "regular"), ("no/x.prom", "No such file")):
+    close(rough_path / "closed", monkeypatch)
+    for wrong, why in (
+        ("/dev/null", "is not a regular file"),
+        (".", "regular"),
+        ("no/x.prom", "No such file"),
+        (f"{rough_path}/closed/x.prom", "Permission denied"),
+    ):
         assert main(["metrics", "-o", wrong]) == 1
         error = capsys.readouterr().err
-        assert (why in error, "--run-dir" in error) == (True, False)
+        assert why in error
+        assert "--run-dir" not in error
+        assert "a bug" not in error
