@@ -69,8 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     debug = _take_debug(words)
-    output.prepare()
     try:
+        output.prepare()
         code = _run(words)
         output.write("")  # flush
     except BrokenPipeError:  # the reader, such as head, has exited

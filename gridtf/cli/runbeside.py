@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, *PASSED_ON)
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, *PASSED_ON)
 
 
 def follow(launch: Callable[[Callable[[RunDir], None]], int]) -> int:
     """Run a job in a new process, and print its logs in this one.
 
-    Ctrl-C, which a terminal sends to both, ends the job as without logs; other signals for the launcher are passed on.
+    Signals for the launcher are passed on. It has Ctrl-C from the terminal as well, and a second one does nothing.
+    Before it waits for signals, it is not interrupted.
 
     Args:
         launch: Runs the job and returns its exit code; to be called with a function that is told the run directory.
@@ -32,6 +33,7 @@ def follow(launch: Callable[[Callable[[RunDir], None]], int]) -> int:
         The exit code of the job script.
     """
     ours, theirs = os.pipe()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     parent, pid = os.getpid(), os.fork()
     if not pid:
         os.close(ours)
@@ -43,10 +45,10 @@ def follow(launch: Callable[[Callable[[RunDir], None]], int]) -> int:
 
         return launch(begun)
     os.close(theirs)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in _PASSED_ON:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     with os.fdopen(ours, "rb") as pipe:
         path = pipe.read()
     ends: list[int] = []

@@ -219,7 +219,7 @@ def test_run_that_cannot_begin_says_why(here: Path) -> None:
     assert done.stderr.startswith("gridtf: ")
 
 
-@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)])
 def test_signals_end_a_job_that_run_follows(here: Path, number: signal.Signals, to_all: bool) -> None:
     with started("run", "--name", "digits", *TWO, *SLEEPS) as process:
         assert process.stdout is not None
