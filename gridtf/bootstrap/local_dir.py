@@ -7,8 +7,11 @@ every Python program of a task reads at its start, lies in it for the same reaso
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import stat
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,6 +25,9 @@ _COMMON = "/tmp"  # noqa: S108 - the name of the folder cannot be guessed, and o
 # Shared with forked processes alone, such as an agent, whose parent removes the folder where that is killed.
 # Other users cannot see it, unlike the nonce.
 _SECRET = os.urandom(8).hex()
+_NAME = r"gridtf-[0-9a-f]{16}(-.+-)[0-9a-f]{16}"  # its group: the host
+_LEFT = 60.0  # seconds after which the maker of a folder has locked it, where it still lives
+_held: list[int] = []  # locks on the folders of this process, which end with it
 
 
 def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...]:
@@ -39,14 +45,56 @@ def places(environ: Mapping[str, str], nonce: str, host: str) -> tuple[Path, ...
 def make(folders: Iterable[Path]) -> Path | None:
     """Make the folder, for its owner alone, in the first of these places that allows it.
 
+    Folders that other agents of this user have left in that place are removed: KILL to all of a job's processes on a
+    host lets none of them do it.
+
     Returns:
         The folder; None where it cannot be made, as on a full disk: then no request for a checkpoint reaches tasks.
     """
     for folder in folders:
         with contextlib.suppress(OSError):
             os.mkdir(folder, 0o700)  # noqa: PTH102 - one that exists belongs to another user or attempt
+            with contextlib.suppress(OSError):
+                _held.append(_locked(folder))
+                _remove_left(folder)
             return folder
     return None
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor of a folder with a lock. Raises OSError where a process has one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_left(own: Path) -> None:
+    """Remove this user's folders beside an agent's own that no process holds.
+
+    Of the same host only, since locks may not hold between hosts; and only where no other user can give a folder such a
+    name: the folder above is root's or this user's, and sticky or not writable for others. To move one of mode 0700
+    there from elsewhere, they would have to be able to write into it (rename(2)).
+    """
+    user, above, match = os.geteuid(), os.stat(own.parent), re.fullmatch(_NAME, own.name)  # noqa: PTH116
+    shared = above.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not above.st_mode & stat.S_ISVTX
+    if match is None or shared or above.st_uid not in (0, user):
+        return
+    for name in os.listdir(own.parent):
+        other = re.fullmatch(_NAME, name)
+        if other is None or other[1] != match[1] or name == own.name:
+            continue
+        folder = own.parent / name
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            plain = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
+            if plain and status.st_uid == user and time.time() - status.st_mtime > _LEFT:
+                lock = _locked(folder)
+                remove([folder])
+                os.close(lock)
 
 
 def add_hook(folder: Path) -> Path | None:

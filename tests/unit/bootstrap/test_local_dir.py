@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,11 +53,65 @@ def test_subfolder_that_becomes_a_link_meanwhile_is_not_followed(
     assert sorted(path.name for path in other.rglob("*")) == ["a", "b", "c", "deep", "sub"]
 
 
+def left(parent: Path, number: int, host: str = "n1", *, age: float = 3600.0) -> Path:
+    folder = parent / f"gridtf-{'a' * 16}-{host}-{number:016x}"
+    folder.mkdir(mode=0o700)
+    filled(folder)
+    os.utime(folder, (time.time() - age,) * 2)
+    return folder
+
+
+def make(parent: Path) -> None:
+    assert local_dir.make(local_dir.places({"TMPDIR": str(parent)}, "b" * 16, "n1"))
+
+
+def test_folder_that_killed_processes_have_left_is_removed_by_the_next_agent(tmp_path: Path) -> None:
+    gone, young, elsewhere = left(tmp_path, 1), left(tmp_path, 2, age=0.0), left(tmp_path, 3, "n2")
+    others = [tmp_path / "gridtf-runs", tmp_path / f"gridtf-x-n1-{'0' * 16}"]
+    for folder in others:
+        filled(folder)
+    holds = (
+        "import sys, time; from pathlib import Path; from gridtf.bootstrap import local_dir; "
+        "print(local_dir.make([Path(sys.argv[1])]), flush=True); time.sleep(600)"
+    )
+    living = tmp_path / f"gridtf-{'c' * 16}-n1-{'0' * 16}"
+    with subprocess.Popen([sys.executable, "-c", holds, str(living)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{living}\n"
+        assert not gone.exists()
+        os.utime(living, (0, 0))
+        make(tmp_path)
+        assert living.exists()
+        process.kill()
+    local_dir._remove_left(tmp_path / f"gridtf-{'d' * 16}-n1-{'0' * 16}")
+    assert not living.exists()
+    assert all((folder / "sub" / "deep" / "c").exists() for folder in (young, elsewhere, *others))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_nothing_is_removed_where_others_can_give_a_folder_that_name(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    folder = left(tmp_path, 1)
+    make(tmp_path)
+    assert folder.exists()
+    tmp_path.chmod(mode | stat.S_ISVTX)
+    folder.chmod(0o770)  # one that others may have moved here
+    local_dir._remove_left(tmp_path / f"gridtf-{'d' * 16}-n1-{'0' * 16}")
+    assert folder.exists()
+    folder.chmod(0o700)
+    local_dir._remove_left(tmp_path / f"gridtf-{'d' * 16}-n1-{'0' * 16}")
+    assert not folder.exists()
+
+
 @pytest.mark.root
 def test_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     folder = filled(tmp_path / "gridtf-x")
     os.chown(folder, 65534, 65534)
     local_dir.remove([folder])
+    assert (folder / "sub" / "deep" / "c").exists()
+    folder = left(tmp_path, 1)
+    os.chown(folder, 65534, 65534)
+    make(tmp_path)
     assert (folder / "sub" / "deep" / "c").exists()
 
 
