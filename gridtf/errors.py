@@ -108,6 +108,18 @@ class HostLostError(GridtfError):
     """Contact with a host was lost."""
 
 
+class CleanedUpError(GridtfError):
+    """The scheduler has ended what runs on a host, while it cleaned up there after an earlier start of the job.
+
+    Attributes:
+        host: The host.
+    """
+
+    def __init__(self, host: str, what: str) -> None:
+        super().__init__(what)
+        self.host = host
+
+
 _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help
 _SIMILAR = 0.72  # by difflib; one wrong letter in a word of four is 0.75
 

@@ -10,7 +10,7 @@ from gridtf.bootstrap import messages, verdict
 from gridtf.bootstrap.heartbeat import Watch, interval
 from gridtf.bootstrap.stream import Listener
 from gridtf.bootstrap.system import System
-from gridtf.errors import GridtfError, HostLostError, TerminatedError
+from gridtf.errors import CleanedUpError, GridtfError, HostLostError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.run.rundir import Attempt, Record, listdir
 from gridtf.schedulers.agents import ForkedAgent
@@ -241,6 +241,15 @@ class HostMonitor(Fields):
             self.system.wait(min(left, _LOOK))
             with contextlib.suppress(GridtfError):
                 self.read()
+        return None
+
+    def cleaned_up(self) -> CleanedUpError | None:
+        """That the scheduler has ended an agent, as it should have ended that of an earlier start of the job."""
+        for end in self._ends():
+            if isinstance(end.error, CleanedUpError):
+                # with all processes there; and who has not reported its ports has no tasks
+                self._over |= {end.error.host, *self.hosts} - (self.published.keys() - {end.error.host})
+                return end.error
         return None
 
     def _ends(self) -> Iterator[AgentEnd]:

@@ -24,7 +24,15 @@ from gridtf.bootstrap.recorder import Recorder
 from gridtf.bootstrap.stream import Listener
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, HostLostError, PlacementError, RendezvousError, RunDirError, TerminatedError
+from gridtf.errors import (
+    CleanedUpError,
+    GridtfError,
+    HostLostError,
+    PlacementError,
+    RendezvousError,
+    RunDirError,
+    TerminatedError,
+)
 from gridtf.host import processes
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
@@ -93,7 +101,7 @@ def supervise(attempt: Launcher) -> int:
     """
     while True:
         end, following = attempt.execute(), None
-        if attempt.spec.restarts:
+        if attempt.restarts:
             end, following = attempt.follow(end)
         code = attempt.conclude(end)
         if following is None:
@@ -210,6 +218,12 @@ class Launcher(Fields):
             self._orphaned = self.scheduler.parent_lost(self._parent)
         return end
 
+    @property
+    def restarts(self) -> int:
+        """How often attempts may follow others in this allocation: as in JobSpec; once in any case after the scheduler
+        has cleaned up too late, which is no failure of the job's."""
+        return max(self.spec.restarts, int(isinstance(self._error, CleanedUpError)))
+
     def follow(self, end: Verdict) -> tuple[Verdict, Launcher | None]:
         """Decide whether another attempt follows, and prepare it.
 
@@ -243,7 +257,7 @@ class Launcher(Fields):
                 alone=self.hosts.alone(here),
             )
             hosts = self.allocation.hosts
-            again = attempts.following(failure, history, self.spec.restarts, hosts, self.request, here)
+            again = attempts.following(failure, history, self.restarts, hosts, self.request, here)
         if isinstance(again, str):
             done = f"after {counted(history.restarts, 'restart')}" if history.restarts else ""
             return end.noting(again or done), None
@@ -382,7 +396,7 @@ class Launcher(Fields):
         if self.allocation is None:
             wait = self._wait_for_allocation
             self.allocation = self.scheduler.allocation(self.system.environ, self.request, wait)
-        if not self.spec.restarts:
+        if self.following is None and not self.spec.restarts:
             return self.allocation
         from gridtf.bootstrap import attempts
 
@@ -681,6 +695,9 @@ class Launcher(Fields):
 
             members = environment.members(self.spec, self.tasks)
             return membership.noted(end, self.tasks, members, self.hosts.tasks)
+        if (cleaned := self.hosts.cleaned_up()) is not None:  # tasks that have failed may have done so for that
+            self._error = cleaned
+            return self._of_error(cleaned).noting(self._earlier_start())
         also = also or verdict.saved_before(self.tasks, self.hosts.tasks)
         final = self._of_tasks(end, also, lost)
         return final if final.reason else self._of_hosts()
@@ -777,6 +794,16 @@ class Launcher(Fields):
         if state == JobState.NODE_FAIL and self.hosts.alone(self.scheduler.this_host(self.system.environ)):
             return end.replace(again=None)  # perhaps this host is cut off, and only the scheduler knows what happened
         return end
+
+    def _earlier_start(self) -> str:
+        """How the latest start of the job before this one has ended."""
+        for attempt in reversed(self.run.attempts()):
+            if attempt.number < self.attempt.number:
+                with contextlib.suppress(GridtfError):
+                    before = read_record(attempt.verdict, recordtypes.Verdict, own=True)
+                    if before and before.get("again"):
+                        return f"attempt {attempt.number} was {before['state']}: {before['reason']}"
+        return ""
 
     def _of_timeout(self, reason: str) -> Verdict:
         self._read_if_possible()

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-from gridtf.errors import GridtfError, PlacementError, SchedulerError, TerminatedError
+from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.host.processes import signal_name
 from gridtf.jobspec.request import Request
 from gridtf.schedulers.api import AgentCall, AgentEnd, Allocation, Host
@@ -267,9 +267,9 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
             continue
         if how == "Killed" and aborted:
             break  # a host was faster to end its part of a cancelled step than srun was told of it
-        if exited is None and restarts:  # seen after a cut link, seconds into the second start
-            late = ("Slurm may only now have cleaned up that host after an earlier start of this job",)
-            return AgentEnd(-signal.SIGKILL, host, late)
+        if how == "Killed" and restarts:  # seen after a cut link, seconds into the second start
+            what = f"all of the job on host {host} was killed, as by Slurm when it cleans up after an earlier start"
+            return AgentEnd(code, host, (), CleanedUpError(host, what))
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     if aborted:
         return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))

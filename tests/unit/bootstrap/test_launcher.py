@@ -20,7 +20,7 @@ from gridtf.bootstrap.launcher import Launcher, progress_interval, supervise
 from gridtf.bootstrap.rendezvous import plan_of
 from gridtf.bootstrap.system import System
 from gridtf.bootstrap.verdict import Verdict
-from gridtf.errors import GridtfError, PlacementError, SchedulerError, TerminatedError
+from gridtf.errors import CleanedUpError, GridtfError, PlacementError, SchedulerError, TerminatedError
 from gridtf.jobspec.request import Request
 from gridtf.run import jsonlines, recordtypes, rundir
 from gridtf.run.rundir import Record, RunDir, cannot, read_record, write_record
@@ -571,6 +571,26 @@ def test_job_that_the_scheduler_deletes_since_an_agent_was_killed_has_failed(tmp
     attempt.at(5.5, lambda: setattr(attempt.cluster.agents["h1"], "end", AgentEnd(129, "h1", (), error)))
     _, verdict = attempt.launch()
     assert (verdict["state"], verdict["reason"]) == ("FAILED", error.what)
+
+
+def test_job_that_is_cleaned_up_after_its_earlier_start_starts_once_more_by_itself(tmp_path: Path) -> None:
+    """Slurm requeues a job that has lost a host, starts it as soon as that is back, and only then ends the first start
+    there. The job has no --restarts."""
+    attempt = Attempt(tmp_path)
+    attempt.cluster.status = JobStatus(JobState.NODE_FAIL, "h1 has failed", requeued=True)
+    attempt.at(5, lambda: attempt.system.receive(signal.SIGTERM))
+    attempt.launch()
+    attempt.cluster.agents["h1"].end = AgentEnd(137, "h1", (), CleanedUpError("h1", "all of the job there was killed"))
+    made = attempt.launcher
+    of = (made.request, attempt.cluster, "4711", attempt.system, made.listener_of, made.recorder_of)
+    supervise(Launcher(attempt.run, attempt.spec, *of))
+    second, third = (read_record(attempt.run.attempt(number).verdict) or {} for number in (2, 3))
+    assert (second["next"], second["reason"]) == (
+        3,
+        "all of the job there was killed (attempt 1 was NODE_FAIL: h1 has failed; attempt 3 follows)",
+    )
+    assert third["state"] == "FAILED"  # for it comes to nothing here
+    assert len(attempt.run.attempts()) == 3
 
 
 def test_limit_that_the_scheduler_announces_is_no_reason_without_its_warning(

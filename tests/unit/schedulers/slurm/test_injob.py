@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gridtf import schedulers
-from gridtf.errors import PlacementError, SchedulerError, SpecError
+from gridtf.errors import CleanedUpError, PlacementError, SchedulerError, SpecError
 from gridtf.jobspec.spec import JobSpec
 from gridtf.schedulers.api import AgentCall, AgentEnd, Host, JobIdentity, Parent
 from gridtf.schedulers.slurm import injob, scheduler
@@ -296,10 +296,11 @@ def test_parse_failure_of_a_cancelled_step_that_a_host_ended_first(restarts: int
     assert end.error.what == "the agents' job step 16.0 was cancelled"
 
 
-def test_parse_failure_of_a_restarted_job_mentions_late_clean_up() -> None:
-    assert injob.parse_failure(137, KILLED, restarts=1).messages == (
-        "Slurm may only now have cleaned up that host after an earlier start of this job",
-    )
+def test_parse_failure_of_a_restarted_job_tells_late_clean_up() -> None:
+    late = injob.parse_failure(137, KILLED, restarts=1)
+    assert isinstance(late.error, CleanedUpError)
+    assert late.error.host == late.host
+    assert injob.parse_failure(137, KILLED).error is None
     assert injob.parse_failure(75, ["srun: error: n3: task 2: Exited with exit code 75"], restarts=1) == AgentEnd(
         75, "n3"
     )
