@@ -223,7 +223,7 @@ class Slurm(batch.CommandScheduler):
     def parse_query(self, output: str, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
         from gridtf.schedulers.slurm import query
 
-        rows = query.add_exit_codes(self, query.parse_squeue(output), jobs[0])
+        rows = query.add_details(self, query.parse_squeue(output), jobs[0])
         return query.statuses([job.job_id for job in jobs], rows)
 
     def accounting(self, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:

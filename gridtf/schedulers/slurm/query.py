@@ -6,10 +6,12 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import NSIG
 from typing import TYPE_CHECKING
 
+from gridtf.errors import SchedulerError
 from gridtf.files import user_name
 from gridtf.host.processes import killed_by
 from gridtf.run.rundir import RUN_ROOT, run_dir_of
@@ -17,6 +19,7 @@ from gridtf.schedulers.api import JobIdentity, JobStatus
 from gridtf.schedulers.batch import array_status, whole
 from gridtf.schedulers.slurm.hostlist import expand
 from gridtf.states import JobState
+from gridtf.text import some
 from gridtf.values import Value
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ class Row(Value):
         start: Actual or expected start, such as ``2026-11-21T11:40:00``, or ``N/A``.
         reason: Slurm's reason, such as ``Resources``.
         exit_code: ``code:signal``; empty where it is not known.
+        nodes: The nodes of a job that has lost one, such as ``n[1-2]``; empty where they are not known.
     """
 
     job_id: str
@@ -53,6 +57,7 @@ class Row(Value):
     start: str = "N/A"
     reason: str = ""
     exit_code: str = ""
+    nodes: str = ""
 
 
 # --- running the commands ----------------------------------------------------------------------------------------
@@ -86,8 +91,9 @@ def query_command(jobs: Sequence[JobIdentity], uid: int = 0) -> list[str]:
     return [*argv, *[f"--user={uid}"] * mine, *[which] * (len(which) < _LONGEST)]
 
 
-def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row]:
-    """Add the exit codes of jobs that ended with JobLaunchFailure, which leaves open whether the script was killed.
+def add_details(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[Row]:
+    """Add the exit codes of jobs that ended with JobLaunchFailure, which leaves open whether the script was killed, and
+    the nodes of jobs that have lost one.
 
     Args:
         slurm: The scheduler, which runs scontrol for each of these jobs.
@@ -98,17 +104,21 @@ def add_exit_codes(slurm: Slurm, rows: Sequence[Row], job: JobIdentity) -> list[
         All rows, in the same order.
     """
     return [
-        row.replace(exit_code=_exit_code(slurm, row.number, cluster_option(job)))
-        if row.reason == LAUNCH_FAILURE and row.state != "COMPLETING"
+        _detailed(slurm, row, cluster_option(job))
+        if (row.reason == LAUNCH_FAILURE and row.state != "COMPLETING") or row.state == "NODE_FAIL"
         else row
         for row in rows
     ]
 
 
-def _exit_code(slurm: Slurm, number: str, options: Sequence[str]) -> str:
-    """The exit code of a job as ``code:signal``; empty if scontrol does not print it."""
-    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", number], limit=slurm.query_patience) or ""
-    return next((parse_fields(line).get("ExitCode", "") for line in output.splitlines() if _is(line, number)), "")
+def _detailed(slurm: Slurm, row: Row, options: Sequence[str]) -> Row:
+    """A row with what scontrol prints of its job."""
+    output = slurm.try_run(["scontrol", "-o", *options, "show", "job", row.number], limit=slurm.query_patience) or ""
+    shown = next((parse_fields(line) for line in output.splitlines() if _is(line, row.number)), {})
+    nodes = shown.get("NodeList", "").replace("(null)", "")
+    with suppress(SchedulerError):  # a text of more hosts than can be
+        nodes = some(expand(nodes))
+    return row.replace(exit_code=shown.get("ExitCode", ""), nodes=nodes)
 
 
 def accounting(slurm: Slurm, jobs: Sequence[JobIdentity]) -> dict[str, JobStatus]:
@@ -198,6 +208,8 @@ def _of_row(row: Row) -> JobStatus:
         why = why_ended(row.reason) if row.reason != LAUNCH_FAILURE else ""
         return JobStatus(state, f"{words}: {why}" if why else words)
     why = why_ended(row.reason, row.exit_code)
+    if state == JobState.NODE_FAIL and row.nodes:  # Slurm does not say which
+        why = f"{why or words} ({row.nodes})"
     return JobStatus(state, (why or words) if state.ended else words)
 
 

@@ -443,6 +443,17 @@ def test_query_distinguishes_a_killed_script_from_one_never_started(tools: Path)
     assert [line.split("/")[-1] for line in calls(tools)][1:] == ["scontrol -o show job 9 "]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "named"), [("n[1-2]", " (n1, n2)"), ("n7", " (n7)"), ("(null)", ""), ("", "")], ids=str
+)
+def test_query_names_the_nodes_of_a_job_that_has_lost_one(tools: Path, nodes: str, named: str) -> None:
+    command(tools, "squeue", "echo '9|9|NODE_FAIL|N/A|NodeDown'; echo '8|8|COMPLETED|N/A|None'")
+    command(tools, "scontrol", f"echo 'JobId=9 JobName=a UserId=a(1) JobState=NODE_FAIL NodeList={nodes} BatchHost=n1'")
+    found = scheduler.query([JobIdentity("9"), JobIdentity("8")])["9"]
+    assert found == JobStatus(JobState.NODE_FAIL, f"one of its nodes is down{named}")
+    assert [line.split("/")[-1] for line in calls(tools)][1:] == ["scontrol -o show job 9 "]
+
+
 def test_query_runs_one_squeue_for_several_jobs(tools: Path) -> None:
     command(tools, "squeue", f"cat <<'END'\n{SQUEUE}END")
     found = scheduler.query([JobIdentity(job_id) for job_id in ("60", "52", "53", "99", "60")])
