@@ -363,7 +363,8 @@ def saved_before(tasks: Sequence[PlacedTask], records: Mapping[str, Record]) -> 
 def of_timeout(
     reason: str, tasks: Sequence[PlacedTask], records: Mapping[str, Record], *, requested: bool = False
 ) -> Verdict:
-    """The verdict on a job that its walltime ended. It names the tasks that had finished by then.
+    """The verdict on a job that its walltime ended. It names the tasks that had finished by then, or the first
+    that an exception should have ended.
 
     Args:
         reason: How the walltime ended the job.
@@ -375,6 +376,13 @@ def of_timeout(
     done = [task.name for task in training if _state(records, task) == TaskState.COMPLETED]
     unfinished = [task.name for task in training if task.name not in done]
     hint = "request more with --time"
+    running = [task for task in tasks if _state(records, task) == TaskState.RUNNING]
+    if hanging := [task for task in running if raised(records[task.name])]:
+        first = min(hanging, key=lambda task: when(records[task.name]))
+        ended_by = _exception(records[first.name]["exception"])
+        return Verdict(
+            JobState.TIMEOUT, f"{reason}; {first.name} on {first.host} had not ended after {ended_by}", hint=_HANGS
+        )
     if saved := saved_before(tasks, records):
         return Verdict(JobState.TIMEOUT, reason, saved, hint)
     if not done and requested:
@@ -383,12 +391,13 @@ def of_timeout(
     if not done:
         return Verdict(JobState.TIMEOUT, reason, hint=hint)
     why = f"{some(done)} had exited with 0, {some(unfinished)} had not"
-    first = training[0].name
-    if first in done:
-        hint += f"; if the job is done when {first} is: --success-policy chief"
+    leader = training[0].name
+    if leader in done:
+        hint += f"; if the job is done when {leader} is: --success-policy chief"
     return Verdict(JobState.TIMEOUT, reason, why, hint)
 
 
+_HANGS = "something that Python runs at its end waited, such as a thread or an exit handler: gridtf stacks shows it"
 _UNHEEDED = (
     "does the program ask gridtf.checkpoint_requested() after each step, save and exit with 42? or does it need more "
     "time for that: --checkpoint-before"

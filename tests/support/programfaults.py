@@ -338,6 +338,7 @@ FAULTS = {
     "alarm": lambda: (signal.setitimer(signal.ITIMER_REAL, 0.1), wait()),
     "real-time-signal": lambda: signalled(signal.SIGRTMIN + 3),
     "kills-group": lambda: (os.killpg(0, signal.SIGTERM), wait()),
+    "hangs-at-exit": lambda: (slowly(60), fail(BAD)),
     "kills-agent": lambda: (os.kill(os.getppid(), signal.SIGKILL), wait()),
 }
 FAULTS[name]()
@@ -581,6 +582,13 @@ FAULTS = (
         "a program kills its parent, the agent",
         "the agent on host HOST was killed by SIGKILL",
         words=("--workers", "1"),
+    ),
+    Fault(
+        "hangs-at-exit",
+        "an exception in a program that never ends, until the walltime is over",
+        f"the walltime is over; worker:0 on HOST had not ended after {_BAD}",
+        state="TIMEOUT",
+        words=("--workers", "1", "--time", "4s"),
     ),
     _of_one(
         "stack-overflow",

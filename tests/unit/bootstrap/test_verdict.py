@@ -225,6 +225,22 @@ def test_of_timeout_names_tasks_that_had_finished() -> None:
     assert found.why == "worker:0 had saved a checkpoint (exit code 42)"
 
 
+def test_of_timeout_names_the_first_task_that_had_not_ended_after_an_exception() -> None:
+    noted = {"type": "ValueError", "message": "bad", "place": "train.py:3", "time": 7.0, "pid": 5}
+    later = {**noted, "type": "RuntimeError", "time": 9.0}
+    records: dict[str, Any] = {
+        **states(chief_0="RUNNING", worker_0="RUNNING", worker_1="RUNNING"),
+        "chief:0": {"state": "RUNNING", "pid": 5, "exception": later},
+        "worker:0": {"state": "RUNNING", "pid": 5, "exception": noted},
+        "worker:1": {"state": "RUNNING", "pid": 6, "exception": {**noted, "time": 1.0}},  # a child's, perhaps caught
+    }
+    found = of_timeout("the walltime is over", CLUSTER, records)
+    host = next(task.host for task in CLUSTER if task.name == "worker:0")
+    assert found.state == TIMEOUT
+    assert found.reason == f"the walltime is over; worker:0 on {host} had not ended after ValueError: bad (train.py:3)"
+    assert "gridtf stacks" in found.hint
+
+
 def test_of_saved_asks_to_continue() -> None:
     spec = JobSpec(leader_wait=30.0, name="digits")
     found = of_saved(CLUSTER, states(chief_0="SAVED", worker_0="SAVED", worker_1="COMPLETED"), "all", spec)
