@@ -115,9 +115,7 @@ class CleanedUpError(GridtfError):
         host: The host.
     """
 
-    def __init__(self, host: str, what: str) -> None:
-        super().__init__(what)
-        self.host = host
+    host = ""
 
 
 _SLIP = 0.9  # by difflib; one wrong letter in a long word, beside which less similar words are no help

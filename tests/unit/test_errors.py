@@ -19,6 +19,7 @@ def test_every_error_has_the_exit_code_that_the_readme_gives() -> None:
         codes.setdefault(kind.exit_code, set()).add(kind.__name__)
     assert codes == {
         1: {
+            "CleanedUpError",
             "GridtfError",
             "HostLostError",
             "MaybeSubmittedError",

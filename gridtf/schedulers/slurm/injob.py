@@ -269,7 +269,9 @@ def parse_failure(code: int, printed: Sequence[str], restarts: int = 0) -> Agent
             break  # a host was faster to end its part of a cancelled step than srun was told of it
         if how == "Killed" and restarts:  # seen after a cut link, seconds into the second start
             what = f"all of the job on host {host} was killed, as by Slurm when it cleans up after an earlier start"
-            return AgentEnd(code, host, (), CleanedUpError(host, what))
+            error = CleanedUpError(what)
+            error.host = host
+            return AgentEnd(code, host, (), error)
         return AgentEnd(int(exited[1]) if exited else -signal.SIGKILL, host)
     if aborted:
         return AgentEnd(-signal.SIGTERM, None, (), _cancelled(printed))

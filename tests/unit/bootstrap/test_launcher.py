@@ -580,14 +580,17 @@ def test_job_that_is_cleaned_up_after_its_earlier_start_starts_once_more_by_itse
     attempt.cluster.status = JobStatus(JobState.NODE_FAIL, "h1 has failed", requeued=True)
     attempt.at(5, lambda: attempt.system.receive(signal.SIGTERM))
     attempt.launch()
-    attempt.cluster.agents["h1"].end = AgentEnd(137, "h1", (), CleanedUpError("h1", "all of the job there was killed"))
+    error = CleanedUpError("all of the job there was killed")
+    error.host = "h1"
+    attempt.cluster.agents["h1"].end = AgentEnd(137, "h1", (), error)
     made = attempt.launcher
     of = (made.request, attempt.cluster, "4711", attempt.system, made.listener_of, made.recorder_of)
     supervise(Launcher(attempt.run, attempt.spec, *of))
     second, third = (read_record(attempt.run.attempt(number).verdict) or {} for number in (2, 3))
     assert (second["next"], second["reason"]) == (
         3,
-        "all of the job there was killed (attempt 1 was NODE_FAIL: h1 has failed; attempt 3 follows)",
+        "all of the job there was killed (attempt 1 was NODE_FAIL: h1 has failed (lost contact with 2 hosts: h0, h1); "
+        "attempt 3 follows)",
     )
     assert third["state"] == "FAILED"  # for it comes to nothing here
     assert len(attempt.run.attempts()) == 3
