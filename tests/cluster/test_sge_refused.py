@@ -30,9 +30,7 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
             [
                 "--pe",
                 "does not let gridtf start tasks on other hosts (control_slaves FALSE)",
-                "suitable PEs: ",
-                "rr",
-                "two",
+                "suitable PEs: fill",
             ],
         ),
         (
@@ -55,6 +53,10 @@ def without(bed: Bed, remove: str, add: str) -> Iterator[None]:
         (["--account", "mi"], ["--account", "project `mi` does not exist", "existing projects: ml"]),
         (["--gpus-per-task", "3"], ["3 GPUs requested, no host has more than 2"]),
         (["--workers", "8", "--gpus-per-task", "2", "--pe", "rr"], ["8 slots with 2 GPUs each", "offers 4"]),
+        # which ran as 6 workers on 3 hosts
+        (["--nodes", "2", "--gpus-per-node", "3", "--pe", "rr"], ["3 GPUs per host requested, no host has more"]),
+        # qsub -w v refuses it for its memory, whatever the GPUs
+        (["--workers", "2", "--gpus-per-task", "3", "--pe", "rr", "--mem-per-task", "8M"], ["no host has more than 2"]),
         (["--gpus-per-task", "1", "--gpu-resource", "ngpus"], ["no resource `ngpus`", "--gpu-resource", "gpu"]),
         (["--native=-bogus"], ["--native", "-bogus"]),
     ],
@@ -68,7 +70,7 @@ def test_request_that_the_cell_cannot_run_is_refused(sge: Bed, words: list[str],
 def test_unsuitable_parallel_environments_are_not_suggested(sge: Bed) -> None:
     message = refused(sge, "--workers", "8", "--pe", "loose")
     offered = message.rpartition("suitable PEs: ")[2].strip().split(", ")
-    assert {"rr", "fill", "two"} <= set(offered)
+    assert "fill" in offered
     assert not {"loose", "idle", "smp", "one"} & set(offered)
 
 

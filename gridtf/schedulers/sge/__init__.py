@@ -282,8 +282,12 @@ class GridEngine(batch.BatchScheduler):
 
         lines = injob.allocated_hosts(environ, self.this_host(environ))
         given = injob.allocation(lines, request, lambda: query.job_requests(environ["JOB_ID"]))
-        if note := injob.unused_gpus(given, request, lambda: gpus.present(environ)):
-            tell(note)
+        for note in (
+            injob.unused_gpus(given, request, lambda: gpus.present(environ)),
+            injob.other_layout(given, request, environ.get("PE", "")),
+        ):
+            if note:
+                tell(note)
         return given
 
     def start_agents(

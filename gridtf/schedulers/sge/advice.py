@@ -27,8 +27,12 @@ from gridtf.values import Value
 
 _PATIENCE = 20.0  # seconds, for a question to the qmaster
 _AMOUNTS = {"MEMORY": "4G", "TIME": "1:00:00", "BOOL": "TRUE"}  # of a resource that every job must request
-# -w v ignores the load of hosts, and so does not know resources that load sensors report, such as mem_free.
+# -w v ignores the load of hosts, and so does not know resources that load sensors report, such as mem_free. For a job
+# in a parallel environment it does not even say so (seen on Son of Grid Engine 8.1.9).
 _LOAD = re.compile(r"job requests unknown resource \(([\w.]+)\)")
+_NO_SLOTS = re.compile(r'cannot run in PE "[^"]*" because it only offers 0 slots')
+_NO_LOAD = ("h_rt", "s_rt", HOST)  # resources of queues and hosts that do not depend on it
+_TRIED = 2  # other parallel environments, each of which costs a job id
 
 
 def check(plan: Plan, *, limit: float = _PATIENCE) -> tuple[str, ...]:
@@ -59,17 +63,18 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
     if excluded := plan.request.options.get("exclude"):
         check_excluded(excluded, known_names("-sel"))
     answer = _verify("v", script, limit=limit)
-    if answer.code and _LOAD.search(answer.err + answer.out):
+    if answer.code and without_load(answer, requested):
         answer = _verify("p", script, limit=limit)
         if answer.code:
             notes.append(f"no host currently has what the job requests: {_of_load(answer)}")
-            answer = Answer(0, "", "")
+            answer = _without_memory(plan, requested, limit)
     # qconf runs only where its output is needed
     try:
         if requested.pe:
             notes += check_pes(_matching(requested.pe), requested)
         if gpu:
             notes += check_counting(gpu, requested)
+            _check_host(requested, limit)
     except SpecError as error:
         if error.key == requested.key("pe"):
             pes = known_pes()
@@ -84,6 +89,51 @@ def _check(plan: Plan, limit: float) -> tuple[str, ...]:
 def _verify(how: str, script: str, *options: str, limit: float = _PATIENCE) -> Answer:
     """qsub -w HOW; options override those in the script's head."""
     return scheduler.run(["qsub", "-w", how, *options], limit=limit, text=script)
+
+
+def without_load(answer: Answer, requested: Requested) -> bool:
+    """Whether ``qsub -w v`` may have refused a job only since it leaves out what hosts report as their load. Pure."""
+    output = answer.err + answer.out
+    others = requested.resources.keys() - {*_NO_LOAD, requested.gpu}
+    return bool(_LOAD.search(output) or (others and _NO_SLOTS.search(output)))
+
+
+def _without_memory(plan: Plan, requested: Requested, limit: float) -> Answer:
+    """What ``qsub -w v`` says of the job without its memory; no refusal where it cannot say more."""
+    if plan.spec.native or MEMORY not in requested.resources:  # raw options may need the quotes of the script
+        return Answer(0, "", "")
+    lines = (line for line in scheduler.directives(plan) if not line.startswith(f"-l {MEMORY}="))
+    answer = scheduler.run(["qsub", "-w", "v", *" ".join(lines).split(), "-b", "y", "true"], limit=limit)
+    return Answer(0, "", "") if _LOAD.search(answer.err + answer.out) else answer
+
+
+def _check_host(requested: Requested, limit: float) -> None:
+    """Check that a host has as many GPUs as the job is to have on each. Where they count per slot, Grid Engine only
+    knows those of a slot, and spreads the slots over more hosts.
+
+    Raises:
+        SpecError: No host has them.
+    """
+    per_host = requested.request.chosen("gpus_per_node") or 0
+    if per_host < 2 or not requested.pe or not requested.counts("YES"):
+        return
+    queues = ["-q", ",".join(requested.queues)] if requested.queues else []
+    trial = ["qsub", "-w", "v", "-l", f"{requested.gpu}={per_host}", *queues, "-b", "y", "true"]
+    answer = scheduler.run(trial, limit=limit)
+    if answer.code and (most := offered(answer.err + answer.out).get(requested.gpu)) is not None and most < per_host:
+        what = f"{per_host} GPUs per host requested, no host has more than {most:g}"
+        raise SpecError("gpus_per_node", what, hint=f"`qhost -F {requested.gpu}` shows the GPUs of each host")
+
+
+def offered(output: str) -> dict[str, float]:
+    """The most that any host has of resources, by name, where qsub's reasons tell it. Pure.
+
+    ``cannot run at host "n4" because it offers only hc:gpu=2.000000``
+    """
+    offers: dict[str, float] = {}
+    for name, amount in re.findall(r"offers only [a-z]{2}:([\w.]+)=(\d+(?:\.\d+)?)", output):
+        offers[name] = max(offers.get(name, 0.0), float(amount))
+    return offers
 
 
 def _unusable_queues() -> list[tuple[Queue, bool]]:
@@ -136,11 +186,13 @@ def _cell(requested: Requested, script: str) -> Cell:
 def _suitable(pes: Sequence[PE], requested: Requested, script: str) -> list[str]:
     """The other parallel environments that the job could run in, by their settings and by qsub -w v."""
     suitable = []
-    for pe in pes:
-        if pe.name != requested.pe and not pe_problem(pe, requested):
-            answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
-            if not answer.code or _LOAD.search(answer.err + answer.out):
-                suitable.append(pe.name)
+    chosen = matching_queues(known_queues(), requested.queues)
+    offered = [pe for pe in pes if not chosen or any(pe.name in queue.pes for queue in chosen)]
+    likely = [pe for pe in offered if pe.name != requested.pe and not pe_problem(pe, requested)]
+    for pe in likely[:_TRIED]:
+        answer = _verify("v", script, "-pe", pe.name, str(requested.slots))
+        if not answer.code or _LOAD.search(answer.err + answer.out):
+            suitable.append(pe.name)
     return suitable
 
 
@@ -732,11 +784,7 @@ def _refuse_without(output: str, requested: Requested, cell: Cell) -> None:
 
 def _refuse_amounts(output: str, requested: Requested, cell: Cell) -> None:
     """Amounts above those of any host, or of all hosts together."""
-    # cannot run at host "n4" because it offers only hc:gpu=2.000000
-    offers: dict[str, float] = {}
-    for name, amount in re.findall(r"offers only [a-z]{2}:([\w.]+)=(\d+(?:\.\d+)?)", output):
-        offers[name] = max(offers.get(name, 0.0), float(amount))
-    for name, most in offers.items():
+    for name, most in offered(output).items():
         if name in requested.resources:
             noun = "GPUs" if name == requested.gpu else f"of resource {name}"
             each = " per slot" if requested.pe and not (name == requested.gpu and requested.counts_by_host) else ""

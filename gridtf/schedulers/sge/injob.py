@@ -22,6 +22,7 @@ from gridtf.schedulers.sge import query
 from gridtf.schedulers.sge.directives import slots_in_job
 from gridtf.schedulers.sge.query import PER_HOST, PER_JOB, PER_SLOT, ResourceRequest
 from gridtf.states import JobState
+from gridtf.text import counted
 from gridtf.values import Value
 
 # --- which job this is -------------------------------------------------------------------------------------------
@@ -192,6 +193,28 @@ def unused_gpus(given: Allocation, request: Request, present: Callable[[], Seque
         f"{request.options['gpu_resource']}; use `--gpus-per-node {len(gpus)}`, or --gpu-resource if your site's GPU "
         "resource has another name"
     )
+
+
+def other_layout(given: Allocation, request: Request, pe: str) -> str:
+    """A note on hosts, or GPUs on them, that are not as requested: the parallel environment decides over both.
+
+    Args:
+        given: The allocation of the job.
+        request: What the job requests.
+        pe: The parallel environment.
+
+    Returns:
+        One line; empty where the hosts are as requested.
+    """
+    low, high = request.allocated_nodes if request.chosen("nodes") else (0, len(given.hosts))
+    per_host = request.chosen("gpus_per_node") or 0
+    least = min(host.gpus or 0 for host in given.hosts)
+    if low <= len(given.hosts) <= high and least >= per_host:
+        return ""
+    asked = [counted(high, "host")] if request.chosen("nodes") else []
+    asked += [f"{counted(per_host, 'GPU')} a host"] if per_host else []
+    has = f"{counted(len(given.hosts), 'host')}{f' with {least} or more each' if per_host else ''}"
+    return f"{', '.join(asked)} requested, but the job has {has}: PE {pe} decides over how many hosts slots are spread"
 
 
 def _cpus(line: HostLine, gpus: int) -> int | None:

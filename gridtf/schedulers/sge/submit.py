@@ -1,8 +1,7 @@
 """Submits jobs to Grid Engine, and cancels them: qsub(1), drmaa_attributes(3), qdel(1).
 
 Jobs are submitted by DRMAA where its library can be loaded, and by qsub otherwise, with the same options and the same
-script. Two differences remain: DRMAA refuses at once what can never run (``-w e``), and never puts a job into the state
-Eqw: a job that cannot be started has ended.
+script. A difference remains: DRMAA never puts a job into the state Eqw; a job that cannot be started has ended.
 """
 
 from __future__ import annotations
@@ -166,13 +165,14 @@ def _ended(code: int) -> str:
 def native_specification(command: Sequence[str]) -> str:
     """The options of a qsub command as DRMAA's native specification: drmaa_attributes(3).
 
-    ``-b n`` makes DRMAA read the options in the script; ``-shell y`` is qsub's default.
+    ``-b n`` makes DRMAA read the options in the script; ``-shell y`` and ``-w n`` are qsub's defaults. DRMAA's own,
+    ``-w e``, refuses all jobs that request what hosts report as their load, such as mem_free.
 
     Raises:
         _NoDrmaaError: For a value with both kinds of quotes, since DRMAA has no escape character.
     """
     options = [option for option in command[1:] if option != "-terse"]
-    return " ".join(("-b n -shell y", *map(_quoted, options)))
+    return " ".join(("-b n -shell y -w n", *map(_quoted, options)))
 
 
 def _quoted(text: str) -> str:

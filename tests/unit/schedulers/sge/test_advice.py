@@ -369,7 +369,7 @@ class Commands:
     def __call__(self, argv: list[str], *, limit: float, text: str = "") -> Answer:
         self.calls.append(argv)
         if argv[0] == "qsub":
-            assert text == SCRIPT
+            assert text == ("" if "-b" in argv else SCRIPT)
             return self.verdicts.get(argv[4] if argv[3:4] == ["-pe"] else argv[2], FOUND)
         if argv[1] == "-sp" and argv[2] in PES:
             pe = PES[argv[2]]
@@ -464,11 +464,13 @@ def test_unsuitable_parallel_environment_names_suitable_ones(monkeypatch: pytest
     monkeypatch.setattr(scheduler, "run", Commands(smp=no))
     with pytest.raises(SpecError) as caught:
         advice.check(plan("sge", name="x", pe="loose", **workers(8)))
-    assert caught.value.hint == "suitable PEs: rr, fill, two"
-    monkeypatch.setattr(scheduler, "run", Commands(v=no))
+    assert caught.value.hint == "suitable PEs: rr, fill"
+    commands = Commands(v=no)
+    monkeypatch.setattr(scheduler, "run", commands)
     with pytest.raises(SpecError, match="8 slots on one host") as caught:
         advice.check(plan("sge", name="x", pe="smp", **workers(8)))
-    assert caught.value.hint == "suitable PEs: rr, fill, two"
+    assert caught.value.hint == "suitable PEs: rr, fill"
+    assert [argv[0] for argv in commands.calls].count("qsub") == 3  # each uses up a job id
 
 
 def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -483,6 +485,28 @@ def test_check_of_resources_reported_by_load_sensors(monkeypatch: pytest.MonkeyP
         'no host currently has what the job requests: (-l mem_free=900G) cannot run at host "n1" '
         "because it offers only hl:mem_free=22.594G"
     )
+
+
+def test_memory_of_a_parallel_job_is_not_told_as_too_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For such a job, -w v leaves the load out without saying so."""
+    none = Answer(1, "", NO_QUEUES.format('cannot run in PE "rr" because it only offers 0 slots'))
+
+    class WithoutLoad(Commands):
+        def __call__(self, argv: list[str], *, limit: float, text: str = "") -> Answer:
+            answer = super().__call__(argv, limit=limit, text=text)
+            return FOUND if argv[:3] == ["qsub", "-w", "v"] and "-b" in argv else answer
+
+    commands = WithoutLoad(v=none)
+    monkeypatch.setattr(scheduler, "run", commands)
+    made = plan("sge", name="x", pe="rr", mem_per_task="1G", **workers(2))
+    assert advice.check(made) == ()
+    commands.verdicts["p"] = none  # all hosts are busy
+    (note,) = advice.check(made)
+    assert note.startswith("no host currently has what the job requests: ")
+    assert not any("mem_free" in word for argv in commands.calls if "-b" in argv for word in argv)
+    monkeypatch.setattr(scheduler, "run", Commands(v=none, p=none))  # nor can it run without its memory
+    with pytest.raises(SpecError, match="2 slots requested"):
+        advice.check(made)
 
 
 RR = """\

@@ -331,6 +331,25 @@ def test_unused_gpus_are_noted(
     assert bool(note) == bool(text)
 
 
+@pytest.mark.parametrize(
+    ("slots", "values", "note"),
+    [
+        ((2, 2), {"nodes": 2, "gpus_per_node": 2}, ""),
+        ((1, 1, 1, 1), {"nodes": 2, "gpus_per_node": 2}, "2 hosts, 2 GPUs a host requested, but the job has 4 hosts"),
+        ((3, 1), {"nodes": 2, "gpus_per_node": 2}, "but the job has 2 hosts with 1 or more each: PE rr decides"),
+        ((2, 2), {"nodes": 3, "tasks_per_node": 1}, "3 hosts requested, but the job has 2 hosts: PE rr"),
+        ((4,), {"tasks": {"worker": {"count": 4}}}, ""),
+    ],
+)
+def test_other_hosts_than_requested_are_noted(slots: tuple[int, ...], values: dict[str, Any], note: str) -> None:
+    lines = [HostLine(f"n{number}", count) for number, count in enumerate(slots, 1)]
+    resolved = request(**values)
+    given = injob.allocation(lines, resolved, lambda: {"gpu": ResourceRequest(1, PER_SLOT)})
+    text = injob.other_layout(given, resolved, "rr")
+    assert note in text
+    assert bool(note) == bool(text)
+
+
 def test_gpus_of_hosts_without_the_qmaster() -> None:
     def silent() -> Mapping[str, ResourceRequest]:
         raise SchedulerError("qmaster does not answer")

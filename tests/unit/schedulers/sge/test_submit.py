@@ -246,7 +246,7 @@ def test_qsub_submits_what_drmaa_cannot_quote(cell: Cell, drmaa: Callable[[str],
     ],
 )
 def test_native_specification(word: str, quoted: str) -> None:
-    assert submit.native_specification(("qsub", "-terse", "-o", word)) == f"-b n -shell y -o {quoted}"
+    assert submit.native_specification(("qsub", "-terse", "-o", word)) == f"-b n -shell y -w n -o {quoted}"
 
 
 @pytest.mark.parametrize(
