@@ -20,11 +20,15 @@ _LIMITS = (
     Setting("max_time", "2-00:00:00", "", "limits", example=True),
 )
 _OWN = ("account", "setup")  # keys whose values are those of this user
+_FENCE = Setting(
+    "fence", "auto", "TensorFlow's ports take orders from whoever connects: other users of shared hosts are kept out"
+)
 
 
 def for_all(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """The settings for a file for all users: those of this user alone become examples."""
-    return tuple(setting.replace(example=setting.example or setting.key in _OWN) for setting in settings)
+    """The settings for a file for all users: those of this user alone become examples, and users are kept apart."""
+    own = (setting.replace(example=setting.example or setting.key in _OWN) for setting in settings)
+    return (*own, _FENCE)
 
 
 def text(settings: Iterable[Setting], about: str, *, limits: bool = False) -> str:

@@ -76,10 +76,13 @@ def test_text_of_others_stays_a_comment(tmp_path: Path) -> None:
     assert read(settings.text([odd], "x\npartition = 'y'"), tmp_path).account == 'a"b'
 
 
-def test_what_is_one_user_s_own_is_an_example_for_all() -> None:
+def test_what_is_one_user_s_own_is_an_example_for_all_and_users_are_kept_apart(tmp_path: Path) -> None:
     mine = (Setting("account", "ml", ""), Setting("setup", ["source ~/v"], ""), Setting("pe", "mpi", ""))
-    assert [(one.key, one.example) for one in settings.for_all(mine)] == [
+    for_all = settings.for_all(mine)
+    assert [(one.key, one.example) for one in for_all] == [
         ("account", True),
         ("setup", True),
         ("pe", False),
+        ("fence", False),
     ]
+    assert read(settings.text(for_all, "Defaults", limits=True), tmp_path, site=True).fence == "auto"
