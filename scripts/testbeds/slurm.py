@@ -28,6 +28,7 @@ _PACKAGES = {
     "sinfo": "slurm-client",
     "munged": "munge",
     "ip": "iproute2",
+    "nft": "nftables",
 }
 HOSTS = ADDRESSES
 ABOUT = "a login host, a controller, four hosts with four pretended GPUs each, and one without"

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
 
 from tests.support.beds import on_every_scheduler
-from tests.support.cluster import SHARED, Bed
+from tests.support.cluster import CHECKOUT, SHARED, Bed
 from tests.support.clusterjobs import ClusterJob
 from tests.support.fence import KNOCK, MEMBER
 from tests.support.jobs import hosts_of
 
+NFT = "/usr/sbin/nft"  # the PATH of a host does not have it
 NODES = ("n1", "n2", "n3", "n4")
 IPV6 = {host: f"fd81::{host[1]}" for host in NODES}
 # What makes a job on two hosts that has them for itself, where `auto` can see that.
@@ -129,6 +132,34 @@ def test_a_stranger_from_another_host_gets_in_without_a_fence(bed: Bed) -> None:
         bob = knocking(bed, stack, outside, "bob", targets)
         job.until(lambda: "stranger" in "".join(job.logs().values()), "the stranger")
         assert results([bob], end)[0]["in"] > 0
+        assert job.verdict()["state"] == "COMPLETED"
+
+
+@contextmanager
+def firewall(bed: Bed, hosts: tuple[str, ...]) -> Iterator[None]:
+    """The rules of docs/security.md are in force on these hosts, for a job of alice's on them."""
+    (rules,) = re.findall(r"```\n(table inet .*?\n)```", (CHECKOUT / "docs/security.md").read_text(), re.DOTALL)
+    allowed = [bed.run("n1", "getent", "hosts", name).stdout.split()[0] for name in (*hosts, "ctl")]
+    values = {"job": "1", "hosts": ", ".join(allowed), "uid": bed.run("n1", "id", "-u").stdout.strip()}
+    with ExitStack() as stack:
+        for host in hosts:
+            bed.run(host, NFT, "-f", "-", user="root", stdin=Template(rules).substitute(values))
+            stack.callback(bed.run, host, NFT, "delete", "table", "inet", "job_1", user="root")
+        yield
+
+
+def test_the_documents_firewall_keeps_strangers_out_without_a_fence(slurm: Bed) -> None:
+    with ipv6(slurm), over(slurm) as end, firewall(slurm, ("n1", "n2")), ExitStack() as stack:
+        job = on_two_hosts(slurm, end, "--fence", "off", rounds=0)
+        records = both_hosts(job)
+        assert set(records) == {"n1", "n2"}
+        targets = [(host, port) for host, record in records.items() for port in record["ports"].values()]
+        of_ipv6 = [(IPV6[host], port) for host, port in targets]
+        users = [("n3", "alice"), ("n3", "bob"), ("n1", "bob")]
+        knocks = [knocking(slurm, stack, *user, [*targets, *of_ipv6]) for user in users]
+        knocks += [knocking(slurm, stack, host, "alice", targets) for host in ("n1", "n2")]
+        job.until(lambda: all("stranger" in log for log in job.logs().values()), "alice on the job's hosts")
+        assert [bool(result["in"]) for result in results(knocks, end)] == [False, False, False, True, True]
         assert job.verdict()["state"] == "COMPLETED"
 
 
