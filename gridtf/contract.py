@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from gridtf.errors import GridtfError
 from gridtf.jobspec.tasktypes import DATA_WORKER, DISPATCHER, LEADERS
 from gridtf.run import recordtypes
-from gridtf.run.rundir import RunDir, read_record
+from gridtf.run.rundir import RunDir, read_record, write_record
 from gridtf.values import Value
 
 RUN_DIR = "GRIDTF_RUN_DIR"
@@ -35,6 +36,11 @@ NOTICE = "checkpoint"  # the file in LOCAL_DIR by which an agent requests a chec
 def progress_name(task_type: str, index: int | str) -> str:
     """The file in LOCAL_DIR to which a task writes its progress."""
     return f"progress-{task_type}-{index}.json"
+
+
+def checkpoints_name(task_type: str, index: int | str) -> str:
+    """The file in LOCAL_DIR in which gridtf.training notes the folder of a task's checkpoints."""
+    return f"checkpoints-{task_type}-{index}.json"
 
 
 def exception_name(task_type: str, index: int | str) -> str:
@@ -179,6 +185,15 @@ def leads() -> bool:
 def output_dir() -> Path:
     """The folder for results: OUTPUT_DIR, which all tasks share; ``output`` in the working folder outside of gridtf."""
     return Path(os.environ.get(OUTPUT_DIR) or "output").absolute()
+
+
+def note_checkpoints(folder: Path) -> None:
+    """Tell the agent of this task's host to which folder it writes its checkpoints; nothing outside of gridtf."""
+    if notes := os.environ.get(LOCAL_DIR):
+        own = task()
+        with contextlib.suppress(GridtfError):  # a full disk must not end a training
+            record = {"folder": os.path.realpath(folder)}
+            write_record(Path(notes, checkpoints_name(own.type, own.index)), record, indent=None)
 
 
 _signals: list[int] = []  # those that have requested a checkpoint of this process

@@ -15,6 +15,7 @@ from gridtf import __version__, schedulers
 from gridtf.bootstrap import addresses, environment, fence, local_dir, messages, rendezvous, versions
 from gridtf.bootstrap.heartbeat import Watch, backoff, interval
 from gridtf.bootstrap.membership import Membership
+from gridtf.bootstrap.ownfolders import OwnFolders
 from gridtf.bootstrap.placement import PlacedTask, share_gpus
 from gridtf.bootstrap.quiet import Quiet
 from gridtf.bootstrap.recorder import Recorder
@@ -286,7 +287,10 @@ class Agent(Fields):
         self._start(plan, meeting, ports, shares, grant, entrance)
         pause = sample_interval(plan.spec.sample_interval, plan.host_count)
         self._sampler = Sampler(pause, grant.gpus, self.host, self.system)
-        self._supervise(self._membership(plan, ports, master_port))
+        # a job on one host finds its folders there again, but for a scheduler that may choose another one
+        elsewhere = plan.host_count > 1 or (plan.spec.continuations > 0 and scheduler.name != "local")
+        own_folders = OwnFolders(self.attempt.run.path, self._local_dir, self.system, wanted=elsewhere)
+        self._supervise(self._membership(plan, ports, master_port), own_folders)
 
     def _leftovers(self, survivors: Sequence[int]) -> list[str]:
         """What the tasks have left behind on this host, one line each."""
@@ -492,7 +496,7 @@ class Agent(Fields):
         joinable = {task.name: ports[task.name] for task in environment.members(plan.spec, mine)}
         return Membership(joinable, master, self.system, self._fence.inodes if self._fence else frozenset())
 
-    def _supervise(self, membership: Membership) -> None:
+    def _supervise(self, membership: Membership, own_folders: OwnFolders) -> None:
         """Watch the tasks until the launcher, its silence or a signal stops the agent: each of them raises."""
         while True:
             number = self.system.wait(min(self._interval, _LOOKING, membership.pause()))
@@ -512,6 +516,7 @@ class Agent(Fields):
             changed |= membership.look(self.supervisor.tasks.values())
             changed |= self.supervisor.restart()
             changed |= self._quiet.look(self.supervisor.running())
+            changed |= own_folders.look(self.supervisor.running())
             self._tell_samples(self._sampler.look(self.supervisor.running()))
             if self._fence is not None:
                 self._fence.keep()

@@ -163,6 +163,7 @@ class Launcher(Fields):
         self._warned = False  # that the tasks train separately
         self._phase, self._detail = "allocating", self.following.why if self.following else "learning the allocation"
         self._told = False  # the verdict, to the log and the events
+        self._own_folder = ""  # whose checkpoints a host alone sees
         self._checkpoint = False  # a checkpoint was requested
         self._identity = self.system.identity()
         walltime = self.request.walltime
@@ -535,6 +536,7 @@ class Launcher(Fields):
                 judged = self.hosts.reports, policy
                 now = verdict.decide(self.tasks, self.hosts.tasks, policy, leader=self.spec.leader)
                 separate = None
+                self._look_for_own_folders()
             stalled = self._look_for_stall(waits=bool(now.ended or now.awaited))
             if now.cause is not None:
                 return Verdict(JobState.FAILED, "")  # the task and the reason are determined once all states are final
@@ -558,7 +560,7 @@ class Launcher(Fields):
                 waiting = f"{how}, waiting for {some(now.awaited)}{limit}" if now.awaited else ""
                 if separate is None and self.system.monotonic() - begin >= membership.SOON:
                     separate = self._separate()
-                notes = (separate, self._versions, self._unfenced, self._unrecorded)
+                notes = (separate, self._own_folder, self._versions, self._unfenced, self._unrecorded)
                 self._report("running", "; ".join(filter(None, (stalled, started, waiting, *notes))))
             self._pause(self._longest_pause)
             self.system.sleep(news_interval(len(self.hosts.hosts)))
@@ -576,9 +578,9 @@ class Launcher(Fields):
 
     def _import_all(self) -> None:
         """Import what is needed later, when the file system may not respond."""
-        from gridtf.bootstrap import agent, membership, supervisor
+        from gridtf.bootstrap import agent, membership, ownfolders, supervisor
 
-        del agent, membership, supervisor
+        del agent, membership, ownfolders, supervisor
 
     def _distributed(self) -> bool:
         """Whether a dataset was given to the data workers; True without data workers."""
@@ -596,6 +598,13 @@ class Launcher(Fields):
             self._warned = True
             self._notice(found.running, found.hint)
         return found.running if found else ""
+
+    def _look_for_own_folders(self) -> None:
+        from gridtf.bootstrap import ownfolders
+
+        before, self._own_folder = self._own_folder, ownfolders.told(self.tasks, self.hosts.tasks)
+        if self._own_folder and not before:
+            self._notice(self._own_folder, ownfolders.HINT)
 
     # --- waiting
 
@@ -691,10 +700,11 @@ class Launcher(Fields):
         if end.state == JobState.NODE_FAIL:  # its reason names the one that was missed first
             return end.noting(also) if len(lost) > 1 else end
         if end.state != JobState.FAILED:
-            from gridtf.bootstrap import environment, membership
+            from gridtf.bootstrap import environment, membership, ownfolders
 
             members = environment.members(self.spec, self.tasks)
-            return membership.noted(end, self.tasks, members, self.hosts.tasks)
+            end = membership.noted(end, self.tasks, members, self.hosts.tasks)
+            return ownfolders.noted(end, self.tasks, self.hosts.tasks)
         if (cleaned := self.hosts.cleaned_up()) is not None:  # tasks that have failed may have done so for that
             self._error = cleaned
             return self._of_error(cleaned).noting(self._earlier_start())

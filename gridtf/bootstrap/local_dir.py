@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gridtf.contract import NOTICE, exception_name, progress_name
+from gridtf.contract import NOTICE, checkpoints_name, exception_name, progress_name
 from gridtf.errors import RunDirError
 from gridtf.run import recordtypes
 from gridtf.run.rundir import Record, read_record
@@ -136,6 +136,20 @@ def progress(folder: Path, task: str) -> Record | None:
         None where it has reported nothing, or something else has written the file.
     """
     return _read(folder / progress_name(*task.split(":")), recordtypes.Progress)
+
+
+def checkpoints(folder: Path, task: str) -> str | None:
+    """Read to which folder gridtf.training writes the checkpoints of a task.
+
+    Args:
+        folder: The folder.
+        task: Such as ``worker:0``.
+
+    Returns:
+        Its absolute path, without symbolic links; None where none was noted.
+    """
+    noted = _read(folder / checkpoints_name(*task.split(":")), recordtypes.Checkpoints)
+    return str(noted["folder"]) if noted else None
 
 
 def exception(folder: Path, task: str) -> Record | None:

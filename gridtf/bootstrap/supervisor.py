@@ -56,6 +56,7 @@ class TaskProcess(Fields):
         error: Why it could not be started.
         restarts: How many times it was restarted.
         tensorflow: What was seen of TensorFlow in it, as in membership.py.
+        own_folder: The folder of its checkpoints, where its host alone sees that, as in ownfolders.py.
         progress: How far it has come, as it last reported; None before.
         exception: What the hook has noted of an exception that ends its program; None before.
         quiet: Since when it has done nothing, as in quiet.py; None: it does something.
@@ -75,6 +76,7 @@ class TaskProcess(Fields):
     error: str | None = None
     restarts: int = 0
     tensorflow: str = ""
+    own_folder: str = ""
     progress: Record | None = None
     exception: Record | None = None
     quiet: float | None = None
@@ -91,7 +93,12 @@ class TaskProcess(Fields):
         """The entry of the task in the record of its host."""
         names = ("state", "pid", "started", "ended", "exit", "signal", "oom", "error", "restarts", "tensorflow")
         record = {name: getattr(self, name) for name in names}
-        more = {"progress": self.progress, "exception": self.exception, "quiet": self.quiet}
+        more = {
+            "progress": self.progress,
+            "exception": self.exception,
+            "quiet": self.quiet,
+            "own_folder": self.own_folder,
+        }
         return {**record, **{name: value for name, value in more.items() if value}}
 
 

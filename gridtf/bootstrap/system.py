@@ -233,6 +233,17 @@ class System:
         """The variables with which a process and its descendants were started, at most this many processes."""
         return procfs.variables(pid, most)
 
+    def open_files(self, pid: int, most: int) -> list[str]:
+        """The names of what a process and its descendants have open, at most this many processes."""
+        return procfs.open_files(pid, most)
+
+    def own_folder(self, folder: Path, shared: Path) -> bool:
+        """Whether each host has a folder of this name for itself, unlike a folder that all hosts are known to see."""
+        from gridtf.schedulers import batch
+
+        why = batch.of_one_host(folder)
+        return bool(why) and why != batch.of_one_host(shared)
+
     def listening(self, ports: Collection[int], but: Collection[int] = ()) -> set[int]:
         """Those of these TCP ports on which a process of this host listens, without the sockets of these inodes."""
         from gridtf.host import sockets

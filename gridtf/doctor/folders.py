@@ -17,7 +17,6 @@ from gridtf.errors import GridtfError, SchedulerError
 from gridtf.findings import Finding, Items, Level, Setting, failure, missing
 from gridtf.jobspec.config import Configured
 from gridtf.jobspec.layers import expand
-from gridtf.jobspec.precheck import OF_A_HOST
 from gridtf.run.rundir import RUN_ROOT, need_safe
 from gridtf.schedulers import batch
 from gridtf.text import some
@@ -108,8 +107,7 @@ def _private(folder: Path, mounts: str) -> str:
     mount, kind = batch.file_system(folder, mounts)
     if _OF_THE_KERNEL.fullmatch(kind):
         return f"{mount} ({kind}) has no files of users"
-    place = next((place for place in OF_A_HOST if folder.is_relative_to(place)), "")
-    return batch.not_shared(folder, mounts) or (f"each host has its own {place}" if place else "")
+    return batch.of_one_host(folder, mounts)
 
 
 def suggestion(environ: Mapping[str, str], mounts: str) -> tuple[str, bool]:

@@ -189,12 +189,34 @@ def variables(pid: int, most: int) -> list[str]:
     return "".join(_of_family(pid, most, "environ")).split("\0")
 
 
+def open_files(pid: int, most: int) -> list[str]:
+    """The names of what a process and its descendants have open; files that were removed have `` (deleted)`` added.
+
+    Args:
+        pid: Its process id.
+        most: How many processes are read, parents before children; without those that are gone or other users'.
+    """
+    found = []
+    for member in _relatives(pid, most):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{member}/fd"):
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    found.append(os.readlink(f"/proc/{member}/fd/{name}"))  # noqa: PTH115 - many of them
+    return found
+
+
 def _of_family(pid: int, most: int, name: str) -> Iterator[str]:
+    for member in _relatives(pid, most):
+        with contextlib.suppress(OSError):
+            yield Path(f"/proc/{member}/{name}").read_text(errors="replace")
+
+
+def _relatives(pid: int, most: int) -> Iterator[int]:
+    """A process and its descendants, parents before children, at most so many."""
     family = [pid]
     for member in family:  # grows meanwhile
         family += children(member)[: most - len(family)]
-        with contextlib.suppress(OSError):
-            yield Path(f"/proc/{member}/{name}").read_text(errors="replace")
+        yield member
 
 
 def ancestors(pid: int) -> Iterator[int]:

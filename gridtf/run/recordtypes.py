@@ -185,6 +185,7 @@ Launcher = {
     "time?": float,
 }
 Progress = {"step": int, "values": {str: object}, "time": float}
+Checkpoints = {"folder": str}
 Raised = {"type": str, "message": str, "place": str, "time": float, "pid": Pid}
 _TaskState = {
     "state?": str,
@@ -200,6 +201,7 @@ _TaskState = {
     "progress?": Progress,
     "exception?": Raised,
     "quiet?": float,
+    "own_folder?": str,
 }
 # What a host and its tasks use. Memory and sizes are in bytes, rates in bytes a second, CPU time in cores.
 _Gpu = {"use?": float, "memory?": Count, "memory_total?": Count, "power?": float}

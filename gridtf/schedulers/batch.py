@@ -637,6 +637,22 @@ def not_shared(folder: Path, mounts: str | None = None) -> str:
     return f"{mount} is a {kind}, which lies in the memory of this host" if kind in MEMORY else ""
 
 
+def of_one_host(folder: Path, mounts: str | None = None) -> str:
+    """Explain why each host has a folder of that name for itself: by not_shared, and by where hosts have theirs.
+
+    Args:
+        folder: As not_shared.
+        mounts: As not_shared.
+
+    Returns:
+        As not_shared.
+    """
+    from gridtf.jobspec import precheck
+
+    place = next((place for place in precheck.OF_A_HOST if folder.is_relative_to(place)), "")
+    return not_shared(folder, mounts) or (f"each host has its own {place}" if place else "")
+
+
 def own_mounts() -> str:
     """Content of /proc/self/mounts."""
     return Path("/proc/self/mounts").read_text(errors="replace")

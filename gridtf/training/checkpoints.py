@@ -109,6 +109,8 @@ class Checkpoints:
         self._all_read = mirrored and any(map(_is_reduced_by_reading, variables_of(model)))
         self._saved: int | None = None  # the step of the last checkpoint
         self._owed = False  # an epoch has ended while the members of a group had different values
+        if self._ranks.leads:
+            contract.note_checkpoints(folder)
         contract.checkpoint_requested()  # from now on, a request does not end this process
         self.restore()
 

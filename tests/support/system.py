@@ -29,6 +29,8 @@ class FakeSystem(System):
         sent: (pid, signal) of every signal that was sent.
         missing: Programs that cannot be started.
         files: pid -> text of its memory maps.
+        names: pid -> the names of its open files.
+        own: Folders that other hosts have for themselves.
         started_with: pid -> its environment variables, such as ``PMI_RANK=0``.
         tensorflow: Program -> the version that it has.
         catches: Signal -> ids of processes that have a handler for it.
@@ -58,6 +60,8 @@ class FakeSystem(System):
         self.oom_kills = 0
         self.files: dict[int, str] = {}
         self.started_with: dict[int, list[str]] = {}
+        self.names: dict[int, list[str]] = {}
+        self.own: list[Path] = []
         self.tensorflow: dict[str, str] = {}
         self.catches: dict[int, list[int]] = {}
         self.opened: set[int] = set()
@@ -200,6 +204,12 @@ class FakeSystem(System):
 
     def mapped_files(self, pid: int, most: int) -> str:
         return self.files.get(pid, "")
+
+    def open_files(self, pid: int, most: int) -> list[str]:
+        return self.names.get(pid, [])
+
+    def own_folder(self, folder: Path, shared: Path) -> bool:
+        return any(folder.is_relative_to(own) for own in self.own)
 
     def variables(self, pid: int, most: int) -> list[str]:
         return self.started_with.get(pid, [])

@@ -167,6 +167,17 @@ def test_ended_how_returns_the_exit_status_of_any_process(start: Start, ends: st
         os.close(watched)
 
 
+def test_open_files_are_those_of_a_process_and_its_children(start: Start, tmp_path: Path) -> None:
+    path = str(tmp_path / "a b")
+    shell = start("bash", "-c", 'cat 3>"$0"; exit 0', path, stdin=subprocess.PIPE)
+    until(lambda: path in procfs.open_files(shell.pid, 2), "the child")
+    assert path not in procfs.open_files(shell.pid, 1)
+    assert shell.stdin is not None
+    shell.stdin.close()  # ends both
+    shell.wait(10)
+    assert procfs.open_files(shell.pid, 2) == []
+
+
 def test_variables_are_those_of_a_process_and_its_children(start: Start) -> None:
     shell = start("bash", "-c", "OMPI=1 cat; exit 0", stdin=subprocess.PIPE, env={"PATH": os.environ["PATH"]})
     until(lambda: "OMPI=1" in procfs.variables(shell.pid, 2), "the child")
