@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gridtf.run.rundir import Record
-from gridtf.schedulers.api import MPI_PLACE
 from gridtf.states import JobState, TaskState
 from gridtf.text import counted, some
 from gridtf.values import Value
@@ -38,6 +37,8 @@ _OTHER_WAYS = ("/jaxlib/", "/torch/lib/")
 # linked to MPI and never use it.
 _RANKS = ("/mpi4py/", "/horovod/")
 _MPI = ("/libmpi.so", "/libmpich.so", "/libmpi_")  # Open MPI, Intel; Debian's MPICH; Cray
+# A variable by which mpirun, srun or horovodrun tells a process its rank; a site sets others that begin like these.
+_STARTED = r"(OMPI_COMM_WORLD|PMIX?|MV2_COMM_WORLD|HOROVOD)_RANK="
 _MOST_PROCESSES = 16  # of a task, that are examined: its program may be a child of a shell
 _SHORTEST, _LONGEST = 0.25, 30.0  # seconds between two looks
 
@@ -113,7 +114,7 @@ class Membership:
 
         if has(_RANKS) or (has(_MPI) and not has(_OTHER_WAYS)):
             variables = self._system.variables(task.pid or 0, _MOST_PROCESSES)
-            return ELSEWHERE if any(map(re.compile(f"{MPI_PLACE}|HOROVOD_RANK=").match, variables)) else ALONE
+            return ELSEWHERE if any(re.match(_STARTED, variable) for variable in variables) else ALONE
         if _TENSORFLOW not in files:
             return task.tensorflow  # of a process that exits, nothing is seen any more
         return ELSEWHERE if has(_OTHER_WAYS) else LOADED

@@ -106,12 +106,12 @@ def loaded(*libraries: str) -> str:
         ((JAX,), [], ELSEWHERE),
         ((TORCH,), [], ELSEWHERE),
         ((MPI4PY, LIBMPI), [], ALONE),
-        ((LIBMPI,), ["RANK=0", "MPI_HOME=/opt"], ALONE),
+        ((LIBMPI,), ["RANK=0", "PMIX_MCA_gds=hash"], ALONE),
         ((HOROVOD,), [], ALONE),
         ((HOROVOD, TORCH), [], ALONE),
         ((LIBMPI, TORCH), [], ELSEWHERE),  # a PyTorch that is linked to it
         ((MPI4PY,), ["HOME=/", "PMI_RANK=1"], ELSEWHERE),  # of a mpirun in the task
-        ((LIBMPI,), ["OMPI_COMM_WORLD_SIZE=2"], ELSEWHERE),
+        ((LIBMPI,), ["OMPI_COMM_WORLD_RANK=0"], ELSEWHERE),
         ((HOROVOD,), ["HOROVOD_RANK=1"], ELSEWHERE),
     ],
 )
