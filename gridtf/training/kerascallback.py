@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridtf.errors import UsageError
 from gridtf.reporting import progress
+from gridtf.training.variables import tensorflow_variable
 
 if TYPE_CHECKING:
     from gridtf.training.checkpoints import Checkpoints
@@ -82,7 +83,7 @@ def progress_callback(model: Any) -> Any:
             self._report(logs)
 
         def _report(self, logs: Any) -> None:
-            progress(self.model.optimizer.iterations, **scalars(logs or {}))
+            progress(tensorflow_variable(self.model.optimizer.iterations), **scalars(logs or {}))
 
     if _by_epoch(model):
         return Reporting()

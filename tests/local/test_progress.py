@@ -19,6 +19,9 @@ import tensorflow as tf
 import gridtf
 from gridtf import training
 
+for each in keras.Variable.__mro__:
+    if "__int__" in vars(each):
+        del each.__int__  # a variable of Keras 3.0 has none
 x = np.ones((64, 2), "float32")
 model = keras.Sequential([keras.layers.Dense(1)])
 model.compile("sgd", "mse", metrics=["mae"])
