@@ -248,10 +248,13 @@ def resolve(spec: JobSpec, scheduler: str, *, options: Sequence[Option] = (), me
 
 
 def _options(spec: JobSpec, options: Sequence[Option]) -> dict[str, Any]:
-    values = {option.key: value for option in options if (value := spec.option(option.key)) not in (None, ())}
+    values = {}
     for option in options:
+        value = spec.option(option.key)
         if option.kind == "text":
-            check_text(option.key, values.get(option.key))
+            check_text(option.key, value)
+        if value not in (None, ()):
+            values[option.key] = value
     return values
 
 
