@@ -49,6 +49,12 @@ PREFIX = "GRIDTF_SUBMIT_"
 _OF_SUBMIT = ("wait", "dry_run", "json")  # options of the command, not of the job
 _NUMBER = re.compile(r"[0-9.e-]+")  # Python accepts more, which is more likely a slip: 1_000, +3, inf, ٣
 
+# Kind -> text -> value.
+_TRUTHS: dict[str, dict[str, object]] = {
+    "truth": {"1": True, "true": True, "0": False, "false": False},
+    "switch": {"true": 1, "false": 0},
+}
+
 # Keys that change how layers are merged, and are no fields of a JobSpec: arguments are added to the command below them.
 MERGED = ("args", "profile", "setup_replace")
 
@@ -200,8 +206,8 @@ def read(option: Option, text: str, environ: Mapping[str, str]) -> dict[Key, obj
             raise UsageError(f"a quote is not closed in {text}", hint="write it as in a shell") from None
     if option.kind == "words":
         return {key: tuple(word.strip() for word in text.split(",") if word.strip())}
-    if option.kind == "truth":
-        return {key: {"1": True, "true": True, "0": False, "false": False}.get(text, text)}
+    if text in _TRUTHS.get(option.kind, {}):
+        return {key: _TRUTHS[option.kind][text]}
     if option.kind in ("whole", "size", "switch", "replace"):
         return {key: _number(text, int)}
     if option.kind == "seconds":

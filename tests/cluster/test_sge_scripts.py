@@ -76,8 +76,8 @@ def test_notes_on_unused_gpus_and_a_run_directory_in_tmpdir(sge: Bed) -> None:
     unused = re.findall(r"gridtf: host n2 has 2 GPUs, and no task gets one: .* `--gpus-per-node 2`", job.output)
     assert len(unused) == 1, job.output
     (lost,) = re.findall(r"gridtf: the run directory (\S+) lies in TMPDIR, which is removed when the job", job.output)
-    assert lost.endswith(f"/gridtf-runs/true-{job.id}")
-    assert (folder.path / f"true-{job.id}").is_dir()
+    assert lost.endswith(f"/gridtf-runs/job-{job.id}")  # qsub -N job
+    assert (folder.path / f"job-{job.id}").is_dir()
 
 
 def test_gridtf_run_in_a_shell_of_qlogin(sge: Bed) -> None:

@@ -356,6 +356,8 @@ def test_gridtf_submit_variables_set_options(tmp_path: Path) -> None:
     spec = read("--env B=3 -- x", tmp_path, environ).spec
     assert (spec.nodes, spec.setup, spec.env, spec.time) == (2, ("a", "b"), {"A": "1", "B": "3"}, None)
     assert spec.count("chief") == 1
+    assert read("-- x", tmp_path, {"GRIDTF_SUBMIT_CHIEF": "true"}).spec.count("chief") == 1
+    assert read("-- x", tmp_path, {"GRIDTF_SUBMIT_CHIEF": "false"}).spec.count("chief") == 0
     assert (
         refused("-- x", tmp_path, {"GRIDTF_SUBMIT_NODES": "no"}).what == "GRIDTF_SUBMIT_NODES: 'no' is not a node count"
     )
