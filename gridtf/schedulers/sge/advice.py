@@ -289,7 +289,7 @@ def pe_problem(pe: PE, requested: Requested) -> str:
     """
     request, wanted, name = requested.request, requested.slots, f"PE `{pe.name}`"
     if wanted.low > pe.slots:
-        return f"{name} has {pe.slots} slots in total, the job needs {wanted.low}"
+        return f"{name} has {counted(pe.slots, 'slot')} in total, the job needs {wanted.low}"
     if not pe.control_slaves and pe.hosts(wanted.high) > 1:
         return f"{name} does not let gridtf start tasks on other hosts (control_slaves FALSE)"
     spread = wanted.high > 1 and pe.hosts(wanted.high) > 1
@@ -308,19 +308,20 @@ def pe_problem(pe: PE, requested: Requested) -> str:
         return f"{name} allocates slots on one host only (allocation_rule $pe_slots), the job needs {low} hosts"
     if pe.fixed is None:
         return ""
-    fixed = f"{name} allocates {pe.fixed} slots per host (allocation_rule)"
+    fixed = f"{name} allocates {counted(pe.fixed, 'slot')} per host (allocation_rule)"
     counts = range(-(-wanted.low // pe.fixed), wanted.high // pe.fixed + 1)  # hosts
     if not counts:
         return f"{fixed}: {wanted} is not a multiple of that"
     if counts[0] > high or counts[-1] < low:
-        return f"{fixed}: {wanted.low} slots are {counts[0]} hosts, not {low}"
+        hosts = f"{'is' if wanted.low == 1 else 'are'} {counted(counts[0], 'host')}"
+        return f"{fixed}: {counted(wanted.low, 'slot')} {hosts}, not {low}"
     tasks = request.shares_per_node if request.chosen("tasks_per_node") else 1
     need = tasks * wanted.per_task
     if need > pe.fixed:
         return f"{fixed}: {f'{tasks} tasks per host need' if tasks > 1 else 'a task needs'} {need}"
     a_host = pe.fixed // wanted.per_task
     if (room := counts[-1] * a_host) < (request.shares or 0):
-        fit = f"{a_host} {'tasks of' if a_host > 1 else 'task of'} {wanted.per_task} slots"
+        fit = f"{a_host} {'tasks of' if a_host > 1 else 'task of'} {counted(wanted.per_task, 'slot')}"
         return f"{fixed}: {fit} on each, {wanted} slots have room for {room} of {request.shares}"
     return ""
 
