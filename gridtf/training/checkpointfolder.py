@@ -245,7 +245,13 @@ def need_fit(found: Finished, shapes: Shapes) -> None:
     Raises:
         GridtfError: It has others.
     """
-    lines = [line for part, mine in shapes.items() for line in differences(part, found.shapes.get(part), mine)]
+    need_none(
+        found, [line for part, mine in shapes.items() for line in differences(part, found.shapes.get(part), mine)]
+    )
+
+
+def need_none(found: Finished, lines: Sequence[str]) -> None:
+    """GridtfError, where there is a line of how a checkpoint differs from the variables of this program."""
     if lines:
         more = f", and {len(lines) - 3} more" if len(lines) > 3 else ""
         raise GridtfError(

@@ -260,6 +260,7 @@ class Checkpoints:
                 objects = tf.train.Checkpoint(**self._parts, **seedless)
             elif lost:
                 raise ValueError(f"it lacks {some(_names(lost), most=2)}")
+            folders.need_none(found, _of_other_types(found.prefix, self._variables))
             objects.read(found.prefix).assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
             why = _reason(error)
@@ -331,6 +332,17 @@ def _lacking(prefix: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         for name, variable in variables.items()
         if held.get(f"{name}/.ATTRIBUTES/VARIABLE_VALUE") != [*variable.shape]
     }
+
+
+def _of_other_types(prefix: str, variables: Mapping[str, Any]) -> list[str]:
+    """A line for each variable whose numbers are of another type in TensorFlow's files."""
+    held = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    types = {name: held.get(f"{name}/.ATTRIBUTES/VARIABLE_VALUE") for name in variables}
+    return [
+        f"{name_of(variable)} is {tensorflow_variable(variable).dtype.name}, in the checkpoint {types[name].name}"
+        for name, variable in variables.items()
+        if types[name] not in (None, tensorflow_variable(variable).dtype)
+    ]
 
 
 def _names(variables: Mapping[str, Any]) -> list[str]:

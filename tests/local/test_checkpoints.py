@@ -250,6 +250,21 @@ def test_averaging_group_saves_after_an_exchange_and_one_member_goes_on(launch: 
     assert f"gridtf: continues from step {step}, " in output
     assert f"done: step {int(step) + 4}, weight {float(weight) + 4:g}\n" in output
 
+    # and so do more members than have saved
+    (tmp_path / "three").mkdir()
+    job = launch(
+        *command,
+        folder=tmp_path / "three",
+        env={**env, "ONLY_LOOK": "yes"},
+        tasks={"worker": {"count": 3, "cpus": 1}},
+        tasks_per_node=3,
+    )
+    assert job.verdict(LIMIT)["state"] == "COMPLETED", job.output
+    assert [log.splitlines()[-1] for log in logs(job).values()] == [
+        f"seed and draws {seed} {int(step) + 4}"
+        for seed in (2, 103, 203)  # the leader goes on with what it has saved
+    ]
+
 
 COORDINATED = """
 import os, sys, time
@@ -324,7 +339,7 @@ def test_parameter_servers_save_between_joins_and_one_process_goes_on(launch: La
 
 
 ALONE = """
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 import keras
 import numpy as np
@@ -367,6 +382,37 @@ tell("other", lambda: training.checkpoint(Line(4), folder=disk / "saved"))
 data = disk / "saved" / "step-2" / "variables.data-00000-of-00001"
 data.write_bytes(b"x" * data.stat().st_size)
 tell("damaged", lambda: training.checkpoint(Line(200_000), folder=disk / "saved"))
+
+class Model(tf.Module):
+    def __init__(self, **types):
+        super().__init__()
+        for name, kind in types.items():
+            setattr(self, name, tf.Variable(tf.zeros([len(name)], kind), name=name))
+
+def spoilt(what, spoil=lambda step: None, **types):
+    # from a copy of a folder with two checkpoints, of which the later one is spoilt
+    shutil.copytree("good", what)
+    spoil(Path(what, "step-2"))
+    tell(what, lambda: print(what, "step", training.checkpoint(Model(**types or SAVED), folder=what).step))
+
+def cut(pattern):
+    def spoil(step):
+        for file in step.glob(pattern):
+            os.truncate(file, file.stat().st_size // 2)
+    return spoil
+
+SAVED = {"a": tf.float32, "bb": tf.int64}
+saved = training.checkpoint(Model(**SAVED), folder="good")
+for _ in range(2):
+    saved.after_step()
+    saved.save()
+spoilt("other_model", ccc=tf.float32)
+spoilt("lacking", **SAVED, ccc=tf.float32)
+spoilt("having_more", a=tf.float32)
+spoilt("other_type", a=tf.float16, bb=tf.int64)
+for pattern in ("*.data*", "*.index", "*.json"):
+    spoilt(f"cut_{pattern[2:6]}", cut(pattern))
+spoilt("gone", shutil.rmtree)
 
 x = np.random.default_rng(1).random((80, 4), np.float32)
 
@@ -429,5 +475,20 @@ def test_what_goes_wrong_is_one_clear_error_and_keras_fit_is_continued(tmp_path:
     assert "does not fit this program | model: weight:0 has shape (4), in the checkpoint (200000) | " in told["other"]
     assert told["damaged"].startswith(f"{disk}/saved/step-2 cannot be restored | ")
     assert "to continue from the one before, remove this folder" in told["damaged"]
+    for what, why in {
+        "other_model": "model: ccc:0 (3) is not in the checkpoint; model: the checkpoint also has a:0 (1); ",
+        "lacking": "model: ccc:0 (3) is not in the checkpoint | ",
+        "having_more": "model: the checkpoint also has bb:0 (2) | ",
+        "other_type": "a:0 is float16, in the checkpoint float32 | ",
+    }.items():
+        assert f"{what}/step-2 does not fit this program | {why}" in told[what]
+    for what, why in {
+        "cut_data": "variables.data-00000-of-00001 has ",
+        "cut_inde": "variables.index has ",
+        "cut_json": "checkpoint.json cannot be read",
+    }.items():
+        assert f"gridtf: skips a checkpoint: {tmp_path}/{what}/step-2 is damaged: {why}" in done.stdout
+        assert f"\n{what} step 1\n" in done.stdout
+    assert "\ngone step 1\n" in done.stdout
     assert "exit 42 at 24 2 4\n" in done.stdout
     assert "fitted 50 5 50 step-30 step-40 step-50\n" in done.stdout
