@@ -23,6 +23,34 @@ def filled(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("prepared", ["folder", "link to a folder", "link to nothing", "file", "fifo"])
+def test_what_another_user_has_prepared_in_its_place_is_not_used(tmp_path: Path, prepared: str) -> None:
+    taken, free, other = tmp_path / "tmp" / "gridtf-x", tmp_path / "gridtf-x", tmp_path / "other"
+    taken.parent.mkdir()
+    other.mkdir()
+    make: dict[str, Callable[[], object]] = {
+        "folder": lambda: taken.mkdir(0o777),
+        "link to a folder": lambda: taken.symlink_to(other),
+        "link to nothing": lambda: taken.symlink_to(tmp_path / "new"),
+        "file": taken.touch,
+        "fifo": lambda: os.mkfifo(taken),
+    }
+    make[prepared]()
+    before = taken.lstat()
+    assert local_dir.make([taken]) is None  # the job runs without
+    assert local_dir.make([taken, free]) == free
+    assert free.stat().st_mode & 0o777 == 0o700
+    assert (taken.lstat().st_ino, taken.lstat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gridtf-x", "other", "tmp"]
+    assert not list(other.iterdir())
+
+
+def test_folder_s_place_may_be_no_folder_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    places = [tmp_path / "file" / "gridtf-x", tmp_path / "nowhere" / "gridtf-x", tmp_path / "gridtf-x"]
+    assert local_dir.make(places) == places[-1]
+
+
 def test_folder_is_removed_and_what_links_in_it_point_to_is_not(tmp_path: Path) -> None:
     folder, other = filled(tmp_path / "gridtf-x"), filled(tmp_path / "other")
     (folder / "sub" / "to folder").symlink_to(other)
