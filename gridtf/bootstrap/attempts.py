@@ -121,7 +121,7 @@ def following(
     chosen = choose(hosts, request, now)
     if isinstance(chosen, str):
         return f"not restarted, since {chosen}"
-    if failure.alone and [host.name for host in chosen] == [here]:
+    if (failure.alone or open_end) and [host.name for host in chosen] == [here]:
         return "not restarted, since this host may be the one that is cut off"
     pause = min(_FIRST_PAUSE * 2**history.restarts, _LONGEST_PAUSE)
     why = f"restart {now.restarts} of at most {restarts}, after: {verdict.reason}"

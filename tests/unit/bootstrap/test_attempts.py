@@ -165,6 +165,9 @@ def test_spare_host_shows_whether_this_one_is_cut_off() -> None:
     assert isinstance(found, Following)
     assert names(found.hosts) == "n1 n3"
     assert on_two_hosts(spare=0) == "not restarted, since the job needs 2 hosts, and n2 cannot be used any more"
+    back = silent.replace(alone=False)  # the scheduler may have started the job again elsewhere meanwhile
+    alone = following(back, NOTHING, 3, HOSTS[:2], request(1, 2), "n1")
+    assert alone == "not restarted, since this host may be the one that is cut off"
 
 
 def test_failures_are_counted_by_host() -> None:
