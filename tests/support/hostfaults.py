@@ -11,9 +11,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from gridtf.run.rundir import read_record
@@ -215,6 +215,13 @@ def without_gridtf(bed: Bed, host: str) -> AbstractContextManager[None]:
 
 def without_python(bed: Bed, host: str) -> AbstractContextManager[None]:
     return mounted(bed, host, "--bind", "/dev/null", os.path.realpath(sys.executable))
+
+
+@contextmanager
+def full_tmp(bed: Bed, host: str) -> Iterator[None]:
+    with mounted(bed, host, "-t", "tmpfs", "-o", "size=4k,mode=1777", "none", "/tmp"):  # noqa: S108
+        admin(bed, "sh", "-c", "cat /dev/zero >/tmp/full; test -s /tmp/full", host=host)
+        yield
 
 
 _KILLED = "killed by SIGKILL"
@@ -483,6 +490,21 @@ OF_HOSTS: tuple[HostFault, ...] = (
         remote(f"worker:1 on HOST: {_KILLED}"),
         kill_while("hang"),
         f"{_LAUNCHER}; the verdict is written when the folder is back",
+    ),
+    HostFault(
+        "folder-read-only",
+        "a task is killed while the shared folder is read-only",
+        remote(f"worker:1 on HOST: {_KILLED}"),
+        kill_while("read-only"),
+        f"{_LAUNCHER}; the verdict is written when that is possible again, within a minute",
+    ),
+    HostFault(
+        "tmp-full",
+        "a task is killed on a host whose `/tmp` is full",
+        remote(f"worker:1 on HOST: {_KILLED}"),
+        to_task(signal.SIGKILL),
+        _LAUNCHER,
+        before=full_tmp,
     ),
     HostFault(
         "agent-hangs",
