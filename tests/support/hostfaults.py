@@ -219,7 +219,7 @@ def without_python(bed: Bed, host: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def full_tmp(bed: Bed, host: str) -> Iterator[None]:
-    with mounted(bed, host, "-t", "tmpfs", "-o", "size=4k,mode=1777", "none", "/tmp"):  # noqa: S108
+    with mounted(bed, host, "-t", "tmpfs", "-o", "size=4k,mode=1777", "none", "/tmp"):
         admin(bed, "sh", "-c", "cat /dev/zero >/tmp/full; test -s /tmp/full", host=host)
         yield
 
