@@ -147,6 +147,9 @@ def test_error_of_gridtf_s_own_in_a_program_is_the_reason(attempt: Attempt) -> N
     assert found.reason == "worker:1 on n3: exit code 1: worker:0 and worker:1 have attached different models"
     assert found.why == "variable 1 is a float32 [2] at worker:0, b float32 [3] at worker:1"
     assert found.hint == "build the model by the same lines"
+    noted = {"type": "GridtfError", "message": "", "place": "", "time": 1.0, "pid": 7}
+    found = verdict(attempt, log, signal="SIGTERM", pid=7, exception=noted)  # gridtf's signal was faster than its end
+    assert found.reason.startswith("worker:1 on n3: worker:0 and worker:1 have attached different models")
     short = "gridtf.errors.UsageError: no such filter\n2026-11-22 17:00:00.1: W tensorflow: closing\n"
     assert verdict(attempt, short, exit=1).reason == "worker:1 on n3: exit code 1: no such filter"
     assert not verdict(attempt, short, exit=1).hint
